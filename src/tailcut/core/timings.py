@@ -1,0 +1,70 @@
+"""The per-request record of stage times: the single source of every latency figure.
+
+One record feeds the reply's Server-Timing header, the histograms behind /metrics, traces and the ladder's breakdown,
+so they can never disagree. Times are nanoseconds of one monotonic clock.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Stage(IntEnum):
+    """A named step of the request path, in the order in which a request meets them."""
+
+    RECEIVE = 0
+    VALIDATE = 1
+    ADMIT = 2
+    ENTITY_CACHE = 3
+    FEATURES = 4
+    PREPROCESS = 5
+    TENSOR_CACHE = 6
+    QUEUE = 7
+    INFER = 8
+    POSTPROCESS = 9
+    ENCODE = 10
+
+
+STAGE_NAMES: tuple[str, ...] = tuple(stage.name.lower() for stage in Stage)
+"""Names as they appear in Server-Timing, metrics and reports."""
+
+
+class Timings:
+    """Nanoseconds spent per stage by one request.
+
+    ``lap`` closes the running stage: the time since the last lap goes to the stage it names, so nothing between two
+    laps is lost or counted twice and the stages always sum to the total.
+    """
+
+    __slots__ = ("last_ns", "ns", "start_ns")
+
+    def __init__(self, start_ns: int) -> None:
+        self.start_ns = start_ns
+        self.last_ns = start_ns
+        self.ns = [0] * 11
+
+    def lap(self, stage: int, now_ns: int) -> None:
+        """Give the time since the last lap to ``stage``."""
+        self.ns[stage] += now_ns - self.last_ns
+        self.last_ns = now_ns
+
+    def split(self, first: int, at_ns: int, second: int, now_ns: int) -> None:
+        """Give the time since the last lap to two stages, divided at ``at_ns`` (queue and infer, timed elsewhere)."""
+        ns = self.ns
+        ns[first] += at_ns - self.last_ns
+        ns[second] += now_ns - at_ns
+        self.last_ns = now_ns
+
+    @property
+    def total_ns(self) -> int:
+        """Nanoseconds from the request's start to the last lap."""
+        return self.last_ns - self.start_ns
+
+    def server_timing(self) -> str:
+        """Format as a Server-Timing header: a stage each that took time, then the total, ms with three decimals.
+
+        Source: https://www.w3.org/TR/server-timing/ (``name;dur=milliseconds``).
+        """
+        parts = [f"{STAGE_NAMES[i]};dur={ns / 1e6:.3f}" for i, ns in enumerate(self.ns) if ns]
+        parts.append(f"total;dur={self.total_ns / 1e6:.3f}")
+        return ", ".join(parts)

@@ -1,0 +1,207 @@
+"""Every error of tailcut: code, HTTP status, whose fault it is, and the way out.
+
+Each message says what was wrong, the value that was seen, the limit it met, and (in ``hint``) the way out.
+``code`` is stable and meant for programs; ``message`` and ``hint`` are meant for people.
+gRPC status names follow https://grpc.io/docs/guides/status-codes/.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+Fault = Literal["client", "server", "operator"]
+
+
+class TailcutError(Exception):
+    """The root of all errors that a user of tailcut can meet.
+
+    Args:
+        message: what happened, with the value and the limit.
+        hint: the way out; empty only where there is none.
+    """
+
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+    grpc_status: ClassVar[str] = "INTERNAL"
+    fault: ClassVar[Fault] = "server"
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n\nhint: {self.hint}" if self.hint else self.message
+
+
+# -- The operator's: configuration, artifacts, start-up --------------------------------------------------------------
+
+
+class ManifestError(TailcutError):
+    """The manifest, an environment variable or a flag is wrong."""
+
+    code = "bad_manifest"
+    fault: ClassVar[Fault] = "operator"
+
+
+class ArtifactError(TailcutError):
+    """A registry artifact is missing, corrupt, truncated or not for this machine."""
+
+    code = "bad_artifact"
+    fault: ClassVar[Fault] = "operator"
+
+
+class BuildError(TailcutError):
+    """A variant could not be built."""
+
+    code = "build_failed"
+    fault: ClassVar[Fault] = "operator"
+
+
+class StartError(TailcutError):
+    """The server could not start (port taken, dependency missing, model does not load)."""
+
+    code = "start_failed"
+    fault: ClassVar[Fault] = "operator"
+
+
+class MissingExtra(StartError):
+    """An optional package that this configuration needs is not installed."""
+
+    code = "missing_extra"
+
+
+class LoadTestError(TailcutError):
+    """A load test could not run as asked."""
+
+    code = "load_failed"
+    fault: ClassVar[Fault] = "operator"
+
+
+# -- The client's: the request is wrong ------------------------------------------------------------------------------
+
+
+class BadRequest(TailcutError):
+    """The request is malformed, or an input has the wrong name, dtype, shape or value."""
+
+    code = "bad_request"
+    status = 400
+    grpc_status = "INVALID_ARGUMENT"
+    fault: ClassVar[Fault] = "client"
+
+
+class UnknownEntity(BadRequest):
+    """An entity that no feature source knows."""
+
+    code = "unknown_entity"
+    status = 404
+    grpc_status = "NOT_FOUND"
+
+
+class NotFound(TailcutError):
+    """No such model, version or path."""
+
+    code = "not_found"
+    status = 404
+    grpc_status = "NOT_FOUND"
+    fault: ClassVar[Fault] = "client"
+
+
+class MethodNotAllowed(TailcutError):
+    """The path exists, the method does not."""
+
+    code = "method_not_allowed"
+    status = 405
+    grpc_status = "UNIMPLEMENTED"
+    fault: ClassVar[Fault] = "client"
+
+
+class TooLarge(TailcutError):
+    """The body or the batch is larger than the limit."""
+
+    code = "too_large"
+    status = 413
+    grpc_status = "RESOURCE_EXHAUSTED"
+    fault: ClassVar[Fault] = "client"
+
+
+class ClientGone(TailcutError):
+    """The client closed the connection before its answer was ready; its work was dropped."""
+
+    code = "client_gone"
+    status = 499
+    grpc_status = "CANCELLED"
+    fault: ClassVar[Fault] = "client"
+
+
+# -- The server's: the request was right, the answer could not be made in time ---------------------------------------
+
+
+class Shed(TailcutError):
+    """Refused at admission: the queue is full. Carries seconds for ``Retry-After``."""
+
+    code = "shed"
+    status = 429
+    grpc_status = "RESOURCE_EXHAUSTED"
+
+    def __init__(self, message: str, *, hint: str = "", retry_after_s: float = 1.0) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_s = retry_after_s
+
+
+class NotReady(TailcutError):
+    """Not ready: loading, warming up, draining, or no executor is alive."""
+
+    code = "not_ready"
+    status = 503
+    grpc_status = "UNAVAILABLE"
+
+
+class FeatureUnavailable(TailcutError):
+    """A feature group could not be fetched and no value within its stale limit is left."""
+
+    code = "feature_unavailable"
+    status = 503
+    grpc_status = "UNAVAILABLE"
+
+    def __init__(self, message: str, *, hint: str = "", group: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.group = group
+
+
+class DeadlineExceeded(TailcutError):
+    """The deadline passed before the answer was ready. The base of the phase-specific ones."""
+
+    code = "deadline_exceeded"
+    status = 504
+    grpc_status = "DEADLINE_EXCEEDED"
+
+
+class FeatureTimeout(DeadlineExceeded):
+    """The deadline passed while features were being fetched."""
+
+    code = "feature_timeout"
+
+
+class QueueTimeout(DeadlineExceeded):
+    """The deadline passed while the request waited for an executor; it was never computed."""
+
+    code = "queue_timeout"
+
+
+class InferTimeout(DeadlineExceeded):
+    """The deadline passed while the batch was running."""
+
+    code = "infer_timeout"
+
+
+class InferenceError(TailcutError):
+    """The runtime raised while it ran the batch; only this batch is affected."""
+
+    code = "inference_failed"
+
+
+class HookError(TailcutError):
+    """A user's preprocess or postprocess hook raised or returned something of the wrong form."""
+
+    code = "hook_failed"

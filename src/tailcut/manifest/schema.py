@@ -1,0 +1,275 @@
+"""tailcut.toml -> one frozen, fully typed ``Deployment``: the only definition of configuration.
+
+Precedence: flag > environment > file > default. Every leaf below is at once a key of the file, an environment
+variable (``TAILCUT_`` + the upper-case path with ``__`` between parts, e.g. ``TAILCUT_SERVER__PORT``), a
+``--set path=value`` flag, a line of ``tailcut init``'s file, and a row of docs/reference/manifest.md.
+In TOML durations are strings with a unit ("15ms", "30s", "5m"), sizes are strings ("64MiB") or byte counts,
+shares are strings with a percent sign ("0.1%") or fractions. In Python the attribute's name carries the unit.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, field
+
+
+class Duration(float):
+    """Seconds. Written "250us", "15ms", "30s", "5m", "2h" or "1d"; a bare number is refused as ambiguous."""
+
+
+class Size(int):
+    """Bytes. Written "512KiB", "64MiB", "1GiB" or as a plain integer number of bytes."""
+
+
+class Share(float):
+    """A fraction between 0 and 1. Written "0.1%" or 0.001."""
+
+
+class _Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every section: immutable, keyword-only, unknown keys refused."""
+
+
+Datatype = Literal[
+    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BYTES"
+]
+
+
+class Tensor(_Frozen):
+    """One input or output tensor of the model. Dimension -1 is the batch (first) or a free dimension."""
+
+    name: Annotated[str, Meta(description="tensor name, as the model knows it")]
+    datatype: Annotated[Datatype, Meta(description="Open Inference Protocol datatype")] = "FP32"
+    shape: Annotated[tuple[int, ...], Meta(description="shape; the first dimension is the batch and is -1")] = (-1,)
+    columns: Annotated[
+        tuple[str, ...],
+        Meta(description="feature columns that fill this tensor, in order, where no preprocess hook does it"),
+    ] = ()
+    allow_nan: Annotated[bool, Meta(description="whether the model can take NaN or infinity here")] = False
+
+
+class Model(_Frozen):
+    """Where the source model is and what goes in and out of it."""
+
+    source: Annotated[
+        str, Meta(description="'package.module:callable' that returns a torch.nn.Module, or a path to an .onnx file")
+    ]
+    inputs: Annotated[tuple[Tensor, ...], Meta(description="input tensors")]
+    outputs: Annotated[tuple[Tensor, ...], Meta(description="output tensors")]
+    preprocess: Annotated[
+        str, Meta(description="'package.module:callable', feature rows (list of dicts) -> dict of input arrays")
+    ] = ""
+    postprocess: Annotated[
+        str, Meta(description="'package.module:callable', dict of output arrays -> list with one JSON value a row")
+    ] = ""
+
+
+class Holdout(_Frozen):
+    """Labelled rows that no training step saw; the judge of every variant."""
+
+    source: Annotated[str, Meta(description="'package.module:callable' -> tailcut.build.Holdout")] = ""
+
+
+class Quality(_Frozen):
+    """How much worse than the source model a variant may be."""
+
+    budget: Annotated[
+        dict[str, float],
+        Meta(description="largest drop allowed per metric (auc, accuracy: absolute fall; log_loss, mae: rise)"),
+    ] = {}
+
+
+class Slo(_Frozen):
+    """The service level objective: the input from which windows, batch sizes and variants follow."""
+
+    p50_s: Annotated[Duration | None, Meta(description="median latency")] = field(default=None, name="p50")
+    p95_s: Annotated[Duration | None, Meta(description="95th percentile latency")] = field(default=None, name="p95")
+    p99_s: Annotated[Duration | None, Meta(description="99th percentile latency")] = field(default=None, name="p99")
+    errors: Annotated[Share, Meta(description="largest share of failed and shed requests")] = Share(0.001)
+    rate: Annotated[float, Meta(description="requests per second at which the SLO must hold")] = 100.0
+    timeout_s: Annotated[Duration, Meta(description="deadline of a request that brings none of its own")] = field(
+        default=Duration(1.0), name="timeout"
+    )
+
+
+class FeatureGroup(_Frozen):
+    """Features that share a source, a key and a TTL.
+
+    ``sql`` reads from a relation named ``keys`` that tailcut puts in front (one row per entity asked for, with the
+    columns of ``key``) and may use ``:now`` (seconds since the epoch, from ``features.clock``) and ``:tenant``.
+    It returns the key columns first and then the features; keys without a row are unknown.
+    """
+
+    name: Annotated[str, Meta(description="name of the group; part of cache keys, metrics and errors")]
+    key: Annotated[
+        tuple[str, ...], Meta(description="columns of the key: fields of the entity or columns of another group")
+    ]
+    columns: Annotated[tuple[str, ...], Meta(description="features that this group yields")]
+    ttl: Annotated[
+        str, Meta(description="how long a value is fresh: a duration, or 'package.module:callable' of (key, row)")
+    ]
+    sql: Annotated[str, Meta(description="the query (see above)")] = ""
+    function: Annotated[
+        str,
+        Meta(description="'package.module:callable', sync or async, (keys, context) -> list of a dict or None per key"),
+    ] = ""
+    stale_for_s: Annotated[
+        Duration, Meta(description="how long past its TTL a value may be served while its source fails")
+    ] = field(default=Duration(0.0), name="stale_for")
+    defaults: Annotated[
+        dict[str, float | int | str | None],
+        Meta(description="values for an entity without a row; all columns or none (none: unknown entity, 404)"),
+    ] = {}
+    preload: Annotated[
+        bool, Meta(description="keep the whole table in memory, read once per TTL; needs preload_sql or a function")
+    ] = False
+    preload_sql: Annotated[
+        str, Meta(description="query without `keys` that returns the whole table: key columns, then features")
+    ] = ""
+    per_tenant: Annotated[bool, Meta(description="whether values differ between tenants")] = False
+
+
+class Features(_Frozen):
+    """Where features come from and how they are cached."""
+
+    entity: Annotated[tuple[str, ...], Meta(description="fields that identify an entity; one field: plain values")] = ()
+    database: Annotated[
+        str, Meta(description="'postgresql://...' or 'sqlite:///path'; ${NAME} is taken from the environment")
+    ] = ""
+    connections: Annotated[int, Meta(description="most database connections", ge=1)] = 8
+    clock: Annotated[
+        str, Meta(description="'package.module:callable' -> seconds since the epoch for :now; empty: wall clock")
+    ] = ""
+    concurrent: Annotated[bool, Meta(description="fetch all groups of a request at once instead of one by one")] = True
+    cache: Annotated[Literal["off", "memory", "redis"], Meta(description="where group values are kept")] = "memory"
+    redis: Annotated[str, Meta(description="'redis://host:port/db'; ${NAME} is taken from the environment")] = ""
+    redis_timeout_s: Annotated[
+        Duration, Meta(description="longest wait for Redis before it is bypassed for a while")
+    ] = field(default=Duration(0.02), name="redis_timeout")
+    max_bytes: Annotated[Size, Meta(description="most memory for cached values")] = Size(64 * 1024 * 1024)
+    ttl_jitter: Annotated[Share, Meta(description="TTLs vary by up to this share, so that entries do not expire at once")] = (
+        Share(0.1)
+    )
+    refresh_ahead: Annotated[
+        bool, Meta(description="refresh entities in use before their values expire, off the request path")
+    ] = True
+    timeout_s: Annotated[Duration, Meta(description="longest wait for one group's source")] = field(
+        default=Duration(0.5), name="timeout"
+    )
+    groups: Annotated[tuple[FeatureGroup, ...], Meta(description="the feature groups")] = ()
+
+
+class PredictionCache(_Frozen):
+    """One of the two prediction caches."""
+
+    enabled: Annotated[bool, Meta(description="whether this cache is used")] = False
+    ttl_s: Annotated[Duration, Meta(description="longest life of an entry")] = field(default=Duration(5.0), name="ttl")
+    max_bytes: Annotated[Size, Meta(description="most memory for entries")] = Size(32 * 1024 * 1024)
+
+
+class Cache(_Frozen):
+    """Prediction caches: by entity (before features) and by the model's inputs (after preprocessing)."""
+
+    entity: Annotated[
+        PredictionCache, Meta(description="keyed by entity; never outlives the features it was made from")
+    ] = PredictionCache()
+    tensor: Annotated[PredictionCache, Meta(description="keyed by the model's input tensors")] = PredictionCache()
+
+
+class Batching(_Frozen):
+    """How requests are put together. Work-conserving: an idle executor never waits for a window."""
+
+    mode: Annotated[Literal["auto", "off"], Meta(description="'off': every request is its own batch")] = "auto"
+    max_rows: Annotated[int, Meta(description="most rows in a batch", ge=1)] = 32
+    max_queue_rows: Annotated[int, Meta(description="most rows that wait; above it requests are shed (429)", ge=1)] = 1024
+
+
+class Pool(_Frozen):
+    """The executors of the served variant."""
+
+    executor: Annotated[
+        Literal["auto", "inline", "thread"],
+        Meta(description="inline runs batches on the event loop (models under 1 ms only); auto measures at warm-up"),
+    ] = "auto"
+    executors: Annotated[int, Meta(description="executors, each running one batch at a time", ge=1)] = 1
+    threads: Annotated[int, Meta(description="threads of the runtime inside one executor", ge=1)] = 1
+
+
+class Serve(_Frozen):
+    """Which variant is served."""
+
+    variant: Annotated[
+        str, Meta(description="name of a variant ('torch', 'onnx', 'int8-dynamic'), or 'promoted' (the registry's)")
+    ] = "promoted"
+
+
+class Registry(_Frozen):
+    """Where artifacts and their evidence are kept."""
+
+    path: Annotated[str, Meta(description="folder; relative paths start at the manifest's folder")] = ".tailcut/registry"
+
+
+class Server(_Frozen):
+    """The HTTP server."""
+
+    host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
+    port: Annotated[int, Meta(description="port to listen on", ge=0, le=65535)] = 8700
+    max_body_bytes: Annotated[Size, Meta(description="largest request body; refused before it is buffered")] = field(
+        default=Size(16 * 1024 * 1024), name="max_body"
+    )
+    drain_s: Annotated[
+        Duration, Meta(description="after SIGTERM: not ready and Connection: close on replies for this long")
+    ] = field(default=Duration(3.0), name="drain")
+    kill_s: Annotated[Duration, Meta(description="after SIGTERM: killed at the latest after this long")] = field(
+        default=Duration(15.0), name="kill"
+    )
+    tenant_header: Annotated[str, Meta(description="request header that names the tenant; empty: one tenant")] = ""
+    backlog: Annotated[int, Meta(description="connections the kernel may hold before accept", ge=1)] = 1024
+
+
+class Rung(_Frozen):
+    """One rung of the ladder: the rung below it with more settings."""
+
+    name: Annotated[str, Meta(description="what the rung is called in the table")]
+    set: Annotated[tuple[str, ...], Meta(description="settings added on this rung, each 'path=value'")] = ()
+    variant: Annotated[
+        str, Meta(description="variant this rung stands for; refused with the reason where it misses its budgets")
+    ] = ""
+
+
+class Ladder(_Frozen):
+    """The before/after ladder: the same traffic against the pilot and then one lever more per rung."""
+
+    pilot: Annotated[
+        tuple[str, ...], Meta(description="command that starts the pilot; {port} and {python} are filled in")
+    ] = ()
+    pilot_path: Annotated[str, Meta(description="path that the traffic is posted to on the pilot")] = "/predict"
+    setup: Annotated[
+        str, Meta(description="'package.module:callable' context manager that starts databases and yields environment")
+    ] = ""
+    traffic: Annotated[
+        str, Meta(description="'package.module:callable' (seed) -> iterator of JSON bodies, the same for every rung")
+    ] = ""
+    rungs: Annotated[tuple[Rung, ...], Meta(description="the rungs above the pilot, in order")] = ()
+
+
+class Deployment(_Frozen):
+    """One served model with everything around it."""
+
+    name: Annotated[str, Meta(description="name of the model on the wire", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+    python_path: Annotated[
+        tuple[str, ...], Meta(description="folders put on the import path for module:callable, from the manifest's")
+    ] = (".",)
+    model: Annotated[Model, Meta(description="the model")]
+    holdout: Annotated[Holdout, Meta(description="the holdout")] = Holdout()
+    quality: Annotated[Quality, Meta(description="the quality budget")] = Quality()
+    slo: Annotated[Slo, Meta(description="the service level objective")] = Slo()
+    features: Annotated[Features, Meta(description="features")] = Features()
+    cache: Annotated[Cache, Meta(description="prediction caches")] = Cache()
+    batching: Annotated[Batching, Meta(description="batching")] = Batching()
+    pool: Annotated[Pool, Meta(description="executors")] = Pool()
+    serve: Annotated[Serve, Meta(description="the served variant")] = Serve()
+    registry: Annotated[Registry, Meta(description="the registry")] = Registry()
+    server: Annotated[Server, Meta(description="the HTTP server")] = Server()
+    ladder: Annotated[Ladder, Meta(description="the before/after ladder")] = Ladder()

@@ -1,0 +1,1 @@
+"""Open an artifact and run it."""
