@@ -36,7 +36,7 @@ Datatype = Literal[
 ]
 
 
-class Tensor(_Frozen):
+class Tensor(_Frozen, kw_only=True):
     """One input or output tensor of the model. Dimension -1 is the batch (first) or a free dimension."""
 
     name: Annotated[str, Meta(description="tensor name, as the model knows it")]
@@ -49,7 +49,7 @@ class Tensor(_Frozen):
     allow_nan: Annotated[bool, Meta(description="whether the model can take NaN or infinity here")] = False
 
 
-class Model(_Frozen):
+class Model(_Frozen, kw_only=True):
     """Where the source model is and what goes in and out of it."""
 
     source: Annotated[
@@ -65,13 +65,13 @@ class Model(_Frozen):
     ] = ""
 
 
-class Holdout(_Frozen):
+class Holdout(_Frozen, kw_only=True):
     """Labelled rows that no training step saw; the judge of every variant."""
 
     source: Annotated[str, Meta(description="'package.module:callable' -> tailcut.build.Holdout")] = ""
 
 
-class Quality(_Frozen):
+class Quality(_Frozen, kw_only=True):
     """How much worse than the source model a variant may be."""
 
     budget: Annotated[
@@ -80,7 +80,7 @@ class Quality(_Frozen):
     ] = {}
 
 
-class Slo(_Frozen):
+class Slo(_Frozen, kw_only=True):
     """The service level objective: the input from which windows, batch sizes and variants follow."""
 
     p50_s: Annotated[Duration | None, Meta(description="median latency")] = field(default=None, name="p50")
@@ -93,7 +93,7 @@ class Slo(_Frozen):
     )
 
 
-class FeatureGroup(_Frozen):
+class FeatureGroup(_Frozen, kw_only=True):
     """Features that share a source, a key and a TTL.
 
     ``sql`` reads from a relation named ``keys`` that tailcut puts in front (one row per entity asked for, with the
@@ -130,7 +130,7 @@ class FeatureGroup(_Frozen):
     per_tenant: Annotated[bool, Meta(description="whether values differ between tenants")] = False
 
 
-class Features(_Frozen):
+class Features(_Frozen, kw_only=True):
     """Where features come from and how they are cached."""
 
     entity: Annotated[tuple[str, ...], Meta(description="fields that identify an entity; one field: plain values")] = ()
@@ -160,7 +160,7 @@ class Features(_Frozen):
     groups: Annotated[tuple[FeatureGroup, ...], Meta(description="the feature groups")] = ()
 
 
-class PredictionCache(_Frozen):
+class PredictionCache(_Frozen, kw_only=True):
     """One of the two prediction caches."""
 
     enabled: Annotated[bool, Meta(description="whether this cache is used")] = False
@@ -168,7 +168,7 @@ class PredictionCache(_Frozen):
     max_bytes: Annotated[Size, Meta(description="most memory for entries")] = Size(32 * 1024 * 1024)
 
 
-class Cache(_Frozen):
+class Cache(_Frozen, kw_only=True):
     """Prediction caches: by entity (before features) and by the model's inputs (after preprocessing)."""
 
     entity: Annotated[
@@ -177,7 +177,7 @@ class Cache(_Frozen):
     tensor: Annotated[PredictionCache, Meta(description="keyed by the model's input tensors")] = PredictionCache()
 
 
-class Batching(_Frozen):
+class Batching(_Frozen, kw_only=True):
     """How requests are put together. Work-conserving: an idle executor never waits for a window."""
 
     mode: Annotated[Literal["auto", "off"], Meta(description="'off': every request is its own batch")] = "auto"
@@ -185,7 +185,7 @@ class Batching(_Frozen):
     max_queue_rows: Annotated[int, Meta(description="most rows that wait; above it requests are shed (429)", ge=1)] = 1024
 
 
-class Pool(_Frozen):
+class Pool(_Frozen, kw_only=True):
     """The executors of the served variant."""
 
     executor: Annotated[
@@ -196,7 +196,7 @@ class Pool(_Frozen):
     threads: Annotated[int, Meta(description="threads of the runtime inside one executor", ge=1)] = 1
 
 
-class Serve(_Frozen):
+class Serve(_Frozen, kw_only=True):
     """Which variant is served."""
 
     variant: Annotated[
@@ -204,13 +204,13 @@ class Serve(_Frozen):
     ] = "promoted"
 
 
-class Registry(_Frozen):
+class Registry(_Frozen, kw_only=True):
     """Where artifacts and their evidence are kept."""
 
     path: Annotated[str, Meta(description="folder; relative paths start at the manifest's folder")] = ".tailcut/registry"
 
 
-class Server(_Frozen):
+class Server(_Frozen, kw_only=True):
     """The HTTP server."""
 
     host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
@@ -228,7 +228,7 @@ class Server(_Frozen):
     backlog: Annotated[int, Meta(description="connections the kernel may hold before accept", ge=1)] = 1024
 
 
-class Rung(_Frozen):
+class Rung(_Frozen, kw_only=True):
     """One rung of the ladder: the rung below it with more settings."""
 
     name: Annotated[str, Meta(description="what the rung is called in the table")]
@@ -238,7 +238,7 @@ class Rung(_Frozen):
     ] = ""
 
 
-class Ladder(_Frozen):
+class Ladder(_Frozen, kw_only=True):
     """The before/after ladder: the same traffic against the pilot and then one lever more per rung."""
 
     pilot: Annotated[
@@ -254,7 +254,7 @@ class Ladder(_Frozen):
     rungs: Annotated[tuple[Rung, ...], Meta(description="the rungs above the pilot, in order")] = ()
 
 
-class Deployment(_Frozen):
+class Deployment(_Frozen, kw_only=True):
     """One served model with everything around it."""
 
     name: Annotated[str, Meta(description="name of the model on the wire", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
