@@ -1,0 +1,120 @@
+"""The planner keeps its rules for every sequence of offers, cancels, expiries and plans."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tailcut.core.batching import Entry, Planner
+
+MAX_ROWS = 8
+MAX_QUEUE = 40
+
+
+class Machine(RuleBasedStateMachine):
+    """Drives a planner beside a plain list that knows what must be in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.planner: Planner[Entry] = Planner(max_rows=MAX_ROWS, max_queue_rows=MAX_QUEUE)
+        self.now_ns = 0
+        self.waiting: list[Entry] = []
+        self.left: set[int] = set()
+        self.all: list[Entry] = []
+
+    def _leave(self, entry: Entry) -> None:
+        assert id(entry) not in self.left, "an entry left twice"
+        self.left.add(id(entry))
+        self.waiting.remove(entry)
+
+    @rule(
+        rows=st.integers(1, MAX_ROWS),
+        slack=st.integers(0, 50),
+        lane=st.sampled_from("abc"),
+        priority=st.integers(0, 2),
+    )
+    def offer(self, rows: int, slack: int, lane: str, priority: int) -> None:
+        entry = Entry(rows, self.now_ns + slack, lane, priority)
+        self.all.append(entry)
+        fits = sum(e.rows for e in self.waiting) + rows <= MAX_QUEUE
+        assert self.planner.offer(entry) is fits
+        if fits:
+            self.waiting.append(entry)
+
+    @rule(step=st.integers(0, 30))
+    def advance(self, step: int) -> None:
+        self.now_ns += step
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        entry = data.draw(st.sampled_from(self.waiting))
+        assert self.planner.cancel(entry)
+        assert not self.planner.cancel(entry)
+        self._leave(entry)
+
+    @rule()
+    def expire(self) -> None:
+        due = [e for e in self.waiting if e.deadline_ns <= self.now_ns]
+        assert {id(e) for e in self.planner.expire(self.now_ns)} == {id(e) for e in due}
+        for entry in due:
+            self._leave(entry)
+
+    @rule(idle=st.integers(0, 3))
+    def plan(self, idle: int) -> None:
+        alive = [e for e in self.waiting if e.deadline_ns > self.now_ns]
+        batches, expired = self.planner.plan(self.now_ns, idle)
+        assert len(batches) <= idle
+        if idle and alive:
+            assert batches, "an executor stayed idle while work waited"
+            first = batches[0][0]
+            assert first in alive
+            assert (-first.priority, first.deadline_ns) == min((-e.priority, e.deadline_ns) for e in alive)
+        for entry in expired:
+            assert entry.deadline_ns <= self.now_ns
+            self._leave(entry)
+        for batch in batches:
+            assert batch
+            assert sum(e.rows for e in batch) <= MAX_ROWS
+            assert len({e.lane for e in batch}) == 1
+            urgency = [(-e.priority, e.deadline_ns) for e in batch]
+            assert urgency == sorted(urgency)
+            for entry in batch:
+                assert entry.deadline_ns > self.now_ns
+                self._leave(entry)
+
+    @invariant()
+    def rows_are_counted(self) -> None:
+        assert self.planner.queue_rows == sum(e.rows for e in self.waiting)
+        assert self.planner.next_deadline_ns() == min((e.deadline_ns for e in self.waiting), default=None)
+
+
+TestPlanner = Machine.TestCase
+TestPlanner.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+
+
+@given(st.lists(st.tuples(st.integers(1, 8), st.integers(1, 100)), min_size=1, max_size=50))
+def test_everything_leaves_once_when_executors_are_there(items: list[tuple[int, int]]) -> None:
+    """Given enough executors, every entry of one lane leaves in one pass, in deadline order."""
+    planner: Planner[Entry] = Planner(max_rows=8, max_queue_rows=10_000)
+    entries = [Entry(rows, deadline) for rows, deadline in items]
+    for entry in entries:
+        assert planner.offer(entry)
+    batches, expired = planner.plan(0, len(entries))
+    flat = [e for batch in batches for e in batch]
+    assert not expired
+    assert len(flat) == len(entries)
+    assert {id(e) for e in flat} == {id(e) for e in entries}
+    assert [e.deadline_ns for e in flat] == sorted(e.deadline_ns for e in entries)
+    assert planner.queue_rows == 0
+
+
+@given(st.integers(1, 20))
+def test_without_merging_every_request_is_its_own_batch(n: int) -> None:
+    """Given merge=False, batches hold one entry each."""
+    planner: Planner[Entry] = Planner(max_rows=8, max_queue_rows=1000, merge=False)
+    for _ in range(n):
+        planner.offer(Entry(1, 10))
+    batches, _ = planner.plan(0, n)
+    assert [len(batch) for batch in batches] == [1] * n
