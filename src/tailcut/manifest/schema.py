@@ -14,22 +14,17 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, field
 
-
-class Duration(float):
-    """Seconds. Written "250us", "15ms", "30s", "5m", "2h" or "1d"; a bare number is refused as ambiguous."""
-
-
-class Size(int):
-    """Bytes. Written "512KiB", "64MiB", "1GiB" or as a plain integer number of bytes."""
-
-
-class Share(float):
-    """A fraction between 0 and 1. Written "0.1%" or 0.001."""
+from tailcut.manifest.units import Duration as Duration
+from tailcut.manifest.units import Share as Share
+from tailcut.manifest.units import Size as Size
 
 
 class _Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of every section: immutable, keyword-only, unknown keys refused."""
 
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+"""Names that go into URLs, cache keys and metric labels."""
 
 Datatype = Literal[
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BYTES"
@@ -39,9 +34,12 @@ Datatype = Literal[
 class Tensor(_Frozen, kw_only=True):
     """One input or output tensor of the model. Dimension -1 is the batch (first) or a free dimension."""
 
-    name: Annotated[str, Meta(description="tensor name, as the model knows it")]
+    name: Annotated[str, Meta(description="tensor name, as the model knows it", examples=["features"])]
     datatype: Annotated[Datatype, Meta(description="Open Inference Protocol datatype")] = "FP32"
-    shape: Annotated[tuple[int, ...], Meta(description="shape; the first dimension is the batch and is -1")] = (-1,)
+    shape: Annotated[
+        tuple[int, ...],
+        Meta(description="shape; the first dimension is the batch and is -1", min_length=1, examples=[(-1, 64)]),
+    ] = (-1,)
     columns: Annotated[
         tuple[str, ...],
         Meta(description="feature columns that fill this tensor, in order, where no preprocess hook does it"),
@@ -53,10 +51,14 @@ class Model(_Frozen, kw_only=True):
     """Where the source model is and what goes in and out of it."""
 
     source: Annotated[
-        str, Meta(description="'package.module:callable' that returns a torch.nn.Module, or a path to an .onnx file")
+        str,
+        Meta(
+            description="'package.module:callable' that returns a torch.nn.Module, or a path to an .onnx file",
+            examples=["my_model:build"],
+        ),
     ]
-    inputs: Annotated[tuple[Tensor, ...], Meta(description="input tensors")]
-    outputs: Annotated[tuple[Tensor, ...], Meta(description="output tensors")]
+    inputs: Annotated[tuple[Tensor, ...], Meta(description="input tensors", min_length=1)]
+    outputs: Annotated[tuple[Tensor, ...], Meta(description="output tensors", min_length=1)]
     preprocess: Annotated[
         str, Meta(description="'package.module:callable', feature rows (list of dicts) -> dict of input arrays")
     ] = ""
@@ -83,11 +85,17 @@ class Quality(_Frozen, kw_only=True):
 class Slo(_Frozen, kw_only=True):
     """The service level objective: the input from which windows, batch sizes and variants follow."""
 
-    p50_s: Annotated[Duration | None, Meta(description="median latency")] = field(default=None, name="p50")
-    p95_s: Annotated[Duration | None, Meta(description="95th percentile latency")] = field(default=None, name="p95")
-    p99_s: Annotated[Duration | None, Meta(description="99th percentile latency")] = field(default=None, name="p99")
+    p50_s: Annotated[Duration | None, Meta(description="median latency", examples=["10ms"])] = field(
+        default=None, name="p50"
+    )
+    p95_s: Annotated[Duration | None, Meta(description="95th percentile latency", examples=["25ms"])] = field(
+        default=None, name="p95"
+    )
+    p99_s: Annotated[Duration | None, Meta(description="99th percentile latency", examples=["50ms"])] = field(
+        default=None, name="p99"
+    )
     errors: Annotated[Share, Meta(description="largest share of failed and shed requests")] = Share(0.001)
-    rate: Annotated[float, Meta(description="requests per second at which the SLO must hold")] = 100.0
+    rate: Annotated[float, Meta(description="requests per second at which the SLO must hold", gt=0)] = 100.0
     timeout_s: Annotated[Duration, Meta(description="deadline of a request that brings none of its own")] = field(
         default=Duration(1.0), name="timeout"
     )
@@ -101,15 +109,40 @@ class FeatureGroup(_Frozen, kw_only=True):
     It returns the key columns first and then the features; keys without a row are unknown.
     """
 
-    name: Annotated[str, Meta(description="name of the group; part of cache keys, metrics and errors")]
+    name: Annotated[
+        str,
+        Meta(
+            description="name of the group; part of cache keys, metrics and errors",
+            pattern=NAME_PATTERN,
+            examples=["weather"],
+        ),
+    ]
     key: Annotated[
-        tuple[str, ...], Meta(description="columns of the key: fields of the entity or columns of another group")
+        tuple[str, ...],
+        Meta(
+            description="columns of the key: fields of the entity or columns of another group",
+            min_length=1,
+            examples=[("airport",)],
+        ),
     ]
-    columns: Annotated[tuple[str, ...], Meta(description="features that this group yields")]
+    columns: Annotated[
+        tuple[str, ...],
+        Meta(description="features that this group yields", min_length=1, examples=[("temperature", "wind")]),
+    ]
     ttl: Annotated[
-        str, Meta(description="how long a value is fresh: a duration, or 'package.module:callable' of (key, row)")
+        str,
+        Meta(
+            description="how long a value is fresh: a duration, or 'package.module:callable' of (key, row)",
+            examples=["5m"],
+        ),
     ]
-    sql: Annotated[str, Meta(description="the query (see above)")] = ""
+    sql: Annotated[
+        str,
+        Meta(
+            description="the query (see above)",
+            examples=["SELECT airport, temperature, wind FROM keys JOIN weather USING (airport)"],
+        ),
+    ] = ""
     function: Annotated[
         str,
         Meta(description="'package.module:callable', sync or async, (keys, context) -> list of a dict or None per key"),
@@ -148,9 +181,9 @@ class Features(_Frozen, kw_only=True):
         Duration, Meta(description="longest wait for Redis before it is bypassed for a while")
     ] = field(default=Duration(0.02), name="redis_timeout")
     max_bytes: Annotated[Size, Meta(description="most memory for cached values")] = Size(64 * 1024 * 1024)
-    ttl_jitter: Annotated[Share, Meta(description="TTLs vary by up to this share, so that entries do not expire at once")] = (
-        Share(0.1)
-    )
+    ttl_jitter: Annotated[
+        Share, Meta(description="TTLs vary by up to this share, so that entries do not expire at once")
+    ] = Share(0.1)
     refresh_ahead: Annotated[
         bool, Meta(description="refresh entities in use before their values expire, off the request path")
     ] = True
@@ -182,7 +215,9 @@ class Batching(_Frozen, kw_only=True):
 
     mode: Annotated[Literal["auto", "off"], Meta(description="'off': every request is its own batch")] = "auto"
     max_rows: Annotated[int, Meta(description="most rows in a batch", ge=1)] = 32
-    max_queue_rows: Annotated[int, Meta(description="most rows that wait; above it requests are shed (429)", ge=1)] = 1024
+    max_queue_rows: Annotated[int, Meta(description="most rows that wait; above it requests are shed (429)", ge=1)] = (
+        1024
+    )
 
 
 class Pool(_Frozen, kw_only=True):
@@ -207,7 +242,9 @@ class Serve(_Frozen, kw_only=True):
 class Registry(_Frozen, kw_only=True):
     """Where artifacts and their evidence are kept."""
 
-    path: Annotated[str, Meta(description="folder; relative paths start at the manifest's folder")] = ".tailcut/registry"
+    path: Annotated[str, Meta(description="folder; relative paths start at the manifest's folder")] = (
+        ".tailcut/registry"
+    )
 
 
 class Server(_Frozen, kw_only=True):
@@ -231,8 +268,11 @@ class Server(_Frozen, kw_only=True):
 class Rung(_Frozen, kw_only=True):
     """One rung of the ladder: the rung below it with more settings."""
 
-    name: Annotated[str, Meta(description="what the rung is called in the table")]
-    set: Annotated[tuple[str, ...], Meta(description="settings added on this rung, each 'path=value'")] = ()
+    name: Annotated[str, Meta(description="what the rung is called in the table", examples=["+ feature cache"])]
+    set: Annotated[
+        tuple[str, ...],
+        Meta(description="settings added on this rung, each 'path=value'", examples=[("features.cache=memory",)]),
+    ] = ()
     variant: Annotated[
         str, Meta(description="variant this rung stands for; refused with the reason where it misses its budgets")
     ] = ""
@@ -257,7 +297,7 @@ class Ladder(_Frozen, kw_only=True):
 class Deployment(_Frozen, kw_only=True):
     """One served model with everything around it."""
 
-    name: Annotated[str, Meta(description="name of the model on the wire", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+    name: Annotated[str, Meta(description="name of the model on the wire", pattern=NAME_PATTERN, examples=["my-model"])]
     python_path: Annotated[
         tuple[str, ...], Meta(description="folders put on the import path for module:callable, from the manifest's")
     ] = (".",)
