@@ -1,0 +1,109 @@
+"""Quality metrics of a model's scores on labelled rows, in NumPy alone.
+
+Sources: AUC as the Mann-Whitney statistic with mid-ranks for ties (Hanley and McNeil 1982, Radiology 143:29-36);
+log loss is the mean negative Bernoulli log-likelihood; F1 after van Rijsbergen 1979.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from tailcut.core.tensors import Array
+
+Floats = npt.NDArray[np.float64]
+
+LOG_LOSS_CLIP = 1e-7
+"""Probabilities keep this far from 0 and 1: float32 cannot tell 1 - 1e-8 from 1, and one such row would be infinite."""
+
+
+def auc(labels: Array, scores: Array) -> float:
+    """Area under the ROC curve: the chance that a positive row scores above a negative one, ties counting half.
+
+    Args:
+        labels: (n,) of 0 and 1, both present.
+        scores: (n,) of anything that orders.
+
+    Raises:
+        ValueError: one class only.
+    """
+    positive = np.asarray(labels).astype(bool)
+    n_positive = int(positive.sum())
+    n_negative = positive.size - n_positive
+    if not n_positive or not n_negative:
+        raise ValueError(f"AUC needs both classes, the labels are {n_positive} positive and {n_negative} negative rows")
+    _, place, counts = np.unique(np.asarray(scores), return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    mid_ranks: Floats = ends - (counts - 1) / 2.0
+    rank_sum = float(mid_ranks[place][positive].sum())
+    return (rank_sum - n_positive * (n_positive + 1) / 2.0) / (float(n_positive) * n_negative)
+
+
+def log_loss(labels: Array, scores: Array) -> float:
+    """Mean negative log-likelihood in nats of (n,) labels 0/1 under (n,) probabilities, clipped to be finite."""
+    y = np.asarray(labels).astype(np.float64)
+    p: Floats = np.clip(np.asarray(scores, dtype=np.float64), LOG_LOSS_CLIP, 1.0 - LOG_LOSS_CLIP)
+    return float(-np.mean(y * np.log(p) + (1.0 - y) * np.log1p(-p)))
+
+
+def decide(scores: Array) -> Array:
+    """Class per row: 1 from a probability of 0.5 for (n,) scores, the largest column for (n, classes)."""
+    values = np.asarray(scores, dtype=np.float64)
+    classes: Array = np.argmax(values, axis=1) if values.ndim == 2 else (values >= 0.5).astype(np.int64)
+    return classes
+
+
+def accuracy(labels: Array, scores: Array) -> float:
+    """Share of rows whose class (see ``decide``) is the (n,) label."""
+    return float(np.mean(decide(scores) == np.asarray(labels)))
+
+
+def f1(labels: Array, scores: Array) -> float:
+    """Harmonic mean of precision and recall of class 1 at 0.5; 0 where nothing is positive and nothing found."""
+    truth, found = np.asarray(labels).astype(bool), decide(scores).astype(bool)
+    both = 2.0 * float(np.sum(truth & found))
+    return both / (both + float(np.sum(truth != found))) if both else 0.0
+
+
+def mae(labels: Array, scores: Array) -> float:
+    """Mean absolute error, in the label's unit."""
+    error: Floats = np.asarray(scores, dtype=np.float64) - np.asarray(labels, dtype=np.float64)
+    return float(np.mean(np.abs(error)))
+
+
+def cosine(reference: Array, outputs: Array) -> float:
+    """Mean over rows of the cosine between (n, d) reference and output vectors; two zero vectors agree (1)."""
+    a, b = np.asarray(reference, dtype=np.float64), np.asarray(outputs, dtype=np.float64)
+    a, b = a.reshape(a.shape[0], -1), b.reshape(b.shape[0], -1)
+    lengths: Floats = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    dots: Floats = np.einsum("ij,ij->i", a, b)
+    both_zero = ~a.any(axis=1) & ~b.any(axis=1)
+    similarity: Floats = np.divide(dots, lengths, out=np.zeros_like(dots), where=lengths > 0)
+    return float(np.mean(np.where(both_zero, 1.0, similarity)))
+
+
+METRICS: dict[str, Callable[[Array, Array], float]] = {
+    "auc": auc,
+    "log_loss": log_loss,
+    "accuracy": accuracy,
+    "f1": f1,
+    "mae": mae,
+    "cosine": cosine,
+}
+"""Every metric by name. ``cosine`` compares with the source model's outputs, all others with the labels."""
+
+RISES = frozenset({"log_loss", "mae"})
+"""Metrics of which less is better: a rise is the drop."""
+
+PROBABILITIES = frozenset({"auc", "log_loss", "accuracy", "f1"})
+"""Metrics whose scores must be probabilities in [0, 1]."""
+
+BINARY = frozenset({"auc", "log_loss", "f1"})
+"""Metrics that need (n,) scores and labels of 0 and 1."""
+
+
+def drop(metric: str, source: float, variant: float) -> float:
+    """How much worse the variant is than the source, in the metric's own unit; negative where it is better."""
+    return variant - source if metric in RISES else source - variant

@@ -1,0 +1,36 @@
+"""core.metrics: worked examples and edges."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tailcut.core import metrics
+
+
+def test_auc_of_one_class_says_what_the_labels_hold() -> None:
+    with pytest.raises(ValueError, match="3 positive and 0 negative"):
+        metrics.auc(np.ones(3), np.array([0.1, 0.2, 0.3]))
+
+
+def test_auc_of_a_constant_answer_is_one_half() -> None:
+    assert metrics.auc(np.array([0, 1, 1, 0, 1]), np.full(5, 0.3)) == 0.5
+
+
+def test_log_loss_of_a_certain_mistake_is_the_clip() -> None:
+    assert metrics.log_loss(np.array([1]), np.array([0.0])) == pytest.approx(-np.log(metrics.LOG_LOSS_CLIP))
+
+
+def test_accuracy_takes_the_largest_column_of_several_classes() -> None:
+    scores = np.array([[0.1, 0.7, 0.2], [0.5, 0.3, 0.2], [0.1, 0.1, 0.8]])
+    assert metrics.accuracy(np.array([1, 0, 1]), scores) == pytest.approx(2 / 3)
+
+
+def test_cosine_of_a_zero_vector_with_another_is_zero_and_with_itself_one() -> None:
+    assert metrics.cosine(np.array([[0.0, 0.0]]), np.array([[1.0, 0.0]])) == 0.0
+    assert metrics.cosine(np.zeros((1, 2)), np.zeros((1, 2))) == 1.0
+
+
+def test_drop_of_log_loss_is_its_rise_and_of_auc_its_fall() -> None:
+    assert metrics.drop("log_loss", 0.40, 0.41) == pytest.approx(0.01)
+    assert metrics.drop("auc", 0.75, 0.74) == pytest.approx(0.01)
