@@ -1,5 +1,8 @@
 """tailcut.toml -> one frozen ``Deployment``; the only definition of configuration."""
 
+from tailcut.manifest.levels import groups_in_levels
+from tailcut.manifest.loading import Manifest, load, with_overrides
+from tailcut.manifest.references import resolve
 from tailcut.manifest.schema import (
     Batching,
     Cache,
@@ -22,6 +25,14 @@ from tailcut.manifest.schema import (
     Slo,
     Tensor,
 )
+from tailcut.manifest.units import (
+    format_duration,
+    format_share,
+    format_size,
+    parse_duration,
+    parse_share,
+    parse_size,
+)
 
 __all__ = [
     "Batching",
@@ -32,6 +43,7 @@ __all__ = [
     "Features",
     "Holdout",
     "Ladder",
+    "Manifest",
     "Model",
     "Pool",
     "PredictionCache",
@@ -44,4 +56,14 @@ __all__ = [
     "Size",
     "Slo",
     "Tensor",
+    "format_duration",
+    "format_share",
+    "format_size",
+    "groups_in_levels",
+    "load",
+    "parse_duration",
+    "parse_share",
+    "parse_size",
+    "resolve",
+    "with_overrides",
 ]

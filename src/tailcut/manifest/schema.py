@@ -11,27 +11,42 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta, field
 
-from tailcut.manifest.units import Duration as Duration
-from tailcut.manifest.units import Share as Share
-from tailcut.manifest.units import Size as Size
+from tailcut.manifest.schema_features import FeatureGroup, Features
+from tailcut.manifest.section import NAME_PATTERN, Section
+from tailcut.manifest.units import Duration, Share, Size
 
-
-class _Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of every section: immutable, keyword-only, unknown keys refused."""
-
-
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
-"""Names that go into URLs, cache keys and metric labels."""
+__all__ = [
+    "Batching",
+    "Cache",
+    "Datatype",
+    "Deployment",
+    "Duration",
+    "FeatureGroup",
+    "Features",
+    "Holdout",
+    "Ladder",
+    "Model",
+    "Pool",
+    "PredictionCache",
+    "Quality",
+    "Registry",
+    "Rung",
+    "Serve",
+    "Server",
+    "Share",
+    "Size",
+    "Slo",
+    "Tensor",
+]
 
 Datatype = Literal[
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BYTES"
 ]
 
 
-class Tensor(_Frozen, kw_only=True):
+class Tensor(Section, frozen=True, kw_only=True):
     """One input or output tensor of the model. Dimension -1 is the batch (first) or a free dimension."""
 
     name: Annotated[str, Meta(description="tensor name, as the model knows it", examples=["features"])]
@@ -47,7 +62,7 @@ class Tensor(_Frozen, kw_only=True):
     allow_nan: Annotated[bool, Meta(description="whether the model can take NaN or infinity here")] = False
 
 
-class Model(_Frozen, kw_only=True):
+class Model(Section, frozen=True, kw_only=True):
     """Where the source model is and what goes in and out of it."""
 
     source: Annotated[
@@ -67,22 +82,22 @@ class Model(_Frozen, kw_only=True):
     ] = ""
 
 
-class Holdout(_Frozen, kw_only=True):
+class Holdout(Section, frozen=True, kw_only=True):
     """Labelled rows that no training step saw; the judge of every variant."""
 
     source: Annotated[str, Meta(description="'package.module:callable' -> tailcut.build.Holdout")] = ""
 
 
-class Quality(_Frozen, kw_only=True):
+class Quality(Section, frozen=True, kw_only=True):
     """How much worse than the source model a variant may be."""
 
     budget: Annotated[
         dict[str, float],
         Meta(description="largest drop allowed per metric (auc, accuracy: absolute fall; log_loss, mae: rise)"),
-    ] = {}
+    ] = field(default_factory=dict)
 
 
-class Slo(_Frozen, kw_only=True):
+class Slo(Section, frozen=True, kw_only=True):
     """The service level objective: the input from which windows, batch sizes and variants follow."""
 
     p50_s: Annotated[Duration | None, Meta(description="median latency", examples=["10ms"])] = field(
@@ -101,99 +116,7 @@ class Slo(_Frozen, kw_only=True):
     )
 
 
-class FeatureGroup(_Frozen, kw_only=True):
-    """Features that share a source, a key and a TTL.
-
-    ``sql`` reads from a relation named ``keys`` that tailcut puts in front (one row per entity asked for, with the
-    columns of ``key``) and may use ``:now`` (seconds since the epoch, from ``features.clock``) and ``:tenant``.
-    It returns the key columns first and then the features; keys without a row are unknown.
-    """
-
-    name: Annotated[
-        str,
-        Meta(
-            description="name of the group; part of cache keys, metrics and errors",
-            pattern=NAME_PATTERN,
-            examples=["weather"],
-        ),
-    ]
-    key: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="columns of the key: fields of the entity or columns of another group",
-            min_length=1,
-            examples=[("airport",)],
-        ),
-    ]
-    columns: Annotated[
-        tuple[str, ...],
-        Meta(description="features that this group yields", min_length=1, examples=[("temperature", "wind")]),
-    ]
-    ttl: Annotated[
-        str,
-        Meta(
-            description="how long a value is fresh: a duration, or 'package.module:callable' of (key, row)",
-            examples=["5m"],
-        ),
-    ]
-    sql: Annotated[
-        str,
-        Meta(
-            description="the query (see above)",
-            examples=["SELECT airport, temperature, wind FROM keys JOIN weather USING (airport)"],
-        ),
-    ] = ""
-    function: Annotated[
-        str,
-        Meta(description="'package.module:callable', sync or async, (keys, context) -> list of a dict or None per key"),
-    ] = ""
-    stale_for_s: Annotated[
-        Duration, Meta(description="how long past its TTL a value may be served while its source fails")
-    ] = field(default=Duration(0.0), name="stale_for")
-    defaults: Annotated[
-        dict[str, float | int | str | None],
-        Meta(description="values for an entity without a row; all columns or none (none: unknown entity, 404)"),
-    ] = {}
-    preload: Annotated[
-        bool, Meta(description="keep the whole table in memory, read once per TTL; needs preload_sql or a function")
-    ] = False
-    preload_sql: Annotated[
-        str, Meta(description="query without `keys` that returns the whole table: key columns, then features")
-    ] = ""
-    per_tenant: Annotated[bool, Meta(description="whether values differ between tenants")] = False
-
-
-class Features(_Frozen, kw_only=True):
-    """Where features come from and how they are cached."""
-
-    entity: Annotated[tuple[str, ...], Meta(description="fields that identify an entity; one field: plain values")] = ()
-    database: Annotated[
-        str, Meta(description="'postgresql://...' or 'sqlite:///path'; ${NAME} is taken from the environment")
-    ] = ""
-    connections: Annotated[int, Meta(description="most database connections", ge=1)] = 8
-    clock: Annotated[
-        str, Meta(description="'package.module:callable' -> seconds since the epoch for :now; empty: wall clock")
-    ] = ""
-    concurrent: Annotated[bool, Meta(description="fetch all groups of a request at once instead of one by one")] = True
-    cache: Annotated[Literal["off", "memory", "redis"], Meta(description="where group values are kept")] = "memory"
-    redis: Annotated[str, Meta(description="'redis://host:port/db'; ${NAME} is taken from the environment")] = ""
-    redis_timeout_s: Annotated[
-        Duration, Meta(description="longest wait for Redis before it is bypassed for a while")
-    ] = field(default=Duration(0.02), name="redis_timeout")
-    max_bytes: Annotated[Size, Meta(description="most memory for cached values")] = Size(64 * 1024 * 1024)
-    ttl_jitter: Annotated[
-        Share, Meta(description="TTLs vary by up to this share, so that entries do not expire at once")
-    ] = Share(0.1)
-    refresh_ahead: Annotated[
-        bool, Meta(description="refresh entities in use before their values expire, off the request path")
-    ] = True
-    timeout_s: Annotated[Duration, Meta(description="longest wait for one group's source")] = field(
-        default=Duration(0.5), name="timeout"
-    )
-    groups: Annotated[tuple[FeatureGroup, ...], Meta(description="the feature groups")] = ()
-
-
-class PredictionCache(_Frozen, kw_only=True):
+class PredictionCache(Section, frozen=True, kw_only=True):
     """One of the two prediction caches."""
 
     enabled: Annotated[bool, Meta(description="whether this cache is used")] = False
@@ -201,7 +124,7 @@ class PredictionCache(_Frozen, kw_only=True):
     max_bytes: Annotated[Size, Meta(description="most memory for entries")] = Size(32 * 1024 * 1024)
 
 
-class Cache(_Frozen, kw_only=True):
+class Cache(Section, frozen=True, kw_only=True):
     """Prediction caches: by entity (before features) and by the model's inputs (after preprocessing)."""
 
     entity: Annotated[
@@ -210,7 +133,7 @@ class Cache(_Frozen, kw_only=True):
     tensor: Annotated[PredictionCache, Meta(description="keyed by the model's input tensors")] = PredictionCache()
 
 
-class Batching(_Frozen, kw_only=True):
+class Batching(Section, frozen=True, kw_only=True):
     """How requests are put together. Work-conserving: an idle executor never waits for a window."""
 
     mode: Annotated[Literal["auto", "off"], Meta(description="'off': every request is its own batch")] = "auto"
@@ -220,7 +143,7 @@ class Batching(_Frozen, kw_only=True):
     )
 
 
-class Pool(_Frozen, kw_only=True):
+class Pool(Section, frozen=True, kw_only=True):
     """The executors of the served variant."""
 
     executor: Annotated[
@@ -231,7 +154,7 @@ class Pool(_Frozen, kw_only=True):
     threads: Annotated[int, Meta(description="threads of the runtime inside one executor", ge=1)] = 1
 
 
-class Serve(_Frozen, kw_only=True):
+class Serve(Section, frozen=True, kw_only=True):
     """Which variant is served."""
 
     variant: Annotated[
@@ -239,7 +162,7 @@ class Serve(_Frozen, kw_only=True):
     ] = "promoted"
 
 
-class Registry(_Frozen, kw_only=True):
+class Registry(Section, frozen=True, kw_only=True):
     """Where artifacts and their evidence are kept."""
 
     path: Annotated[str, Meta(description="folder; relative paths start at the manifest's folder")] = (
@@ -247,7 +170,7 @@ class Registry(_Frozen, kw_only=True):
     )
 
 
-class Server(_Frozen, kw_only=True):
+class Server(Section, frozen=True, kw_only=True):
     """The HTTP server."""
 
     host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
@@ -265,7 +188,7 @@ class Server(_Frozen, kw_only=True):
     backlog: Annotated[int, Meta(description="connections the kernel may hold before accept", ge=1)] = 1024
 
 
-class Rung(_Frozen, kw_only=True):
+class Rung(Section, frozen=True, kw_only=True):
     """One rung of the ladder: the rung below it with more settings."""
 
     name: Annotated[str, Meta(description="what the rung is called in the table", examples=["+ feature cache"])]
@@ -278,7 +201,7 @@ class Rung(_Frozen, kw_only=True):
     ] = ""
 
 
-class Ladder(_Frozen, kw_only=True):
+class Ladder(Section, frozen=True, kw_only=True):
     """The before/after ladder: the same traffic against the pilot and then one lever more per rung."""
 
     pilot: Annotated[
@@ -294,7 +217,7 @@ class Ladder(_Frozen, kw_only=True):
     rungs: Annotated[tuple[Rung, ...], Meta(description="the rungs above the pilot, in order")] = ()
 
 
-class Deployment(_Frozen, kw_only=True):
+class Deployment(Section, frozen=True, kw_only=True):
     """One served model with everything around it."""
 
     name: Annotated[str, Meta(description="name of the model on the wire", pattern=NAME_PATTERN, examples=["my-model"])]

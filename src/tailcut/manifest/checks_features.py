@@ -1,0 +1,139 @@
+"""Combinations in ``[features]`` that cannot work. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from tailcut.errors import ManifestError
+from tailcut.manifest.keys import nearest
+from tailcut.manifest.levels import groups_in_levels
+from tailcut.manifest.schema import Deployment, FeatureGroup, Features
+from tailcut.manifest.units import UnitError, parse_duration
+
+_DATABASES = ("postgresql://", "sqlite:///")
+_REDISES = ("redis://", "rediss://", "unix://")
+
+
+def feature_problems(deployment: Deployment) -> Iterator[ManifestError]:
+    """Yield what cannot work in ``[features]`` and ``[cache]``."""
+    features = deployment.features
+    yield from _stores(features)
+    yield from _durations(deployment)
+    if features.groups and not features.entity:
+        yield ManifestError(
+            "features.entity: empty, but there are feature groups", hint='name the entity\'s fields: entity = ["id"]'
+        )
+    for group in features.groups:
+        yield from _group(group, features)
+    names = list(_repeated(group.name for group in features.groups))
+    for name in names:
+        yield ManifestError(f"features.groups: two groups are named {name}", hint="give each its own name")
+    columns = list(_column_owners(features))
+    yield from columns
+    if not names and not columns:
+        try:
+            groups_in_levels(features)
+        except ManifestError as error:
+            yield error
+
+
+def _stores(features: Features) -> Iterator[ManifestError]:
+    if features.cache == "redis" and not features.redis:
+        yield ManifestError(
+            'features.cache: "redis" needs features.redis, which is empty',
+            hint='set redis = "redis://localhost:6379/0" in [features], or cache = "memory"',
+        )
+    sql = [group.name for group in features.groups if group.sql or group.preload_sql]
+    if sql and not features.database:
+        yield ManifestError(
+            f"features.database: empty, but {', '.join(sql)} read with SQL",
+            hint='set database = "sqlite:///features.db" or "postgresql://user@host/name" in [features]',
+        )
+    for name, url, schemes in (("database", features.database, _DATABASES), ("redis", features.redis, _REDISES)):
+        # What is still to come from the environment (see loading) cannot be judged yet.
+        if url and not url.startswith((*schemes, "${")):
+            scheme = url.partition("//")[0]
+            yield ManifestError(
+                f'features.{name}: a URL that begins "{scheme}" is not one tailcut can open',
+                hint=f"it must begin with {' or '.join(schemes)}",
+            )
+
+
+def _durations(deployment: Deployment) -> Iterator[ManifestError]:
+    features, cache = deployment.features, deployment.cache
+    values = {"features.timeout": features.timeout_s, "features.redis_timeout": features.redis_timeout_s}
+    values |= {f"cache.{name}.ttl": one.ttl_s for name, one in (("entity", cache.entity), ("tensor", cache.tensor))}
+    for path, seconds in values.items():
+        if seconds <= 0:
+            yield ManifestError(f"{path}: 0s leaves no time at all", hint='write a time above zero, such as "20ms"')
+
+
+def _group(group: FeatureGroup, features: Features) -> Iterator[ManifestError]:
+    path = f"features.groups.{group.name}"
+    if group.function and (group.sql or group.preload_sql):
+        which = "sql" if group.sql else "preload_sql"
+        yield ManifestError(f"{path}: has both {which} and function", hint="keep one source and remove the other")
+    elif not group.function and not group.sql and not (group.preload and group.preload_sql):
+        yield ManifestError(f"{path}: has no source", hint="give it sql or function")
+    elif group.preload and not group.preload_sql and not group.function:
+        yield ManifestError(
+            f"{path}.preload: true needs preload_sql or a function, and there is neither",
+            hint="write preload_sql, a query that returns the whole table, or set preload = false",
+        )
+    yield from _ttl(path, group)
+    yield from _defaults(path, group)
+    for name, columns in (("key", group.key), ("columns", group.columns)):
+        for column in _repeated(columns):
+            yield ManifestError(f"{path}.{name}: {column} stands there twice", hint="name each column once")
+    for column in group.columns:
+        if column in features.entity:
+            yield ManifestError(
+                f"{path}.columns: {column} is a field of the entity already",
+                hint=f"remove it from the columns, or rename it in the source (AS {group.name}_{column})",
+            )
+
+
+def _ttl(path: str, group: FeatureGroup) -> Iterator[ManifestError]:
+    if ":" in group.ttl:
+        return
+    try:
+        ttl_s = parse_duration(group.ttl)
+    except UnitError as error:
+        yield ManifestError(f"{path}.ttl: {error}", hint="a ttl is a duration or 'package.module:callable'")
+        return
+    if ttl_s <= 0:
+        yield ManifestError(
+            f"{path}.ttl: {group.ttl} would never be fresh",
+            hint='write a time above zero; features.cache = "off" reads every value on every request',
+        )
+
+
+def _defaults(path: str, group: FeatureGroup) -> Iterator[ManifestError]:
+    for name in group.defaults:
+        if name not in group.columns:
+            close = nearest(name, group.columns)
+            hint = f"did you mean {close}?" if close else f"its columns are: {', '.join(group.columns)}"
+            yield ManifestError(f"{path}.defaults: {name} is not a column of this group", hint=hint)
+    missing = [column for column in group.columns if column not in group.defaults]
+    if group.defaults and missing:
+        yield ManifestError(
+            f"{path}.defaults: {', '.join(missing)} have no default, but other columns have",
+            hint="give every column a default (nan is one), or none: then an entity without a row is a 404",
+        )
+
+
+def _column_owners(features: Features) -> Iterator[ManifestError]:
+    owner: dict[str, str] = {}
+    for group in features.groups:
+        for column in dict.fromkeys(group.columns):
+            if column in owner:
+                yield ManifestError(
+                    f"features.groups.{group.name}.columns: {column} is yielded by {owner[column]} too",
+                    hint=f"rename one of them in its source (AS {group.name}_{column})",
+                )
+            owner.setdefault(column, group.name)
+
+
+def _repeated(names: Iterable[str]) -> Iterator[str]:
+    return (name for name, count in Counter(names).items() if count > 1)

@@ -1,0 +1,216 @@
+"""What the schema says about each key, in a form that loading, flags, ``tailcut init`` and the docs share."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from tailcut.manifest.schema import Deployment
+from tailcut.manifest.section import NAME_PATTERN, Section
+from tailcut.manifest.units import Duration, Share, Size, format_duration, format_share, format_size
+
+ENVIRONMENT_PREFIX = "TAILCUT_"
+_ITEM_WORDS: dict[type[inspect.Type], str] = {
+    inspect.StrType: "strings",
+    inspect.IntType: "integers",
+    inspect.FloatType: "numbers",
+}
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of one section.
+
+    Attributes:
+        name: as it is written in the file.
+        attribute: as it is called in Python (with its unit).
+        kind: type and limits; a section has a ``StructType``.
+        annotation: the same as Python's typing writes it.
+        default: ``msgspec.NODEFAULT`` where the key is required.
+        examples: values for ``tailcut init`` where the default alone does not show the form.
+    """
+
+    name: str
+    attribute: str
+    kind: inspect.Type
+    annotation: Any
+    description: str
+    default: Any
+    examples: tuple[Any, ...]
+
+    @property
+    def required(self) -> bool:
+        return self.default is msgspec.NODEFAULT
+
+    @property
+    def section(self) -> type[Section] | None:
+        """The section below this key; None for a value."""
+        return _section(self.kind)
+
+    @property
+    def element(self) -> type[Section] | None:
+        """The section that each element of this list is; None for anything else."""
+        return _section(self.kind.item_type) if isinstance(self.kind, inspect.VarTupleType) else None
+
+
+@cache
+def keys_of(section: type[Section]) -> dict[str, Key]:
+    """The keys of a section by name, in the schema's order."""
+    annotations = typing.get_type_hints(section, include_extras=True)
+    return {field.encode_name: _key(field, annotations[field.name]) for field in _struct(section).fields}
+
+
+def leaves(section: type[Section] = Deployment, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Key]]:
+    """Every value key with its path; elements of named lists stand under ``NAME``."""
+    for key in keys_of(section).values():
+        below = (*path, key.name)
+        if key.section is not None:
+            yield from leaves(key.section, below)
+        elif key.element is not None:
+            yield from leaves(key.element, (*below, "NAME"))
+        else:
+            yield below, key
+
+
+def find(path: str) -> Key:
+    """The key at a dotted path without list elements, such as "server.port".
+
+    Raises:
+        KeyError: no such key: a mistake of the program, not of its user.
+    """
+    section: type[Section] | None = Deployment
+    for part in path.split("."):
+        if section is None:
+            raise KeyError(path)
+        key = keys_of(section)[part]
+        section = key.section
+    return key
+
+
+def variable(path: Iterable[str]) -> str:
+    """The environment variable of a path: ("server", "port") is TAILCUT_SERVER__PORT."""
+    return ENVIRONMENT_PREFIX + "__".join(part.upper().replace("-", "_").replace(".", "_") for part in path)
+
+
+def dotted(path: Iterable[str]) -> str:
+    """The path as people write it; parts that hold a dot or a space are quoted."""
+    return ".".join(part if part and not set(part) & set('. "=') else json.dumps(part) for part in path)
+
+
+def expected(kind: inspect.Type) -> str:
+    """What a value of this type is, limits included, to follow "is not"."""
+    match kind:
+        case inspect.IntType() | inspect.FloatType():
+            words = ("an integer" if isinstance(kind, inspect.IntType) else "a number") + _limits(kind)
+        case inspect.StrType():
+            is_name = kind.pattern == NAME_PATTERN
+            words = "a name (letters, digits, '_', '-' and '.', first a letter or digit)" if is_name else "a string"
+        case inspect.BoolType():
+            words = "true or false"
+        case inspect.LiteralType():
+            words = f"one of {', '.join(to_toml(value) for value in kind.values)}"
+        case inspect.CustomType():
+            words = {Duration: "a duration", Size: "a size", Share: "a share"}[kind.cls]
+        case inspect.UnionType():
+            words = " or ".join(expected(one) for one in kind.types if not isinstance(one, inspect.NoneType))
+        case inspect.VarTupleType():
+            words = f"an array of {_ITEM_WORDS.get(type(kind.item_type), 'tables')}"
+            words += " with at least one element" if kind.min_length else ""
+        case inspect.DictType():
+            words = f"a table whose values are each {expected(kind.value_type)}"
+        case _:
+            words = "a table"
+    return words
+
+
+def to_toml(value: Any) -> str:
+    """Write one value as TOML reads it; durations, sizes and shares with their unit."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (Duration, Size, Share)):
+        return json.dumps(to_plain(value))
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Mapping):
+        return (
+            "{ " + ", ".join(f"{dotted([name])} = {to_toml(one)}" for name, one in value.items()) + " }"
+            if value
+            else "{}"
+        )
+    if isinstance(value, Sequence):
+        return "[" + ", ".join(to_toml(one) for one in value) + "]"
+    return str(value)
+
+
+def to_plain(value: Any) -> Any:
+    """Turn a value of a ``Deployment``, or the whole of it, into what a manifest file would hold."""
+    match value:
+        case Section():
+            pairs = ((key.name, getattr(value, key.attribute)) for key in keys_of(type(value)).values())
+            return {name: to_plain(one) for name, one in pairs if one is not None}
+        case tuple():
+            return [to_plain(one) for one in value]
+        case dict():
+            return {name: to_plain(one) for name, one in value.items()}
+        case Duration():
+            return format_duration(value)
+        case Size():
+            return format_size(value)
+        case Share():
+            return format_share(value)
+    return value
+
+
+def nearest(word: str, names: Iterable[str]) -> str:
+    """The name that looks most like ``word``, or empty where none does."""
+    found = difflib.get_close_matches(word, list(names), n=1, cutoff=0.6)
+    return found[0] if found else ""
+
+
+def _key(field: inspect.Field, annotation: Any) -> Key:
+    kind = field.type
+    extra: dict[str, Any] = {}
+    if isinstance(kind, inspect.Metadata):
+        extra, kind = kind.extra_json_schema or {}, kind.type
+    default = field.default
+    if field.default_factory is not msgspec.NODEFAULT:
+        default = field.default_factory()
+    return Key(
+        field.encode_name,
+        field.name,
+        kind,
+        annotation,
+        extra.get("description", ""),
+        default,
+        tuple(extra.get("examples", ())),
+    )
+
+
+def _section(kind: inspect.Type) -> type[Section] | None:
+    if isinstance(kind, inspect.StructType) and issubclass(kind.cls, Section):
+        return kind.cls
+    return None
+
+
+def _struct(section: type[Section]) -> inspect.StructType:
+    found = inspect.type_info(section)
+    assert isinstance(found, inspect.StructType)
+    return found
+
+
+def _limits(kind: inspect.IntType | inspect.FloatType) -> str:
+    if kind.ge is not None and kind.le is not None:
+        return f" from {kind.ge} to {kind.le}"
+    if kind.ge is not None:
+        return f" of at least {kind.ge}"
+    if kind.gt is not None:
+        return f" above {kind.gt}"
+    return f" of at most {kind.le}" if kind.le is not None else ""

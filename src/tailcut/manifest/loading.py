@@ -1,0 +1,167 @@
+"""Load ``tailcut.toml``: file, then environment, then flags; every value checked; one frozen record out."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tailcut.errors import ManifestError
+from tailcut.manifest import overrides as over
+from tailcut.manifest.checks import problems
+from tailcut.manifest.keys import dotted, to_plain
+from tailcut.manifest.reading import read
+from tailcut.manifest.schema import Deployment
+
+FILE_NAME = "tailcut.toml"
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_FROM_ENVIRONMENT = ("database", "redis")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A deployment, where its file lies, and where each value came from.
+
+    Attributes:
+        deployment: what the manifest says, defaults included.
+        directory: the manifest's folder, absolute; relative paths in the manifest start there.
+        origins: dotted path -> "flag", "environment" or "file"; a path that is absent has its default.
+    """
+
+    deployment: Deployment
+    directory: Path
+    origins: dict[str, str] = field(default_factory=dict)
+
+
+def load(
+    path: Path,
+    *,
+    environment: Mapping[str, str] | None = None,
+    overrides: Sequence[str] = (),
+    keep_unset: bool = False,
+) -> Manifest:
+    """Load a manifest; a flag wins over the environment, which wins over the file, which wins over the default.
+
+    Args:
+        path: the file, or the folder that holds ``tailcut.toml``.
+        environment: variables to read instead of the process's own.
+        overrides: "dotted.path=value" texts from flags; a later one wins.
+        keep_unset: leave ``${NAME}`` as it stands where the environment has no NAME, for commands that start the
+            databases first and learn their addresses only then.
+
+    Raises:
+        ManifestError: unreadable file, unknown key, variable or path, wrong value, or an impossible combination.
+    """
+    environment = os.environ if environment is None else environment
+    file = _file(path)
+    tree = _parse(file)
+    origins = {dotted(one): "file" for one in _paths(tree)}
+    for override in (*over.from_environment(environment), *over.from_flags(overrides)):
+        origins[dotted(over.put(tree, override))] = override.origin
+    deployment = _deployment(tree, origins, environment, keep_unset)
+    _check_rungs(tree, deployment, environment)
+    return Manifest(deployment, file.parent, origins)
+
+
+def with_overrides(manifest: Manifest, overrides: Sequence[str]) -> Manifest:
+    """Make the manifest that has some values set otherwise; the given one stays as it is.
+
+    Args:
+        manifest: the one to start from.
+        overrides: "dotted.path=value" texts; ``${NAME}`` in them is taken from the process's environment.
+
+    Raises:
+        ManifestError: an unknown path, a wrong value, or an impossible combination.
+    """
+    tree = to_plain(manifest.deployment)
+    origins = dict(manifest.origins)
+    for override in over.from_flags(overrides):
+        origins[dotted(over.put(tree, override))] = override.origin
+    return replace(manifest, deployment=_deployment(tree, origins, os.environ, keep_unset=True), origins=origins)
+
+
+def _file(path: Path) -> Path:
+    file = (path / FILE_NAME if path.is_dir() else path).absolute()
+    if not file.is_file():
+        raise ManifestError(
+            f"{file}: there is no manifest", hint="write one with `tailcut init`, or name it with --manifest PATH"
+        )
+    return file.parent.resolve() / file.name
+
+
+def _parse(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ManifestError(f"{file}: not valid TOML: {error}", hint="see https://toml.io for the syntax") from None
+    except UnicodeDecodeError as error:
+        raise ManifestError(f"{file}: not UTF-8 text: {error}", hint="save the file as UTF-8") from None
+    except OSError as error:
+        raise ManifestError(f"{file}: cannot be read: {error.strerror}", hint="check its permissions") from None
+
+
+def _deployment(
+    tree: dict[str, Any], origins: Mapping[str, str], environment: Mapping[str, str], keep_unset: bool
+) -> Deployment:
+    tree = copy.deepcopy(tree)
+    _fill_in(tree, environment, keep_unset)
+    deployment = read(tree, origins)
+    for problem in problems(deployment):
+        raise problem
+    return deployment
+
+
+def _fill_in(tree: dict[str, Any], environment: Mapping[str, str], keep_unset: bool) -> None:
+    """Replace ``${NAME}`` in the addresses of databases, so that secrets need not stand in the file."""
+    features = tree.get("features")
+    if not isinstance(features, dict):
+        return
+    for name in _FROM_ENVIRONMENT:
+        text = features.get(name)
+        for variable in _REFERENCE.findall(text) if isinstance(text, str) else ():
+            if variable in environment:
+                text = text.replace(f"${{{variable}}}", environment[variable])
+            elif not keep_unset:
+                raise ManifestError(
+                    f"features.{name}: the environment variable {variable} is not set",
+                    hint=f"export {variable}=..., or give --set 'features.{name}=URL'",
+                )
+        if text is not None:
+            features[name] = text
+
+
+def _check_rungs(tree: dict[str, Any], deployment: Deployment, environment: Mapping[str, str]) -> None:
+    """Apply the rungs one upon the other, so that a rung that cannot run is known before the first one runs."""
+    rung_tree = copy.deepcopy({name: value for name, value in tree.items() if name != "ladder"})
+    for rung in deployment.ladder.rungs:
+        path = dotted(("ladder", "rungs", rung.name, "set"))
+        for text in rung.set:
+            try:
+                override = over.from_flags([text])[0]
+                if override.parts[0] == "ladder":
+                    raise ManifestError("a rung cannot change the ladder itself", hint="set it in [ladder]")
+                over.put(rung_tree, override)
+            except ManifestError as error:
+                raise ManifestError(f'{path}: "{text}": {error.message}', hint=error.hint) from None
+        try:
+            _deployment(rung_tree, {}, environment, keep_unset=True)
+        except ManifestError as error:
+            raise ManifestError(f"{path}: {error.message}", hint=error.hint) from None
+
+
+def _paths(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterable[tuple[str, ...]]:
+    """The paths of all values in a tree; elements of named lists under their names."""
+    for name, value in tree.items():
+        path = (*above, name)
+        if isinstance(value, dict):
+            yield from _paths(value, path)
+        elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+            for index, item in enumerate(value):
+                yield from _paths(item, (*path, str(item.get("name", index))))
+        else:
+            yield path

@@ -1,0 +1,161 @@
+"""``--set path=value`` flags and ``TAILCUT_...`` variables, put over the tree that the file holds."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import inspect
+
+from tailcut.errors import ManifestError
+from tailcut.manifest.keys import ENVIRONMENT_PREFIX, Key, dotted, keys_of, nearest, variable
+from tailcut.manifest.reading import Path, shown, unknown_key
+from tailcut.manifest.schema import Deployment
+from tailcut.manifest.section import Section
+
+OTHER_VARIABLES: Mapping[str, str] = {
+    "TAILCUT_MANIFEST": "path of the manifest, for every command that takes --manifest",
+}
+"""Variables with tailcut's prefix that are no settings of the deployment."""
+
+
+@dataclass(frozen=True)
+class Override:
+    """One value to put over the tree: its path as written, its text, and where it came from."""
+
+    parts: Path
+    text: str
+    origin: str
+
+
+def from_flags(texts: Sequence[str]) -> list[Override]:
+    """Read "dotted.path=value" texts.
+
+    Raises:
+        ManifestError: no "=" in a text, or a path that cannot be read.
+    """
+    return [_from_flag(text) for text in texts]
+
+
+def from_environment(environment: Mapping[str, str]) -> list[Override]:
+    """Pick the variables that begin with TAILCUT_, in alphabetical order."""
+    return [
+        Override(tuple(name[len(ENVIRONMENT_PREFIX) :].lower().split("__")), text, "environment")
+        for name, text in sorted(environment.items())
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in OTHER_VARIABLES
+    ]
+
+
+def put(tree: dict[str, Any], override: Override) -> Path:
+    """Put one override into ``tree`` (changed in place) and return the path where it went.
+
+    Raises:
+        ManifestError: the schema has no such path, or the list has no element of that name.
+    """
+    section: type[Section] = Deployment
+    node = tree
+    path: Path = ()
+    parts = list(override.parts)
+    while True:
+        part = parts.pop(0)
+        key = keys_of(section).get(part)
+        if key is None:
+            raise unknown_key((*path, part, *parts) if not parts else (*path, part), keys_of(section), override.origin)
+        path = (*path, key.name)
+        if parts and key.section is not None:
+            section, node = key.section, _table(node, key, path)
+        elif len(parts) > 1 and key.element is not None:
+            name, node = _element(node.get(key.name, []), parts.pop(0), path, override)
+            section, path = key.element, (*path, name)
+        else:
+            return _put_value(node, key, path, parts, override)
+
+
+def read_text(text: str, kind: inspect.Type) -> Any:
+    """Read a flag's or variable's text: as TOML where it is TOML of a fitting type, else as the text itself."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    # Text that is wanted stays as it was written: --set name=2024 is the name "2024".
+    if set(parsed) != {"value"} or (isinstance(kind, inspect.StrType) and not isinstance(parsed["value"], str)):
+        return text
+    return parsed["value"]
+
+
+def split_path(text: str) -> Path:
+    """Split "a.b.c"; a part in double quotes may hold dots and spaces.
+
+    Raises:
+        ManifestError: an empty part, or a quote that is not closed.
+    """
+    parts: list[str] = []
+    rest = text.strip()
+    while True:
+        if rest.startswith('"'):
+            part, closed, rest = rest[1:].partition('"')
+            if not closed or (rest and not rest.startswith(".")):
+                raise ManifestError(
+                    f"{text}: the quotes do not close", hint='write for example ladder.rungs."a b".variant'
+                )
+            dot, rest = rest[:1], rest[1:]
+        else:
+            part, dot, rest = rest.partition(".")
+        if not part:
+            raise ManifestError(f"{text!r} is not a path: a part is empty", hint="write for example server.port")
+        parts.append(part)
+        if not dot:
+            return tuple(parts)
+
+
+def _from_flag(text: str) -> Override:
+    path, equals, value = text.partition("=")
+    while equals and path.count('"') % 2:
+        more, equals, value = value.partition("=")
+        path = f"{path}={more}"
+    if not equals:
+        raise ManifestError(f"--set {text}: no value", hint="write path=value, for example --set server.port=8700")
+    return Override(split_path(path), value, "flag")
+
+
+def _table(node: dict[str, Any], key: Key, path: Path) -> dict[str, Any]:
+    below = node.setdefault(key.name, {})
+    if not isinstance(below, dict):
+        raise ManifestError(
+            f"{dotted(path)}: {shown(below)} is not a table", hint=f"write [{dotted(path)}] in the manifest"
+        )
+    return below
+
+
+def _element(items: Any, wanted: str, path: Path, override: Override) -> tuple[str, dict[str, Any]]:
+    """The element of a named list; variables, whose case and punctuation are lost, match without them."""
+    named = [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+    for item in named:
+        name = str(item.get("name", ""))
+        if wanted == name or (override.origin == "environment" and variable([wanted]) == variable([name])):
+            return name, item
+    names = [str(item.get("name", "")) for item in named]
+    written = variable(override.parts) if override.origin == "environment" else dotted(override.parts)
+    close = nearest(wanted, names)
+    hint = f"did you mean {close}?" if close else f"there are: {', '.join(names) or 'none'}"
+    raise ManifestError(f"{written}: {dotted(path)} has no element named {wanted}", hint=hint)
+
+
+def _put_value(node: dict[str, Any], key: Key, path: Path, parts: list[str], override: Override) -> Path:
+    if not parts:
+        node[key.name] = read_text(override.text, key.kind)
+        return path
+    if isinstance(key.kind, inspect.DictType):
+        name = ".".join(parts)
+        _table(node, key, path)[name] = read_text(override.text, key.kind.value_type)
+        return (*path, name)
+    below = keys_of(key.element) if key.element is not None else {}
+    if below:
+        names = f"write {dotted((*path, parts[0]))}.KEY=value, where KEY is one of {', '.join(below)}"
+        raise ManifestError(f"{dotted((*path, *parts))}: a whole element cannot be set", hint=names)
+    written = variable(override.parts) if override.origin == "environment" else dotted(override.parts)
+    raise ManifestError(
+        f"{written}: {dotted(path)} is a value and has no keys below it", hint=f"set {dotted(path)} itself"
+    )

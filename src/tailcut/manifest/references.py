@@ -1,0 +1,80 @@
+"""'package.module:callable' -> the callable."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from tailcut.errors import ManifestError
+from tailcut.manifest.keys import nearest
+from tailcut.manifest.loading import Manifest
+
+
+def resolve(reference: str, manifest: Manifest) -> Callable[..., Any]:
+    """Import what a reference of the manifest names.
+
+    The folders of ``python_path`` are put in front of ``sys.path`` first, once each, so that the user's code and
+    what it imports later are found.
+
+    Args:
+        reference: 'package.module:callable'; the callable may be an attribute of a class ('module:Class.method').
+        manifest: the manifest it stands in.
+
+    Raises:
+        ManifestError: no colon, no such module, an exception in the module, no such attribute, or not callable.
+    """
+    module_name, colon, attribute = reference.partition(":")
+    if not colon or not module_name or not attribute:
+        raise ManifestError(
+            f'"{reference}" is not a reference: it needs a module, a colon and a name',
+            hint="write 'package.module:callable'",
+        )
+    found: Any = _module(module_name, reference, manifest)
+    seen = module_name
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            close = nearest(part, [name for name in dir(found) if not name.startswith("_")])
+            hint = f"did you mean {close}?" if close else f"define {part} there, or correct the reference"
+            raise ManifestError(f"{reference}: {seen} has no {part}", hint=hint)
+        found, seen = getattr(found, part), f"{seen}.{part}"
+    if not callable(found):
+        raise ManifestError(
+            f"{reference}: a {type(found).__name__}, which cannot be called", hint="name a function or a class"
+        )
+    called: Callable[..., Any] = found
+    return called
+
+
+def _module(name: str, reference: str, manifest: Manifest) -> ModuleType:
+    folders = [str((manifest.directory / folder).resolve()) for folder in manifest.deployment.python_path]
+    for folder in reversed([folder for folder in folders if folder not in sys.path]):
+        sys.path.insert(0, folder)
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise ManifestError(
+                f"{reference}: there is no module {error.name}",
+                hint=f"looked in {', '.join(folders) or 'no folders'} (python_path) and in the installed packages",
+            ) from None
+        raise _failed(reference, name, error) from error
+    except Exception as error:
+        raise _failed(reference, name, error) from error
+
+
+def _failed(reference: str, name: str, error: BaseException) -> ManifestError:
+    last = traceback.format_exception_only(error)[-1].strip()
+    frames = traceback.extract_tb(error.__traceback__)
+    where = next((f" ({f.filename}:{f.lineno})" for f in reversed(frames) if "importlib" not in f.filename), "")
+    if isinstance(error, ModuleNotFoundError):
+        return ManifestError(
+            f"{reference}: importing {name} raised {last}{where}", hint=f"install the package that has {error.name}"
+        )
+    return ManifestError(
+        f"{reference}: importing {name} raised {last}{where}", hint=f"try it by itself: python -c 'import {name}'"
+    )

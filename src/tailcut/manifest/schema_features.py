@@ -1,0 +1,102 @@
+"""The part of the manifest that says where features come from. Public names are those of ``schema``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
+
+from tailcut.manifest.section import NAME_PATTERN, Section
+from tailcut.manifest.units import Duration, Share, Size
+
+
+class FeatureGroup(Section, frozen=True, kw_only=True):
+    """Features that share a source, a key and a TTL.
+
+    ``sql`` reads from a relation named ``keys`` that tailcut puts in front (one row per entity asked for, with the
+    columns of ``key``) and may use ``:now`` (seconds since the epoch, from ``features.clock``) and ``:tenant``.
+    It returns the key columns first and then the features; keys without a row are unknown.
+    """
+
+    name: Annotated[
+        str,
+        Meta(
+            description="name of the group; part of cache keys, metrics and errors",
+            pattern=NAME_PATTERN,
+            examples=["weather"],
+        ),
+    ]
+    key: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="columns of the key: fields of the entity or columns of another group",
+            min_length=1,
+            examples=[("airport",)],
+        ),
+    ]
+    columns: Annotated[
+        tuple[str, ...],
+        Meta(description="features that this group yields", min_length=1, examples=[("temperature", "wind")]),
+    ]
+    ttl: Annotated[
+        str,
+        Meta(
+            description="how long a value is fresh: a duration, or 'package.module:callable' of (key, row)",
+            examples=["5m"],
+        ),
+    ]
+    sql: Annotated[
+        str,
+        Meta(
+            description="the query (see above)",
+            examples=["SELECT airport, temperature, wind FROM keys JOIN weather USING (airport)"],
+        ),
+    ] = ""
+    function: Annotated[
+        str,
+        Meta(description="'package.module:callable', sync or async, (keys, context) -> list of a dict or None per key"),
+    ] = ""
+    stale_for_s: Annotated[
+        Duration, Meta(description="how long past its TTL a value may be served while its source fails")
+    ] = field(default=Duration(0.0), name="stale_for")
+    defaults: Annotated[
+        dict[str, float | int | str | None],
+        Meta(description="values for an entity without a row; all columns or none (none: unknown entity, 404)"),
+    ] = field(default_factory=dict)
+    preload: Annotated[
+        bool, Meta(description="keep the whole table in memory, read once per TTL; needs preload_sql or a function")
+    ] = False
+    preload_sql: Annotated[
+        str, Meta(description="query without `keys` that returns the whole table: key columns, then features")
+    ] = ""
+    per_tenant: Annotated[bool, Meta(description="whether values differ between tenants")] = False
+
+
+class Features(Section, frozen=True, kw_only=True):
+    """Where features come from and how they are cached."""
+
+    entity: Annotated[tuple[str, ...], Meta(description="fields that identify an entity; one field: plain values")] = ()
+    database: Annotated[
+        str, Meta(description="'postgresql://...' or 'sqlite:///path'; ${NAME} is taken from the environment")
+    ] = ""
+    connections: Annotated[int, Meta(description="most database connections", ge=1)] = 8
+    clock: Annotated[
+        str, Meta(description="'package.module:callable' -> seconds since the epoch for :now; empty: wall clock")
+    ] = ""
+    concurrent: Annotated[bool, Meta(description="fetch all groups of a request at once instead of one by one")] = True
+    cache: Annotated[Literal["off", "memory", "redis"], Meta(description="where group values are kept")] = "memory"
+    redis: Annotated[str, Meta(description="'redis://host:port/db'; ${NAME} is taken from the environment")] = ""
+    redis_timeout_s: Annotated[
+        Duration, Meta(description="longest wait for Redis before it is bypassed for a while")
+    ] = field(default=Duration(0.02), name="redis_timeout")
+    max_bytes: Annotated[Size, Meta(description="most memory for cached values")] = Size(64 * 1024 * 1024)
+    ttl_jitter: Annotated[
+        Share, Meta(description="TTLs vary by up to this share, so that entries do not expire at once")
+    ] = Share(0.1)
+    refresh_ahead: Annotated[
+        bool, Meta(description="refresh entities in use before their values expire, off the request path")
+    ] = True
+    timeout_s: Annotated[Duration, Meta(description="longest wait for one group's source")] = field(
+        default=Duration(0.5), name="timeout"
+    )
+    groups: Annotated[tuple[FeatureGroup, ...], Meta(description="the feature groups")] = ()
