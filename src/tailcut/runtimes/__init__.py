@@ -1,1 +1,44 @@
-"""Open an artifact and run it."""
+"""Open an artifact and run it. Importing this loads neither onnxruntime nor torch; opening loads the one it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tailcut.errors import ArtifactError
+from tailcut.runtimes.base import Openable, Runtime
+
+__all__ = ["Openable", "Runtime", "open_runtime"]
+
+
+def open_runtime(variant: Openable, *, threads: int, source: Callable[[], Any] | None = None) -> Runtime:
+    """Open a variant.
+
+    Args:
+        variant: from the registry; "onnxruntime" opens an .onnx file, "torch" a state dict.
+        threads: threads of the runtime for one batch.
+        source: makes the torch.nn.Module that the state dict belongs to; needed by "torch" only.
+
+    Raises:
+        ArtifactError: the artifact cannot be opened, or does not take and give the variant's tensors.
+        MissingExtra: the runtime's package is not installed.
+    """
+    if threads < 1:
+        raise ValueError(f"threads is {threads}, the least is 1")
+    if variant.runtime == "onnxruntime":
+        from tailcut.runtimes.onnxruntime import OnnxRuntime
+
+        return OnnxRuntime(variant, threads=threads)
+    if variant.runtime == "torch":
+        if source is None:
+            raise ArtifactError(
+                f"variant {variant.name!r} is a torch state dict and needs the module that it belongs to",
+                hint="set model.source to 'package.module:callable', or serve variant 'onnx'",
+            )
+        from tailcut.runtimes.torch import TorchRuntime
+
+        return TorchRuntime(variant, threads=threads, source=source)
+    raise ArtifactError(
+        f"variant {variant.name!r} wants runtime {variant.runtime!r}, which this tailcut does not have",
+        hint="it has onnxruntime and torch; upgrade tailcut, or build the model again with this one",
+    )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tailcut.core.tensors import Arrays
+from tailcut.manifest import Tensor
 
 
 class Runtime(Protocol):
@@ -29,7 +30,20 @@ class Runtime(Protocol):
         ...
 
 
-class Opener(Protocol):
-    """Opens an artifact: ``tailcut.runtimes.open_runtime`` finds one by the variant's runtime name."""
+class Openable(Protocol):
+    """What a runtime needs to know of a variant; ``tailcut.registry.Variant`` is one."""
 
-    def __call__(self, artifact: Path, *, threads: int) -> Runtime: ...
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def runtime(self) -> str: ...
+
+    @property
+    def artifact(self) -> Path: ...
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]: ...
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]: ...

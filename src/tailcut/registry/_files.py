@@ -1,0 +1,128 @@
+"""Atomic, checked files: a reader sees the old content or the whole new one, whatever happens in between."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+from tailcut.errors import ArtifactError
+
+_CHUNK_BYTES = 1 << 20
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file, as hex, read in pieces."""
+    sha = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            sha.update(chunk)
+    return sha.hexdigest()
+
+
+class Staging:
+    """Files written beside their final places, which appear all at once or not at all.
+
+    Everything that can run out of space happens in ``write`` and ``copy``; ``commit`` only renames, in the order of
+    staging, so the file that refers to the others is staged last. Leaving the block without it removes every trace.
+    """
+
+    def __init__(self) -> None:
+        self._staged: list[tuple[Path, Path]] = []
+
+    def __enter__(self) -> Staging:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for temporary, _ in self._staged:
+            temporary.unlink(missing_ok=True)
+        self._staged.clear()
+
+    def write(self, target: Path, content: bytes) -> None:
+        """Stage ``content`` for ``target``."""
+        with self._open(target, len(content)) as file:
+            file.write(content)
+            _flush(file)
+
+    def copy(self, target: Path, source: Path) -> str:
+        """Stage a copy of ``source`` for ``target``; return the SHA-256 of the bytes that were copied."""
+        sha = hashlib.sha256()
+        with source.open("rb") as original, self._open(target, source.stat().st_size) as file:
+            while chunk := original.read(_CHUNK_BYTES):
+                sha.update(chunk)
+                file.write(chunk)
+            _flush(file)
+        return sha.hexdigest()
+
+    def commit(self) -> None:
+        """Rename every staged file into its place, and make the renames durable."""
+        for temporary, target in self._staged:
+            temporary.replace(target)
+        for folder in dict.fromkeys(target.parent for _, target in self._staged):
+            _sync_folder(folder)
+        self._staged.clear()
+
+    def _open(self, target: Path, size_bytes: int) -> _Guarded:
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
+        self._staged.append((temporary, target))
+        return _Guarded(temporary, target, size_bytes)
+
+
+class _Guarded:
+    """Opens a staged file; what the system refuses becomes an error with the sizes in it."""
+
+    def __init__(self, temporary: Path, target: Path, size_bytes: int) -> None:
+        self._temporary = temporary
+        self._target = target
+        self._size_bytes = size_bytes
+
+    def __enter__(self) -> BinaryIO:
+        try:
+            self._target.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._temporary.open("xb")
+        except OSError as error:
+            raise self._refused(error) from error
+        return self._file
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._file.close()
+        except OSError as unwritten:
+            if error is None:
+                raise self._refused(unwritten) from unwritten
+        if isinstance(error, OSError):
+            raise self._refused(error) from error
+
+    def _refused(self, error: OSError) -> ArtifactError:
+        return ArtifactError(
+            f"cannot write {self._target} ({self._size_bytes} bytes): {error.strerror}; {_free(self._target)}",
+            hint="the registry is as it was; free space or rights there, or set registry.path to another folder",
+        )
+
+
+def _flush(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _free(path: Path) -> str:
+    folder = path.parent
+    while not folder.exists():
+        folder = folder.parent
+    return f"{shutil.disk_usage(folder).free} bytes are free"

@@ -1,0 +1,135 @@
+"""The onnxruntime runtime: an .onnx file on the CPU.
+
+``InferenceSession.run`` on plain arrays is used because nothing beat it: at batch 1 of a 2-layer transformer, medians
+of 9 interleaved rounds of 300 calls were 148 us for ``run``, 157 us with I/O binding and 249 us with OrtValues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tailcut.core.tensors import DATATYPE_OF, Arrays
+from tailcut.errors import ArtifactError, InferenceError
+from tailcut.manifest import Tensor
+from tailcut.runtimes.base import Openable
+
+_DATATYPES: dict[str, str] = {
+    "tensor(bool)": "BOOL",
+    "tensor(uint8)": "UINT8",
+    "tensor(uint16)": "UINT16",
+    "tensor(uint32)": "UINT32",
+    "tensor(uint64)": "UINT64",
+    "tensor(int8)": "INT8",
+    "tensor(int16)": "INT16",
+    "tensor(int32)": "INT32",
+    "tensor(int64)": "INT64",
+    "tensor(float16)": "FP16",
+    "tensor(float)": "FP32",
+    "tensor(double)": "FP64",
+    "tensor(string)": "BYTES",
+}
+
+_SPIN_US = "200"
+_HINT = "make model.inputs and model.outputs in the manifest agree with the model, then run `tailcut build` again"
+
+
+class OnnxRuntime:
+    """An opened ONNX model. Use ``open_runtime``."""
+
+    def __init__(self, variant: Openable, *, threads: int) -> None:
+        import onnxruntime
+
+        self._name = variant.name
+        try:
+            session = onnxruntime.InferenceSession(
+                str(variant.artifact), session_options(threads), providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # onnxruntime's own classes share no public base
+            raise ArtifactError(
+                f"onnxruntime {onnxruntime.__version__} cannot open {variant.artifact} "
+                f"(variant {variant.name!r}): {_first_line(error)}",
+                hint="run `tailcut build` again, or promote another version",
+            ) from error
+        _check(variant, "input", variant.inputs, session.get_inputs())
+        _check(variant, "output", variant.outputs, session.get_outputs())
+        self._session: Any = session
+
+    def run(self, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
+        """Run one batch; see ``Runtime.run``.
+
+        Raises:
+            InferenceError: onnxruntime refused the batch or failed in it.
+        """
+        try:
+            return dict(zip(outputs, self._session.run(outputs, inputs), strict=True))
+        except Exception as error:
+            raise InferenceError(
+                f"variant {self._name!r} failed on {_shapes(inputs)}: {_first_line(error)}",
+                hint="the other batches are not affected; try the same rows one at a time",
+            ) from error
+
+    def close(self) -> None:
+        """Drop the session; its threads and memory go with it."""
+        self._session = None
+
+
+def session_options(threads: int) -> Any:
+    """Return the SessionOptions that every session of tailcut runs with.
+
+    One operator at a time (latency). Idle threads do not spin: spinning takes the cores that the server and its
+    neighbours need; with several threads they spin for a bounded 200 us, about the gap between two operators.
+    Denormals count as zero: pruned and decayed weights otherwise run up to 30 times slower.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if threads > 1 else "0")
+    if threads > 1:
+        options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_US)
+    options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    options.log_severity_level = 3
+    return options
+
+
+def _check(variant: Openable, kind: str, wanted: tuple[Tensor, ...], nodes: Sequence[Any]) -> None:
+    """Compare the manifest's tensors with the model's: names, datatypes, ranks and fixed dimensions."""
+    found = {node.name: node for node in nodes}
+    missing = [tensor.name for tensor in wanted if tensor.name not in found]
+    unfed = sorted(set(found) - {tensor.name for tensor in wanted}) if kind == "input" else []
+    if missing or unfed:
+        raise ArtifactError(
+            f"{kind}s of {variant.artifact} (variant {variant.name!r}) are {sorted(found)}, "
+            f"the manifest names {sorted(tensor.name for tensor in wanted)}",
+            hint=_HINT,
+        )
+    for tensor in wanted:
+        node = found[tensor.name]
+        shape = tuple(dim if isinstance(dim, int) else -1 for dim in node.shape)
+        datatype = _DATATYPES.get(node.type, node.type)
+        if datatype != tensor.datatype or not _fits(tensor.shape, shape):
+            raise ArtifactError(
+                f"{kind} {tensor.name!r} of {variant.artifact} (variant {variant.name!r}) is {datatype} "
+                f"{list(shape)}, the manifest says {tensor.datatype} {list(tensor.shape)} (-1 is a free dimension)",
+                hint=_HINT,
+            )
+
+
+def _fits(wanted: tuple[int, ...], found: tuple[int, ...]) -> bool:
+    if not found and wanted:  # onnxruntime shows an unknown rank as no dimensions
+        return True
+    return len(wanted) == len(found) and all(b in (-1, a) for a, b in zip(wanted, found, strict=True))
+
+
+def _shapes(inputs: Arrays) -> str:
+    return ", ".join(
+        f"{name} {DATATYPE_OF.get(array.dtype, str(array.dtype))} {list(array.shape)}" for name, array in inputs.items()
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,103 @@
+"""The torch runtime: a module in eager mode with the weights of a checked state dict. No pickled code is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tailcut.core.tensors import Array, Arrays
+from tailcut.errors import ArtifactError, InferenceError, MissingExtra
+from tailcut.runtimes.base import Openable
+
+if TYPE_CHECKING:
+    import torch
+
+
+class TorchRuntime:
+    """An opened torch module. Use ``open_runtime``.
+
+    ``threads`` is torch's process-wide setting: the last runtime opened decides for all of them.
+    """
+
+    def __init__(self, variant: Openable, *, threads: int, source: Callable[[], Any]) -> None:
+        torch = _torch()
+        self._name = variant.name
+        self._inputs = tuple(tensor.name for tensor in variant.inputs)
+        self._outputs = tuple(tensor.name for tensor in variant.outputs)
+        for tensor in variant.inputs:
+            if tensor.datatype == "BYTES":
+                raise ArtifactError(
+                    f"input {tensor.name!r} is BYTES, which torch cannot take",
+                    hint="turn text into numbers in the preprocess hook",
+                )
+        module = source()
+        if not isinstance(module, torch.nn.Module):
+            raise ArtifactError(
+                f"model.source gave a {type(module).__name__}, expected a torch.nn.Module",
+                hint="return the module itself",
+            )
+        _load(variant, module)
+        torch.set_num_threads(threads)
+        self._module: Any = module.eval()
+        self._torch = torch
+
+    def run(self, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
+        """Run one batch; see ``Runtime.run``. Inputs go by position, in the order of the manifest.
+
+        Raises:
+            InferenceError: the module raised, or gave another number of outputs than the manifest names.
+        """
+        torch = self._torch
+        try:
+            with torch.inference_mode():
+                given = self._module(*(_tensor(torch, inputs[name]) for name in self._inputs))
+            found = given if isinstance(given, (tuple, list)) else (given,)
+            named = dict(zip(self._outputs, found, strict=True))
+            return {name: named[name].numpy() for name in outputs}
+        except Exception as error:
+            raise InferenceError(
+                f"variant {self._name!r} failed on { ({name: list(array.shape) for name, array in inputs.items()}) }: "
+                f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}",
+                hint="the other batches are not affected; try the same rows one at a time",
+            ) from error
+
+    def close(self) -> None:
+        """Drop the module and its weights."""
+        self._module = None
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtra(
+            f"the torch runtime needs the torch package: {error}", hint="pip install 'tailcut[torch]'"
+        ) from error
+    return torch
+
+
+def _tensor(torch: Any, array: Array) -> Any:
+    # torch warns of arrays that it could write to by mistake; only those are copied.
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def _load(variant: Openable, module: torch.nn.Module) -> None:
+    """Put the artifact's weights into the module, all of them and no others."""
+    import torch
+
+    what = f"{variant.artifact} (variant {variant.name!r})"
+    try:
+        state = torch.load(variant.artifact, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise ArtifactError(
+            f"cannot read the state dict {what}: {str(error).strip().partition(chr(10))[0]}",
+            hint="run `tailcut build` again, or promote another version",
+        ) from error
+    try:
+        module.load_state_dict(state, strict=True)
+    except (RuntimeError, TypeError) as error:
+        detail = " ".join(str(error).split())
+        raise ArtifactError(
+            f"the state dict {what} does not belong to the module that model.source gives: {detail}",
+            hint="the module's code has changed since the build: run `tailcut build` again",
+        ) from error
