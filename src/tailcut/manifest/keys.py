@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -18,6 +18,7 @@ from tailcut.manifest.section import NAME_PATTERN, Section
 from tailcut.manifest.units import Duration, Share, Size, format_duration, format_share, format_size
 
 ENVIRONMENT_PREFIX = "TAILCUT_"
+_FORMATS: dict[type, Callable[[Any], str]] = {Duration: format_duration, Size: format_size, Share: format_share}
 _ITEM_WORDS: dict[type[inspect.Type], str] = {
     inspect.StrType: "strings",
     inspect.IntType: "integers",
@@ -160,12 +161,8 @@ def to_plain(value: Any) -> Any:
             return [to_plain(one) for one in value]
         case dict():
             return {name: to_plain(one) for name, one in value.items()}
-        case Duration():
-            return format_duration(value)
-        case Size():
-            return format_size(value)
-        case Share():
-            return format_share(value)
+        case Duration() | Size() | Share():
+            return _FORMATS[type(value)](value)
     return value
 
 

@@ -122,17 +122,20 @@ def _fill_in(tree: dict[str, Any], environment: Mapping[str, str], keep_unset: b
     if not isinstance(features, dict):
         return
     for name in _FROM_ENVIRONMENT:
-        text = features.get(name)
-        for variable in _REFERENCE.findall(text) if isinstance(text, str) else ():
-            if variable in environment:
-                text = text.replace(f"${{{variable}}}", environment[variable])
-            elif not keep_unset:
-                raise ManifestError(
-                    f"features.{name}: the environment variable {variable} is not set",
-                    hint=f"export {variable}=..., or give --set 'features.{name}=URL'",
-                )
-        if text is not None:
-            features[name] = text
+        if isinstance(text := features.get(name), str):
+            features[name] = _filled(name, text, environment, keep_unset)
+
+
+def _filled(name: str, text: str, environment: Mapping[str, str], keep_unset: bool) -> str:
+    for variable in _REFERENCE.findall(text):
+        if variable in environment:
+            text = text.replace(f"${{{variable}}}", environment[variable])
+        elif not keep_unset:
+            raise ManifestError(
+                f"features.{name}: the environment variable {variable} is not set",
+                hint=f"export {variable}=..., or give --set 'features.{name}=URL'",
+            )
+    return text
 
 
 def _check_rungs(tree: dict[str, Any], deployment: Deployment, environment: Mapping[str, str]) -> None:

@@ -53,7 +53,7 @@ class Tensor(Section, frozen=True, kw_only=True):
     datatype: Annotated[Datatype, Meta(description="Open Inference Protocol datatype")] = "FP32"
     shape: Annotated[
         tuple[int, ...],
-        Meta(description="shape; the first dimension is the batch and is -1", min_length=1, examples=[(-1, 64)]),
+        Meta(description="shape; the first dimension is the batch and is -1", min_length=1),
     ] = (-1,)
     columns: Annotated[
         tuple[str, ...],
@@ -72,20 +72,35 @@ class Model(Section, frozen=True, kw_only=True):
             examples=["my_model:build"],
         ),
     ]
-    inputs: Annotated[tuple[Tensor, ...], Meta(description="input tensors", min_length=1)]
-    outputs: Annotated[tuple[Tensor, ...], Meta(description="output tensors", min_length=1)]
+    inputs: Annotated[
+        tuple[Tensor, ...],
+        Meta(description="input tensors", min_length=1, examples=[{"name": "features", "shape": [-1, 64]}]),
+    ]
+    outputs: Annotated[
+        tuple[Tensor, ...], Meta(description="output tensors", min_length=1, examples=[{"name": "probability"}])
+    ]
     preprocess: Annotated[
-        str, Meta(description="'package.module:callable', feature rows (list of dicts) -> dict of input arrays")
+        str,
+        Meta(
+            description="'package.module:callable', feature rows (list of dicts) -> dict of input arrays",
+            examples=["my_model:preprocess"],
+        ),
     ] = ""
     postprocess: Annotated[
-        str, Meta(description="'package.module:callable', dict of output arrays -> list with one JSON value a row")
+        str,
+        Meta(
+            description="'package.module:callable', dict of output arrays -> list with one JSON value a row",
+            examples=["my_model:postprocess"],
+        ),
     ] = ""
 
 
 class Holdout(Section, frozen=True, kw_only=True):
     """Labelled rows that no training step saw; the judge of every variant."""
 
-    source: Annotated[str, Meta(description="'package.module:callable' -> tailcut.build.Holdout")] = ""
+    source: Annotated[
+        str, Meta(description="'package.module:callable' -> tailcut.build.Holdout", examples=["my_model:holdout"])
+    ] = ""
 
 
 class Quality(Section, frozen=True, kw_only=True):
@@ -93,7 +108,10 @@ class Quality(Section, frozen=True, kw_only=True):
 
     budget: Annotated[
         dict[str, float],
-        Meta(description="largest drop allowed per metric (auc, accuracy: absolute fall; log_loss, mae: rise)"),
+        Meta(
+            description="largest drop allowed per metric (auc, accuracy: absolute fall; log_loss, mae: rise)",
+            examples=[{"auc": 0.004}],
+        ),
     ] = field(default_factory=dict)
 
 
@@ -184,7 +202,9 @@ class Server(Section, frozen=True, kw_only=True):
     kill_s: Annotated[Duration, Meta(description="after SIGTERM: killed at the latest after this long")] = field(
         default=Duration(15.0), name="kill"
     )
-    tenant_header: Annotated[str, Meta(description="request header that names the tenant; empty: one tenant")] = ""
+    tenant_header: Annotated[
+        str, Meta(description="request header that names the tenant; empty: one tenant", examples=["x-tenant"])
+    ] = ""
     backlog: Annotated[int, Meta(description="connections the kernel may hold before accept", ge=1)] = 1024
 
 
@@ -197,7 +217,11 @@ class Rung(Section, frozen=True, kw_only=True):
         Meta(description="settings added on this rung, each 'path=value'", examples=[("features.cache=memory",)]),
     ] = ()
     variant: Annotated[
-        str, Meta(description="variant this rung stands for; refused with the reason where it misses its budgets")
+        str,
+        Meta(
+            description="variant this rung stands for; refused with the reason where it misses its budgets",
+            examples=["int8-dynamic"],
+        ),
     ] = ""
 
 
@@ -205,14 +229,26 @@ class Ladder(Section, frozen=True, kw_only=True):
     """The before/after ladder: the same traffic against the pilot and then one lever more per rung."""
 
     pilot: Annotated[
-        tuple[str, ...], Meta(description="command that starts the pilot; {port} and {python} are filled in")
+        tuple[str, ...],
+        Meta(
+            description="command that starts the pilot; {port} and {python} are filled in",
+            examples=[("{python}", "-m", "uvicorn", "pilot:app", "--port", "{port}")],
+        ),
     ] = ()
     pilot_path: Annotated[str, Meta(description="path that the traffic is posted to on the pilot")] = "/predict"
     setup: Annotated[
-        str, Meta(description="'package.module:callable' context manager that starts databases and yields environment")
+        str,
+        Meta(
+            description="'package.module:callable' context manager that starts databases and yields environment",
+            examples=["my_model:databases"],
+        ),
     ] = ""
     traffic: Annotated[
-        str, Meta(description="'package.module:callable' (seed) -> iterator of JSON bodies, the same for every rung")
+        str,
+        Meta(
+            description="'package.module:callable' (seed) -> iterator of JSON bodies, the same for every rung",
+            examples=["my_model:traffic"],
+        ),
     ] = ""
     rungs: Annotated[tuple[Rung, ...], Meta(description="the rungs above the pilot, in order")] = ()
 

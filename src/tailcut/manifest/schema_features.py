@@ -48,26 +48,36 @@ class FeatureGroup(Section, frozen=True, kw_only=True):
     sql: Annotated[
         str,
         Meta(
-            description="the query (see above)",
+            description="query over the relation `keys` (those asked for), :now and :tenant -> key columns, then features",
             examples=["SELECT airport, temperature, wind FROM keys JOIN weather USING (airport)"],
         ),
     ] = ""
     function: Annotated[
         str,
-        Meta(description="'package.module:callable', sync or async, (keys, context) -> list of a dict or None per key"),
+        Meta(
+            description="'package.module:callable', sync or async, (keys, context) -> list of a dict or None per key",
+            examples=["my_model:weather"],
+        ),
     ] = ""
     stale_for_s: Annotated[
         Duration, Meta(description="how long past its TTL a value may be served while its source fails")
     ] = field(default=Duration(0.0), name="stale_for")
     defaults: Annotated[
         dict[str, float | int | str | None],
-        Meta(description="values for an entity without a row; all columns or none (none: unknown entity, 404)"),
+        Meta(
+            description="values for an entity without a row; all columns or none (none: unknown entity, 404)",
+            examples=[{"temperature": 10.0, "wind": 5.0}],
+        ),
     ] = field(default_factory=dict)
     preload: Annotated[
         bool, Meta(description="keep the whole table in memory, read once per TTL; needs preload_sql or a function")
     ] = False
     preload_sql: Annotated[
-        str, Meta(description="query without `keys` that returns the whole table: key columns, then features")
+        str,
+        Meta(
+            description="query without `keys` that returns the whole table: key columns, then features",
+            examples=["SELECT airport, temperature, wind FROM weather"],
+        ),
     ] = ""
     per_tenant: Annotated[bool, Meta(description="whether values differ between tenants")] = False
 
@@ -75,17 +85,34 @@ class FeatureGroup(Section, frozen=True, kw_only=True):
 class Features(Section, frozen=True, kw_only=True):
     """Where features come from and how they are cached."""
 
-    entity: Annotated[tuple[str, ...], Meta(description="fields that identify an entity; one field: plain values")] = ()
+    entity: Annotated[
+        tuple[str, ...],
+        Meta(description="fields that identify an entity; one field: plain values", examples=[("airport",)]),
+    ] = ()
     database: Annotated[
-        str, Meta(description="'postgresql://...' or 'sqlite:///path'; ${NAME} is taken from the environment")
+        str,
+        Meta(
+            description="'postgresql://...' or 'sqlite:///path'; ${NAME} is taken from the environment",
+            examples=["sqlite:///features.db"],
+        ),
     ] = ""
     connections: Annotated[int, Meta(description="most database connections", ge=1)] = 8
     clock: Annotated[
-        str, Meta(description="'package.module:callable' -> seconds since the epoch for :now; empty: wall clock")
+        str,
+        Meta(
+            description="'package.module:callable' -> seconds since the epoch for :now; empty: wall clock",
+            examples=["time:time"],
+        ),
     ] = ""
     concurrent: Annotated[bool, Meta(description="fetch all groups of a request at once instead of one by one")] = True
     cache: Annotated[Literal["off", "memory", "redis"], Meta(description="where group values are kept")] = "memory"
-    redis: Annotated[str, Meta(description="'redis://host:port/db'; ${NAME} is taken from the environment")] = ""
+    redis: Annotated[
+        str,
+        Meta(
+            description="'redis://host:port/db'; ${NAME} is taken from the environment",
+            examples=["redis://localhost:6379/0"],
+        ),
+    ] = ""
     redis_timeout_s: Annotated[
         Duration, Meta(description="longest wait for Redis before it is bypassed for a while")
     ] = field(default=Duration(0.02), name="redis_timeout")

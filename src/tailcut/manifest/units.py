@@ -51,11 +51,11 @@ def parse_duration(value: object) -> Duration:
 
 
 def format_duration(seconds: float) -> str:
-    """Write seconds so that ``parse_duration`` reads the same number again, in the largest unit that keeps it short."""
+    """Write seconds so that ``parse_duration`` reads the same number, as a short whole number where there is one."""
     best = f"{_plain(seconds)}s"
     for unit in ("m", "h", "d", "ms", "us"):
         text = f"{_plain(seconds * _PER_SECOND[unit] if unit in _PER_SECOND else seconds / _SECONDS[unit])}{unit}"
-        if len(text) < len(best) and parse_duration(text) == seconds:
+        if ("." in text, len(text)) < ("." in best, len(best)) and parse_duration(text) == seconds:
             best = text
     return best
 

@@ -1,0 +1,101 @@
+"""The command ``tailcut``: which commands there are, and how their errors and exit codes come out.
+
+One file per command in this folder. Each exports ``register(app: typer.Typer) -> None``, which adds the command (or,
+with ``app.add_typer``, a group of commands) under the name that ``COMMANDS`` has for it. Only the module of the
+command that was asked for is imported; the others stand in the help with their line below. A command ends with
+``raise typer.Exit(ExitCode...)``, or by raising a ``TailcutError``; ``main`` prints it and chooses the exit code.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+import tailcut
+from tailcut.cli.console import ExitCode, print_error, report, write
+from tailcut.cli.options import examples
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("tailcut.cli.init", "Write a commented tailcut.toml."),
+    "check": ("tailcut.cli.check", "Load everything, send one row through every stage and say what was seen."),
+    "build": ("tailcut.cli.build", "Make the variants of the model, check their quality, keep them in the registry."),
+    "registry": ("tailcut.cli.registry", "List, promote and verify the variants in the registry."),
+    "serve": ("tailcut.cli.serve", "Serve the deployment."),
+    "load": ("tailcut.cli.load", "Send open-loop load to a URL and judge it by an SLO."),
+    "ladder": ("tailcut.cli.ladder", "Measure the pilot and then one lever more per rung, on the same traffic."),
+}
+"""Name -> (module with ``register``, one line of help), in the order of the help."""
+
+_EPILOG = examples(
+    ("tailcut init", "write a commented tailcut.toml"),
+    ("tailcut check", "try the whole path once"),
+    ("tailcut build && tailcut serve", "make the variants and serve the best one"),
+    ("tailcut load http://127.0.0.1:8700/predict/my-model --slo p95=25ms", "measure it"),
+)
+# Both libraries that Typer was built on call it so; Typer does not export it.
+_CommandLineError: Any = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
+
+
+def main() -> None:
+    """Run ``tailcut`` with the arguments of this process and exit."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code; errors are printed, never raised."""
+    debug = "--debug" in arguments
+    rest = [argument for argument in arguments if argument != "--debug"]
+    name = next((argument for argument in rest if not argument.startswith("-")), "")
+    try:
+        result = build(name)(args=rest, prog_name="tailcut", standalone_mode=False)
+    except _CommandLineError as error:
+        if type(error).__name__ != "NoArgsIsHelpError":
+            command = f"tailcut {name}" if name in COMMANDS else "tailcut"
+            print_error(error.format_message(), f"`{command} --help` shows what it takes")
+        return ExitCode.USAGE
+    except (KeyboardInterrupt, typer.Abort):
+        print_error("interrupted")
+        return ExitCode.INTERRUPTED
+    except Exception as error:
+        return report(error, debug=debug)
+    return result if isinstance(result, int) else ExitCode.OK
+
+
+def build(name: str) -> typer.Typer:
+    """Make the application with one command loaded and the others by their line of help only."""
+    app = typer.Typer(
+        name="tailcut", no_args_is_help=True, add_completion=False, rich_markup_mode="rich", epilog=_EPILOG
+    )
+    app.callback()(_tailcut)
+    for other, (module, line) in COMMANDS.items():
+        if importlib.util.find_spec(module) is None:
+            continue
+        if other == name:
+            importlib.import_module(module).register(app)
+        else:
+            app.command(other, help=line)(_not_loaded)
+    return app
+
+
+def _tailcut(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_version, help="Say the version."),
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Print tracebacks; may stand anywhere.")] = False,
+) -> None:
+    """Take a trained model from pilot to production inside a latency SLO, with the evidence."""
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        write(f"tailcut {tailcut.__version__}")
+        raise typer.Exit
+
+
+def _not_loaded() -> None:
+    raise AssertionError("only the command that was asked for is ever run")

@@ -1,0 +1,120 @@
+"""What every command shares: exit codes, where text goes, and how an error looks.
+
+Data goes to stdout, all else to stderr. Rich honours NO_COLOR and leaves colours out where nobody looks.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from tailcut.errors import BuildError, ManifestError, MissingExtra, TailcutError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EXTRA_OF_MODULE = {
+    "asyncpg": "postgres",
+    "hiredis": "redis",
+    "matplotlib": "report",
+    "onnx": "build",
+    "onnxscript": "build",
+    "redis": "redis",
+    "torch": "torch",
+}
+"""Which extra of tailcut installs a module."""
+
+
+class ExitCode(IntEnum):
+    """Exit codes of ``tailcut``; scripts may rely on them."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_STARTED = 3
+    MISSING = 4
+    BUG = 70  # EX_SOFTWARE of sysexits.h
+    INTERRUPTED = 130  # 128 + SIGINT
+
+
+EXIT_REASONS: dict[ExitCode, str] = {
+    ExitCode.OK: "it did what was asked",
+    ExitCode.FAILED: "it ran, and the answer is no: an SLO was missed, a gate refused, a variant could not be built",
+    ExitCode.USAGE: "the command line or the manifest is wrong; nothing was run",
+    ExitCode.NOT_STARTED: "it could not start: port taken, artifact corrupt, model does not load, target not reachable",
+    ExitCode.MISSING: "an optional package is not installed; the hint has the command that installs it",
+    ExitCode.BUG: "an exception that nobody foresaw, in tailcut or in a hook",
+    ExitCode.INTERRUPTED: "interrupted with Ctrl-C",
+}
+
+
+def stdout() -> Console:
+    """A console for data. Made anew, so that it writes to the ``sys.stdout`` of this moment."""
+    from rich.console import Console
+
+    return Console(soft_wrap=True, highlight=False)
+
+
+def stderr() -> Console:
+    """A console for progress, notes and errors."""
+    from rich.console import Console
+
+    return Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+def write(text: str) -> None:
+    """Write data to stdout, as it is, with a line end."""
+    sys.stdout.write(f"{text}\n")
+
+
+def note(text: str) -> None:
+    """Tell the person something, on stderr, as it is, with a line end."""
+    sys.stderr.write(f"{text}\n")
+
+
+def print_error(message: str, hint: str = "") -> None:
+    """Print ``error: ...`` and, after a blank line, ``hint: ...`` on stderr."""
+    from rich.text import Text
+
+    console = stderr()
+    console.print(Text.assemble(("error", "bold red"), f": {message}"))
+    if hint:
+        console.print()
+        console.print(Text.assemble(("hint", "bold cyan"), f": {hint}"))
+
+
+def report(error: BaseException, *, debug: bool) -> ExitCode:
+    """Print what went wrong and say how to exit.
+
+    Args:
+        error: what a command raised.
+        debug: print the traceback too.
+    """
+    if debug:
+        sys.stderr.write("".join(traceback.format_exception(error)) + "\n")
+    if isinstance(error, TailcutError):
+        print_error(error.message, error.hint)
+        return exit_code(error)
+    if isinstance(error, ModuleNotFoundError) and (module := (error.name or "").partition(".")[0]) in EXTRA_OF_MODULE:
+        print_error(
+            f"this needs the package {module}, which is not installed",
+            f"pip install 'tailcut[{EXTRA_OF_MODULE[module]}]'",
+        )
+        return ExitCode.MISSING
+    last = traceback.format_exception_only(error)[-1].strip()
+    hint = "" if debug else "run it again with --debug for the traceback; if it is tailcut's, please report it"
+    print_error(f"unexpected {last}", hint)
+    return ExitCode.BUG
+
+
+def exit_code(error: TailcutError) -> ExitCode:
+    """The exit code of an error: who runs tailcut in a script must be able to tell a "no" from "could not"."""
+    if isinstance(error, ManifestError):
+        return ExitCode.USAGE
+    if isinstance(error, MissingExtra):
+        return ExitCode.MISSING
+    if isinstance(error, BuildError):
+        return ExitCode.FAILED
+    return ExitCode.NOT_STARTED
