@@ -48,11 +48,14 @@ class Timings:
         self.ns[stage] += now_ns - self.last_ns
         self.last_ns = now_ns
 
-    def split(self, first: int, at_ns: int, second: int, now_ns: int) -> None:
-        """Give the time since the last lap to two stages, divided at ``at_ns`` (queue and infer, timed elsewhere)."""
+    def waited(self, infer_ns: int, now_ns: int) -> None:
+        """Give the time since the last lap to the infer stage as far as the model ran, and the rest to the queue.
+
+        Waiting for an executor and waiting for the event loop to take the answer back are both queueing.
+        """
         ns = self.ns
-        ns[first] += at_ns - self.last_ns
-        ns[second] += now_ns - at_ns
+        ns[7] += now_ns - self.last_ns - infer_ns
+        ns[8] += infer_ns
         self.last_ns = now_ns
 
     @property

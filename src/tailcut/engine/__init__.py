@@ -1,0 +1,1 @@
+"""The request path, the dispatcher that drives the planner, pools and executors."""

@@ -1,0 +1,1 @@
+"""Metrics: counted in plain arrays on the request path, exposed when somebody scrapes."""

@@ -1,0 +1,88 @@
+"""Whether an array is what the manifest says an input is. Every refusal names the input, the value and the limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tailcut.core.tensors import DATATYPE_OF, NUMPY_OF, Array
+from tailcut.errors import BadRequest
+
+
+class InputSpec:
+    """What one input must be.
+
+    Args:
+        shape: with -1 for the batch (first) and for every free dimension.
+        allow_nan: whether NaN and infinity pass.
+    """
+
+    __slots__ = ("datatype", "dtype", "fixed", "is_float", "must_be_finite", "name", "shape", "tail", "tail_size")
+
+    def __init__(self, name: str, datatype: str, shape: Sequence[int], *, allow_nan: bool = False) -> None:
+        self.name = name
+        self.datatype = datatype
+        self.dtype = NUMPY_OF[datatype]
+        self.shape = tuple(shape)
+        self.tail = self.shape[1:]
+        self.fixed = -1 not in self.tail
+        self.tail_size = int(np.prod(self.tail)) if self.fixed else -1
+        self.is_float = datatype in {"FP16", "FP32", "FP64"}
+        self.must_be_finite = self.is_float and not allow_nan
+
+    def check_shape(self, shape: Sequence[int]) -> None:
+        """Refuse a shape with another rank, another fixed dimension, or no rows."""
+        wanted = self.shape
+        if len(shape) != len(wanted) or any(
+            want not in {-1, have} or have < 1 for want, have in zip(wanted, shape, strict=True)
+        ):
+            raise BadRequest(
+                f"input {self.name!r} has shape {list(shape)}, expected {list(wanted)} (-1 is free, at least 1)",
+                hint="the first dimension is the batch; a single row needs shape "
+                + str([1, *(max(d, 1) for d in self.tail)]),
+            )
+
+    def check_values(self, array: Array) -> None:
+        """Refuse NaN and infinity where the model cannot take them."""
+        if self.must_be_finite and not np.isfinite(array).all():
+            row = int(np.argwhere(~np.isfinite(array))[0][0])
+            raise BadRequest(
+                f"input {self.name!r} holds NaN or infinity in row {row}, which this model cannot take",
+                hint="send a number, or set allow_nan = true for this input if the model handles NaN",
+            )
+
+    def check(self, array: Array) -> None:
+        """Refuse an array whose dtype, shape or values are wrong."""
+        if array.dtype != self.dtype:
+            raise BadRequest(
+                f"input {self.name!r} has datatype {DATATYPE_OF.get(array.dtype, str(array.dtype))}, "
+                f"expected {self.datatype}",
+                hint=f"send {self.datatype}",
+            )
+        self.check_shape(array.shape)
+        self.check_values(array)
+
+
+def check_rows(rows_by_input: dict[str, int]) -> int:
+    """Return the number of rows that all inputs agree on, or refuse."""
+    rows = set(rows_by_input.values())
+    if len(rows) != 1:
+        listed = ", ".join(f"{name}: {count}" for name, count in rows_by_input.items())
+        raise BadRequest(
+            f"inputs disagree about the number of rows ({listed})", hint="send as many rows in every input"
+        )
+    return rows.pop()
+
+
+def check_names(given: Sequence[str], wanted: Sequence[str], what: str) -> None:
+    """Refuse missing, unknown or repeated names."""
+    if len(set(given)) != len(given):
+        repeated = next(name for name in given if list(given).count(name) > 1)
+        raise BadRequest(f"{what} {repeated!r} is given twice", hint=f"send each {what} once")
+    missing = [name for name in wanted if name not in given]
+    unknown = [name for name in given if name not in wanted]
+    if missing or unknown:
+        said = [f"{what} {missing[0]!r} is missing"] if missing else []
+        said += [f"{what} {unknown[0]!r} is unknown"] if unknown else []
+        raise BadRequest("; ".join(said), hint=f"this model's {what}s are: {', '.join(wanted)}")

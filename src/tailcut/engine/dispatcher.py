@@ -1,0 +1,275 @@
+"""Drives the planner: hands batches to idle executors and every ticket its one end.
+
+Owned by the event loop: every method is called on it. Submissions of one loop iteration are planned together, so
+requests that arrived at once share a batch although nothing ever waits for a window.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Sequence
+from time import perf_counter_ns
+from typing import Protocol
+
+import numpy as np
+
+from tailcut.core.batching import Planner
+from tailcut.core.costs import Throughput
+from tailcut.core.tensors import Arrays
+from tailcut.engine.executors import Executor
+from tailcut.engine.ticket import Ticket
+from tailcut.errors import DeadlineExceeded, InferTimeout, NotReady, QueueTimeout, Shed, TailcutError
+
+_NEVER_NS = 2**63 - 1
+
+
+class BatchObserver(Protocol):
+    """Told of every batch that ran."""
+
+    def batch(self, rows: int, duration_ns: int) -> None: ...
+
+
+class Dispatcher:
+    """The one place where batches are formed for a device.
+
+    Args:
+        planner: decides; owns what waits.
+        observer: told the rows and duration of every finished batch.
+        clock_ns: monotonic nanoseconds.
+    """
+
+    def __init__(
+        self,
+        planner: Planner[Ticket],
+        observer: BatchObserver,
+        loop: asyncio.AbstractEventLoop,
+        clock_ns: Callable[[], int] = perf_counter_ns,
+    ) -> None:
+        self.planner = planner
+        self.throughput = Throughput()
+        self._observer = observer
+        self._loop = loop
+        self._clock_ns = clock_ns
+        self._executors: list[Executor] = []
+        self._idle: list[Executor] = []
+        self._running: dict[Executor, Sequence[Ticket]] = {}
+        self._stuck: set[Executor] = set()
+        self._kick_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = 0
+        self._newest_deadline_ns = _NEVER_NS
+        self._closed = False
+
+    def add(self, executor: Executor) -> None:
+        """Put an idle executor to use."""
+        self._executors.append(executor)
+        self._idle.append(executor)
+        self._schedule_kick()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether at least one executor is not stuck in a batch that all its waiters have given up."""
+        return len(self._stuck) < len(self._executors)
+
+    @property
+    def running_rows(self) -> int:
+        """Rows that are being computed now."""
+        return sum(ticket.rows for batch in self._running.values() for ticket in batch)
+
+    def check_room(self, rows: int) -> None:
+        """Refuse what could not be queued now.
+
+        Raises:
+            Shed: the queue cannot take the rows.
+            NotReady: the dispatcher is closed or every executor is stuck.
+        """
+        if self._closed or len(self._stuck) >= len(self._executors):
+            raise NotReady("no executor is available", hint="retry; if it lasts, see /v2/health/ready and the log")
+        if self.planner.queue_rows + rows > self.planner.max_queue_rows:
+            self._shed(rows)
+
+    def submit(
+        self, inputs: Arrays, rows: int, outputs: Sequence[str], deadline_ns: int, lane: Hashable
+    ) -> list[Ticket]:
+        """Queue rows for an executor.
+
+        Returns:
+            one ticket, or several in row order where ``rows`` exceeds the largest batch. Await their futures.
+
+        Raises:
+            Shed: the queue cannot take the rows; nothing was queued.
+            NotReady: the dispatcher is closed or every executor is stuck.
+        """
+        self.check_room(rows)
+        planner = self.planner
+        future = self._loop.create_future
+        if rows <= planner.max_rows:
+            tickets = [Ticket(inputs, rows, outputs, deadline_ns, lane, future())]
+        else:
+            tickets = [
+                Ticket(
+                    {name: array[at : at + planner.max_rows] for name, array in inputs.items()},
+                    min(planner.max_rows, rows - at),
+                    outputs,
+                    deadline_ns,
+                    lane,
+                    future(),
+                )
+                for at in range(0, rows, planner.max_rows)
+            ]
+        for ticket in tickets:
+            planner.offer(ticket)
+        self._newest_deadline_ns = min(self._newest_deadline_ns, deadline_ns)
+        self._schedule_kick()
+        return tickets
+
+    def cancel(self, tickets: Sequence[Ticket]) -> None:
+        """Drop what has not started of a request whose client is gone; its futures are cancelled."""
+        for ticket in tickets:
+            self.planner.cancel(ticket)
+            ticket.future.cancel()
+
+    def close(self, timeout_s: float) -> None:
+        """Fail what waits, stop the executors after their running batch."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        error = NotReady("the server is stopping", hint="send the request again, to another replica")
+        batches, expired = self.planner.plan(-(2**62), 2**31)
+        for ticket in (*(ticket for batch in batches for ticket in batch), *expired):
+            self._fail(ticket, error)
+        for executor in self._executors:
+            executor.close(timeout_s)
+        for batch in self._running.values():
+            for ticket in batch:
+                self._fail(ticket, error)
+
+    def _shed(self, rows: int) -> None:
+        waiting, limit = self.planner.queue_rows, self.planner.max_queue_rows
+        if rows > limit:
+            raise Shed(
+                f"{rows} rows exceed the queue's limit of {limit} rows",
+                hint="send fewer rows in one request, or raise batching.max_queue_rows",
+            )
+        wait_s = self.throughput.drain_s(waiting, len(self._executors))
+        raise Shed(
+            f"the queue is full: {waiting} rows wait, the limit is {limit}",
+            hint="retry after Retry-After seconds; add executors or raise batching.max_queue_rows",
+            retry_after_s=max(wait_s, 0.001),
+        )
+
+    def _schedule_kick(self) -> None:
+        if not self._kick_due:
+            self._kick_due = True
+            self._loop.call_soon(self._kick)
+
+    def _kick(self) -> None:
+        self._kick_due = False
+        if self._idle and self.planner.queue_rows:
+            now_ns = self._clock_ns()
+            batches, expired = self.planner.plan(now_ns, len(self._idle))
+            for batch in batches:
+                executor = self._idle.pop()
+                self._running[executor] = batch
+                executor.start(batch)
+            for ticket in expired:
+                self._expire(ticket, now_ns)
+        if self._running or self.planner.queue_rows:
+            self._arm()
+
+    def _on_done(
+        self,
+        executor: Executor,
+        batch: Sequence[Ticket],
+        result: list[Arrays] | TailcutError,
+        started_ns: int,
+        finished_ns: int,
+    ) -> None:
+        """Hand every ticket of a finished batch its end and take the executor back."""
+        del self._running[executor]
+        self._stuck.discard(executor)
+        self._idle.append(executor)
+        rows = 0
+        for index, ticket in enumerate(batch):
+            rows += ticket.rows
+            ticket.started_ns = started_ns
+            ticket.finished_ns = finished_ns
+            if ticket.future.done():
+                continue
+            if isinstance(result, TailcutError):
+                ticket.future.set_exception(result)
+            else:
+                ticket.future.set_result(result[index])
+        self.throughput.observe(rows, finished_ns - started_ns)
+        self._observer.batch(rows, finished_ns - started_ns)
+        if self.planner.queue_rows:
+            self._schedule_kick()
+
+    @property
+    def on_done(self) -> Callable[..., None]:
+        """The callback to build executors with."""
+        return self._on_done
+
+    def _arm(self) -> None:
+        """Make sure that a timer wakes no later than the earliest deadline of what waits or runs.
+
+        Everything is looked at only where no timer is set (about once per time-out); after that only submissions
+        with an earlier deadline than the timer's can move it.
+        """
+        if self._timer is not None:
+            earliest_ns = self._newest_deadline_ns
+            if self._timer_ns <= earliest_ns:
+                return
+            self._timer.cancel()
+        else:
+            deadlines = [ticket.deadline_ns for batch in self._running.values() for ticket in batch]
+            waiting_ns = self.planner.next_deadline_ns()
+            # What has expired already and still runs was told so; there is nothing more to wake for.
+            now_ns = self._clock_ns()
+            earliest_ns = min([ns for ns in deadlines if ns > now_ns], default=_NEVER_NS)
+            if waiting_ns is not None:
+                earliest_ns = min(earliest_ns, waiting_ns)
+        self._newest_deadline_ns = _NEVER_NS
+        if earliest_ns == _NEVER_NS:
+            return
+        self._timer_ns = earliest_ns
+        delay_s = max(earliest_ns - self._clock_ns(), 0) / 1e9
+        self._timer = self._loop.call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        now_ns = self._clock_ns()
+        for ticket in self.planner.expire(now_ns):
+            self._expire(ticket, now_ns)
+        for executor, batch in self._running.items():
+            for ticket in batch:
+                if ticket.deadline_ns <= now_ns and not ticket.future.done():
+                    ticket.finished_ns = now_ns
+                    self._fail(ticket, _late(InferTimeout, "while the model was running"))
+            if all(ticket.deadline_ns <= now_ns for ticket in batch):
+                self._stuck.add(executor)
+        if self._running or self.planner.queue_rows:
+            self._arm()
+
+    def _expire(self, ticket: Ticket, now_ns: int) -> None:
+        ticket.started_ns = ticket.finished_ns = now_ns
+        self._fail(ticket, _late(QueueTimeout, "while the request waited for an executor; it was not computed"))
+
+    @staticmethod
+    def _fail(ticket: Ticket, error: TailcutError) -> None:
+        if not ticket.future.done():
+            ticket.future.set_exception(error)
+
+
+def _late(kind: type[DeadlineExceeded], phase: str) -> DeadlineExceeded:
+    return kind(
+        f"the deadline passed {phase}",
+        hint="send a longer timeout, lower the rate, or add executors; slo.timeout is the default deadline",
+    )
+
+
+def join(parts: Sequence[Arrays]) -> Arrays:
+    """Put the outputs of a split request together again, in row order."""
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

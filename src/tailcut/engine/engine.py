@@ -1,0 +1,180 @@
+"""One deployment's life: loading, ready, draining, stopped; and the counting of every request's one end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from time import perf_counter_ns
+from typing import Literal
+
+from tailcut.engine.opening import Opened, open_deployment
+from tailcut.engine.path import Call, Path
+from tailcut.errors import NotReady, TailcutError
+from tailcut.manifest import Manifest
+from tailcut.observe.exposition import Exposition, Sample
+from tailcut.observe.recorder import Recorder
+
+State = Literal["loading", "ready", "draining", "failed", "stopped"]
+
+_TICK_S = 0.1
+
+
+class Engine:
+    """What the protocols in front talk to. Owned by the event loop.
+
+    Attributes:
+        state: "ready" only between a finished warm-up and the start of draining.
+        failure: why loading failed, where it did.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self.deployment = manifest.deployment
+        self.recorder = Recorder()
+        self.exposition = Exposition(self.recorder, self.deployment.name, [self._samples])
+        self.state: State = "loading"
+        self.failure: TailcutError | None = None
+        self.in_flight: dict[Call, None] = {}
+        self._watchers: dict[Call, asyncio.Task[None]] = {}
+        self._opened: Opened | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timeout_ns = int(self.deployment.slo.timeout_s * 1e9)
+        self._variant = ""
+
+    async def start(self) -> None:
+        """Load and warm up; the state is "ready" afterwards.
+
+        Raises:
+            TailcutError: what could not be loaded; the state is then "failed".
+        """
+        self._tick(asyncio.get_running_loop())
+        try:
+            self._opened = await open_deployment(self.manifest, self.recorder)
+        except TailcutError as error:
+            self.failure = error
+            self.state = "failed"
+            raise
+        self._variant = self._opened.variant.name
+        if self.state == "loading":
+            self.state = "ready"
+
+    async def stop(self, timeout_s: float) -> None:
+        """Fail what waits, let running batches end for at most ``timeout_s``, close everything."""
+        self.state = "stopped"
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._opened is not None:
+            path = self._opened.path
+            await asyncio.get_running_loop().run_in_executor(None, lambda: None)  # let answered requests leave first
+            path.dispatcher.close(timeout_s)
+            if path.features is not None:
+                await path.features.close()
+
+    def drain(self) -> None:
+        """Stop being ready; requests are still answered."""
+        if self.state in {"ready", "loading"}:
+            self.state = "draining"
+
+    @property
+    def opened(self) -> Opened:
+        """The loaded deployment.
+
+        Raises:
+            NotReady: it is not loaded (yet).
+        """
+        if self._opened is None:
+            if self.failure is not None:
+                raise NotReady(f"the model failed to load: {self.failure.message}", hint=self.failure.hint)
+            raise NotReady("the model is loading and warming up", hint="poll /v2/health/ready and retry")
+        return self._opened
+
+    @property
+    def path(self) -> Path:
+        """The request path; raises NotReady as ``opened`` does."""
+        opened = self._opened
+        return opened.path if opened is not None else self.opened.path
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests should be sent here: warm, not draining, and at least one executor not stuck."""
+        return self.state == "ready" and self._opened is not None and self._opened.path.dispatcher.healthy
+
+    def begin(self, route: str, start_ns: int, timeout_ns: int = 0, tenant: str = "") -> Call:
+        """Start the record of one request.
+
+        Args:
+            timeout_ns: the client's own; 0 for the SLO's.
+        """
+        call = Call(route, start_ns, start_ns + (timeout_ns or self._timeout_ns), tenant, self._variant)
+        self.in_flight[call] = None
+        return call
+
+    def end(self, call: Call, outcome: str) -> None:
+        """Count the request's one end; outcome is "ok" or the error's code."""
+        del self.in_flight[call]
+        if self._watchers:
+            watcher = self._watchers.pop(call, None)
+            if watcher is not None:
+                watcher.cancel()
+        self.recorder.request(call.timings, call.route, call.variant, outcome, call.cache)
+
+    def _watch_clients(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Ask the connections of requests that take long whether their client is still there.
+
+        A watcher per request would cost more than most requests; one look every tick costs nothing when all is fast.
+        """
+        old_ns = perf_counter_ns() - int(_TICK_S * 1e9)
+        for call in self.in_flight:
+            if call.timings.start_ns > old_ns:
+                break  # in order of arrival: all others are younger
+            if call.disconnected is not None:
+                watcher = loop.create_task(_abandon_when_gone(call, call.disconnected))
+                call.disconnected = None
+                self._watchers[call] = watcher
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        due_ns = perf_counter_ns() + int(_TICK_S * 1e9)
+
+        def tick() -> None:
+            self.recorder.lag(perf_counter_ns() - due_ns)
+            self._watch_clients(loop)
+            if self.state != "stopped":
+                self._tick(loop)
+
+        self._timer = loop.call_later(_TICK_S, tick)
+
+    def _samples(self) -> Iterator[Sample]:
+        yield Sample("tailcut_ready", "1 while requests should be sent here.", "gauge", {}, float(self.is_ready))
+        yield Sample("tailcut_in_flight", "Requests that are being answered.", "gauge", {}, len(self.in_flight))
+        if self._opened is None:
+            return
+        path = self._opened.path
+        dispatcher = path.dispatcher
+        yield Sample(
+            "tailcut_queue_rows", "Rows that wait for an executor.", "gauge", {}, dispatcher.planner.queue_rows
+        )
+        yield Sample("tailcut_running_rows", "Rows that are being computed.", "gauge", {}, dispatcher.running_rows)
+        for name, cache in (("entity", path.entity_cache), ("tensor", path.tensor_cache)):
+            if cache is not None:
+                yield from _cache_samples(name, cache.store.statistics())
+        if path.features is not None:
+            yield from _feature_samples(path.features.statistics())
+
+
+async def _abandon_when_gone(call: Call, disconnected: Callable[[], Awaitable[None]]) -> None:
+    await disconnected()
+    call.abandon()
+
+
+def _cache_samples(cache: str, statistics: object) -> Iterator[Sample]:
+    lookups, text = "tailcut_prediction_cache_lookups", "Look-ups in a prediction cache by result."
+    for result, field in (("hit", "hits"), ("miss", "misses")):
+        value = float(getattr(statistics, field))
+        yield Sample(lookups, text, "counter", {"cache": cache, "result": result}, value)
+    for field, text in (("entries", "Entries in a prediction cache."), ("bytes", "Bytes in a prediction cache.")):
+        name = f"tailcut_prediction_cache_{field}"
+        yield Sample(name, text, "gauge", {"cache": cache}, float(getattr(statistics, field)))
+
+
+def _feature_samples(statistics: object) -> Iterator[Sample]:
+    raise NotImplementedError

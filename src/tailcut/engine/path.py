@@ -1,0 +1,252 @@
+"""The request path of one deployment, compiled once: a stage that is not configured costs nothing.
+
+    validate -> admit -> entity cache -> features -> preprocess -> tensor cache -> queue -> infer -> postprocess
+
+Receiving and encoding belong to the protocol in front (server/). Every stage's time goes to the request's ``Timings``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from time import perf_counter_ns
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tailcut.cache import MemoryStore
+from tailcut.core.keys import entity_prediction_key, tensor_prediction_key
+from tailcut.core.tensors import Arrays
+from tailcut.core.timings import Stage, Timings
+from tailcut.core.validation import InputSpec
+from tailcut.engine.assembly import Assembly, encode_answer
+from tailcut.engine.dispatcher import Dispatcher, join
+from tailcut.errors import BadRequest, DeadlineExceeded
+from tailcut.features import EntityKey, FeatureService
+
+_ENTRY_OVERHEAD_BYTES = 200
+"""What an entry costs beside its value: key, tuple, dict slots (measured with tracemalloc at 100,000 entries)."""
+
+
+class Call:
+    """One request on its way: its record, its deadline and what it holds."""
+
+    __slots__ = ("cache", "deadline_ns", "disconnected", "gone", "route", "tenant", "timings", "variant", "waiting")
+
+    def __init__(self, route: str, start_ns: int, deadline_ns: int, tenant: str, variant: str) -> None:
+        self.route = route
+        self.timings = Timings(start_ns)
+        self.deadline_ns = deadline_ns
+        self.tenant = tenant
+        self.variant = variant
+        self.cache = "off"
+        self.disconnected: Callable[[], Awaitable[None]] | None = None
+        self.gone = False
+        self.waiting: asyncio.Future[Any] | None = None
+
+    def abandon(self) -> None:
+        """Drop the work of a client that is gone: whatever the request waits for is cancelled."""
+        self.gone = True
+        if self.waiting is not None:
+            self.waiting.cancel()
+
+
+class PredictionStore:
+    """A prediction cache: where it is kept and how long an entry lives at most."""
+
+    __slots__ = ("store", "ttl_s")
+
+    def __init__(self, store: MemoryStore, ttl_s: float) -> None:
+        self.store = store
+        self.ttl_s = ttl_s
+
+
+class Path:
+    """The compiled path.
+
+    Args:
+        version: hash of everything an answer depends on; part of every prediction cache key.
+        outputs: names of all outputs, in the manifest's order.
+        features: None where the deployment has no feature groups.
+        entity_cache, tensor_cache: None where they are off.
+    """
+
+    def __init__(
+        self,
+        *,
+        version: bytes,
+        outputs: tuple[str, ...],
+        assembly: Assembly,
+        dispatcher: Dispatcher,
+        features: FeatureService | None = None,
+        entity_cache: PredictionStore | None = None,
+        tensor_cache: PredictionStore | None = None,
+    ) -> None:
+        self.version = version
+        self.outputs = outputs
+        self.assembly = assembly
+        self.dispatcher = dispatcher
+        self.features = features
+        self.entity_cache = entity_cache
+        self.tensor_cache = tensor_cache
+        self._one_lane = all(spec.fixed for spec in assembly.specs)
+
+    @property
+    def specs(self) -> tuple[InputSpec, ...]:
+        """What each input must be."""
+        return self.assembly.specs
+
+    def admit(self, call: Call, rows: int) -> None:
+        """Refuse what cannot be answered: the deadline has passed, or the queue is full already.
+
+        Raises:
+            DeadlineExceeded, Shed, NotReady.
+        """
+        now_ns = perf_counter_ns()
+        if now_ns >= call.deadline_ns:
+            raise DeadlineExceeded("the deadline passed before the request was admitted", hint="send a longer timeout")
+        self.dispatcher.check_room(rows)
+        call.timings.lap(Stage.ADMIT, now_ns)
+
+    async def infer(self, call: Call, inputs: Arrays, rows: int, outputs: tuple[str, ...]) -> Arrays:
+        """Run checked tensors through the tensor cache and the model.
+
+        Args:
+            inputs: every input, first dimension ``rows``.
+            outputs: names wanted, a subset of ``self.outputs``.
+        """
+        cache = self.tensor_cache
+        if cache is None:
+            return await self._run(call, inputs, rows, outputs)
+        return await self._infer_cached(cache, call, inputs, rows, outputs)
+
+    async def predict_rows(self, call: Call, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """Answer feature rows that the client sent; one JSON value per row."""
+        call.timings.lap(Stage.VALIDATE, perf_counter_ns())
+        self.admit(call, len(rows))
+        return await self._predict(call, rows, from_client=True)
+
+    async def predict_entities(self, call: Call, entities: Sequence[object]) -> list[Any]:
+        """Answer entities: look them up, fetch what is missing, predict; one JSON value (or Raw) per entity.
+
+        Raises:
+            BadRequest: the deployment has no features, or an entity is malformed.
+            UnknownEntity, FeatureUnavailable, FeatureTimeout: see ``FeatureService.fetch``.
+        """
+        if self.features is None:
+            raise BadRequest(
+                "this model has no feature groups, so it cannot look entities up", hint='send {"rows": ...}'
+            )
+        keys = [self.features.parse_entity(entity) for entity in entities]
+        call.timings.lap(Stage.VALIDATE, perf_counter_ns())
+        self.admit(call, len(keys))
+        if self.entity_cache is None:
+            values, _ = await self._predict_keys(self.features, call, keys)
+            return values
+        return await self._predict_cached(self.entity_cache, self.features, call, keys)
+
+    async def _predict_cached(
+        self, cache: PredictionStore, features: FeatureService, call: Call, keys: Sequence[EntityKey]
+    ) -> list[Any]:
+        get = cache.store.get_nowait
+        cache_keys = [entity_prediction_key(self.version, call.tenant, key, self.outputs) for key in keys]
+        values = [get(key) for key in cache_keys]
+        missing = [index for index, value in enumerate(values) if value is None]
+        call.timings.lap(Stage.ENTITY_CACHE, perf_counter_ns())
+        call.cache = "miss" if missing else "hit"
+        if not missing:
+            return values
+        fresh, lives_s = await self._predict_keys(features, call, [keys[index] for index in missing])
+        for index, value, life_s in zip(missing, fresh, lives_s, strict=True):
+            encoded = encode_answer(value)
+            values[index] = msgspec.Raw(encoded)
+            ttl_s = min(cache.ttl_s, life_s)
+            if ttl_s > 0:
+                cache.store.put_nowait(cache_keys[index], values[index], len(encoded) + _ENTRY_OVERHEAD_BYTES, ttl_s)
+        return values
+
+    async def _predict_keys(
+        self, features: FeatureService, call: Call, keys: Sequence[EntityKey]
+    ) -> tuple[list[Any], list[float]]:
+        """Return the answers and how long each may be kept: not longer than the features it was made from."""
+        found = features.fetch_nowait(keys, call.tenant)
+        if found is None:
+            # A task of its own, so that it can be cancelled when the client goes.
+            fetch = features.fetch(keys, call.tenant, call.deadline_ns / 1e9)
+            call.waiting = asyncio.get_running_loop().create_task(fetch)
+            try:
+                found = await call.waiting
+            finally:
+                call.waiting = None
+                call.timings.lap(Stage.FEATURES, perf_counter_ns())
+        else:
+            call.timings.lap(Stage.FEATURES, perf_counter_ns())
+        fetched_ns = perf_counter_ns()
+        values = await self._predict(call, found.rows, from_client=False)
+        if any(found.stale):
+            call.cache = "stale"
+        elapsed_s = (perf_counter_ns() - fetched_ns) / 1e9
+        return values, [life_s - elapsed_s for life_s in found.fresh_for_s]
+
+    async def _predict(self, call: Call, rows: Sequence[Mapping[str, Any]], *, from_client: bool) -> list[Any]:
+        inputs = self.assembly.inputs(rows, from_client=from_client)
+        call.timings.lap(Stage.PREPROCESS, perf_counter_ns())
+        outputs = await self.infer(call, inputs, len(rows), self.outputs)
+        values = self.assembly.answers(outputs, len(rows))
+        call.timings.lap(Stage.POSTPROCESS, perf_counter_ns())
+        return values
+
+    async def _infer_cached(
+        self, cache: PredictionStore, call: Call, inputs: Arrays, rows: int, outputs: tuple[str, ...]
+    ) -> Arrays:
+        """Row by row, so that a board of known and new rows computes only the new ones."""
+        keys = [
+            tensor_prediction_key(
+                self.version, call.tenant, {name: array[row : row + 1] for name, array in inputs.items()}, outputs
+            )
+            for row in range(rows)
+        ]
+        found: list[Arrays | None] = [cache.store.get_nowait(key) for key in keys]
+        missing = [row for row, value in enumerate(found) if value is None]
+        call.timings.lap(Stage.TENSOR_CACHE, perf_counter_ns())
+        if call.cache == "off":
+            call.cache = "miss" if missing else "hit"
+        if missing:
+            wanted = inputs if len(missing) == rows else {name: array[missing] for name, array in inputs.items()}
+            fresh = await self._run(call, wanted, len(missing), outputs)
+            for index, row in enumerate(missing):
+                # Copied: a view would keep the whole batch's memory alive for as long as the entry.
+                value = {name: array[index : index + 1].copy() for name, array in fresh.items()}
+                found[row] = value
+                size_bytes = sum(array.nbytes for array in value.values()) + _ENTRY_OVERHEAD_BYTES * (len(value) + 1)
+                cache.store.put_nowait(keys[row], value, size_bytes, cache.ttl_s)
+        known = [value for value in found if value is not None]
+        result = known[0] if rows == 1 else {name: np.concatenate([v[name] for v in known]) for name in outputs}
+        call.timings.lap(Stage.TENSOR_CACHE, perf_counter_ns())
+        return result
+
+    async def _run(self, call: Call, inputs: Arrays, rows: int, outputs: tuple[str, ...]) -> Arrays:
+        tickets = self.dispatcher.submit(inputs, rows, outputs, call.deadline_ns, self._lane(inputs, outputs))
+        try:
+            if len(tickets) == 1:
+                call.waiting = future = tickets[0].future
+                return await future
+            call.waiting = parts = asyncio.gather(*[ticket.future for ticket in tickets])
+            return join(await parts)
+        except BaseException:
+            # A request that was split ends as a whole: what has not started of it is not computed.
+            self.dispatcher.cancel(tickets)
+            raise
+        finally:
+            started_ns = min([ticket.started_ns for ticket in tickets])
+            finished_ns = max([ticket.finished_ns for ticket in tickets])
+            infer_ns = finished_ns - started_ns if started_ns else 0
+            call.timings.waited(infer_ns, perf_counter_ns())
+            call.waiting = None
+
+    def _lane(self, inputs: Arrays, outputs: tuple[str, ...]) -> Hashable:
+        """What must match for requests to share a batch; tenants only share one where nothing of theirs differs."""
+        if self._one_lane:
+            return None if outputs is self.outputs else outputs
+        return outputs, tuple([array.shape[1:] for array in inputs.values()])

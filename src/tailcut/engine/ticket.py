@@ -1,0 +1,74 @@
+"""One unit of work for an executor, and how a batch of them is run and taken apart again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from tailcut.core.batching import Entry
+from tailcut.core.tensors import Arrays
+from tailcut.errors import InferenceError
+from tailcut.runtimes.base import Runtime
+
+
+class Ticket(Entry):
+    """Rows that wait for an executor, with the future that their request awaits.
+
+    ``started_ns`` and ``finished_ns`` are set by the executor; the request's queue and infer stages come from them.
+    """
+
+    __slots__ = ("finished_ns", "future", "inputs", "outputs", "started_ns")
+
+    def __init__(
+        self,
+        inputs: Arrays,
+        rows: int,
+        outputs: Sequence[str],
+        deadline_ns: int,
+        lane: Hashable,
+        future: asyncio.Future[Arrays],
+    ) -> None:
+        super().__init__(rows, deadline_ns, lane)
+        self.inputs = inputs
+        self.outputs = outputs
+        self.future = future
+        self.started_ns = 0
+        self.finished_ns = 0
+
+
+def run_batch(runtime: Runtime, batch: Sequence[Ticket]) -> list[Arrays]:
+    """Run the tickets of one batch together and return each one's outputs, in order.
+
+    Raises:
+        InferenceError: the runtime raised, or returned a number of rows other than it was given; an answer is then
+            nobody's, so none is handed out.
+    """
+    rows = sum([ticket.rows for ticket in batch])
+    first = batch[0]
+    if len(batch) == 1:
+        inputs = first.inputs
+    else:
+        inputs = {name: np.concatenate([ticket.inputs[name] for ticket in batch]) for name in first.inputs}
+    try:
+        outputs = runtime.run(inputs, first.outputs)
+    except Exception as error:
+        raise InferenceError(
+            f"the model failed on a batch of {rows} rows: {type(error).__name__}: {error}",
+            hint="see the server's log; `tailcut check` runs one row through every stage",
+        ) from error
+    for name, array in outputs.items():
+        if not array.ndim or len(array) != rows:
+            raise InferenceError(
+                f"output {name!r} has shape {list(array.shape)} for a batch of {rows} rows",
+                hint="every output's first dimension must be the batch; export the model with a dynamic batch",
+            )
+    if len(batch) == 1:
+        return [outputs]
+    parts = []
+    at = 0
+    for ticket in batch:
+        parts.append({name: array[at : at + ticket.rows] for name, array in outputs.items()})
+        at += ticket.rows
+    return parts

@@ -1,0 +1,44 @@
+"""The deployment version: a hash of everything that an answer depends on.
+
+Part of every prediction cache key: a new model, another feature query or an edited hook never meets an old entry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tailcut.manifest import Deployment
+
+
+def deployment_version(deployment: Deployment, artifact_sha256: str, hooks: Sequence[Callable[..., Any]]) -> bytes:
+    """Return 16 bytes that change whenever an answer might.
+
+    Args:
+        artifact_sha256: hash of the artifact that is served.
+        hooks: every function of the user that touches an answer; the whole file that defines each is hashed, so that
+            an edit of a helper beside it counts too. A function without a file is hashed by its byte code.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    settings = (deployment.name, deployment.model, deployment.features.groups, deployment.features.entity)
+    for part in (artifact_sha256.encode(), msgspec.msgpack.encode(settings), *map(_code_of, hooks)):
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.digest()
+
+
+def _code_of(hook: Callable[..., Any]) -> bytes:
+    target = hook if inspect.isroutine(hook) or inspect.isclass(hook) else type(hook)
+    try:
+        path = inspect.getsourcefile(target)
+        if path is not None:
+            return Path(path).read_bytes()
+    except (OSError, TypeError):
+        pass
+    code = getattr(target, "__code__", None)
+    return bytes(code.co_code) if code is not None else repr(target).encode()

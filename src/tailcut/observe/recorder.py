@@ -1,0 +1,57 @@
+"""Counts everything that /metrics shows. One call per request, no lock, no label look-up beyond one dict.
+
+Owned by the event loop: written and read on it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from tailcut.core.histogram import LATENCY_BOUNDS_NS, ROW_BOUNDS, Histogram
+from tailcut.core.timings import STAGE_NAMES, Timings
+
+_BOUNDS = LATENCY_BOUNDS_NS
+
+
+class Recorder:
+    """Histograms per stage and counters per outcome.
+
+    Attributes:
+        stages: one histogram of nanoseconds per stage, in the order of ``Stage``.
+        requests: counts by (route, variant, outcome, cache); outcome is "ok" or an error's code.
+    """
+
+    def __init__(self) -> None:
+        self.stages = [Histogram() for _ in STAGE_NAMES]
+        self.total: dict[str, Histogram] = {}
+        self.requests: dict[tuple[str, str, str, str], int] = {}
+        self.batch_rows = Histogram(ROW_BOUNDS)
+        self.batch_ns = Histogram()
+        self.loop_lag = Histogram()
+        self._counts = [histogram.counts for histogram in self.stages]
+
+    def request(self, timings: Timings, route: str, variant: str, outcome: str, cache: str) -> None:
+        """Count one finished request."""
+        key = (route, variant, outcome, cache)
+        requests = self.requests
+        requests[key] = requests.get(key, 0) + 1
+        total = self.total.get(route)
+        if total is None:
+            total = self.total[route] = Histogram()
+        total.add(timings.last_ns - timings.start_ns)
+        # Spelled out instead of Histogram.add per stage: this loop runs for every stage of every request.
+        bounds = _BOUNDS
+        counts = self._counts
+        for index, ns in enumerate(timings.ns):
+            if ns:
+                counts[index][bisect_left(bounds, ns)] += 1
+                self.stages[index].total += ns
+
+    def batch(self, rows: int, duration_ns: int) -> None:
+        """Count one batch that ran."""
+        self.batch_rows.add(rows)
+        self.batch_ns.add(duration_ns)
+
+    def lag(self, lag_ns: int) -> None:
+        """Count how much later than asked the event loop woke up."""
+        self.loop_lag.add(max(lag_ns, 0))

@@ -1,0 +1,246 @@
+"""Routes of the HTTP interface, independent of the server that carries them.
+
+POST /v2/models/{model}[/versions/{version}]/infer    Open Inference Protocol v2
+GET  /v2, /v2/models/{model}, .../ready, /v2/health/live, /v2/health/ready
+POST /predict/{model}                                 {"entities": [...]} or {"rows": [...]}
+GET  /metrics, /openapi.json
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from time import perf_counter_ns
+from typing import Any
+
+import msgspec
+
+import tailcut
+from tailcut.core.timings import Stage
+from tailcut.engine.engine import Engine
+from tailcut.engine.path import Call
+from tailcut.errors import (
+    BadRequest,
+    ClientGone,
+    DeadlineExceeded,
+    MethodNotAllowed,
+    NotFound,
+    NotReady,
+    TailcutError,
+)
+from tailcut.observe.exposition import CONTENT_TYPE
+from tailcut.server.http import (
+    JSON,
+    Body,
+    HeaderMap,
+    Headers,
+    Reply,
+    error_reply,
+    json_reply,
+    read_body,
+    timeout_ns,
+)
+from tailcut.server.inference import InferenceCodec
+from tailcut.server.openapi import openapi
+
+log = logging.getLogger("tailcut.server")
+
+Handler = Callable[[HeaderMap, Body], Awaitable[Reply]]
+
+
+Work = Callable[[Call, HeaderMap, bytes], Awaitable[bytes]]
+_PREDICT_FORM = 'send {"entities": [...]} or {"rows": [{...}, ...]}; see /openapi.json'
+
+
+class _Predict(msgspec.Struct, forbid_unknown_fields=True):
+    entities: list[Any] | msgspec.UnsetType = msgspec.UNSET
+    rows: list[dict[str, Any]] | msgspec.UnsetType = msgspec.UNSET
+
+
+class Application:
+    """Answers requests of one engine. Every request that was begun ends exactly once, with a reply or an error."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        deployment = engine.deployment
+        self._max_body_bytes = int(deployment.server.max_body_bytes)
+        self._tenant_header = deployment.server.tenant_header.lower()
+        self._codec: InferenceCodec | None = None
+        self._predict_decoder = msgspec.json.Decoder(_Predict)
+        self._predictions = msgspec.json.Encoder()
+        name = deployment.name
+        infer, predict, model = ("POST", self._infer), ("POST", self._predict), ("GET", self._model)
+        self._routes: dict[str, tuple[str, Handler]] = {
+            f"/v2/models/{name}/infer": infer,
+            f"/predict/{name}": predict,
+            f"/v2/models/{name}": model,
+            f"/v2/models/{name}/ready": ("GET", self._model_ready),
+            "/v2": ("GET", self._server),
+            "/v2/health/live": ("GET", self._live),
+            "/v2/health/ready": ("GET", self._ready),
+            "/metrics": ("GET", self._metrics),
+            "/openapi.json": ("GET", self._openapi),
+        }
+
+    async def handle(self, method: str, path: str, headers: HeaderMap, body: Body) -> Reply:
+        """Answer one request; never raises but for cancellation."""
+        route = self._routes.get(path)
+        try:
+            if route is None:
+                route = self._versioned(path)
+            if route[0] != method and not (method == "HEAD" and route[0] == "GET"):
+                raise MethodNotAllowed(f"{path} takes {route[0]}, not {method}", hint=f"send {route[0]}")
+            return await route[1](headers, body)
+        except TailcutError as error:
+            return error_reply(error)
+        except Exception as error:
+            log.exception("unexpected error on %s %s", method, path)
+            return error_reply(
+                TailcutError(f"unexpected {type(error).__name__}", hint="a bug in tailcut: see the log and report it")
+            )
+
+    # -- Inference -----------------------------------------------------------------------------------------------------
+
+    async def _infer(self, headers: HeaderMap, body: Body) -> Reply:
+        return await self._answer("infer", self._infer_bytes, headers, body)
+
+    async def _predict(self, headers: HeaderMap, body: Body) -> Reply:
+        return await self._answer("predict", self._predict_bytes, headers, body)
+
+    async def _answer(self, route: str, work: Work, headers: HeaderMap, body: Body) -> Reply:
+        """Run one request from its first byte to its encoded reply, and count its one end."""
+        engine = self.engine
+        call = engine.begin(route, perf_counter_ns(), timeout_ns(headers), self._tenant(headers))
+        call.disconnected = body.client_disconnect
+        outcome = "internal"
+        try:
+            raw = await read_body(body, headers, self._max_body_bytes)
+            call.timings.lap(Stage.RECEIVE, perf_counter_ns())
+            encoded = await work(call, headers, raw)
+            call.timings.lap(Stage.ENCODE, perf_counter_ns())
+            outcome = "ok"
+            return Reply(200, self._headers(call, headers), encoded)
+        except TailcutError as error:
+            outcome = error.code
+            return self._failed(call, headers, error)
+        except asyncio.CancelledError:
+            if not call.gone:
+                raise
+            gone = ClientGone("the client closed the connection before its answer was ready")
+            outcome = gone.code
+            return self._failed(call, headers, gone)
+        finally:
+            engine.end(call, outcome)
+
+    async def _infer_bytes(self, call: Call, headers: HeaderMap, raw: bytes) -> bytes:
+        path = self.engine.path
+        if headers.get("inference-header-content-length") is not None:
+            raise BadRequest("binary tensors are not supported by this version", hint="send tensor data as JSON")
+        codec = self._codec or self._open_codec()
+        inference = codec.decode(raw)
+        if inference.timeout_ns:
+            call.deadline_ns = min(call.deadline_ns, call.timings.start_ns + inference.timeout_ns)
+        call.timings.lap(Stage.VALIDATE, perf_counter_ns())
+        path.admit(call, inference.rows)
+        outputs = await path.infer(call, inference.inputs, inference.rows, inference.outputs)
+        return codec.encode(inference, outputs)
+
+    async def _predict_bytes(self, call: Call, headers: HeaderMap, raw: bytes) -> bytes:
+        path = self.engine.path
+        try:
+            request = self._predict_decoder.decode(raw)
+        except msgspec.DecodeError as error:
+            raise BadRequest(f"the body is no prediction request: {error}", hint=_PREDICT_FORM) from error
+        has_entities, has_rows = request.entities is not msgspec.UNSET, request.rows is not msgspec.UNSET
+        if has_entities is has_rows:
+            raise BadRequest("a request has either entities or rows, and not both", hint=_PREDICT_FORM)
+        if request.entities is not msgspec.UNSET and request.entities:
+            values = await path.predict_entities(call, request.entities)
+        elif request.rows is not msgspec.UNSET and request.rows:
+            values = await path.predict_rows(call, request.rows)
+        else:
+            raise BadRequest("the list is empty; at least one is needed", hint=_PREDICT_FORM)
+        return self._predictions.encode({"model": self.engine.deployment.name, "predictions": values})
+
+    def _headers(self, call: Call, headers: HeaderMap) -> Headers:
+        reply = [
+            JSON,
+            ("server-timing", call.timings.server_timing()),
+            ("x-tailcut-variant", call.variant),
+            ("x-tailcut-cache", call.cache),
+        ]
+        traceparent = headers.get("traceparent")
+        if traceparent is not None:
+            reply.append(("traceparent", traceparent))
+        return reply
+
+    def _failed(self, call: Call, headers: HeaderMap, error: TailcutError) -> Reply:
+        if error.status >= 500 and not isinstance(error, DeadlineExceeded | NotReady):
+            log.error("%s failed: %s", call.route, error, exc_info=error.__cause__)
+        reply = error_reply(error)
+        reply.headers.extend(self._headers(call, headers)[1:])
+        return reply
+
+    def _tenant(self, headers: HeaderMap) -> str:
+        if not self._tenant_header:
+            return ""
+        return headers.get(self._tenant_header) or ""
+
+    def _open_codec(self) -> InferenceCodec:
+        opened = self.engine.opened
+        path = opened.path
+        self._codec = InferenceCodec(self.engine.deployment.name, opened.variant.version, path.specs, path.outputs)
+        return self._codec
+
+    # -- Metadata, health, metrics -------------------------------------------------------------------------------------
+
+    async def _server(self, headers: HeaderMap, body: Body) -> Reply:
+        return json_reply({"name": "tailcut", "version": tailcut.__version__, "extensions": []})
+
+    async def _model(self, headers: HeaderMap, body: Body) -> Reply:
+        model = self.engine.deployment.model
+        variant = self.engine.opened.variant
+        return json_reply(
+            {
+                "name": self.engine.deployment.name,
+                "versions": [variant.version],
+                "platform": f"{variant.runtime}_{variant.name}",
+                "inputs": [{"name": t.name, "datatype": t.datatype, "shape": t.shape} for t in model.inputs],
+                "outputs": [{"name": t.name, "datatype": t.datatype, "shape": t.shape} for t in model.outputs],
+            }
+        )
+
+    async def _live(self, headers: HeaderMap, body: Body) -> Reply:
+        return json_reply({"live": True})
+
+    async def _ready(self, headers: HeaderMap, body: Body) -> Reply:
+        ready = self.engine.is_ready
+        return json_reply({"ready": ready, "state": self.engine.state}, 200 if ready else 503)
+
+    async def _model_ready(self, headers: HeaderMap, body: Body) -> Reply:
+        ready = self.engine.is_ready
+        return json_reply({"name": self.engine.deployment.name, "ready": ready}, 200 if ready else 503)
+
+    async def _metrics(self, headers: HeaderMap, body: Body) -> Reply:
+        return Reply(200, [("content-type", CONTENT_TYPE)], self.engine.exposition.render())
+
+    async def _openapi(self, headers: HeaderMap, body: Body) -> Reply:
+        return json_reply(openapi(self.engine.deployment))
+
+    def _versioned(self, path: str) -> tuple[str, Handler]:
+        """Find the route of a path that is in no table: a version of the model, or nothing."""
+        name = self.engine.deployment.name
+        parts = path.split("/")
+        if len(parts) >= 6 and parts[1:3] == ["v2", "models"] and parts[4] == "versions" and parts[3] == name:
+            version = self.engine.opened.variant.version
+            if parts[5] != version:
+                raise NotFound(f"model {name!r} has no version {parts[5]!r} here", hint=f"it serves {version!r}")
+            found = self._routes.get("/".join([*parts[:4], *parts[6:]]))
+            if found is not None:
+                return found
+        if len(parts) >= 3 and (parts[1:3] == ["v2", "models"] or parts[1] == "predict"):
+            asked = parts[3] if parts[1] == "v2" and len(parts) > 3 else parts[2]
+            if asked != name:
+                raise NotFound(f"model {asked!r} is unknown", hint=f"this server has {name!r}")
+        raise NotFound(f"no such path: {path}", hint="see /openapi.json for what there is")

@@ -1,0 +1,102 @@
+"""The same application as ASGI: for mounting in a user's FastAPI or Starlette app, and for tests without a socket.
+
+Source: ASGI specification 3.0 (https://asgi.readthedocs.io), http and lifespan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from typing import Any
+
+from tailcut.engine.engine import Engine
+from tailcut.manifest import Manifest
+from tailcut.server.app import Application
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+class ASGIApplication:
+    """An ASGI 3 application.
+
+    The engine starts with the lifespan; where the mounting app sends none, call ``start`` and ``stop``.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.engine = Engine(manifest)
+        self._application = Application(self.engine)
+
+    async def start(self) -> None:
+        """Load and warm up."""
+        await self.engine.start()
+
+    async def stop(self) -> None:
+        """Stop the executors and close connections."""
+        await self.engine.stop(timeout_s=5.0)
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+            return
+        if scope["type"] != "http":
+            raise ValueError(f"tailcut answers http, not {scope['type']!r}")
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        body = _Body(receive)
+        root = scope.get("root_path", "")
+        path = scope["path"].removeprefix(root) if root else scope["path"]
+        try:
+            reply = await self._application.handle(scope["method"], path, headers, body)
+        finally:
+            body.close()
+        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.headers]
+        raw.append((b"content-length", str(len(reply.body)).encode()))
+        await send({"type": "http.response.start", "status": reply.status, "headers": raw})
+        await send({"type": "http.response.body", "body": reply.body if scope["method"] != "HEAD" else b""})
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                try:
+                    await self.start()
+                except Exception as error:
+                    await send({"type": "lifespan.startup.failed", "message": str(error)})
+                    return
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await self.stop()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+
+class _Body:
+    """Reads an ASGI body; tells of a disconnect by reading on behind the body."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._ended = False
+        self._gone = asyncio.Event()
+
+    async def __call__(self) -> bytes:
+        return b"".join([piece async for piece in self])
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while not self._ended:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self._ended = True
+                self._gone.set()
+                return
+            self._ended = not message.get("more_body", False)
+            yield message.get("body", b"")
+
+    async def client_disconnect(self) -> None:
+        while not self._gone.is_set():
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self._gone.set()
+
+    def close(self) -> None:
+        self._ended = True

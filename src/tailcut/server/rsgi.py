@@ -1,0 +1,89 @@
+"""The application on Granian's RSGI interface: one event loop in one worker process.
+
+Source: RSGI specification 1.x (https://github.com/emmett-framework/granian, docs/spec/RSGI.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+from time import perf_counter
+from typing import Any
+
+from tailcut.engine.engine import Engine
+from tailcut.errors import TailcutError
+from tailcut.manifest import Manifest
+from tailcut.server.app import Application
+
+log = logging.getLogger("tailcut.server")
+
+EXIT_START_FAILED = 3
+"""The worker's exit code where the deployment could not be loaded; the supervisor passes it on."""
+
+_CLOSE = ("connection", "close")
+
+
+class RSGIApplication:
+    """What Granian calls. Loads the deployment in the background, so that health answers meanwhile."""
+
+    def __init__(self, manifest: Manifest, address: str) -> None:
+        self._manifest = manifest
+        self._address = address
+        self._engine = Engine(manifest)
+        self._application = Application(self._engine)
+        self._draining = False
+        self._loading: asyncio.Task[None] | None = None
+
+    def __rsgi_init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.add_signal_handler(signal.SIGUSR1, self._drain)
+        # Ctrl-C reaches the whole process group; the supervisor decides when this process stops.
+        loop.add_signal_handler(signal.SIGINT, lambda: None)
+        self._loading = loop.create_task(self._load())
+
+    def __rsgi_del__(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.run_until_complete(self._engine.stop(timeout_s=1.0))
+
+    async def __rsgi__(self, scope: Any, protocol: Any) -> None:
+        reply = await self._application.handle(scope.method, scope.path, scope.headers, protocol)
+        if self._draining:
+            reply.headers.append(_CLOSE)
+        try:
+            protocol.response_bytes(reply.status, reply.headers, reply.body)
+        except RuntimeError:
+            log.debug("the client was gone before its reply could be written")
+
+    def _drain(self) -> None:
+        self._draining = True
+        self._engine.drain()
+
+    async def _load(self) -> None:
+        started_s = perf_counter()
+        try:
+            await self._engine.start()
+        except TailcutError as error:
+            _fail(f"error: {error.message}\n\nhint: {error.hint}" if error.hint else f"error: {error.message}")
+        except Exception:
+            log.exception("the deployment could not be loaded")
+            _fail("error: the deployment could not be loaded (traceback above)")
+        # What loading left behind lives as long as the process: keep the collector from walking it again and again.
+        gc.collect()
+        gc.freeze()
+        opened = self._engine.opened
+        batch_ms = {rows: round(ns / 1e6, 3) for rows, ns in opened.warm_up_ns.items()}
+        sys.stderr.write(
+            f"tailcut: {self._manifest.deployment.name} is ready on {self._address} after "
+            f"{perf_counter() - started_s:.1f} s: variant {opened.variant.name} ({opened.variant.runtime}, version "
+            f"{opened.variant.version}), {opened.executor} executor, ms per batch of rows {batch_ms}\n"
+        )
+        sys.stderr.flush()
+
+
+def _fail(message: str) -> None:
+    """End the worker at once: its load failed, nothing was served, and the supervisor must not exit with 0."""
+    sys.stderr.write(message + "\n")
+    sys.stderr.flush()
+    os._exit(EXIT_START_FAILED)
