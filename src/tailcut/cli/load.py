@@ -1,0 +1,153 @@
+"""``tailcut load``: open-loop load against a URL, judged by an SLO."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tailcut.cli.console import ExitCode, note, write
+from tailcut.cli.options import examples
+from tailcut.cli.progress import ProgressLine
+from tailcut.core.slo import Objectives, parse_duration_s, parse_objectives
+from tailcut.errors import LoadTestError
+
+if TYPE_CHECKING:
+    from tailcut.core.arrivals import Kind
+    from tailcut.load import LoadPlan
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command(
+        "load",
+        epilog=examples(
+            ("tailcut load http://127.0.0.1:8700/v2/health/ready --rate 500", "500 requests/s for 30 s"),
+            (
+                "tailcut load http://127.0.0.1:8700/predict/risk --payloads bodies.jsonl --slo p95=25ms,errors=0.1%",
+                "exit code 1 when the SLO is missed",
+            ),
+            ("tailcut load URL --payloads traffic:board --slo p95=25ms --find-capacity", "highest rate within it"),
+            ("tailcut load URL --ramp 10:500 --duration 60s --json out.json --raw out.npz", "keep everything"),
+        ),
+    )(load)
+
+
+def load(
+    url: Annotated[str, typer.Argument(metavar="URL", help="Where to send requests.")],
+    rate: Annotated[float | None, typer.Option(help="Requests per second.", show_default="100")] = None,
+    ramp: Annotated[str, typer.Option(metavar="A:B", help="From A to B requests per second over the duration.")] = "",
+    trace: Annotated[str, typer.Option(metavar="FILE", help="File with one send time (seconds) per line.")] = "",
+    arrivals: Annotated[str, typer.Option(help="poisson or constant.")] = "poisson",
+    duration: Annotated[str, typer.Option(help="How long is measured.")] = "30s",
+    warmup: Annotated[str, typer.Option(help="Sent before that and left out.")] = "2s",
+    payloads: Annotated[
+        str, typer.Option(metavar="SOURCE", help="A .jsonl file, or module:callable of (seed) that yields bodies.")
+    ] = "",
+    method: Annotated[str, typer.Option(help="HTTP method.", show_default="POST with payloads, else GET")] = "",
+    header: Annotated[list[str] | None, typer.Option(metavar="'NAME: VALUE'", help="May be given again.")] = None,
+    timeout: Annotated[str, typer.Option(help="A request is given up this long after its intended time.")] = "1s",
+    connections: Annotated[int, typer.Option(help="Most connections at once.")] = 512,
+    slo: Annotated[str, typer.Option(metavar="OBJECTIVES", help="Such as p95=200ms,p99=1s,errors=0.1%.")] = "",
+    find_capacity: Annotated[
+        bool, typer.Option("--find-capacity", help="Search the highest rate within --slo.")
+    ] = False,
+    max_search: Annotated[str, typer.Option(help="With --find-capacity: no new step after this long.")] = "5m",
+    pid: Annotated[int, typer.Option(help="Server process whose CPU time is measured, with its children's.")] = 0,
+    json_path: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")] = None,
+    raw: Annotated[Path | None, typer.Option(metavar="FILE", help="Write raw samples: .npz or .csv.")] = None,
+    seed: Annotated[int, typer.Option(help="Of arrivals and payloads.")] = 0,
+) -> None:
+    """Send open-loop load to a URL: each request at its time, whatever the others do.
+
+    Latency counts from the intended send time. Exit code 0: the SLO was met (or none was given); 1: it was missed;
+    3: the test could not run.
+    """
+    from tailcut.load import LoadPlan
+
+    sys.path.insert(0, "")  # payload modules of the current folder
+    plan = LoadPlan(
+        url=url,
+        rate=rate,
+        ramp=_ramp(ramp),
+        trace=trace,
+        arrivals=_kind(arrivals),
+        duration_s=parse_duration_s(duration),
+        warmup_s=parse_duration_s(warmup),
+        payloads=payloads,
+        method=method,
+        headers=tuple(_header(text) for text in header or ()),
+        timeout_s=parse_duration_s(timeout),
+        connections=connections,
+        slo=parse_objectives(slo) if slo else Objectives(),
+        pid=pid,
+        seed=seed,
+    )
+    met = _search(plan, json_path, parse_duration_s(max_search)) if find_capacity else _run(plan, json_path, raw)
+    if not met:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _run(plan: LoadPlan, json_path: Path | None, raw: Path | None) -> bool:
+    from tailcut.load import measure, save_result, save_samples, summarise_run
+    from tailcut.load.text import render_result
+
+    with ProgressLine() as line:
+        samples, facts = measure(plan, on_progress=line.show)
+    result = summarise_run(plan, samples, facts)
+    if raw is not None:
+        save_samples(samples, raw)
+    if json_path is not None:
+        save_result(result, json_path)
+    write(render_result(result))
+    return result.met
+
+
+def _search(plan: LoadPlan, json_path: Path | None, max_total_s: float) -> bool:
+    import msgspec
+
+    from tailcut.load import find_capacity
+    from tailcut.load.text import render_capacity, render_step
+
+    with ProgressLine() as line:
+        found = find_capacity(
+            plan,
+            plan.slo,
+            start_rate=plan.rate or 50.0,
+            max_total_s=max_total_s,
+            on_step=lambda step: line.note(render_step(step)),
+            on_progress=line.show,
+        )
+    if json_path is not None:
+        json_path.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+        note(f"wrote {json_path}")
+    write(render_capacity(found))
+    return found.rate > 0
+
+
+def _ramp(text: str) -> tuple[float, float] | None:
+    if not text:
+        return None
+    start, colon, end = text.partition(":")
+    try:
+        if not colon:
+            raise ValueError
+        return float(start), float(end)
+    except ValueError:
+        raise LoadTestError(f"the ramp is {text!r}", hint="write it as --ramp 10:500") from None
+
+
+def _kind(text: str) -> Kind:
+    kinds: dict[str, Kind] = {"poisson": "poisson", "constant": "constant"}
+    if text in kinds:
+        return kinds[text]
+    raise LoadTestError(f"arrivals is {text!r}", hint="use poisson or constant")
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise LoadTestError(f"the header is {text!r}", hint="write it as --header 'Name: value'")
+    return name.strip(), value.strip()

@@ -1,0 +1,195 @@
+"""A latency objective: how it is written, and whether a run met it."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from tailcut.core.statistics import samples_needed
+from tailcut.errors import LoadTestError
+
+_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|h)\s*$")
+_PERCENTILE = re.compile(r"^p(\d{1,2}(?:\.\d+)?)$")
+
+
+class LatencyObjective(msgspec.Struct, frozen=True, kw_only=True):
+    """At least ``share`` of all requests are answered within ``limit_s``."""
+
+    share: float
+    limit_s: float
+
+    @property
+    def name(self) -> str:
+        """As it is written: p95, p99.9, max."""
+        return "max" if self.share >= 1 else f"p{round(self.share * 100, 6):g}"
+
+    @property
+    def limit_ns(self) -> int:
+        """The limit in nanoseconds."""
+        return round(self.limit_s * 1e9)
+
+
+class Objectives(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run must meet: latency limits, and the largest share of failed and shed requests (None: not judged)."""
+
+    latency: tuple[LatencyObjective, ...] = ()
+    errors: float | None = None
+
+    def __str__(self) -> str:
+        parts = [f"{one.name}={one.limit_s * 1e3:g}ms" for one in self.latency]
+        if self.errors is not None:
+            parts.append(f"errors={self.errors * 100:g}%")
+        return ",".join(parts)
+
+    @property
+    def loosest_ns(self) -> int | None:
+        """The largest latency limit: a request beyond it is bad whatever its neighbours did."""
+        return max((one.limit_ns for one in self.latency), default=None)
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One objective of one run: what was seen against what was allowed."""
+
+    objective: str
+    seen: float | None
+    limit: float
+    unit: str
+    met: bool
+    note: str = ""
+
+    def __str__(self) -> str:
+        verdict = "met" if self.met else "MISSED"
+        seen = "no answers" if self.seen is None else f"{self.seen:.4g} {self.unit}"
+        note = f" ({self.note})" if self.note else ""
+        return f"{self.objective} {verdict}: {seen}, limit {self.limit:g} {self.unit}{note}"
+
+
+class Tally(msgspec.Struct, kw_only=True):
+    """Counts of a run so far, enough to say that an objective can no longer be met.
+
+    Args:
+        planned: requests that will be measured.
+        failed: of them, failed or shed so far.
+        late: per latency objective, those beyond its limit so far (answered late or still waiting).
+    """
+
+    planned: int
+    failed: int
+    late: list[int]
+
+
+def parse_duration_s(text: str) -> float:
+    """Read "250us", "15ms", "30s", "5m" or "2h" as seconds.
+
+    Raises:
+        LoadTestError: no number, or no unit (a bare number is ambiguous).
+    """
+    match = _DURATION.match(text)
+    if match is None:
+        raise LoadTestError(f"{text!r} is not a duration", hint="write a number and a unit: 250us, 15ms, 30s, 5m, 2h")
+    return float(match[1]) * _UNITS_S[match[2]]
+
+
+def parse_share(text: str) -> float:
+    """Read "0.1%" or "0.001" as a fraction between 0 and 1.
+
+    Raises:
+        LoadTestError: not a number, or outside 0 to 1.
+    """
+    stripped = text.strip()
+    try:
+        value = float(stripped.removesuffix("%")) / (100 if stripped.endswith("%") else 1)
+    except ValueError:
+        raise LoadTestError(f"{text!r} is not a share", hint="write 0.1% or 0.001") from None
+    if not 0 <= value <= 1:
+        raise LoadTestError(f"the share {text!r} is not between 0 and 100%", hint="write 0.1% or 0.001")
+    return value
+
+
+def parse_objectives(text: str) -> Objectives:
+    """Read "p95=200ms,p99.9=1s,max=2s,errors=0.1%".
+
+    Raises:
+        LoadTestError: an objective that is not known, written twice or without a value.
+    """
+    latency: list[LatencyObjective] = []
+    errors: float | None = None
+    seen: set[str] = set()
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or name in seen:
+            what = "is written twice" if equals else "has no value"
+            raise LoadTestError(
+                f"objective {name!r} {what} in {text!r}", hint="write for example p95=200ms,errors=0.1%"
+            )
+        seen.add(name)
+        if name == "errors":
+            errors = parse_share(value)
+        else:
+            latency.append(LatencyObjective(share=_share_of(name), limit_s=parse_duration_s(value)))
+    if not seen:
+        raise LoadTestError("the SLO is empty", hint="write for example p95=200ms,errors=0.1%")
+    return Objectives(latency=tuple(latency), errors=errors)
+
+
+def judge(objectives: Objectives, seen_ms: dict[str, float | None], failed: int, count: int) -> tuple[Finding, ...]:
+    """Compare a run with its objectives.
+
+    Args:
+        objectives: what was asked for.
+        seen_ms: per latency objective's name, the percentile seen in milliseconds; None where nothing was answered.
+        failed: requests that failed or were shed.
+        count: requests measured.
+    """
+    findings = [_judge_latency(one, seen_ms[one.name], count) for one in objectives.latency]
+    if objectives.errors is not None:
+        share = failed / count if count else 1.0
+        findings.append(
+            Finding(
+                objective="errors",
+                seen=share * 100 if count else None,
+                limit=objectives.errors * 100,
+                unit="%",
+                met=count > 0 and share <= objectives.errors,
+                note=f"{failed} of {count}",
+            )
+        )
+    return tuple(findings)
+
+
+def hopeless(objectives: Objectives, tally: Tally) -> str:
+    """Say which objective can no longer be met whatever the rest of the run brings; empty while all still can.
+
+    More than (1 - q) of all planned requests beyond q's limit means that the percentile is beyond it: no guess.
+    """
+    for one, late in zip(objectives.latency, tally.late, strict=True):
+        if late > (1 - one.share) * tally.planned + 1e-9:
+            return f"{one.name} (limit {one.limit_s * 1e3:g} ms): {late} of {tally.planned} requests are already later"
+    if objectives.errors is not None and tally.failed > objectives.errors * tally.planned + 1e-9:
+        return (
+            f"errors (limit {objectives.errors * 100:g} %): {tally.failed} of {tally.planned} requests already failed"
+        )
+    return ""
+
+
+def _judge_latency(one: LatencyObjective, seen_ms: float | None, count: int) -> Finding:
+    few = count < samples_needed(one.share)
+    return Finding(
+        objective=one.name,
+        seen=seen_ms,
+        limit=one.limit_s * 1e3,
+        unit="ms",
+        met=seen_ms is not None and seen_ms <= one.limit_s * 1e3,
+        note=f"rests on few samples: {count}, better {samples_needed(one.share)}" if few else "",
+    )
+
+
+def _share_of(name: str) -> float:
+    if name == "max":
+        return 1.0
+    match = _PERCENTILE.match(name)
+    if match is None or float(match[1]) <= 0:
+        raise LoadTestError(f"unknown objective {name!r}", hint="use p50, p95, p99.9, max (latency) or errors")
+    return round(float(match[1]) / 100, 9)

@@ -1,0 +1,157 @@
+"""Search the highest rate within an SLO by running steps at the rates that the pure search asks for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from tailcut.core.capacity import CapacitySearch
+from tailcut.core.slo import Objectives
+from tailcut.errors import LoadTestError
+from tailcut.load.plan import LoadPlan
+from tailcut.load.result import LoadResult
+from tailcut.load.runner import OnProgress, measure
+from tailcut.load.summary import summarise_run
+
+
+class CapacityStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One rate that was tried, with what was seen."""
+
+    rate: float
+    passed: bool
+    cause: str
+    confirming: bool
+    stopped_early: bool
+    p50_ms: float | None
+    p95_ms: float | None
+    p99_ms: float | None
+    throughput_rps: float
+    error_share: float
+    took_s: float
+
+
+class CapacityResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The highest rate that stayed within the objectives.
+
+    Args:
+        rate: requests per second; 0 where even the lowest rate missed.
+        confirmed: whether that rate passed a second time.
+        limit: why the lowest missing rate missed; empty where none did.
+        complete: whether the search ended by itself; otherwise its time was up and ``rate`` is a lower bound.
+        generator_limited: the generator itself was late in a step that missed: the server's capacity may be higher.
+        steps: every step, in order.
+    """
+
+    objectives: str
+    rate: float
+    confirmed: bool
+    limit: str
+    complete: bool
+    generator_limited: bool
+    steps: tuple[CapacityStep, ...]
+
+
+Judge = Callable[[LoadResult], str]
+"""Says why a step missed; empty where it passed."""
+
+
+def find_capacity(
+    plan: LoadPlan,
+    slo: Objectives,
+    *,
+    start_rate: float = 50.0,
+    tolerance: float = 0.05,
+    max_rate: float = 20_000.0,
+    max_total_s: float = 300.0,
+    judge: Judge | None = None,
+    on_step: Callable[[CapacityStep], None] | None = None,
+    on_progress: OnProgress | None = None,
+) -> CapacityResult:
+    """Search the highest rate at which ``slo`` holds.
+
+    Args:
+        plan: how each step runs; its duration and warm-up are a step's, its rate is ignored.
+        slo: what a step must meet.
+        start_rate: first rate, requests per second.
+        tolerance: how close the answer is, as a share of it.
+        max_rate: highest rate that is tried.
+        max_total_s: no new step starts after this long.
+        judge: another rule for what misses, in place of ``slo``'s findings.
+        on_step: called after each step.
+        on_progress: as in ``run``.
+
+    Raises:
+        LoadTestError: the objectives are empty, or a step cannot run.
+    """
+    if not slo.latency and slo.errors is None and judge is None:
+        raise LoadTestError(
+            "there is no objective to search for", hint="give --slo, such as --slo p95=25ms,errors=0.1%"
+        )
+    search = CapacitySearch(start_rate, tolerance=tolerance, max_rate=max_rate)
+    base = msgspec.structs.replace(plan, rate=None, ramp=None, trace="", slo=slo)
+    began_s = time.monotonic()
+    steps: list[CapacityStep] = []
+    late_generator = False
+    complete = True
+    while (rate := search.next_rate()) is not None:
+        if time.monotonic() - began_s > max_total_s:
+            complete = False
+            break
+        step_plan = msgspec.structs.replace(base, rate=rate, seed=plan.seed + len(steps))
+        step_began_s = time.monotonic()
+        result = _step(step_plan, judge, on_progress)
+        cause = judge(result) if judge is not None else result.first_miss
+        done = search.record(rate, passed=not cause, cause=cause)
+        late_generator = late_generator or bool(cause and result.generator_cpu_share > 0.9)
+        steps.append(_describe(result, done.confirming, cause, time.monotonic() - step_began_s))
+        if on_step is not None:
+            on_step(steps[-1])
+        if cause:
+            _settle(base, slo)
+    miss = search.first_miss
+    return CapacityResult(
+        objectives=str(slo),
+        rate=search.capacity,
+        confirmed=search.confirmed,
+        limit=f"{miss.cause} (at {miss.rate:.4g} req/s)" if miss else "",
+        complete=complete,
+        generator_limited=late_generator,
+        steps=tuple(steps),
+    )
+
+
+def _step(plan: LoadPlan, judge: Judge | None, on_progress: OnProgress | None) -> LoadResult:
+    samples, facts = measure(plan, on_progress=on_progress, stop_hopeless=judge is None)
+    return summarise_run(plan, samples, facts)
+
+
+def _describe(result: LoadResult, confirming: bool, cause: str, took_s: float) -> CapacityStep:
+    latency = result.latency_ms
+    return CapacityStep(
+        rate=result.plan.rate or 0.0,
+        passed=not cause,
+        cause=cause,
+        confirming=confirming,
+        stopped_early=bool(result.stopped),
+        p50_ms=latency.p50 if latency else None,
+        p95_ms=latency.p95 if latency else None,
+        p99_ms=latency.p99 if latency else None,
+        throughput_rps=result.throughput_rps,
+        error_share=result.failed / result.requests if result.requests else 0.0,
+        took_s=took_s,
+    )
+
+
+def _settle(plan: LoadPlan, slo: Objectives, *, tries: int = 10) -> None:
+    # A server may still be working off the queue of a step that missed; the next step must not inherit it.
+    limit_ms = (slo.loosest_ns or int(plan.timeout_s * 1e9)) / 1e6
+    probe = msgspec.structs.replace(
+        plan, rate=20.0, arrivals="constant", duration_s=0.5, warmup_s=0.0, slo=Objectives(), pid=0
+    )
+    for _ in range(tries):
+        samples, facts = measure(probe)
+        latency = summarise_run(probe, samples, facts).latency_ms
+        if latency is not None and latency.p90 <= limit_ms:
+            return

@@ -1,0 +1,107 @@
+"""Requests as bytes, made before the run so that the run only sends them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from itertools import cycle, islice
+from pathlib import Path
+
+import msgspec
+
+from tailcut.errors import LoadTestError
+from tailcut.load.plan import LoadPlan, Target
+
+Body = tuple[str, bytes]
+"""Path (empty: the URL's own) and body."""
+
+
+def build_requests(plan: LoadPlan, target: Target, count: int) -> list[bytes]:
+    """Make the ``count`` requests of a run. Equal requests share one object, so a small set costs little memory.
+
+    Raises:
+        LoadTestError: the payloads cannot be read, or yield something that is no body.
+    """
+    head_end = "".join(f"{name}: {value}\r\n" for name, value in plan.headers)
+    typed = any(name.lower() == "content-type" for name, _ in plan.headers)
+    if plan.payloads and not typed:
+        head_end += "Content-Type: application/json\r\n"
+    made: dict[Body, bytes] = {}
+    requests: list[bytes] = []
+    for body in islice(_bodies(plan), count):
+        request = made.get(body)
+        if request is None:
+            path, content = body
+            length = f"Content-Length: {len(content)}\r\n" if content or plan.http_method in {"POST", "PUT"} else ""
+            head = f"{plan.http_method} {path or target.path} HTTP/1.1\r\nHost: {target.authority}\r\n"
+            request = made[body] = f"{head}{length}{head_end}\r\n".encode("latin-1") + content
+        requests.append(request)
+    if len(requests) < count:
+        requests = list(islice(cycle(requests), count))
+    return requests
+
+
+def _bodies(plan: LoadPlan) -> Iterator[Body]:
+    if not plan.payloads:
+        return cycle([("", b"")])
+    if ":" in plan.payloads and not Path(plan.payloads).exists():
+        source: Iterable[object] = _call(plan.payloads, plan.seed)
+    else:
+        source = _lines(Path(plan.payloads))
+    first = next(bodies := (_as_body(item, plan.payloads) for item in source), None)
+    if first is None:
+        raise LoadTestError(f"the payloads {plan.payloads!r} are empty", hint="give at least one body")
+    return _chain(first, bodies)
+
+
+def _chain(first: Body, rest: Iterator[Body]) -> Iterator[Body]:
+    yield first
+    yield from rest
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise LoadTestError(
+            f"cannot read the payloads {path}: {error.strerror}", hint="give a .jsonl file or module:callable"
+        ) from None
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            msgspec.json.decode(line)
+        except msgspec.DecodeError as error:
+            raise LoadTestError(
+                f"line {number} of {path} is not JSON: {error}", hint="write one body per line"
+            ) from None
+        yield line.strip()
+
+
+def _call(reference: str, seed: int) -> Iterable[object]:
+    module, _, name = reference.partition(":")
+    try:
+        function = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise LoadTestError(
+            f"cannot import the payloads {reference!r}: {error}",
+            hint="give 'package.module:callable' on the import path",
+        ) from error
+    made: Iterable[object] = function(seed)
+    return made
+
+
+def _as_body(item: object, source: str) -> Body:
+    path = ""
+    if isinstance(item, tuple) and len(item) == 2:
+        path, item = str(item[0]), item[1]
+    if isinstance(item, bytes):
+        return path, item
+    if isinstance(item, str):
+        return path, item.encode()
+    if isinstance(item, dict | list):
+        return path, msgspec.json.encode(item)
+    raise LoadTestError(
+        f"the payloads {source!r} yielded a {type(item).__name__}",
+        hint="yield bytes, text, a JSON object or (path, body)",
+    )

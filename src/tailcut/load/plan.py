@@ -1,0 +1,169 @@
+"""What a load run does: one frozen record, checked before the first request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+import numpy as np
+
+from tailcut.core.arrivals import Kind, Offsets, Pace, offsets_ns, steady, trace_ns
+from tailcut.core.slo import Objectives
+from tailcut.errors import LoadTestError
+
+DEFAULT_RATE = 100.0
+
+
+class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One open-loop run.
+
+    Args:
+        url: where requests go, http:// or https://; payloads may carry their own path.
+        rate: requests per second; None where ``ramp`` or ``trace`` says it.
+        ramp: requests per second at the start and at the end.
+        trace: file with one send time per line, in seconds.
+        arrivals: ``poisson`` or ``constant``.
+        duration_s: seconds that are measured; a trace has its own.
+        warmup_s: seconds before them that are sent but not measured (of a trace: its first seconds).
+        payloads: a .jsonl file, or ``module:callable`` of (seed) that yields bodies or (path, body); empty: no body.
+        method: HTTP method; empty: POST with payloads, GET without.
+        headers: (name, value) pairs sent with each request.
+        timeout_s: after this long from its intended time a request is given up.
+        connections: most connections at once.
+        slo: objectives that the run is judged by.
+        pid: server process whose CPU time, with its children's, is measured; 0: none.
+        seed: of arrivals and payloads.
+    """
+
+    url: str
+    rate: float | None = None
+    ramp: tuple[float, float] | None = None
+    trace: str = ""
+    arrivals: Kind = "poisson"
+    duration_s: float = 30.0
+    warmup_s: float = 2.0
+    payloads: str = ""
+    method: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+    timeout_s: float = 1.0
+    connections: int = 512
+    slo: Objectives = Objectives()
+    pid: int = 0
+    seed: int = 0
+
+    @property
+    def http_method(self) -> str:
+        """The method that is sent."""
+        return self.method.upper() or ("POST" if self.payloads else "GET")
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A URL taken apart."""
+
+    host: str
+    port: int
+    path: str
+    tls: bool
+
+    @property
+    def authority(self) -> str:
+        """The Host header's value."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
+
+
+def parse_url(url: str) -> Target:
+    """Take an http or https URL apart.
+
+    Raises:
+        LoadTestError: another scheme, no host, or a port out of range.
+    """
+    hint = "give a full URL such as http://127.0.0.1:8700/predict/model"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise LoadTestError(f"the URL {url!r} is malformed: {error}", hint=hint) from None
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise LoadTestError(f"the URL {url!r} is not an http URL with a host", hint=hint)
+    tls = parts.scheme == "https"
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Target(host=parts.hostname, port=port or (443 if tls else 80), path=path, tls=tls)
+
+
+def check_plan(plan: LoadPlan) -> None:
+    """Refuse what cannot run.
+
+    Raises:
+        LoadTestError: contradicting paces, or a value that is out of range.
+    """
+    given = [name for name in ("rate", "ramp", "trace") if getattr(plan, name)]
+    if len(given) > 1:
+        raise LoadTestError(f"{' and '.join(given)} are given together", hint="give one of --rate, --ramp and --trace")
+    if plan.rate is not None and plan.rate <= 0:
+        raise LoadTestError(f"the rate is {plan.rate:g} requests/s", hint="give a rate above 0")
+    if plan.connections < 1:
+        raise LoadTestError(f"connections is {plan.connections}", hint="allow at least 1")
+    if plan.timeout_s <= 0:
+        raise LoadTestError(f"the timeout is {plan.timeout_s:g} s", hint="give a time-out above 0, such as 1s")
+    if plan.http_method == "HEAD":
+        raise LoadTestError("HEAD requests are not supported", hint="use GET or POST")
+    for name, value in plan.headers:
+        if any(char in name + value for char in "\r\n") or not name or name.lower() in _OWN_HEADERS:
+            raise LoadTestError(
+                f"the header {name!r}: {value!r} cannot be sent",
+                hint=f"no line breaks, and not one of {', '.join(sorted(_OWN_HEADERS))}",
+            )
+
+
+_OWN_HEADERS = {"host", "content-length", "transfer-encoding", "connection"}
+
+
+def intended_times(plan: LoadPlan) -> Offsets:
+    """Compute every intended send time, in nanoseconds from the start, warm-up included.
+
+    Raises:
+        LoadTestError: the pace or the trace is wrong.
+    """
+    if plan.trace:
+        return trace_ns(read_trace(Path(plan.trace)))
+    if plan.ramp:
+        pace = Pace(
+            start_rate=plan.ramp[0],
+            end_rate=plan.ramp[1],
+            duration_s=plan.duration_s,
+            warmup_s=plan.warmup_s,
+            kind=plan.arrivals,
+        )
+    else:
+        rate = plan.rate or DEFAULT_RATE
+        pace = steady(rate, plan.duration_s, warmup_s=plan.warmup_s, kind=plan.arrivals)
+    times = offsets_ns(pace, plan.seed)
+    if times.size == 0:
+        raise LoadTestError("the run would send no request", hint="raise the rate or the duration")
+    return times
+
+
+def read_trace(path: Path) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Read send times in seconds: the first column of each line; '#' starts a comment.
+
+    Raises:
+        LoadTestError: the file is missing, or a line does not start with a number.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise LoadTestError(f"cannot read the trace {path}: {error}", hint="give a text file of times") from None
+    times: list[float] = []
+    for number, line in enumerate(lines, start=1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        try:
+            times.append(float(text.split(",")[0]))
+        except ValueError:
+            raise LoadTestError(
+                f"line {number} of {path} is {line!r}", hint="write one time per line, in seconds"
+            ) from None
+    return np.asarray(times, dtype=np.float64)

@@ -1,0 +1,111 @@
+"""What a run found: derived from its raw samples and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tailcut.core.slo import Finding
+from tailcut.core.statistics import Percentiles
+from tailcut.errors import LoadTestError
+from tailcut.load.plan import LoadPlan
+
+
+class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of one run. All counts and times leave the warm-up out.
+
+    Args:
+        plan: what was asked for.
+        window_s: seconds measured.
+        requests: requests intended in the window; each one is in exactly one of answered, sheds and errors.
+        answered: replies with a 2xx status.
+        sheds: replies 429 and 503: the server refused.
+        errors: other requests by kind: connect, eof, timeout, protocol, status_4xx, ..., aborted.
+        statuses: replies by HTTP status.
+        offered_rps: requests per second that were meant to be sent.
+        throughput_rps: answers per second that arrived within the window.
+        goodput_rps: of them, those within the loosest latency objective (all of them without one).
+        latency_ms: from the intended send time to the last byte; 2xx answers, and requests given up at their time-out.
+            Quick failures are left out, so that refusing fast does not look like answering fast.
+        lag_ms: from the intended to the actual send time: the generator's own lateness, and waits for a connection.
+        stages_ms: per stage of Server-Timing.
+        cache: answers by X-Tailcut-Cache.
+        cache_total_ms: per cache outcome, the server's own total.
+        cpu_s: CPU seconds of the server's processes in the window; None without a pid.
+        cpu_s_per_1000: the same per 1,000 replies.
+        generator_cpu_share: CPU of this process over wall time; near 1 the generator is the limit.
+        findings: each objective and what was seen.
+        warnings: what makes the figures weaker than they look.
+        bodies: first body of each failing status.
+        stopped: why the run was ended early; empty when it was not.
+    """
+
+    plan: LoadPlan
+    started_at: str
+    window_s: float
+    requests: int
+    answered: int
+    sheds: int
+    errors: dict[str, int]
+    statuses: dict[str, int]
+    offered_rps: float
+    throughput_rps: float
+    goodput_rps: float
+    latency_ms: Percentiles | None
+    lag_ms: Percentiles | None
+    stages_ms: dict[str, Percentiles] = {}
+    cache: dict[str, int] = {}
+    cache_total_ms: dict[str, Percentiles] = {}
+    cpu_s: float | None = None
+    cpu_s_per_1000: float | None = None
+    generator_cpu_share: float = 0.0
+    connections_opened: int = 0
+    delayed_by_cap: int = 0
+    max_outstanding: int = 0
+    findings: tuple[Finding, ...] = ()
+    warnings: tuple[str, ...] = ()
+    bodies: dict[str, str] = {}
+    stopped: str = ""
+
+    @property
+    def met(self) -> bool:
+        """Whether every objective was met."""
+        return not self.stopped and all(finding.met for finding in self.findings)
+
+    @property
+    def failed(self) -> int:
+        """Requests without a 2xx answer, sheds included."""
+        return self.requests - self.answered
+
+    @property
+    def first_miss(self) -> str:
+        """The first objective that was missed, in words; empty where all were met."""
+        return self.stopped or next((str(finding) for finding in self.findings if not finding.met), "")
+
+
+def save_result(result: LoadResult, path: Path) -> None:
+    """Write a result as JSON.
+
+    Raises:
+        LoadTestError: the file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
+    except OSError as error:
+        raise LoadTestError(
+            f"cannot write {path}: {error.strerror}", hint="choose a folder that is writable"
+        ) from error
+
+
+def load_result(path: Path) -> LoadResult:
+    """Read what ``save_result`` wrote.
+
+    Raises:
+        LoadTestError: the file is missing or holds something else.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=LoadResult)
+    except (OSError, msgspec.DecodeError) as error:
+        raise LoadTestError(f"cannot read a load result from {path}: {error}", hint="give a file of --json") from error

@@ -1,0 +1,152 @@
+"""Raw samples -> LoadResult. Pure: the same samples always give the same figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tailcut.core.slo import Objectives, judge
+from tailcut.core.statistics import Percentiles, percentile, samples_needed, summarise
+from tailcut.load.plan import LoadPlan
+from tailcut.load.recorder import Failure
+from tailcut.load.result import LoadResult
+from tailcut.load.samples import Samples
+
+SHED_STATUSES = (429, 503)
+
+
+class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run knows beside its samples."""
+
+    started_at: str = ""
+    window_s: float = 0.0
+    cpu_s: float | None = None
+    generator_cpu_share: float = 0.0
+    connections_opened: int = 0
+    delayed_by_cap: int = 0
+    max_outstanding: int = 0
+    bodies: dict[str, str] = {}
+    stopped: str = ""
+
+
+def summarise_run(plan: LoadPlan, samples: Samples, facts: RunFacts) -> LoadResult:
+    """Work out every figure of a run.
+
+    Args:
+        plan: what was asked for.
+        samples: raw samples, warm-up included.
+        facts: what was seen beside them.
+    """
+    # A run that was stopped early has requests that were never due: they belong to no figure.
+    measured = (samples.intended_ns >= samples.measured_from_ns) & (samples.status != 0)
+    status = samples.status[measured]
+    took_ms = (samples.done_ns - samples.intended_ns)[measured] / 1e6
+    answered = (status >= 200) & (status < 300)
+    judged_ms = took_ms[answered | (status == Failure.TIMEOUT)]
+    sent = measured & (samples.sent_ns >= 0)
+    lag_ms = summarise((samples.sent_ns - samples.intended_ns)[sent] / 1e6)
+    latency_ms = summarise(judged_ms)
+    requests = int(status.size)
+    replies = int((status > 0).sum())
+    stages_ms, cache, cache_total_ms = _server_side(samples, measured, answered)
+    return LoadResult(
+        plan=plan,
+        started_at=facts.started_at,
+        window_s=facts.window_s,
+        requests=requests,
+        answered=int(answered.sum()),
+        sheds=int(np.isin(status, SHED_STATUSES).sum()),
+        errors=_errors(status),
+        statuses={str(code): n for code, n in sorted(Counter(status[status > 0].tolist()).items())},
+        offered_rps=requests / facts.window_s,
+        throughput_rps=_answers_in_window(samples, facts.window_s, None) / facts.window_s,
+        goodput_rps=_answers_in_window(samples, facts.window_s, plan.slo.loosest_ns) / facts.window_s,
+        latency_ms=latency_ms,
+        lag_ms=lag_ms,
+        stages_ms=stages_ms,
+        cache=cache,
+        cache_total_ms=cache_total_ms,
+        cpu_s=facts.cpu_s,
+        cpu_s_per_1000=facts.cpu_s / replies * 1000 if facts.cpu_s is not None and replies else None,
+        generator_cpu_share=facts.generator_cpu_share,
+        connections_opened=facts.connections_opened,
+        delayed_by_cap=facts.delayed_by_cap,
+        max_outstanding=facts.max_outstanding,
+        findings=judge(plan.slo, _seen(plan.slo, judged_ms), requests - int(answered.sum()), requests),
+        warnings=_warnings(plan, facts, latency_ms, lag_ms),
+        bodies=facts.bodies,
+        stopped=facts.stopped,
+    )
+
+
+def _answers_in_window(samples: Samples, window_s: float, limit_ns: int | None) -> int:
+    start_ns = samples.measured_from_ns
+    inside = (samples.done_ns >= start_ns) & (samples.done_ns < start_ns + int(window_s * 1e9))
+    good = inside & (samples.status >= 200) & (samples.status < 300)
+    if limit_ns is not None:
+        good &= samples.done_ns - samples.intended_ns <= limit_ns
+    return int(good.sum())
+
+
+def _errors(status: npt.NDArray[np.int16]) -> dict[str, int]:
+    errors = {kind.name.lower(): int((status == kind).sum()) for kind in Failure}
+    failing = status[(status > 0) & ~((status >= 200) & (status < 300)) & ~np.isin(status, SHED_STATUSES)]
+    for family, count in sorted(Counter((failing // 100).tolist()).items()):
+        errors[f"status_{family}xx"] = count
+    return {kind: count for kind, count in errors.items() if count}
+
+
+def _seen(slo: Objectives, judged_ms: npt.NDArray[np.float64]) -> dict[str, float | None]:
+    return {one.name: percentile(judged_ms, one.share) if judged_ms.size else None for one in slo.latency}
+
+
+def _server_side(
+    samples: Samples, measured: npt.NDArray[np.bool_], answered: npt.NDArray[np.bool_]
+) -> tuple[dict[str, Percentiles], dict[str, int], dict[str, Percentiles]]:
+    # A stage that a reply does not name took no time there: 0, so that the stages' means add up to the total's.
+    columns = {name: column[measured][answered] for name, column in samples.stages_ms.items()}
+    timed = np.zeros(int(answered.sum()), dtype=bool)
+    for column in columns.values():
+        timed |= ~np.isnan(column)
+    stages = {name: summarise(np.nan_to_num(column[timed])) for name, column in columns.items()}
+    codes = samples.cache[measured][answered]
+    cache = {name: int((codes == code).sum()) for code, name in enumerate(samples.cache_names) if name}
+    total = columns.get("total")
+    per_outcome = {}
+    if total is not None:
+        for code, name in enumerate(samples.cache_names):
+            shape = summarise(total[(codes == code) & ~np.isnan(total)]) if name else None
+            if shape is not None:
+                per_outcome[name] = shape
+    return {name: shape for name, shape in stages.items() if shape}, {k: n for k, n in cache.items() if n}, per_outcome
+
+
+def _warnings(
+    plan: LoadPlan, facts: RunFacts, latency_ms: Percentiles | None, lag_ms: Percentiles | None
+) -> tuple[str, ...]:
+    found: list[str] = []
+    if lag_ms is not None and latency_ms is not None and lag_ms.p99 > min(1.0, 0.1 * latency_ms.p50):
+        limit = "1 ms" if lag_ms.p99 > 1.0 else "10 % of the median latency"
+        found.append(
+            f"requests left late: p99 send lag {lag_ms.p99:.2f} ms is above {limit};"
+            " the latencies hold the generator's own lateness too (give it a core of its own)"
+        )
+    if facts.delayed_by_cap:
+        found.append(
+            f"{facts.delayed_by_cap} requests waited at the cap of {plan.connections} connections (--connections)"
+        )
+    if facts.generator_cpu_share > 0.9:
+        found.append(
+            f"the generator used {facts.generator_cpu_share:.0%} of a core: it may be the limit, not the server"
+        )
+    if latency_ms is not None:
+        for share, name in ((0.95, "p95"), (0.99, "p99"), (0.999, "p99.9")):
+            if latency_ms.count < samples_needed(share):
+                found.append(
+                    f"{name} and above rest on few samples: {latency_ms.count}, better {samples_needed(share)}"
+                )
+                break
+    return tuple(found)

@@ -1,0 +1,95 @@
+"""A tiny HTTP server whose behaviour is in the path; run as a process, prints its port.
+
+/delay/MS       answers after MS milliseconds, any number at once
+/serial/MS      one request at a time, each takes MS milliseconds: capacity 1000/MS per second
+/stall/MS       blocks the whole server for MS milliseconds
+/status/CODE    answers with that status
+/timing         answers with Server-Timing and X-Tailcut-Cache
+/close          answers with Connection: close
+/eof            closes the connection without an answer
+/hang           never answers
+/garbage        answers something that is not HTTP
+/until-eof      answers without a length and closes
+/serial-health  200 (readiness)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+import httptools
+
+_REASONS = {200: "OK", 429: "Too Many Requests", 500: "Internal Server Error", 503: "Service Unavailable"}
+
+
+class Server:
+    def __init__(self) -> None:
+        self.busy_until_s = 0.0
+
+    def answer_in_s(self, kind: str, argument: float, now_s: float) -> float:
+        if kind == "delay":
+            return argument / 1000
+        if kind == "serial":
+            self.busy_until_s = max(now_s, self.busy_until_s) + argument / 1000
+            return self.busy_until_s - now_s
+        return 0.0
+
+
+class Connection(asyncio.Protocol):
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.parser = httptools.HttpRequestParser(self)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.parser.feed_data(data)
+
+    def on_url(self, url: bytes) -> None:
+        self.path = url.decode()
+
+    def on_message_complete(self) -> None:
+        _, kind, argument = (self.path + "/0").split("/")[:3]
+        if kind == "eof":
+            self.transport.close()
+        elif kind == "stall":
+            time.sleep(float(argument) / 1000)
+            self.reply()
+        elif kind == "garbage":
+            self.transport.write(b"I am not HTTP\r\n\r\n")
+        elif kind == "until-eof":
+            self.transport.write(b"HTTP/1.1 200 OK\r\n\r\nbody without a length")
+            self.transport.close()
+        elif kind == "status":
+            self.reply(int(argument), b'{"error": "as asked"}')
+        elif kind == "close":
+            self.reply(headers="Connection: close\r\n")
+            self.transport.close()
+        elif kind == "timing":
+            self.reply(
+                headers="Server-Timing: queue;dur=1.500, infer;dur=2.500, total;dur=4.000\r\nX-Tailcut-Cache: hit\r\n"
+            )
+        elif kind != "hang":
+            loop = asyncio.get_running_loop()
+            delay_s = self.server.answer_in_s(kind, float(argument), loop.time())
+            loop.call_later(delay_s, self.reply)
+
+    def reply(self, status: int = 200, body: bytes = b"{}", headers: str = "") -> None:
+        head = f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
+        self.transport.write(head.encode() + body)
+
+
+async def main() -> None:
+    server = Server()
+    port = int(sys.argv[1]) if len(sys.argv) > 1 else 0
+    listener = await asyncio.get_running_loop().create_server(lambda: Connection(server), "127.0.0.1", port)
+    print(listener.sockets[0].getsockname()[1], flush=True)
+    await listener.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,72 @@
+"""``tailcut load`` as people run it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    script = Path(__file__).with_name("load_stub.py")
+    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def tailcut(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tailcut", "load", *arguments, "--duration", "1s", "--warmup", "100ms"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_an_slo_that_is_met_exits_0(url: str, tmp_path: Path) -> None:
+    files = ["--json", str(tmp_path / "out.json"), "--raw", str(tmp_path / "out.csv")]
+    done = tailcut(f"{url}/delay/5", "--slo", "p95=500ms,errors=0.1%", *files)
+    assert done.returncode == 0, done.stderr
+    assert "SLO p95 met" in done.stdout
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert result["latency_ms"]["p50"] >= 5
+    assert (tmp_path / "out.csv").read_text().startswith("intended_s,sent_s,done_s,status\n")
+
+
+def test_an_slo_that_is_missed_exits_1_and_says_which_objective(url: str) -> None:
+    done = tailcut(f"{url}/delay/50", "--slo", "p50=10ms,errors=0.1%")
+    assert done.returncode == 1
+    assert "SLO p50 MISSED: 5" in done.stdout
+    assert "limit 10 ms" in done.stdout
+    assert "SLO errors met" in done.stdout
+
+
+def test_failed_requests_miss_the_errors_objective(url: str) -> None:
+    done = tailcut(f"{url}/status/500", "--slo", "errors=0.1%")
+    assert done.returncode == 1
+    assert "SLO errors MISSED: 100 %, limit 0.1 %" in done.stdout
+    assert 'first 500 body: {"error": "as asked"}' in done.stdout
+
+
+def test_a_target_that_is_not_there_exits_3_with_a_hint() -> None:
+    done = tailcut("http://127.0.0.1:9/")
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert "error: cannot connect" in done.stderr
+    assert "hint: is the server running" in done.stderr
+
+
+def test_a_capacity_search_shows_every_step(url: str) -> None:
+    done = tailcut(
+        f"{url}/serial/20", "--slo", "p90=100ms", "--find-capacity", "--rate", "20", "--arrivals", "constant"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "capacity within p90=100ms" in done.stdout
+    assert "MISS: p90" in done.stderr
+    assert "pass" in done.stderr

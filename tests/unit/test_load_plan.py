@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from tailcut.core.slo import parse_objectives
+from tailcut.errors import LoadTestError
+from tailcut.load import LoadPlan, RunFacts, Samples, summarise_run
+from tailcut.load.cpu import cpu_seconds
+from tailcut.load.payloads import build_requests
+from tailcut.load.plan import check_plan, intended_times, parse_url
+
+URL = "http://127.0.0.1:8700/predict/risk?x=1"
+
+
+def test_a_url_is_taken_apart() -> None:
+    target = parse_url(URL)
+    assert (target.host, target.port, target.path, target.tls) == ("127.0.0.1", 8700, "/predict/risk?x=1", False)
+    assert target.authority == "127.0.0.1:8700"
+    assert parse_url("https://[::1]").authority == "[::1]"
+
+
+@pytest.mark.parametrize("url", ["", "ftp://x/", "http://", "http://x:99999/", "localhost:80/x"])
+def test_a_bad_url_is_refused(url: str) -> None:
+    with pytest.raises(LoadTestError):
+        parse_url(url)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"rate": 1.0, "ramp": (1.0, 2.0)}, "rate and ramp are given together"),
+        ({"rate": 0.0}, "rate is 0"),
+        ({"connections": 0}, "connections is 0"),
+        ({"timeout_s": 0.0}, "timeout is 0"),
+        ({"method": "head"}, "HEAD"),
+        ({"headers": (("X-A", "1\r\nX-B: 2"),)}, "cannot be sent"),
+        ({"headers": (("Host", "x"),)}, "cannot be sent"),
+    ],
+)
+def test_a_plan_that_cannot_run_is_refused(changes: dict[str, object], says: str) -> None:
+    with pytest.raises(LoadTestError, match=says):
+        check_plan(msgspec.structs.replace(LoadPlan(url=URL), **changes))
+
+
+def test_a_trace_file_gives_the_times(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("# seconds\n5.0,x\n\n5.5\n6.0\n")
+    assert intended_times(LoadPlan(url=URL, trace=str(trace))).tolist() == [0, 500_000_000, 1_000_000_000]
+    trace.write_text("5.0\nsoon\n")
+    with pytest.raises(LoadTestError, match="line 2 of"):
+        intended_times(LoadPlan(url=URL, trace=str(trace)))
+
+
+def test_payload_lines_become_requests_and_repeat(tmp_path: Path) -> None:
+    file = tmp_path / "bodies.jsonl"
+    file.write_text('{"a": 1}\n\n{"b": 2}\n')
+    plan = LoadPlan(url=URL, payloads=str(file), headers=(("X-Tenant", "t"),))
+    requests = build_requests(plan, parse_url(URL), 3)
+    assert requests[0] == requests[2] != requests[1]
+    assert requests[0] == (
+        b"POST /predict/risk?x=1 HTTP/1.1\r\nHost: 127.0.0.1:8700\r\nContent-Length: 8\r\nX-Tenant: t\r\n"
+        b'Content-Type: application/json\r\n\r\n{"a": 1}'
+    )
+
+
+@pytest.mark.parametrize(("text", "says"), [("", "are empty"), ('{"a": 1}\n{oops\n', "line 2 of .* is not JSON")])
+def test_bad_payload_files_are_refused(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "bodies.jsonl"
+    file.write_text(text)
+    with pytest.raises(LoadTestError, match=says):
+        build_requests(LoadPlan(url=URL, payloads=str(file)), parse_url(URL), 3)
+
+
+def seeded(seed: int) -> Iterator[object]:
+    yield {"seed": seed}
+    yield "/other", b"[]"
+    yield "text"
+
+
+def wrong(seed: int) -> Iterator[object]:
+    yield seed
+
+
+def test_a_callable_yields_bodies_or_paths_and_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    requests = build_requests(LoadPlan(url=URL, payloads="test_load_plan:seeded", seed=7), parse_url(URL), 3)
+    assert requests[0].endswith(b'{"seed":7}')
+    assert requests[1].startswith(b"POST /other HTTP/1.1")
+    assert requests[2].endswith(b"text")
+    for reference in ("test_load_plan:missing", "no_such_module_xyz:f", "test_load_plan:wrong"):
+        with pytest.raises(LoadTestError, match=r"cannot import|yielded a int"):
+            build_requests(LoadPlan(url=URL, payloads=reference), parse_url(URL), 1)
+
+
+def test_cpu_time_covers_the_children(tmp_path: Path) -> None:
+    for pid, parent, ticks in ((10, 1, 100), (11, 10, 50), (12, 11, 25), (13, 1, 999)):
+        (tmp_path / str(pid)).mkdir()
+        fields = ["S", str(parent), *["0"] * 9, str(ticks), "0", "0", "0", "20"]
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a (b) c) {' '.join(fields)}\n")
+    assert cpu_seconds(10, tmp_path) == pytest.approx(1.75)
+    with pytest.raises(LoadTestError, match="process 99"):
+        cpu_seconds(99, tmp_path)
+
+
+def made_samples(status: list[int], took_ms: list[float]) -> Samples:
+    intended = np.arange(len(status), dtype=np.int64) * 10_000_000
+    done = intended + (np.asarray(took_ms) * 1e6).astype(np.int64)
+    return Samples(
+        intended_ns=intended,
+        sent_ns=intended,
+        done_ns=done,
+        status=np.asarray(status, dtype=np.int16),
+        cache=np.zeros(len(status), np.int8),
+        cache_names=("",),
+        stages_ms={},
+        measured_from_ns=0,
+    )
+
+
+def test_quick_refusals_do_not_improve_the_latency_and_time_outs_make_it_worse() -> None:
+    plan = LoadPlan(url=URL, slo=parse_objectives("p95=50ms,errors=10%"))
+    samples = made_samples([200, 429, 503, 500, -3, 200], [10, 1, 1, 1, 1000, 20])
+    result = summarise_run(plan, samples, RunFacts(window_s=0.06))
+    assert result.latency_ms is not None
+    assert (result.latency_ms.count, result.latency_ms.p50, result.latency_ms.max) == (3, 20, 1000)
+    assert (result.answered, result.sheds, result.errors) == (2, 2, {"timeout": 1, "status_5xx": 1})
+    assert result.answered + result.sheds + sum(result.errors.values()) == result.requests
+    assert [finding.met for finding in result.findings] == [False, False]
+    assert result.first_miss.startswith("p95 MISSED: 1000 ms, limit 50 ms")
+
+
+def test_goodput_leaves_late_answers_out() -> None:
+    plan = LoadPlan(url=URL, slo=parse_objectives("p95=15ms"))
+    result = summarise_run(plan, made_samples([200] * 4, [10, 10, 20, 10]), RunFacts(window_s=1.0))
+    assert (result.throughput_rps, result.goodput_rps) == (4.0, 3.0)
+
+
+def test_a_late_generator_is_told() -> None:
+    samples = made_samples([200] * 3, [10.0] * 3)
+    late = msgspec.structs.replace(samples, sent_ns=samples.intended_ns + 2_000_000)
+    warnings = summarise_run(LoadPlan(url=URL), late, RunFacts(window_s=1.0)).warnings
+    assert any("p99 send lag 2.00 ms is above 1 ms" in warning for warning in warnings)

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+
+from tailcut.core.slo import Tally, hopeless, judge, parse_duration_s, parse_objectives, parse_share
+from tailcut.errors import LoadTestError
+
+
+def test_objectives_are_read_as_written() -> None:
+    slo = parse_objectives("p95=200ms, p99.9=1.5s ,max=2s,errors=0.1%")
+    assert [(one.name, one.limit_s) for one in slo.latency] == [("p95", 0.2), ("p99.9", 1.5), ("max", 2.0)]
+    assert slo.errors == pytest.approx(0.001)
+    assert str(slo) == "p95=200ms,p99.9=1500ms,max=2000ms,errors=0.1%"
+    assert slo.loosest_ns == 2_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "empty"),
+        ("p95", "has no value"),
+        ("p95=1s,p95=2s", "written twice"),
+        ("p0=1s", "unknown objective 'p0'"),
+        ("p101=1s", "unknown objective"),
+        ("latency=1s", "unknown objective"),
+        ("p95=200", "not a duration"),
+        ("errors=x", "not a share"),
+        ("errors=101%", "not between"),
+    ],
+)
+def test_wrong_objectives_are_refused(text: str, says: str) -> None:
+    with pytest.raises(LoadTestError, match=says) as caught:
+        parse_objectives(text)
+    assert caught.value.hint
+
+
+def test_units() -> None:
+    assert [parse_duration_s(text) for text in ("250us", "15ms", "1.5s", "5m", "2h")] == [250e-6, 0.015, 1.5, 300, 7200]
+    assert parse_share("0.1%") == parse_share("0.001")
+
+
+def test_a_verdict_says_which_objective_the_value_and_the_limit() -> None:
+    slo = parse_objectives("p95=200ms,errors=1%")
+    latency, errors = judge(slo, {"p95": 212.0}, failed=3, count=1000)
+    assert not latency.met
+    assert str(latency) == "p95 MISSED: 212 ms, limit 200 ms"
+    assert errors.met
+    assert str(errors) == "errors met: 0.3 %, limit 1 % (3 of 1000)"
+
+
+def test_a_percentile_of_few_samples_says_so() -> None:
+    (finding,) = judge(parse_objectives("p99=1s"), {"p99": 5.0}, failed=0, count=1999)
+    assert finding.met
+    assert "few samples: 1999, better 2000" in finding.note
+
+
+def test_no_answers_miss_every_objective() -> None:
+    findings = judge(parse_objectives("p50=1s,errors=100%"), {"p50": None}, failed=0, count=0)
+    assert [finding.met for finding in findings] == [False, False]
+
+
+def test_a_run_is_hopeless_only_once_it_cannot_be_saved() -> None:
+    slo = parse_objectives("p95=10ms,errors=1%")
+    assert hopeless(slo, Tally(planned=100, failed=1, late=[5])) == ""
+    assert hopeless(slo, Tally(planned=100, failed=1, late=[6])).startswith("p95 (limit 10 ms): 6 of 100")
+    assert hopeless(slo, Tally(planned=100, failed=2, late=[0])).startswith("errors (limit 1 %): 2 of 100")
