@@ -87,7 +87,8 @@ async def main() -> None:
     server = Server()
     port = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     listener = await asyncio.get_running_loop().create_server(lambda: Connection(server), "127.0.0.1", port)
-    print(listener.sockets[0].getsockname()[1], flush=True)
+    sys.stdout.write(f"{listener.sockets[0].getsockname()[1]}\n")
+    sys.stdout.flush()
     await listener.serve_forever()
 
 
