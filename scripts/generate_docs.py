@@ -34,12 +34,14 @@ _MANIFEST_HEAD = f"""# Manifest
 A value comes from the first of these that has it:
 
 1. a flag: `--set server.port=8700`, or a named one (`--port 8700`) where the command has it;
-2. the environment: `TAILCUT_SERVER__PORT=8700` (the path in upper case, `__` between its parts, `-` and `.` in names as `_`);
+2. the environment: `TAILCUT_SERVER__PORT=8700` (the path in upper case, `__` between its parts,
+   `-` and `.` in names as `_`);
 3. the file;
 4. the default.
 
 Elements of named lists are addressed by name: `--set features.groups.weather.ttl=5m` or
-`TAILCUT_FEATURES__GROUPS__WEATHER__TTL=5m`. A name with dots or spaces is quoted: `--set 'ladder.rungs."+ cache".variant=onnx'`.
+`TAILCUT_FEATURES__GROUPS__WEATHER__TTL=5m`. A name with dots or spaces is quoted:
+`--set 'ladder.rungs."+ cache".variant=onnx'`.
 Flags and variables are read as TOML where they are TOML (`true`, `["a", "b"]`), else as text.
 Unknown keys, flags and `TAILCUT_` variables are errors.
 
@@ -82,6 +84,8 @@ def cli_page() -> str:
 def _section(section: type[Section], path: tuple[str, ...]) -> Iterator[str]:
     if path:
         yield f"## {'.'.join(path)}\n"
+    if path[-1:] == ("NAME",):
+        yield f"`[[{'.'.join(path[:-1])}]]`, once for each.\n"
     yield f"{inspect.getdoc(section)}\n"
     below = [key for key in keys_of(section).values() if key.section or key.element]
     values = [key for key in keys_of(section).values() if key not in below]

@@ -54,7 +54,7 @@ def run(arguments: Sequence[str]) -> int:
         result = build(name)(args=rest, prog_name="tailcut", standalone_mode=False)
     except _CommandLineError as error:
         if type(error).__name__ != "NoArgsIsHelpError":
-            command = f"tailcut {name}" if name in COMMANDS else "tailcut"
+            command = f"tailcut {name}" if _is_there(name) else "tailcut"
             print_error(error.format_message(), f"`{command} --help` shows what it takes")
         return ExitCode.USAGE
     except (KeyboardInterrupt, typer.Abort):
@@ -72,7 +72,7 @@ def build(name: str) -> typer.Typer:
     )
     app.callback()(_tailcut)
     for other, (module, line) in COMMANDS.items():
-        if importlib.util.find_spec(module) is None:
+        if not _is_there(other):
             continue
         if other == name:
             importlib.import_module(module).register(app)
@@ -95,6 +95,10 @@ def _version(wanted: bool) -> None:
     if wanted:
         write(f"tailcut {tailcut.__version__}")
         raise typer.Exit
+
+
+def _is_there(name: str) -> bool:
+    return name in COMMANDS and importlib.util.find_spec(COMMANDS[name][0]) is not None
 
 
 def _not_loaded() -> None:

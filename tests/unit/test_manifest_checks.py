@@ -1,0 +1,180 @@
+"""Combinations that cannot work are refused, each by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailcut.errors import ManifestError
+from tailcut.manifest import Manifest, load
+from tailcut.manifest.keys import to_toml
+
+GROUP: dict[str, Any] = {"name": "g", "key": ["id"], "columns": ["a", "b"], "ttl": "5m", "sql": "SELECT 1"}
+
+
+def loaded(tmp_path: Path, *, groups: list[dict[str, Any]] | None = None, overrides: tuple[str, ...] = ()) -> Manifest:
+    """A small deployment that is right, with what the test changes."""
+    lines = [
+        'name = "m"',
+        '[model]\nsource = "m:build"\ninputs = [{ name = "x", shape = [-1, 2], columns = ["a", "b"] }]',
+        'outputs = [{ name = "y" }]',
+        '[features]\nentity = ["id"]\ndatabase = "sqlite:///f.db"',
+        f"groups = {to_toml([GROUP] if groups is None else groups)}",
+    ]
+    file = tmp_path / "tailcut.toml"
+    file.write_text("\n".join(lines))
+    return load(file, environment={}, overrides=overrides)
+
+
+def changed(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in (GROUP | values).items() if value is not None}
+
+
+def test_the_starting_point_is_right(tmp_path: Path) -> None:
+    assert loaded(tmp_path).deployment.features.groups[0].name == "g"
+
+
+GROUPS = [
+    ([changed(sql=None)], "features.groups.g: has no source", "give it sql or function"),
+    ([changed(function="m:f")], "features.groups.g: has both sql and function", "keep one source"),
+    ([changed(sql=None, preload_sql="S", function="m:f")], "features.groups.g: has both preload_sql and function", ""),
+    ([changed(sql=None, preload_sql="S")], "features.groups.g: has no source", ""),
+    (
+        [changed(preload=True)],
+        "features.groups.g.preload: true needs preload_sql or a function, and there is neither",
+        "",
+    ),
+    (
+        [changed(key=["zip"])],
+        "features.groups.g.key: zip is neither a field of the entity nor a column of a group",
+        "known are: id, a, b",
+    ),
+    ([changed(key=["a"])], "features.groups.g.key: a is a column that this group itself yields", ""),
+    (
+        [GROUP, changed(name="h", key=["d"], columns=["c"]), changed(name="i", key=["c"], columns=["d"])],
+        "features.groups: h, i wait for one another: each has a column of another's in its key",
+        "key one of them by entity fields only",
+    ),
+    ([GROUP, changed(name="h", columns=["b"])], "features.groups.h.columns: b is yielded by g too", "AS h_b"),
+    ([GROUP, changed(columns=["c"])], "features.groups: two groups are named g", "give each its own name"),
+    ([changed(columns=["a", "b", "id"])], "features.groups.g.columns: id is a field of the entity already", "AS g_id"),
+    ([changed(columns=["a", "b", "a"])], "features.groups.g.columns: a stands there twice", ""),
+    ([changed(key=["id", "id"])], "features.groups.g.key: id stands there twice", ""),
+    ([changed(defaults={"a": 1})], "features.groups.g.defaults: b have no default, but other columns have", "404"),
+    (
+        [changed(defaults={"a": 1, "b": 2, "bb": 3})],
+        "features.groups.g.defaults: bb is not a column of this group",
+        "mean b?",
+    ),
+    ([changed(ttl="5")], 'features.groups.g.ttl: "5" has no unit; write "5s" or "5ms"', "package.module:callable"),
+    ([changed(ttl="0s")], "features.groups.g.ttl: 0s would never be fresh", 'features.cache = "off"'),
+    (
+        [changed(sql=None, function="f")],
+        'features.groups.g.function: "f" is not a reference',
+        "package.module:callable",
+    ),
+    ([changed(columns=["a"])], "model.inputs.x.columns: no feature group yields b", "known columns are: id, a"),
+]
+
+
+@pytest.mark.parametrize(("groups", "message", "hint"), GROUPS, ids=[one[1] for one in GROUPS])
+def test_feature_groups(tmp_path: Path, groups: list[dict[str, Any]], message: str, hint: str) -> None:
+    with pytest.raises(ManifestError) as caught:
+        loaded(tmp_path, groups=groups)
+    assert caught.value.message == message
+    assert hint in caught.value.hint
+
+
+OVERRIDES = [
+    ("features.entity=[]", "features.entity: empty, but there are feature groups", 'entity = ["id"]'),
+    ("features.database=", "features.database: empty, but g read with SQL", "sqlite:///"),
+    (
+        "features.database=mysql://x",
+        'features.database: a URL that begins "mysql:" is not one tailcut can open',
+        "sqlite:///",
+    ),
+    (
+        "features.cache=redis",
+        'features.cache: "redis" needs features.redis, which is empty',
+        "redis://localhost:6379/0",
+    ),
+    ("features.timeout=0s", "features.timeout: 0s leaves no time at all", ""),
+    ("cache.entity.ttl=0s", "cache.entity.ttl: 0s leaves no time at all", ""),
+    (
+        "server.kill=3s",
+        "server.kill: 3s is not after server.drain = 3s; the server would be killed while it drains",
+        "above 3s",
+    ),
+    ("slo.p95=2s", "slo.timeout: 1s is below slo.p95 = 2s", "raise slo.timeout to at least 2s"),
+    ("slo={p95 = '50ms', p99 = '20ms'}", "slo.p99: 20ms is below slo.p95 = 50ms", "raise slo.p99 to at least 50ms"),
+    ("slo.p50=0s", "slo.p50: 0s can never be met", ""),
+    (
+        "batching.max_queue_rows=8",
+        "batching.max_rows: 32 is more than batching.max_queue_rows = 8; no full batch could ever wait",
+        "set batching.max_queue_rows to at least 32",
+    ),
+    ("quality.budget.acu=0.1", "quality.budget.acu: unknown metric", "did you mean auc?"),
+    (
+        "quality.budget.auc=-0.1",
+        "quality.budget.auc: -0.1 is negative; a budget is the largest drop allowed, 0 or more",
+        "",
+    ),
+    (
+        "quality.budget.auc=nan",
+        "quality.budget.auc: nan is negative; a budget is the largest drop allowed, 0 or more",
+        "",
+    ),
+    ("model.inputs.x.shape=[2, 2]", "model.inputs.x.shape: the first dimension of [2, 2] is 2, not -1", "[-1, 2]"),
+    ("model.inputs.x.shape=[-1, 0]", "model.inputs.x.shape: [-1, 0] has a dimension below 1", "-1"),
+    ("model.inputs.x.shape=[-1, 3]", "model.inputs.x.columns: 2 columns do not fill the shape [-1, 3]", "[-1, 2]"),
+    (
+        "model.inputs.x.columns=[]",
+        "model.inputs.x.columns: empty, and there is no model.preprocess: nothing fills this tensor",
+        "",
+    ),
+    ("model.inputs=[{name='x'}, {name='x'}]", "model.inputs: two tensors are named x", ""),
+    ("model.source=model.pt", 'model.source: "model.pt" is neither a reference nor a path to an .onnx file', ".onnx"),
+    ("model.preprocess=prep", 'model.preprocess: "prep" is not a reference', "write 'package.module:callable'"),
+    ("ladder.rungs=[{name='r'}, {name='r'}]", "ladder.rungs: two rungs are named r", ""),
+]
+
+
+@pytest.mark.parametrize(("override", "message", "hint"), OVERRIDES, ids=[one[0] for one in OVERRIDES])
+def test_other_combinations(tmp_path: Path, override: str, message: str, hint: str) -> None:
+    with pytest.raises(ManifestError) as caught:
+        loaded(tmp_path, overrides=(override,))
+    assert caught.value.message == message
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        [changed(sql=None, function="m:f")],
+        [changed(sql=None, preload=True, preload_sql="S")],
+        [changed(preload_sql="S")],
+        [changed(preload=True, sql=None, function="m:f")],
+        [changed(ttl="m:ttl")],
+        [changed(defaults={"a": 1, "b": "x"})],
+        [GROUP, changed(name="h", key=["a", "id"], columns=["c"])],
+    ],
+)
+def test_combinations_that_work(tmp_path: Path, groups: list[dict[str, Any]]) -> None:
+    assert loaded(tmp_path, groups=groups).deployment.features.groups[0].name == "g"
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "model.source=model.onnx",
+        "slo.p95=1s",
+        "quality.budget.log_loss=0",
+        "model.inputs.x.shape=[-1, -1]",
+        "features={}",
+        "model={source='m:b', preprocess='m:p', inputs=[{name='x', shape=[-1, 3, 4]}], outputs=[{name='y'}]}",
+    ],
+)
+def test_settings_that_work(tmp_path: Path, override: str) -> None:
+    assert loaded(tmp_path, overrides=(override,)).origins[override.partition("=")[0]] == "flag"

@@ -1,0 +1,44 @@
+"""The manifest that ``tailcut init`` writes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tailcut.manifest import load
+from tailcut.manifest.keys import leaves
+from tailcut.manifest.template import template
+
+
+def test_it_loads_as_it_is_and_sets_nothing_but_what_is_required(tmp_path: Path) -> None:
+    (tmp_path / "tailcut.toml").write_text(template())
+    loaded = load(tmp_path, environment={})
+    assert loaded.deployment.name == "my-model"
+    assert sorted(loaded.origins) == [
+        "model.inputs.features.name",
+        "model.inputs.features.shape",
+        "model.outputs.probability.name",
+        "model.source",
+        "name",
+    ]
+
+
+def test_every_commented_setting_can_be_uncommented(tmp_path: Path) -> None:
+    """All at once; only the second source of the example group has to go."""
+    text = re.sub(r"(?m)^#(?=[a-z\[])", "", template())
+    text = re.sub(r"(?m)^function = .*\n", "", text)
+    (tmp_path / "tailcut.toml").write_text(text)
+    deployment = load(tmp_path, environment={}).deployment
+    assert deployment.server.port == 8700
+    assert deployment.slo.p95_s == 0.025
+    assert deployment.features.groups[0].columns == ("temperature", "wind")
+    assert deployment.ladder.rungs[0].set == ("features.cache=memory",)
+
+
+def test_every_key_stands_there_with_its_description() -> None:
+    lines = template().splitlines()
+    flat = " ".join(line.removeprefix("# ") for line in lines)
+    for path, key in leaves():
+        assert any(re.match(rf"#?{re.escape(key.name)} = ", line) for line in lines), path
+        assert key.description, path
+        assert key.description in flat, path
