@@ -66,7 +66,7 @@ def manifest_option(path: str, *flags: str) -> Any:
     default = to_toml(key.default).strip('"')
     return typer.Option(
         *(flags or (f"--{key.name.replace('_', '-')}",)),
-        # Ending in the variable: Typer's own envvar would make the flag out of the variable, and its origin a lie.
+        # The variable is named, not read here: the loader reads it, so that its origin is not taken for a flag.
         help=f"{key.description[:1].upper()}{key.description[1:]}. {escape(f'[env: {name}]')}",
         metavar=key.name.upper(),
         show_default=default or "empty",
