@@ -9,6 +9,7 @@ from typing import Literal
 
 from tailcut.engine.opening import Opened, open_deployment
 from tailcut.engine.path import Call, Path
+from tailcut.engine.samples import path_samples
 from tailcut.errors import NotReady, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.observe.exposition import Exposition, Sample
@@ -148,33 +149,9 @@ class Engine:
         yield Sample("tailcut_in_flight", "Requests that are being answered.", "gauge", {}, len(self.in_flight))
         if self._opened is None:
             return
-        path = self._opened.path
-        dispatcher = path.dispatcher
-        yield Sample(
-            "tailcut_queue_rows", "Rows that wait for an executor.", "gauge", {}, dispatcher.planner.queue_rows
-        )
-        yield Sample("tailcut_running_rows", "Rows that are being computed.", "gauge", {}, dispatcher.running_rows)
-        for name, cache in (("entity", path.entity_cache), ("tensor", path.tensor_cache)):
-            if cache is not None:
-                yield from _cache_samples(name, cache.store.statistics())
-        if path.features is not None:
-            yield from _feature_samples(path.features.statistics())
+        yield from path_samples(self._opened.path)
 
 
 async def _abandon_when_gone(call: Call, disconnected: Callable[[], Awaitable[None]]) -> None:
     await disconnected()
     call.abandon()
-
-
-def _cache_samples(cache: str, statistics: object) -> Iterator[Sample]:
-    lookups, text = "tailcut_prediction_cache_lookups", "Look-ups in a prediction cache by result."
-    for result, field in (("hit", "hits"), ("miss", "misses")):
-        value = float(getattr(statistics, field))
-        yield Sample(lookups, text, "counter", {"cache": cache, "result": result}, value)
-    for field, text in (("entries", "Entries in a prediction cache."), ("bytes", "Bytes in a prediction cache.")):
-        name = f"tailcut_prediction_cache_{field}"
-        yield Sample(name, text, "gauge", {"cache": cache}, float(getattr(statistics, field)))
-
-
-def _feature_samples(statistics: object) -> Iterator[Sample]:
-    raise NotImplementedError

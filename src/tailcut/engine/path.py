@@ -57,7 +57,7 @@ class PredictionStore:
 
     __slots__ = ("store", "ttl_s")
 
-    def __init__(self, store: MemoryStore, ttl_s: float) -> None:
+    def __init__(self, store: MemoryStore[Any], ttl_s: float) -> None:
         self.store = store
         self.ttl_s = ttl_s
 
