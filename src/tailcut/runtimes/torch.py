@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tailcut.core.tensors import Array, Arrays
 from tailcut.errors import ArtifactError, InferenceError, MissingExtra
 from tailcut.runtimes.base import Openable
-
-if TYPE_CHECKING:
-    import torch
 
 
 class TorchRuntime:
@@ -30,15 +27,8 @@ class TorchRuntime:
                     f"input {tensor.name!r} is BYTES, which torch cannot take",
                     hint="turn text into numbers in the preprocess hook",
                 )
-        module = source()
-        if not isinstance(module, torch.nn.Module):
-            raise ArtifactError(
-                f"model.source gave a {type(module).__name__}, expected a torch.nn.Module",
-                hint="return the module itself",
-            )
-        _load(variant, module)
+        self._module: Any = load_module(variant, source)
         torch.set_num_threads(threads)
-        self._module: Any = module.eval()
         self._torch = torch
 
     def run(self, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
@@ -57,7 +47,7 @@ class TorchRuntime:
         except Exception as error:
             raise InferenceError(
                 f"variant {self._name!r} failed on { ({name: list(array.shape) for name, array in inputs.items()}) }: "
-                f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}",
+                f"{type(error).__name__}: {_first_line(error)}",
                 hint="the other batches are not affected; try the same rows one at a time",
             ) from error
 
@@ -81,23 +71,38 @@ def _tensor(torch: Any, array: Array) -> Any:
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
-def _load(variant: Openable, module: torch.nn.Module) -> None:
-    """Put the artifact's weights into the module, all of them and no others."""
-    import torch
+def load_module(variant: Openable, source: Callable[[], Any]) -> Any:
+    """Make the module with ``source`` and put the artifact's weights into it, all of them and no others.
 
+    Returns:
+        the module in eval mode.
+
+    Raises:
+        ArtifactError: not a module, not a state dict of plain tensors, or weights of another module.
+    """
+    torch = _torch()
+    module = source()
+    if not isinstance(module, torch.nn.Module):
+        raise ArtifactError(
+            f"model.source gave a {type(module).__name__}, expected a torch.nn.Module", hint="return the module itself"
+        )
     what = f"{variant.artifact} (variant {variant.name!r})"
     try:
         state = torch.load(variant.artifact, map_location="cpu", weights_only=True)
     except Exception as error:
         raise ArtifactError(
-            f"cannot read the state dict {what}: {str(error).strip().partition(chr(10))[0]}",
+            f"cannot read the state dict {what}: {_first_line(error)}",
             hint="run `tailcut build` again, or promote another version",
         ) from error
     try:
         module.load_state_dict(state, strict=True)
     except (RuntimeError, TypeError) as error:
-        detail = " ".join(str(error).split())
         raise ArtifactError(
-            f"the state dict {what} does not belong to the module that model.source gives: {detail}",
+            f"the state dict {what} is not of the module that model.source gives: {' '.join(str(error).split())}",
             hint="the module's code has changed since the build: run `tailcut build` again",
         ) from error
+    return module.eval()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,78 @@
+"""Parity: an exported model gives the source model's outputs, at several batch sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tailcut.build.holdout import Holdout
+from tailcut.core.tensors import DATATYPE_OF, Array, Arrays
+from tailcut.errors import BuildError
+from tailcut.manifest import Tensor
+
+ABSOLUTE = 1e-4
+RELATIVE = 1e-3
+"""A value may differ by ABSOLUTE + RELATIVE * |source|: float32 kernels add up in another order, nothing more."""
+
+BATCH_ROWS = (1, 3, 8)
+"""None of them is the example's batch: a dimension that was baked in shows."""
+
+Run = Callable[[Arrays], Arrays]
+
+
+def check(source: Run, exported: Run, holdout: Holdout, outputs: Sequence[Tensor]) -> list[dict[str, Any]]:
+    """Run both models on the holdout's first rows at every batch size and compare all outputs.
+
+    Returns:
+        per batch size and output: rows, output, max_abs and max_rel.
+
+    Raises:
+        BuildError: another datatype or shape, NaN or infinity on one side only, or a value out of tolerance.
+    """
+    found = []
+    for rows in BATCH_ROWS:
+        inputs = holdout.take(rows)
+        expected, given = source(inputs), exported(inputs)
+        for tensor in outputs:
+            where = f"output {tensor.name!r} at batch {rows} ({_shapes(inputs)})"
+            errors = compare(expected[tensor.name], given[tensor.name], tensor, where)
+            found.append({"rows": rows, "output": tensor.name, **errors})
+    return found
+
+
+def compare(expected: Array, given: Array, tensor: Tensor, where: str) -> dict[str, float]:
+    """Compare one output; ``where`` begins the error's text."""
+    if DATATYPE_OF.get(expected.dtype) != tensor.datatype:
+        raise BuildError(
+            f"{where}: the source model gives {expected.dtype}, the manifest says {tensor.datatype}",
+            hint="correct the datatype in model.outputs",
+        )
+    if expected.shape != given.shape or expected.dtype != given.dtype:
+        raise BuildError(
+            f"{where}: the source model gives {expected.dtype} {list(expected.shape)}, "
+            f"the exported one {given.dtype} {list(given.shape)}",
+            hint="the exporter fixed a dimension: derive shapes from the input tensors, not from Python numbers",
+        )
+    source, other = expected.astype(np.float64), given.astype(np.float64)
+    if not np.array_equal(np.isfinite(source), np.isfinite(other)) or not np.isfinite(source).all():
+        raise BuildError(
+            f"{where}: NaN or infinity in {int((~np.isfinite(source)).sum())} values of the source model "
+            f"and {int((~np.isfinite(other)).sum())} of the exported one",
+            hint="look for divisions, logarithms and masks of -inf in the model",
+        )
+    error = np.abs(source - other)
+    worst = float(error.max(initial=0.0))
+    relative = float((error / np.maximum(np.abs(source), 1e-12)).max(initial=0.0))
+    if (error > ABSOLUTE + RELATIVE * np.abs(source)).any():
+        raise BuildError(
+            f"{where}: differs from the source model by {worst:.3g} absolute, {relative:.3g} relative, "
+            f"allowed is {ABSOLUTE:g} + {RELATIVE:g} * |value|",
+            hint="an operator was exported wrongly, or the model is random: call eval() and fix every seed",
+        )
+    return {"max_abs": worst, "max_rel": relative}
+
+
+def _shapes(inputs: Mapping[str, Array]) -> str:
+    return ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())

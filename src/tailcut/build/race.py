@@ -1,0 +1,72 @@
+"""A first speed check: bare runtime latency of all variants, interleaved. The verdict under load comes on top."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from itertools import cycle, islice
+
+import numpy as np
+
+from tailcut.build.holdout import Holdout
+from tailcut.core.tensors import Arrays
+from tailcut.runtimes import Runtime
+
+BATCH_ROWS = (1, 8)
+ROUNDS = 11
+SEED = 0
+_BLOCK_S = 0.05
+_CALLS = (10, 200)
+_SAMPLES = 16
+_WARM_UP_CALLS = 10
+
+
+def run(
+    runtimes: Mapping[str, Runtime], holdout: Holdout, output: str, clock_ns: Callable[[], int] = time.perf_counter_ns
+) -> dict[str, dict[int, list[float]]]:
+    """Time every runtime in turn, round after round, on the same rows.
+
+    Each round runs a block of calls per variant and begins with another variant than the last, so that a slow spell
+    of the machine meets all of them. Rows differ from call to call.
+
+    Returns:
+        variant -> batch rows -> median milliseconds of each round.
+    """
+    found: dict[str, dict[int, list[float]]] = {name: {} for name in runtimes}
+    for rows in BATCH_ROWS:
+        samples = _samples(holdout, rows)
+        calls = {
+            name: _calls(_block(runtime, samples, output, _WARM_UP_CALLS, clock_ns))
+            for name, runtime in runtimes.items()
+        }
+        for order in _orders(list(runtimes)):
+            for name in order:
+                ms = _block(runtimes[name], samples, output, calls[name], clock_ns)
+                found[name].setdefault(rows, []).append(ms)
+    return found
+
+
+def _samples(holdout: Holdout, rows: int) -> list[Arrays]:
+    starts = np.random.default_rng(SEED).integers(0, holdout.rows, size=_SAMPLES)
+    return [holdout.take(rows, int(start)) for start in starts]
+
+
+def _orders(names: list[str]) -> Iterator[list[str]]:
+    for shift in range(ROUNDS):
+        first = shift % len(names)
+        yield names[first:] + names[:first]
+
+
+def _calls(ms: float) -> int:
+    least, most = _CALLS
+    return max(least, min(most, int(_BLOCK_S * 1000.0 / max(ms, 1e-6))))
+
+
+def _block(runtime: Runtime, samples: list[Arrays], output: str, calls: int, clock_ns: Callable[[], int]) -> float:
+    taken = []
+    for inputs in islice(cycle(samples), calls):
+        begun = clock_ns()
+        runtime.run(inputs, [output])
+        taken.append(clock_ns() - begun)
+    return statistics.median(taken) / 1e6

@@ -1,0 +1,117 @@
+"""Recipe "int8-dynamic": weights of MatMul and Gemm as 8-bit integers, activations quantised batch by batch.
+
+Weights are signed (QInt8), activations unsigned, which is what x86 kernels want. Where the processor's 8-bit products
+saturate (see ``hardware.saturates``) weights keep to 7 bits (reduce_range); the other choice is built as well and its
+agreement recorded, so that the evidence shows what saturation does to this model.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tailcut.core.tensors import Array
+from tailcut.errors import BuildError
+
+OPERATORS = ("MatMul", "Gemm")
+
+
+def quantize(base: Path, path: Path, *, saturates: bool, error_of: Callable[[Path], float]) -> dict[str, Any]:
+    """Quantise ``base`` per channel and per tensor, and keep the one that is closer to it.
+
+    Args:
+        base: the fp32 .onnx file.
+        path: the file to write.
+        saturates: whether this processor needs reduce_range.
+        error_of: mean absolute difference of a candidate's scores from the base's, on holdout rows.
+
+    Returns:
+        the choice made, every candidate with its error, and counts of quantised operators.
+
+    Raises:
+        BuildError: nothing to quantise, or no candidate could be built.
+    """
+    prepared = path.with_suffix(".prepared.onnx")
+    symbolic = _prepare(base, prepared)
+    candidates = []
+    for per_channel, reduce_range in itertools.product((True, False), {saturates, False}):
+        file = path.with_suffix(f".{per_channel:d}{reduce_range:d}.onnx")
+        candidate: dict[str, Any] = {"per_channel": per_channel, "reduce_range": reduce_range}
+        try:
+            _quantize(prepared, file, per_channel, reduce_range)
+            candidates.append({**candidate, "mean_abs_error": error_of(file), "file": file})
+        except BuildError:
+            raise
+        except Exception as error:  # onnxruntime's quantizer raises whatever its passes raise
+            candidates.append({**candidate, "failed": f"{type(error).__name__}: {error}"})
+    usable = [each for each in candidates if "file" in each and each["reduce_range"] == saturates]
+    if not usable:
+        raise BuildError(
+            f"onnxruntime could not quantise the model: {candidates[0].get('failed', 'no candidate was built')}",
+            hint="leave int8-dynamic out with --recipes onnx, and report the model's operators",
+        )
+    best = min(usable, key=lambda each: each["mean_abs_error"])
+    counts = _operators(best["file"])
+    best["file"].replace(path)
+    return {
+        "per_channel": best["per_channel"],
+        "reduce_range": best["reduce_range"],
+        "candidates": [{name: value for name, value in each.items() if name != "file"} for each in candidates],
+        "symbolic_shapes": symbolic,
+        "operators": counts,
+    }
+
+
+def mean_abs_error(expected: Array, given: Array) -> float:
+    """Mean absolute difference of two outputs."""
+    return float(abs(expected.astype("f8") - given.astype("f8")).mean())
+
+
+def _prepare(base: Path, prepared: Path) -> bool:
+    """Infer shapes and fold constants; say whether symbolic inference worked, which some exports defeat."""
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    try:
+        quant_pre_process(str(base), str(prepared), skip_symbolic_shape=False, auto_merge=True)
+    except Exception:  # sympy and onnx raise many kinds; the fallback does without symbolic shapes
+        quant_pre_process(str(base), str(prepared), skip_symbolic_shape=True)
+        return False
+    return True
+
+
+def _quantize(prepared: Path, file: Path, per_channel: bool, reduce_range: bool) -> None:
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    model = onnx.load(str(prepared))
+    weights = {each.name for each in model.graph.initializer}
+    fixed = [node for node in model.graph.node if node.op_type in OPERATORS and weights & set(node.input[1:2])]
+    if not fixed:
+        raise BuildError(
+            "there is nothing to quantise: no MatMul or Gemm of the model has constant weights",
+            hint="int8-dynamic is for models that are mostly linear layers; leave it out with --recipes onnx",
+        )
+    # The exporter's inferred shapes of intermediate values can contradict the quantised graph's.
+    del model.graph.value_info[:]
+    quantize_dynamic(
+        model,
+        str(file),
+        op_types_to_quantize=list(OPERATORS),
+        per_channel=per_channel,
+        reduce_range=reduce_range,
+        weight_type=QuantType.QInt8,
+        extra_options={"MatMulConstBOnly": True},
+    )
+
+
+def _operators(file: Path) -> dict[str, int]:
+    import onnx
+
+    kinds = [node.op_type for node in onnx.load(str(file)).graph.node]
+    return {
+        "integer": sum(kind in {"MatMulInteger", "DynamicQuantizeMatMul", "MatMulIntegerToFloat"} for kind in kinds),
+        "float": sum(kind in OPERATORS for kind in kinds),
+        "quantize": kinds.count("DynamicQuantizeLinear"),
+    }

@@ -1,0 +1,76 @@
+"""What the builder and its child processes tell each other, as JSON: typed, and never pickled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tailcut.manifest import Deployment, Manifest, Tensor
+from tailcut.manifest.keys import to_plain
+from tailcut.manifest.reading import read
+
+
+class Made(msgspec.Struct, frozen=True, kw_only=True):
+    """A variant that was made in this build: enough to open it."""
+
+    name: str
+    runtime: str
+    path: str
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True):
+    """One step for a child process to do."""
+
+    step: str
+    """A key of ``steps.STEPS``."""
+    target: str = ""
+    """The variant that the step is about."""
+    folder: str
+    """Where the build keeps its files; steps find each other's work here."""
+    deployment: dict[str, Any]
+    directory: str
+    made: list[Made] = []
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a step: findings, or an error for the user."""
+
+    found: dict[str, Any] = {}
+    error: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Openable:
+    """A made variant as ``open_runtime`` wants it."""
+
+    name: str
+    runtime: str
+    artifact: Path
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+def spec(step: str, manifest: Manifest, folder: Path, made: list[Made], target: str = "") -> Spec:
+    """Describe a step of a manifest's build."""
+    return Spec(
+        step=step,
+        target=target,
+        folder=str(folder),
+        deployment=to_plain(manifest.deployment),
+        directory=str(manifest.directory),
+        made=made,
+    )
+
+
+def manifest_of(step: Spec) -> Manifest:
+    """Read the manifest back from a step."""
+    return Manifest(read(step.deployment, {}), Path(step.directory), {})
+
+
+def openable(made: Made, deployment: Deployment) -> Openable:
+    """Say how to open a variant that was made."""
+    return Openable(made.name, made.runtime, Path(made.path), deployment.model.inputs, deployment.model.outputs)
