@@ -1,0 +1,46 @@
+# One target per action; the same ones run in CI. Every target does its own set-up.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PY := .venv/bin/python
+STAMP := .venv/.made-from-pyproject-and-constraints
+
+.PHONY: help setup servers lint fmt test demo bench-overhead docs clean
+
+help:  ## Say what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## Make .venv with everything that development needs
+
+$(STAMP): pyproject.toml constraints.txt scripts/setup.sh
+	@scripts/setup.sh
+	@touch $@
+
+servers:  ## Install PostgreSQL and Redis where they are missing (needs root and apt-get)
+	@scripts/install_servers.sh
+
+lint: setup  ## ruff, mypy --strict, import-linter
+	@scripts/lint.sh
+
+fmt: setup  ## Format and mend what can be mended
+	$(PY) -m ruff check --fix src examples benchmarks tests scripts
+	$(PY) -m ruff format src examples benchmarks tests scripts
+
+test: setup servers  ## Lint, then unit, property, concurrency and docs tests, then integration tests
+	@scripts/lint.sh
+	@scripts/test.sh
+
+demo: setup servers  ## The example from data to the before/after ladder
+	@scripts/demo.sh
+
+bench-overhead: setup  ## What tailcut costs above a server that does nothing (needs wrk)
+	$(PY) -m benchmarks.overhead
+
+docs: setup  ## Write the generated reference pages
+	$(PY) scripts/generate_docs.py
+
+clean:  ## Remove everything that the targets above made
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf examples/flight_risk/.artifacts examples/flight_risk/.tailcut
+	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# The example from data to the before/after ladder. What is current is not made again: the example's own commands look
+# at their sources, and the build runs only when the model, the manifest or the code that builds is newer than its last.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PYTHONPATH=examples
+python=.venv/bin/python
+manifest=examples/flight_risk/tailcut.toml
+artifacts=${FLIGHT_RISK_HOME:-examples/flight_risk/.artifacts}
+built=$artifacts/.built
+
+step() {
+    printf '\n== %s (%s s)\n' "$1" "$SECONDS"
+}
+
+step "data"
+$python -m flight_risk.prepare
+step "model"
+$python -m flight_risk.train
+step "variants"
+if [[ -f $built && -z $(find "$artifacts" examples/flight_risk src/tailcut/build \
+    \( -name '*.py' -o -name '*.toml' -o -name '*.pt' \) -newer "$built" -print -quit) ]]; then
+    echo "the registry is current"
+else
+    .venv/bin/tailcut build --manifest "$manifest"
+    touch "$built"
+fi
+step "ladder"
+.venv/bin/tailcut ladder --manifest "$manifest" --short
+step "done"

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Install PostgreSQL and Redis with apt-get where their binaries are missing and this user may. Only the binaries are
+# needed: tests and the example start private servers on free ports. Says what it could not do; that is an error only
+# where TAILCUT_REQUIRE_SERVERS=1 (as in CI).
+set -euo pipefail
+
+has_postgres() {
+    command -v initdb >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null
+}
+
+has_redis() {
+    command -v redis-server >/dev/null
+}
+
+missing() {
+    has_postgres || echo postgresql
+    has_redis || echo redis-server
+}
+
+packages=$(missing | xargs)
+if [[ -z $packages ]]; then
+    exit 0
+fi
+if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
+    echo "installing $packages"
+    export DEBIAN_FRONTEND=noninteractive
+    log=$(mktemp)
+    # shellcheck disable=SC2086  # a list of package names
+    if ! { apt-get update -q && apt-get install -q -y --no-install-recommends $packages; } >"$log" 2>&1; then
+        echo "apt-get could not install them:" >&2
+        tail -n 5 "$log" >&2
+    fi
+    rm -f "$log"
+fi
+packages=$(missing | xargs)
+if [[ -n $packages ]]; then
+    echo "not installed: $packages. What needs them is left out; to have it: apt-get install $packages (as root)" >&2
+    if [[ ${TAILCUT_REQUIRE_SERVERS:-} == 1 ]]; then
+        echo "error: TAILCUT_REQUIRE_SERVERS=1 and they are missing" >&2
+        exit 1
+    fi
+fi

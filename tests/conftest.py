@@ -1,0 +1,54 @@
+"""Settings of the whole test run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+REQUIRE_SERVERS = "TAILCUT_REQUIRE_SERVERS"
+_INTEGRATION = Path(__file__).parent / "integration"
+
+# Examples take as long as the machine is busy; a deadline would only test the neighbours.
+hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+hypothesis.settings.register_profile("dev", deadline=None)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what lies in tests/integration, so that no test there can be forgotten."""
+    for item in items:
+        if item.path.is_relative_to(_INTEGRATION):
+            item.add_marker(pytest.mark.integration)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail an integration test that was skipped where servers must be there: a skip would look like a pass."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and item.get_closest_marker("integration"):
+        _fail(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Fail a whole file of integration tests that was skipped where servers must be there."""
+    report = yield
+    if report.skipped and collector.path.is_relative_to(_INTEGRATION):
+        _fail(report)
+    return report
+
+
+def _fail(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if os.environ.get(REQUIRE_SERVERS) == "1":
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"{reason}\n{REQUIRE_SERVERS}=1: here this must run (scripts/install_servers.sh)"
