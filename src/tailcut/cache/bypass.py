@@ -1,0 +1,156 @@
+"""Makes a store harmless: down, slow or garbled, it never fails a request nor delays it beyond a time-out.
+
+After a few failures in a row the store is bypassed: look-ups find nothing at once, and a background task probes it
+with a capped, growing pause until it answers, so that no request ever pays for finding that out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from tailcut.cache.store import Store
+from tailcut.core.freshness import retry_delay_s
+
+T = TypeVar("T")
+
+FAILURES_TO_BYPASS = 3
+"""In a row. One alone may be our own stalled event loop; each costs a request the time-out at most."""
+
+_log = logging.getLogger("tailcut.cache")
+
+
+@dataclass(frozen=True, slots=True)
+class BypassStatistics:
+    """A snapshot of how the store behaves."""
+
+    bypassed: bool
+    """Whether the store is being bypassed now."""
+    bypasses: int
+    """Look-ups and writes that did not reach the store because it was bypassed."""
+    failures: int
+    """Calls that raised or timed out, probes not included."""
+    timeouts: int
+    """Of these, those that timed out."""
+    recoveries: int
+    """How often the store came back."""
+
+
+class BypassedStore(Generic[T]):
+    """A store that cannot hurt.
+
+    Args:
+        store: the real one; owned and closed by this object.
+        timeout_s: longest wait for any call.
+    """
+
+    def __init__(self, store: Store[T], timeout_s: float) -> None:
+        self._store = store
+        self._timeout_s = timeout_s
+        self._failures_in_row = 0
+        self._probe: asyncio.Task[None] | None = None
+        self._closed = False
+        self._bypasses = 0
+        self._failures = 0
+        self._timeouts = 0
+        self._recoveries = 0
+
+    async def get_many(self, keys: Sequence[bytes]) -> list[T | None]:
+        """Look all keys up in one round trip; None for each that is missing, or for all when the store fails."""
+        if not keys:
+            return []
+        if self._bypassed():
+            return [None] * len(keys)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                values = await self._store.get_many(keys)
+            if len(values) != len(keys):
+                raise ValueError(f"the store gave {len(values)} values for {len(keys)} keys")
+        except Exception as error:
+            self._failed(error)
+            return [None] * len(keys)
+        self._failures_in_row = 0
+        return values
+
+    async def put_many(self, items: Sequence[tuple[bytes, T, float]]) -> None:
+        """Keep the items if the store takes them within the time-out."""
+        if not items or self._bypassed():
+            return
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._store.put_many(items)
+        except Exception as error:
+            self._failed(error)
+            return
+        self._failures_in_row = 0
+
+    async def probe(self) -> bool:
+        """Ask the store for a sign of life; start bypassing it if there is none."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._store.probe()
+        except Exception as error:
+            self._bypass(error)
+            return False
+        return True
+
+    def statistics(self) -> BypassStatistics:
+        """Snapshot of the counters."""
+        return BypassStatistics(
+            bypassed=self._probe is not None,
+            bypasses=self._bypasses,
+            failures=self._failures,
+            timeouts=self._timeouts,
+            recoveries=self._recoveries,
+        )
+
+    async def close(self) -> None:
+        """Stop probing and close the store; later calls find nothing."""
+        self._closed = True
+        if self._probe is not None:
+            self._probe.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._probe
+            self._probe = None
+        with suppress(Exception):
+            async with asyncio.timeout(max(self._timeout_s, 1.0)):
+                await self._store.close()
+
+    def _bypassed(self) -> bool:
+        if self._probe is None and not self._closed:
+            return False
+        self._bypasses += 1
+        return True
+
+    def _failed(self, error: Exception) -> None:
+        self._failures += 1
+        self._timeouts += isinstance(error, TimeoutError)
+        self._failures_in_row += 1
+        if self._failures_in_row >= FAILURES_TO_BYPASS:
+            self._bypass(error)
+
+    def _bypass(self, error: Exception) -> None:
+        if self._probe is None and not self._closed:
+            _log.warning("store is bypassed until it answers again: %s", str(error) or type(error).__name__)
+            self._probe = asyncio.get_running_loop().create_task(self._probe_until_well())
+
+    async def _probe_until_well(self) -> None:
+        tries = 0
+        while True:
+            tries += 1
+            await asyncio.sleep(retry_delay_s(tries))
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await self._store.probe()
+            except Exception as error:
+                _log.debug("store probe %d failed: %s", tries, error)
+                continue
+            break
+        self._failures_in_row = 0
+        self._recoveries += 1
+        self._probe = None
+        _log.warning("store answers again after %d probes", tries)

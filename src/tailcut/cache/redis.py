@@ -1,0 +1,95 @@
+"""A store in Redis: MessagePack values, one MGET per look-up, one pipeline per write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from tailcut.errors import MissingExtra, StartError
+
+T = TypeVar("T")
+
+KEY_PREFIX = b"tailcut:1:"
+"""Names the project and the format of the values: a later format gets another prefix and never reads this one."""
+
+MAX_CONNECTIONS = 64
+
+
+class RedisStore(Generic[T]):
+    """Values of one type in Redis. Errors are raised as they come: wrap it in ``BypassedStore``.
+
+    Args:
+        url: ``redis://host:port/db``, ``rediss://...`` or ``unix://...``.
+        value_type: what values are; anything in Redis that does not decode as one counts as missing.
+        timeout_s: longest wait for the socket.
+
+    Raises:
+        MissingExtra: redis-py is not installed.
+        StartError: the URL cannot be read.
+    """
+
+    def __init__(self, url: str, value_type: type[T], *, timeout_s: float) -> None:
+        self._client = _connect(url, timeout_s)
+        self._decode = msgspec.msgpack.Decoder(value_type).decode
+        self._encode = msgspec.msgpack.Encoder().encode
+        self.garbled = 0
+        self.refused = 0
+
+    async def get_many(self, keys: Sequence[bytes]) -> list[T | None]:
+        """Look all keys up with one MGET."""
+        found = await self._client.mget([KEY_PREFIX + key for key in keys])
+        return [None if raw is None else self._read(raw) for raw in found]
+
+    async def put_many(self, items: Sequence[tuple[bytes, T, float]]) -> None:
+        """Write all items with one pipeline of SET ... PX. A write that Redis refuses (full, say) is only counted."""
+        pipeline = self._client.pipeline(transaction=False)
+        for key, value, ttl_s in items:
+            life_ms = int(ttl_s * 1e3)
+            if life_ms > 0:
+                pipeline.set(KEY_PREFIX + key, self._encode(value), px=life_ms)
+        for reply in await pipeline.execute(raise_on_error=False):
+            self.refused += isinstance(reply, Exception)
+
+    async def probe(self) -> None:
+        """Ask over a new connection, because the pooled ones may be those that failed."""
+        await self._client.connection_pool.disconnect(inuse_connections=False)
+        await self._client.ping()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.aclose()
+
+    def _read(self, raw: bytes) -> T | None:
+        try:
+            return self._decode(raw)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            self.garbled += 1
+            return None
+
+
+def _connect(url: str, timeout_s: float) -> Any:
+    try:
+        from redis.asyncio import BlockingConnectionPool, Redis
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+    except ImportError as error:
+        raise MissingExtra(
+            'features.cache = "redis" needs redis-py, which is not installed', hint="pip install 'tailcut[redis]'"
+        ) from error
+    try:
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=MAX_CONNECTIONS,
+            timeout=timeout_s,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
+            # A retry would double the time-out, and the caller has a better one: ask the source.
+            retry=Retry(NoBackoff(), 0),
+        )
+    except ValueError as error:
+        raise StartError(
+            f"features.redis is {url!r}, which is no Redis URL: {error}", hint="write redis://host:port/db"
+        ) from error
+    return Redis.from_pool(pool)

@@ -1,0 +1,243 @@
+"""Asks sources. One call at a time per key: those who want a key that is being asked for wait for that call.
+
+A call belongs to nobody who waits for it: a waiter that gives up or is cancelled never hurts the others. What a call
+finds reaches the waiters first, then the cache, and only then is the key open for a new call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from tailcut.core.freshness import blend_source_s, effective_ttl_s, negative_ttl_s, retry_delay_s
+from tailcut.features.entry import Entry, Failure, Outcome, Row
+from tailcut.features.groups import Group
+from tailcut.features.sources.base import (
+    Answer,
+    Key,
+    KeyTypeRefused,
+    Source,
+    SourceContext,
+    SourceDown,
+    SourceError,
+)
+
+_log = logging.getLogger("tailcut.features")
+_CLOSE_TIMEOUT_S = 1.0
+
+
+@dataclass(slots=True, frozen=True, eq=False)
+class Lookup:
+    """A key to look up."""
+
+    key: Key
+    store_key: bytes
+
+
+Kept = tuple[Group, Lookup, Entry]
+
+
+class Calls:
+    """All source calls of a feature service.
+
+    Args:
+        timeout_s: longest wait for a source.
+        clock: seconds since the epoch for ``:now``.
+        keep: puts entries into the cache; must not raise.
+        told: called with every outcome, before waiters run.
+    """
+
+    def __init__(
+        self,
+        *,
+        timeout_s: float,
+        jitter: float,
+        random: Random,
+        monotonic_s: Callable[[], float],
+        clock: Callable[[], float],
+        keep: Callable[[list[Kept]], Awaitable[None]],
+        told: Callable[[Group, Lookup, Outcome], None],
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._jitter = jitter
+        self._random = random
+        self._monotonic_s = monotonic_s
+        self._clock = clock
+        self._keep = keep
+        self._told = told
+        self._flights: dict[bytes, asyncio.Future[Outcome]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def in_flight(self, store_key: bytes) -> bool:
+        """Whether a key is being asked for."""
+        return store_key in self._flights
+
+    def share(self, group: Group, lookups: Sequence[Lookup], tenant: str) -> list[asyncio.Future[Outcome]]:
+        """Ask for all keys that are not being asked for yet, with one call; the future of each key, in order."""
+        new: list[tuple[Lookup, asyncio.Future[Outcome]]] = []
+        futures: list[asyncio.Future[Outcome]] = []
+        loop = asyncio.get_running_loop()
+        for lookup in lookups:
+            future = self._flights.get(lookup.store_key)
+            if future is None:
+                future = self._flights[lookup.store_key] = loop.create_future()
+                new.append((lookup, future))
+            else:
+                group.counters.single_flight_joins += 1
+            futures.append(future)
+        if new:
+            self._own(self._run(group, new, tenant, shared=True))
+        return futures
+
+    def alone(
+        self, group: Group, lookups: Sequence[Lookup], tenant: str
+    ) -> tuple[list[asyncio.Future[Outcome]], asyncio.Task[Any]]:
+        """Ask for all keys with one call of the caller's own, nothing kept; cancelling the task ends the call."""
+        loop = asyncio.get_running_loop()
+        asked = [(lookup, loop.create_future()) for lookup in lookups]
+        return [future for _, future in asked], self._own(self._run(group, asked, tenant, shared=False))
+
+    async def close(self) -> None:
+        """Cancel all calls; whoever waits is told."""
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT_S)
+
+    def _own(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            # Looked at, so that a call given up long ago does not log "exception was never retrieved".
+            task.exception()
+
+    async def _run(
+        self, group: Group, asked: list[tuple[Lookup, asyncio.Future[Outcome]]], tenant: str, *, shared: bool
+    ) -> None:
+        lookups = [lookup for lookup, _ in asked]
+        try:
+            outcomes = await self._outcomes(group, lookups, tenant)
+            for (lookup, future), outcome in zip(asked, outcomes, strict=True):
+                self._told(group, lookup, outcome)
+                if not future.done():
+                    future.set_result(outcome)
+                if isinstance(outcome, Failure):
+                    self._land(lookup, future)
+            if shared:
+                pairs = zip(lookups, outcomes, strict=True)
+                await self._keep([(group, lookup, entry) for lookup, entry in pairs if isinstance(entry, Entry)])
+        finally:
+            for lookup, future in asked:
+                if not future.done():
+                    future.set_result(Failure("the call was given up because the server is closing"))
+                self._land(lookup, future)
+
+    def _land(self, lookup: Lookup, future: asyncio.Future[Outcome]) -> None:
+        if self._flights.get(lookup.store_key) is future:
+            del self._flights[lookup.store_key]
+
+    async def _outcomes(self, group: Group, lookups: list[Lookup], tenant: str) -> list[Outcome]:
+        asked_s = self._monotonic_s()
+        counters = group.counters
+        counters.source_calls += 1
+        counters.source_keys += len(lookups)
+        found = await self._ask(group, [lookup.key for lookup in lookups], tenant, asked_s)
+        took_s = self._monotonic_s() - asked_s
+        counters.source_s += took_s
+        if isinstance(found, Failure):
+            outcomes: list[Outcome] = [found] * len(lookups)
+        else:
+            pairs = zip(lookups, found, strict=True)
+            outcomes = [self._outcome(group, lookup.key, answer, asked_s) for lookup, answer in pairs]
+        failed = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+        counters.errors += bool(failed)
+        self._judge(group, failed[0] if len(failed) == len(outcomes) else None, took_s)
+        return outcomes
+
+    async def _ask(self, group: Group, keys: list[Key], tenant: str, asked_s: float) -> list[Answer] | Failure:
+        task: asyncio.Task[Any] | None = None
+        try:
+            context = SourceContext(now=self._clock(), tenant=tenant, deadline_s=asked_s + self._timeout_s)
+            task = self._own(fetch_isolating(group.source, keys, context))
+            # Not asyncio.timeout: a source that ignores its cancellation must not hold up those who wait.
+            done, _ = await asyncio.wait({task}, timeout=self._timeout_s)
+            if not done:
+                return Failure(f"no answer within {self._timeout_s:g} s", timed_out=True)
+            answers: list[Answer] = task.result()
+            return answers
+        except SourceError as error:
+            return Failure(str(error), key_type=isinstance(error, KeyTypeRefused))
+        except Exception as error:
+            _log.exception('feature group "%s": unexpected error', group.name)
+            return Failure(f"{type(error).__name__}: {error}")
+        finally:
+            if task is not None and not task.done():
+                task.cancel()
+
+    def _outcome(self, group: Group, key: Key, answer: Answer, asked_s: float) -> Outcome:
+        if isinstance(answer, SourceError):
+            return Failure(str(answer), key_type=isinstance(answer, KeyTypeRefused))
+        row: Row | None = group.default_row
+        if answer is not None:
+            row = dict(zip(group.spec.columns, answer, strict=True))
+        if row is None:
+            ttl_s = negative_ttl_s(group.longest_ttl_s)
+            return Entry(None, asked_s + ttl_s, ttl_s)
+        try:
+            ttl_s = effective_ttl_s(group.ttl_s(key, row), self._jitter, self._random.random())
+        except SourceError as error:
+            return Failure(str(error))
+        # Counted from when the source was asked: the value may be that old.
+        return Entry(row, asked_s + ttl_s, ttl_s)
+
+    def _judge(self, group: Group, failure: Failure | None, took_s: float) -> None:
+        if failure is None:
+            group.recent_source_s = blend_source_s(group.recent_source_s, took_s)
+            if group.failures:
+                _log.warning('feature group "%s" answers again', group.name)
+            group.failures = 0
+            return
+        if failure.key_type:
+            return
+        group.failures += 1
+        group.retry_at_s = self._monotonic_s() + retry_delay_s(group.failures)
+        if group.failures == 1:
+            _log.warning('feature group "%s" fails: %s', group.name, failure.message)
+
+
+async def fetch_isolating(source: Source, keys: list[Key], context: SourceContext) -> list[Answer]:
+    """Ask a source, halving the keys when it fails, so that one bad key does not fail its neighbours.
+
+    A few halvings find one or two bad keys among many; when all are bad the rest is given up.
+
+    Raises:
+        SourceDown: the source failed in a way that has nothing to do with the keys.
+    """
+    halvings_left = 2 * len(keys).bit_length()
+
+    async def ask(part: list[Key]) -> list[Answer]:
+        nonlocal halvings_left
+        try:
+            answers = await source.fetch(part, context)
+        except (SourceDown, KeyTypeRefused):
+            raise
+        except SourceError as error:
+            if len(part) == 1 or halvings_left <= 0:
+                return [error] * len(part)
+            halvings_left -= 1
+            middle = len(part) // 2
+            return await ask(part[:middle]) + await ask(part[middle:])
+        if len(answers) != len(part):
+            raise SourceDown(f"the source gave {len(answers)} answers for {len(part)} keys")
+        return answers
+
+    return await ask(keys)

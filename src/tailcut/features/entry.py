@@ -1,0 +1,86 @@
+"""What is kept per (group, key, tenant): in memory, and in a form for a store outside this process."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+Row = dict[str, Any]
+"""Feature columns of one group. Shared between requests: never change one."""
+
+
+class Entry:
+    """A group's row for one key, or the knowledge that there is none (``row`` is None)."""
+
+    __slots__ = ("fresh_until_s", "row", "ttl_s")
+
+    def __init__(self, row: Row | None, fresh_until_s: float, ttl_s: float) -> None:
+        self.row = row
+        self.fresh_until_s = fresh_until_s
+        self.ttl_s = ttl_s
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the row takes, about."""
+        if self.row is None:
+            return 64
+        return 64 + sys.getsizeof(self.row) + sum(map(_size_bytes, self.row.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why there is no entry. A value, not an exception: many waiters share it and each raises its own."""
+
+    message: str
+    timed_out: bool = False
+    key_type: bool = False
+    """Whether the key's type was wrong, which is the client's fault where the key is the entity."""
+
+
+Outcome = Entry | Failure
+
+
+class StoredEntry(msgspec.Struct, array_like=True):
+    """An entry outside this process. Ages are told by wall clocks, the only ones that processes share."""
+
+    written_wall_s: float
+    ttl_s: float
+    values: list[Any] | None
+
+
+def to_stored(entry: Entry, now_s: float, wall_s: float) -> StoredEntry:
+    """Write an entry down."""
+    written_wall_s = wall_s - (now_s - (entry.fresh_until_s - entry.ttl_s))
+    return StoredEntry(written_wall_s, entry.ttl_s, None if entry.row is None else list(entry.row.values()))
+
+
+def from_stored(
+    stored: StoredEntry, columns: tuple[str, ...], longest_life_s: float, now_s: float, wall_s: float
+) -> Entry | None:
+    """Read an entry back; None when it cannot have been written by this group.
+
+    A writer's clock that is ahead never makes a value live longer than its TTL from now.
+
+    Args:
+        longest_life_s: more than any TTL of the group can be; infinity where it is not known.
+    """
+    if not (math.isfinite(stored.written_wall_s) and 0 <= stored.ttl_s <= longest_life_s):
+        return None
+    if stored.values is not None and len(stored.values) != len(columns):
+        return None
+    left_s = min(stored.ttl_s, stored.written_wall_s + stored.ttl_s - wall_s)
+    row = None if stored.values is None else dict(zip(columns, map(_frozen, stored.values), strict=True))
+    return Entry(row, now_s + left_s, stored.ttl_s)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if type(value) is list else value
+
+
+def _size_bytes(value: Any) -> int:
+    size = sys.getsizeof(value)
+    return size + sum(map(_size_bytes, value)) if type(value) is tuple else size

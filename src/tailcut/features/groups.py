@@ -1,0 +1,120 @@
+"""A feature group as the service works with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tailcut.core.freshness import is_valid_ttl
+from tailcut.features.entry import Row
+from tailcut.features.preload import Table
+from tailcut.features.sources.base import Key, Source, SourceError
+from tailcut.features.statistics import Counters, GroupStatistics
+from tailcut.features.usage import Usage
+from tailcut.manifest.schema import FeatureGroup, Features
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """One group: its definition, where it comes from, and how it has been doing."""
+
+    spec: FeatureGroup
+    id: bytes
+    """A hash of the definition: a store that several deployments share never mixes two groups of one name."""
+    source: Source
+    ttl: float | Callable[..., Any]
+    table: Table | None = None
+    """Set for a preloaded group, which is looked up here and nowhere else."""
+    by_entity: bool = True
+    """Whether the key consists of entity fields only."""
+    key_is_entity: bool = False
+    """Whether the key is the entity's fields, all and in order."""
+    counters: Counters = field(default_factory=Counters)
+    usages: dict[bytes, Usage] = field(default_factory=dict)
+    recent_source_s: float = 0.0
+    failures: int = 0
+    """Source calls in a row that failed as a whole."""
+    retry_at_s: float = 0.0
+    """While it fails: not asked in the background before this."""
+
+    @property
+    def name(self) -> str:
+        """The group's name."""
+        return self.spec.name
+
+    @property
+    def default_row(self) -> Row | None:
+        """Values for a key without a row; None where such a key is unknown."""
+        return self.spec.defaults or None
+
+    @property
+    def longest_ttl_s(self) -> float:
+        """No TTL of this group is longer."""
+        return self.ttl if isinstance(self.ttl, float) else math.inf
+
+    def tenant_of(self, tenant: str) -> str:
+        """The tenant as far as this group is concerned."""
+        return tenant if self.spec.per_tenant else ""
+
+    def key_of(self, row: Row) -> Key:
+        """The key in a row that has all its columns."""
+        return tuple([row[column] for column in self.spec.key])
+
+    def ttl_s(self, key: Key, row: Row) -> float:
+        """How long this row is fresh.
+
+        Raises:
+            SourceError: the TTL function raised, or returned something else than seconds.
+        """
+        if isinstance(self.ttl, float):
+            return self.ttl
+        try:
+            ttl_s = self.ttl(key, dict(row))
+        except Exception as error:
+            raise SourceError(f"ttl function {self.spec.ttl} raised {type(error).__name__}: {error}") from error
+        if not is_valid_ttl(ttl_s):
+            raise SourceError(f"ttl function {self.spec.ttl} returned {ttl_s!r}; it must return seconds, 0 or more")
+        return float(ttl_s)
+
+    def statistics(self) -> GroupStatistics:
+        """Snapshot of the counters."""
+        counted = self.counters
+        return GroupStatistics(
+            name=self.name,
+            entity_type="+".join(self.spec.key),
+            hits=counted.hits,
+            misses=counted.misses,
+            stale_served=counted.stale_served,
+            errors=counted.errors,
+            refreshes=counted.refreshes,
+            single_flight_joins=counted.single_flight_joins,
+            source_calls=counted.source_calls,
+            source_keys=counted.source_keys,
+            source_s=counted.source_s,
+            in_use=len(self.usages),
+        )
+
+
+def has_no_row(key: Key) -> bool:
+    """Whether a key has a NULL or NaN part, which equals nothing: no source has a row for it, so none is asked."""
+    return any(part is None or (isinstance(part, float) and math.isnan(part)) for part in key)
+
+
+def levels_of(features: Features, groups: Sequence[Group]) -> list[list[Group]]:
+    """Put groups into levels: each level's keys are known once the levels before it are fetched.
+
+    With ``features.concurrent`` off every group is its own level, so that they are fetched strictly one by one.
+    """
+    known = set(features.entity)
+    left = list(groups)
+    levels: list[list[Group]] = []
+    while left:
+        level = [group for group in left if known.issuperset(group.spec.key)]
+        if not level:
+            raise ValueError(f"no group yields the key columns of {[group.name for group in left]}")
+        levels.append(level)
+        left = [group for group in left if group not in level]
+        known.update(column for group in level for column in group.spec.columns)
+    return levels if features.concurrent else [[group] for level in levels for group in level]

@@ -1,0 +1,278 @@
+"""Fetches one level of groups: cache, then sources, then stale values where a source fails."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tailcut.core.freshness import is_usable_stale, retry_delay_s, stale_wait_s
+from tailcut.core.keys import feature_key
+from tailcut.errors import BadRequest, FeatureTimeout, FeatureUnavailable, TailcutError, UnknownEntity
+from tailcut.features.cached import EntryCache
+from tailcut.features.calls import Calls, Lookup
+from tailcut.features.entry import Entry, Failure, Outcome, Row
+from tailcut.features.groups import Group, has_no_row
+from tailcut.features.sources.base import Key
+from tailcut.features.usage import UsageTable
+
+
+class Want:
+    """One key of one group that a request needs, and what has become of it."""
+
+    __slots__ = ("entry", "future", "group", "held", "lookup", "positions", "stale")
+
+    def __init__(self, group: Group, lookup: Lookup) -> None:
+        self.group = group
+        self.lookup = lookup
+        self.positions: list[int] = []
+        """The rows that need it."""
+        self.entry: Entry | None = None
+        """The answer."""
+        self.stale = False
+        self.held: Entry | None = None
+        """A value past its TTL that may be served if nothing better comes."""
+        self.future: asyncio.Future[Outcome] | None = None
+
+
+class Rows:
+    """The rows of a request as they fill up."""
+
+    __slots__ = ("fresh_for_s", "hits", "misses", "rows", "stale")
+
+    def __init__(self, rows: list[Row]) -> None:
+        self.rows = rows
+        self.fresh_for_s = [math.inf] * len(rows)
+        self.stale = [False] * len(rows)
+        self.hits = 0
+        self.misses = 0
+
+
+class LevelFetcher:
+    """Fetches levels of groups.
+
+    Args:
+        shared: whether calls are shared between requests and their results kept (the cache is on).
+        usages: told of every key asked for; None where nothing is refreshed ahead.
+    """
+
+    def __init__(
+        self,
+        cache: EntryCache,
+        calls: Calls,
+        usages: UsageTable | None,
+        *,
+        shared: bool,
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        self._cache = cache
+        self._calls = calls
+        self._usages = usages
+        self._shared = shared
+        self._monotonic_s = monotonic_s
+
+    async def fetch(self, groups: Sequence[Group], into: Rows, tenant: str, deadline_s: float) -> None:
+        """Add the columns of ``groups`` to every row.
+
+        Raises:
+            UnknownEntity: a key has no row.
+            FeatureUnavailable: a source failed and no value within its stale limit is left.
+            FeatureTimeout: the deadline passed.
+            BadRequest: an entity's type does not fit the source.
+        """
+        wants = self._wants(groups, into.rows, tenant)
+        await self._from_cache([want for want in wants if want.entry is None], into)
+        missing: dict[Group, list[Want]] = {}
+        for want in wants:
+            if want.entry is None:
+                missing.setdefault(want.group, []).append(want)
+        if missing:
+            await self._from_sources(missing, tenant, deadline_s)
+        self._fill(wants, into, tenant)
+
+    def _wants(self, groups: Sequence[Group], rows: list[Row], tenant: str) -> list[Want]:
+        """Distinct keys of all groups; those of preloaded tables, and those that can have no row, are answered."""
+        wants: dict[bytes, Want] = {}
+        for group in groups:
+            group_tenant = group.tenant_of(tenant)
+            for position, row in enumerate(rows):
+                key = group.key_of(row)
+                try:
+                    store_key = feature_key(group.id, key, group_tenant)
+                except TypeError as error:
+                    raise unavailable(group, f"its key {key} cannot be looked up: {error}") from error
+                want = wants.get(store_key)
+                if want is None:
+                    want = wants[store_key] = Want(group, Lookup(key, store_key))
+                    self._answer_without_io(want, key)
+                want.positions.append(position)
+        return list(wants.values())
+
+    def _answer_without_io(self, want: Want, key: Key) -> None:
+        group, table = want.group, want.group.table
+        if has_no_row(key):
+            want.entry = Entry(group.default_row, math.inf, math.inf)
+        elif table is not None:
+            now_s = self._monotonic_s()
+            want.entry = Entry(table.rows.get(key, group.default_row), table.fresh_until_s, table.ttl_s)
+            want.stale = table.fresh_until_s <= now_s
+            if want.stale and not is_usable_stale(table.fresh_until_s, group.spec.stale_for_s, now_s):
+                raise unavailable(group, "its table could not be read again and is older than its stale limit")
+
+    async def _from_cache(self, wants: list[Want], into: Rows) -> None:
+        if not wants:
+            return
+        entries = await self._cache.look_up([(want.group, want.lookup.store_key) for want in wants])
+        now_s = self._monotonic_s()
+        for want, entry in zip(wants, entries, strict=True):
+            if entry is not None and entry.fresh_until_s > now_s:
+                want.entry = entry
+                want.group.counters.hits += 1
+                into.hits += 1
+                continue
+            want.group.counters.misses += 1
+            into.misses += 1
+            if entry is not None and entry.row is not None:
+                want.held = entry
+
+    async def _from_sources(self, missing: dict[Group, list[Want]], tenant: str, deadline_s: float) -> None:
+        left_s = deadline_s - self._monotonic_s()
+        if left_s <= 0:
+            raise timed_out(next(iter(missing)))
+        alone: list[asyncio.Task[Any]] = []
+        for group, wants in missing.items():
+            group_tenant = group.tenant_of(tenant)
+            if not self._shared:
+                futures, task = self._calls.alone(group, [want.lookup for want in wants], group_tenant)
+                alone.append(task)
+                self._attach(wants, futures)
+                continue
+            asked = self._serve_stale_of_failing(group, wants, group_tenant)
+            if asked:
+                self._attach(asked, self._calls.share(group, [want.lookup for want in asked], group_tenant))
+        try:
+            await self._wait([want for wants in missing.values() for want in wants], left_s, deadline_s)
+        finally:
+            for task in alone:
+                task.cancel()
+
+    def _serve_stale_of_failing(self, group: Group, wants: list[Want], tenant: str) -> list[Want]:
+        """Answer from stale values at once while the source is failing; return the wants that are left.
+
+        So a source that hangs delays one request, not every one. It is asked in the background meanwhile.
+        """
+        if not group.failures:
+            return wants
+        now_s = self._monotonic_s()
+        held = [want for want in wants if self._is_usable(want, now_s)]
+        for want in held:
+            want.entry, want.stale = want.held, True
+        if held and now_s >= group.retry_at_s:
+            group.retry_at_s = now_s + retry_delay_s(group.failures)
+            self._calls.share(group, [want.lookup for want in held], tenant)
+        return [want for want in wants if want.entry is None]
+
+    async def _wait(self, wants: list[Want], left_s: float, deadline_s: float) -> None:
+        now_s = self._monotonic_s()
+        with_held = [want for want in wants if want.future is not None and self._is_usable(want, now_s)]
+        if with_held:
+            await _wait_for(wants, stale_wait_s(left_s))
+            for want in with_held:
+                if want.future is not None and not want.future.done():
+                    want.entry, want.stale, want.future = want.held, True, None
+        await _wait_for(wants, deadline_s - self._monotonic_s())
+
+    def _fill(self, wants: list[Want], into: Rows, tenant: str) -> None:
+        now_s = self._monotonic_s()
+        for want in wants:
+            if want.future is not None:
+                self._settle(want, now_s)
+            entry = want.entry
+            assert entry is not None
+            group = want.group
+            if self._usages is not None and group.table is None and entry.fresh_until_s != math.inf:
+                key, store_key = want.lookup.key, want.lookup.store_key
+                self._usages.note(group, key, store_key, group.tenant_of(tenant), entry, now_s)
+            if entry.row is None:
+                raise unknown(group, want.lookup.key)
+            counters = group.counters
+            if group.table is not None:
+                counters.hits += 1
+                into.hits += 1
+            counters.stale_served += want.stale
+            fresh_for_s = 0.0 if want.stale else max(0.0, entry.fresh_until_s - now_s)
+            for position in want.positions:
+                into.rows[position].update(entry.row)
+                into.fresh_for_s[position] = min(into.fresh_for_s[position], fresh_for_s)
+                into.stale[position] |= want.stale
+
+    def _settle(self, want: Want, now_s: float) -> None:
+        """Turn what a call found, or did not find in time, into an entry or an error."""
+        assert want.future is not None
+        if not want.future.done():
+            raise timed_out(want.group)
+        outcome = want.future.result()
+        if isinstance(outcome, Entry):
+            want.entry = outcome
+        elif self._is_usable(want, now_s):
+            want.entry, want.stale = want.held, True
+        else:
+            raise _error_of(want, outcome)
+
+    def _is_usable(self, want: Want, now_s: float) -> bool:
+        held = want.held
+        return held is not None and is_usable_stale(held.fresh_until_s, want.group.spec.stale_for_s, now_s)
+
+    @staticmethod
+    def _attach(wants: list[Want], futures: list[asyncio.Future[Outcome]]) -> None:
+        for want, future in zip(wants, futures, strict=True):
+            want.future = future
+
+
+async def _wait_for(wants: list[Want], timeout_s: float) -> None:
+    waiting = [want.future for want in wants if want.future is not None and not want.future.done()]
+    if waiting and timeout_s > 0:
+        # Neither a time-out nor a cancellation of this waiter reaches the calls.
+        await asyncio.wait(waiting, timeout=timeout_s)
+
+
+def _error_of(want: Want, failure: Failure) -> TailcutError:
+    group = want.group
+    if failure.key_type and group.by_entity:
+        return BadRequest(
+            f'entity {describe(group, want.lookup.key)} does not fit feature group "{group.name}": {failure.message}',
+            hint="send the entity's fields with the types that the source has (a number as a number, text as text)",
+        )
+    return unavailable(group, failure.message)
+
+
+def describe(group: Group, key: Key) -> str:
+    """A key with the names of its columns."""
+    return ", ".join(f"{column}={value!r}" for column, value in zip(group.spec.key, key, strict=True))
+
+
+def unknown(group: Group, key: Key) -> UnknownEntity:
+    """The error for a key without a row."""
+    return UnknownEntity(
+        f'feature group "{group.name}" has no row for {describe(group, key)}',
+        hint="check the entity, or give the group defaults for entities without a row",
+    )
+
+
+def unavailable(group: Group, reason: str) -> FeatureUnavailable:
+    """The error for a group that could not be fetched."""
+    return FeatureUnavailable(
+        f'feature group "{group.name}" is unavailable and has no value within its stale limit of '
+        f"{group.spec.stale_for_s:g} s: {reason}",
+        hint="check the group's source; a longer stale_for serves older values meanwhile",
+        group=group.name,
+    )
+
+
+def timed_out(group: Group) -> FeatureTimeout:
+    """The error for a deadline that passed."""
+    return FeatureTimeout(
+        f'the request\'s deadline passed while feature group "{group.name}" was being fetched',
+        hint="give requests more time (slo.timeout or the client's own), or make the group's source faster",
+    )

@@ -1,0 +1,239 @@
+"""Opens what feature groups need: databases, functions, tables. Every error says which group and which setting."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from tailcut.cache.bypass import BypassedStore
+from tailcut.cache.redis import RedisStore
+from tailcut.errors import ManifestError, StartError
+from tailcut.features.entry import StoredEntry
+from tailcut.features.groups import Group
+from tailcut.features.preload import Table
+from tailcut.features.sources.base import Source, SourceError
+from tailcut.features.sources.postgres import PostgresDatabase, PostgresSource
+from tailcut.features.sources.python import FunctionSource
+from tailcut.features.sources.sql import Dialect, Query, compile_query, mentions_keys
+from tailcut.features.sources.sqlite import SqliteDatabase, SqliteSource
+from tailcut.manifest.schema import FeatureGroup, Features
+from tailcut.manifest.units import UnitError, parse_duration
+
+Resolve = Callable[[str], Callable[..., Any]]
+_SQLITE = "sqlite:///"
+_POSTGRES = ("postgresql://", "postgres://")
+
+
+class Opener:
+    """Opens groups one after the other and remembers what has to be closed.
+
+    Args:
+        resolve: ``'package.module:callable'`` -> the callable.
+        monotonic_s: monotonic seconds.
+        clock: seconds since the epoch for ``:now``.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        resolve: Resolve,
+        monotonic_s: Callable[[], float],
+        clock: Callable[[], float],
+    ) -> None:
+        self._features = features
+        self._resolve = resolve
+        self._monotonic_s = monotonic_s
+        self._clock = clock
+        self.database: PostgresDatabase | SqliteDatabase | None = None
+        self.executor: ThreadPoolExecutor | None = None
+
+    async def group(self, spec: FeatureGroup) -> Group:
+        """Open one group.
+
+        Raises:
+            StartError: what is wrong, and where.
+        """
+        where = f'features.groups "{spec.name}"'
+        self._check(spec, where)
+        ttl = self._ttl(spec, where)
+        source = await self._source(spec, where)
+        return Group(
+            spec=spec,
+            id=self._fingerprint(spec),
+            source=source,
+            ttl=ttl,
+            table=await self._table(spec, source, ttl, where),
+            by_entity=set(spec.key) <= set(self._features.entity),
+            key_is_entity=spec.key == self._features.entity,
+        )
+
+    async def close(self) -> None:
+        """Close what was opened."""
+        if self.database is not None:
+            await self.database.close()
+        if self.executor is not None:
+            # A function that hangs must not hold up the exit.
+            self.executor.shutdown(wait=False, cancel_futures=True)
+
+    def _check(self, spec: FeatureGroup, where: str) -> None:
+        if bool(spec.sql or spec.preload_sql) == bool(spec.function):
+            raise StartError(f"{where} needs a source: sql or function, and not both", hint="give exactly one of them")
+        if spec.preload and not (spec.preload_sql or spec.function):
+            raise StartError(f"{where}: preload needs preload_sql or a function", hint="add one, or remove preload")
+        if not spec.preload and not (spec.sql or spec.function):
+            raise StartError(f"{where} has preload_sql but neither sql nor preload", hint="set preload = true")
+        if spec.preload and spec.per_tenant:
+            raise StartError(
+                f"{where}: a preloaded table is the same for all tenants", hint="remove per_tenant or preload"
+            )
+        if spec.defaults and set(spec.defaults) != set(spec.columns):
+            raise StartError(
+                f"{where}: defaults are for {sorted(spec.defaults)}, the columns are {sorted(spec.columns)}",
+                hint="give a default for every column, or none at all",
+            )
+
+    def _ttl(self, spec: FeatureGroup, where: str) -> float | Callable[..., Any]:
+        if ":" not in spec.ttl:
+            try:
+                return float(parse_duration(spec.ttl))
+            except UnitError as error:
+                raise StartError(f"{where}: ttl: {error}", hint='write for example "30s"') from error
+        if spec.preload:
+            raise StartError(
+                f"{where}: ttl is a function, but a preloaded table has one TTL", hint='write for example "30s"'
+            )
+        return self._resolved(spec.ttl, f"{where}: ttl")
+
+    async def _source(self, spec: FeatureGroup, where: str) -> Source:
+        if spec.function:
+            if self.executor is None:
+                self.executor = ThreadPoolExecutor(self._features.connections, thread_name_prefix="tailcut-features")
+            function = self._resolved(spec.function, f"{where}: function")
+            return FunctionSource(function, spec.key, spec.columns, self.executor, f"function {spec.function}")
+        if self.database is None:
+            self.database = await self._open_database()
+        sqlite = isinstance(self.database, SqliteDatabase)
+        dialect: Dialect = "sqlite" if sqlite else "postgresql"
+        query = _query(spec, dialect, where)
+        preload: Query | None = None
+        if spec.preload_sql:
+            preload = compile_query(spec.preload_sql, dialect, 1, f"{where}: preload_sql")
+            _check_tenant(preload, spec, f"{where}: preload_sql")
+        parts = (spec.key, spec.columns, query, preload, where)
+        source: SqliteSource | PostgresSource
+        if isinstance(self.database, SqliteDatabase):
+            source = SqliteSource(self.database, *parts)
+        else:
+            source = PostgresSource(self.database, *parts)
+        await source.check()
+        return source
+
+    async def _open_database(self) -> PostgresDatabase | SqliteDatabase:
+        url = self._features.database
+        if not url or "${" in url:
+            raise StartError(
+                f"features.database is {url!r}, but a group has SQL", hint="write postgresql:// or sqlite:///"
+            )
+        if url.startswith(_SQLITE):
+            return await SqliteDatabase.open(
+                url.removeprefix(_SQLITE), self._features.connections, self._features.timeout_s
+            )
+        if url.startswith(_POSTGRES):
+            return await PostgresDatabase.open(url, self._features.connections)
+        raise StartError(
+            f"features.database is {url.partition('://')[0]!r}, which is neither PostgreSQL nor SQLite",
+            hint="write postgresql://user@host/database or sqlite:///path",
+        )
+
+    async def _table(
+        self, spec: FeatureGroup, source: Source, ttl: float | Callable[..., Any], where: str
+    ) -> Table | None:
+        # With the cache off a group is asked per request where it can be; a table would be a cache.
+        if not spec.preload or (self._features.cache == "off" and (spec.sql or spec.function)):
+            return None
+        assert isinstance(ttl, float)
+        table = Table(spec.name, spec.columns, ttl, source.fetch_all, self._clock, self._monotonic_s)
+        try:
+            await table.load()
+        except SourceError as error:
+            raise StartError(f"{where}: the table could not be read: {error}", hint="correct the source") from error
+        return table
+
+    def _resolved(self, reference: str, where: str) -> Callable[..., Any]:
+        try:
+            return self._resolve(reference)
+        except StartError:
+            raise
+        except ManifestError as error:
+            raise StartError(f"{where}: {error.message}", hint=error.hint) from error
+        except Exception as error:
+            raise StartError(
+                f"{where}: cannot load {reference!r}: {type(error).__name__}: {error}",
+                hint="write 'package.module:callable' and put its folder on python_path",
+            ) from error
+
+    def _fingerprint(self, spec: FeatureGroup) -> bytes:
+        """Hash of all that a group's values depend on, the code of its functions included as far as it can be read."""
+        features = self._features
+        sources = [_code(self._resolved(name, "")) for name in (spec.function, features.clock) if name]
+        definition = (spec.name, spec.key, spec.columns, spec.sql, spec.function, sorted(spec.defaults.items()))
+        settings = (features.database, features.clock, spec.per_tenant, sources)
+        return blake2b(msgspec.msgpack.encode((definition, settings)), digest_size=16).digest()
+
+
+async def open_store(features: Features) -> BypassedStore[StoredEntry]:
+    """Connect to Redis. Down is no reason not to start; refusing our credentials is.
+
+    Raises:
+        StartError: a wrong URL or wrong credentials.
+        MissingExtra: redis-py is not installed.
+    """
+    if not features.redis or "${" in features.redis:
+        raise StartError(
+            f'features.cache is "redis", but features.redis is {features.redis!r}', hint="write redis://host:port/db"
+        )
+    redis = RedisStore(features.redis, StoredEntry, timeout_s=features.redis_timeout_s)
+    from redis.exceptions import AuthenticationError
+
+    store = BypassedStore(redis, features.redis_timeout_s)
+    try:
+        await redis.probe()
+    except AuthenticationError as error:
+        await store.close()
+        raise StartError(f"features.redis refuses the credentials: {error}", hint="correct features.redis") from error
+    except Exception:
+        await store.probe()
+    return store
+
+
+def _query(spec: FeatureGroup, dialect: Dialect, where: str) -> Query | None:
+    if not spec.sql:
+        return None
+    where = f"{where}: sql"
+    if not mentions_keys(spec.sql):
+        raise StartError(
+            f"{where} does not read from `keys`, so it would return rows nobody asked for", hint="join keys"
+        )
+    # PostgreSQL takes one array per key column, SQLite one JSON text for all.
+    query = compile_query(spec.sql, dialect, 2 if dialect == "sqlite" else len(spec.key) + 1, where)
+    _check_tenant(query, spec, where)
+    return query
+
+
+def _check_tenant(query: Query, spec: FeatureGroup, where: str) -> None:
+    if "tenant" in query.parameters and not spec.per_tenant:
+        raise StartError(
+            f"{where} uses :tenant, but the group's values are shared by all tenants", hint="set per_tenant = true"
+        )
+
+
+def _code(function: Callable[..., Any]) -> str:
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):
+        return repr(getattr(function, "__qualname__", type(function).__qualname__))

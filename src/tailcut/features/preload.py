@@ -1,0 +1,91 @@
+"""A group's whole table in memory: looked up without I/O, read again in the background once per TTL."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from time import monotonic
+
+from tailcut.core.freshness import refresh_lead_s, retry_delay_s
+from tailcut.features.entry import Row
+from tailcut.features.sources.base import Key, SourceContext, SourceError, Values
+
+LONGEST_LOAD_S = 60.0
+"""A whole table may take longer than one request's keys, but not forever."""
+
+_log = logging.getLogger("tailcut.features")
+
+
+class Table:
+    """The rows of a preloaded group.
+
+    While reading it again fails the old rows stay; ``fresh_until_s`` tells how old they are.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        columns: tuple[str, ...],
+        ttl_s: float,
+        load: Callable[[SourceContext], Awaitable[list[tuple[Key, Values]]]],
+        clock: Callable[[], float],
+        monotonic_s: Callable[[], float] = monotonic,
+    ) -> None:
+        self.rows: dict[Key, Row] = {}
+        self.ttl_s = ttl_s
+        self.fresh_until_s = float("-inf")
+        self.loads = 0
+        self.errors = 0
+        self.load_s = 0.0
+        self._name = name
+        self._columns = columns
+        self._load = load
+        self._clock = clock
+        self._monotonic_s = monotonic_s
+
+    async def load(self) -> None:
+        """Read the table once.
+
+        Raises:
+            SourceError: it could not be read; the old rows stay.
+        """
+        asked_s = self._monotonic_s()
+        context = SourceContext(now=self._clock(), tenant="", deadline_s=asked_s + LONGEST_LOAD_S, preload=True)
+        try:
+            async with asyncio.timeout(LONGEST_LOAD_S):
+                found = await self._load(context)
+        except TimeoutError as error:
+            raise SourceError(f"reading the table took longer than {LONGEST_LOAD_S:g} s") from error
+        self.rows = await asyncio.to_thread(_by_key, found, self._columns)
+        # Counted from when the source was asked: the rows may be that old.
+        self.fresh_until_s = asked_s + self.ttl_s
+        self.load_s = self._monotonic_s() - asked_s
+        self.loads += 1
+
+    async def keep_fresh(self) -> None:
+        """Read the table again shortly before each expiry, forever; retry with a growing pause while that fails."""
+        failures = 0
+        while True:
+            if failures:
+                await asyncio.sleep(retry_delay_s(failures))
+            else:
+                lead_s = refresh_lead_s(self.ttl_s, self.load_s)
+                await asyncio.sleep(max(0.0, self.fresh_until_s - lead_s - self._monotonic_s()))
+            try:
+                await self.load()
+            except Exception as error:
+                failures += 1
+                self.errors += 1
+                level = logging.WARNING if failures == 1 else logging.DEBUG
+                _log.log(
+                    level, 'feature group "%s" could not be read again, the old table stays: %s', self._name, error
+                )
+                continue
+            if failures:
+                _log.warning('feature group "%s" is being read again', self._name)
+            failures = 0
+
+
+def _by_key(found: list[tuple[Key, Values]], columns: tuple[str, ...]) -> dict[Key, Row]:
+    return {key: dict(zip(columns, values, strict=True)) for key, values in found}

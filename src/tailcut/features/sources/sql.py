@@ -1,0 +1,142 @@
+"""Turns the user's query into one that reads the keys asked for and takes numbered parameters. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tailcut.errors import StartError
+
+Dialect = Literal["postgresql", "sqlite"]
+
+PARAMETERS = ("now", "tenant")
+_POSTGRES_TYPES = {"now": "double precision", "tenant": "text"}
+
+# What must be left alone comes first: text, quoted names, comments, dollar quotes, casts. Then what is ours.
+_TOKEN = re.compile(
+    r"""
+    (?P<skip> (?<![A-Za-z0-9_])[eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*" | --[^\n]* | /\*.*?\*/
+            | \$(?P<tag>[A-Za-z_]*)\$.*?\$(?P=tag)\$ | :: | := )
+    | :(?P<name>[A-Za-z_][A-Za-z0-9_]*)
+    | (?P<positional> \$\d+ | \?\d* )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_BLANK = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*"
+_WITH = re.compile(rf"{_BLANK}(?P<with>WITH\b(?:{_BLANK}RECURSIVE\b)?)", re.IGNORECASE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A user's query, ready to be put behind a ``keys`` relation.
+
+    ``parameters`` are the names of the values that follow the keys' own parameters, in order.
+    """
+
+    with_: str
+    rest: str
+    parameters: tuple[str, ...]
+
+    def behind(self, keys_relation: str) -> str:
+        """The text to execute, with the definition of ``keys`` in front."""
+        if not self.with_:
+            return f"WITH {keys_relation}\n{self.rest}"
+        return f"{self.with_} {keys_relation}, {self.rest}"
+
+    def alone(self) -> str:
+        """The text to execute without ``keys``."""
+        return f"{self.with_} {self.rest}".lstrip()
+
+
+def compile_query(sql: str, dialect: Dialect, first_parameter: int, where: str) -> Query:
+    """Number the named parameters of a query and split off its WITH.
+
+    Args:
+        first_parameter: number of the first parameter that is free.
+        where: what to name in errors, for example ``features.groups "weather": sql``.
+
+    Raises:
+        StartError: an unknown or a numbered parameter.
+    """
+    names: list[str] = []
+
+    def replaced(match: re.Match[str]) -> str:
+        if match["skip"]:
+            return match[0]
+        if match["positional"]:
+            return _positional(match, dialect, where)
+        name = match["name"]
+        if name not in PARAMETERS:
+            raise StartError(
+                f"{where} uses the parameter :{name}, which does not exist",
+                hint="the parameters are :now and :tenant; keys come from the relation `keys`",
+            )
+        if name not in names:
+            names.append(name)
+        number = first_parameter + names.index(name)
+        return f"?{number}" if dialect == "sqlite" else f"${number}::{_POSTGRES_TYPES[name]}"
+
+    body = _TOKEN.sub(replaced, sql.strip()).rstrip("; \t\r\n")
+    match = _WITH.match(body)
+    if match is None:
+        return Query("", body, tuple(names))
+    return Query(match["with"], body[match.end() :].lstrip(), tuple(names))
+
+
+def mentions_keys(sql: str) -> bool:
+    """Whether the query reads from ``keys`` (outside text and comments)."""
+    return re.search(r"\bkeys\b", _TOKEN.sub(lambda match: " " if match["skip"] else match[0], sql), re.I) is not None
+
+
+def quoted(names: Sequence[str]) -> str:
+    """Column names as a quoted, comma-separated list."""
+    return ", ".join('"' + name.replace('"', '""') + '"' for name in names)
+
+
+def postgres_keys(columns: Sequence[str], types: Sequence[str]) -> str:
+    """The ``keys`` relation from one array per column."""
+    arrays = ", ".join(f"${number}::{kind}[]" for number, kind in enumerate(types, 1))
+    return f"keys({quoted(columns)}) AS (SELECT * FROM unnest({arrays}))"
+
+
+def sqlite_keys(columns: Sequence[str]) -> str:
+    """The ``keys`` relation from one JSON array of arrays."""
+    values = ", ".join(f"json_extract(value, '$[{index}]')" for index in range(len(columns)))
+    return f"keys({quoted(columns)}) AS (SELECT {values} FROM json_each(?1))"
+
+
+def column_positions(found: Sequence[str], key: Sequence[str], columns: Sequence[str], where: str) -> list[int]:
+    """Where the feature columns are in a result.
+
+    Args:
+        found: names of the result's columns.
+
+    Raises:
+        StartError: fewer columns than the key has, or a feature column that is missing or there twice.
+    """
+    after_key = list(found[len(key) :])
+    if len(found) < len(key):
+        raise StartError(
+            f"{where} returns the columns {list(found)}, but the key alone has {len(key)}: {list(key)}",
+            hint="return the key columns first, then the features",
+        )
+    for column in columns:
+        if after_key.count(column) != 1:
+            how = "does not return" if column not in after_key else "returns more than once"
+            raise StartError(
+                f'{where} {how} the column "{column}"; after the {len(key)} key columns it returns {after_key}',
+                hint=f"return the key ({', '.join(key)}) first, then {', '.join(columns)}; AS gives a column a name",
+            )
+    return [len(key) + after_key.index(column) for column in columns]
+
+
+def _positional(match: re.Match[str], dialect: Dialect, where: str) -> str:
+    # `?` is a JSON operator in PostgreSQL.
+    if dialect == "postgresql" and match[0].startswith("?"):
+        return match[0]
+    raise StartError(
+        f"{where} uses the numbered parameter {match[0]}, whose value nobody gives",
+        hint="write :now or :tenant; keys come from the relation `keys`",
+    )
