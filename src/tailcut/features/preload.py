@@ -9,7 +9,7 @@ from time import monotonic
 
 from tailcut.core.freshness import refresh_lead_s, retry_delay_s
 from tailcut.features.entry import Row
-from tailcut.features.sources.base import Key, SourceContext, SourceError, Values
+from tailcut.features.sources.base import LARGE_TABLE_ROWS, Key, SourceContext, SourceError, Values
 
 LONGEST_LOAD_S = 60.0
 """A whole table may take longer than one request's keys, but not forever."""
@@ -57,7 +57,8 @@ class Table:
                 found = await self._load(context)
         except TimeoutError as error:
             raise SourceError(f"reading the table took longer than {LONGEST_LOAD_S:g} s") from error
-        self.rows = await asyncio.to_thread(_by_key, found, self._columns)
+        large = len(found) > LARGE_TABLE_ROWS
+        self.rows = await asyncio.to_thread(self._by_key, found) if large else self._by_key(found)
         # Counted from when the source was asked: the rows may be that old.
         self.fresh_until_s = asked_s + self.ttl_s
         self.load_s = self._monotonic_s() - asked_s
@@ -86,6 +87,5 @@ class Table:
                 _log.warning('feature group "%s" is being read again', self._name)
             failures = 0
 
-
-def _by_key(found: list[tuple[Key, Values]], columns: tuple[str, ...]) -> dict[Key, Row]:
-    return {key: dict(zip(columns, values, strict=True)) for key, values in found}
+    def _by_key(self, found: list[tuple[Key, Values]]) -> dict[Key, Row]:
+        return {key: dict(zip(self._columns, values, strict=True)) for key, values in found}

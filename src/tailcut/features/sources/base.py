@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -11,6 +12,10 @@ Key = tuple[Any, ...]
 """Values of a group's key columns, in order."""
 Values = tuple[Any, ...]
 """Values of a group's feature columns, in order."""
+
+
+LARGE_TABLE_ROWS = 500
+"""Larger tables are worked on in a thread: checking a row takes microseconds, and the loop has requests to answer."""
 
 
 class SourceError(Exception):
@@ -159,6 +164,13 @@ def table(rows: Sequence[tuple[Key, Sequence[Any]]], columns: Sequence[str]) -> 
         seen.add(key)
         checked.append((key, exact_values(values, columns)))
     return checked
+
+
+async def checked_table(rows: Sequence[tuple[Key, Sequence[Any]]], columns: Sequence[str]) -> list[tuple[Key, Values]]:
+    """``table``, off the event loop where the table is large."""
+    if len(rows) <= LARGE_TABLE_ROWS:
+        return table(rows, columns)
+    return await asyncio.to_thread(table, rows, columns)
 
 
 def _same_types(one: Key, other: Key) -> bool:

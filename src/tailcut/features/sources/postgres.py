@@ -18,7 +18,7 @@ from tailcut.features.sources.base import (
     SourceError,
     Values,
     align,
-    table,
+    checked_table,
 )
 from tailcut.features.sources.sql import Query, column_positions, postgres_keys
 
@@ -163,8 +163,7 @@ class PostgresSource:
         rows = await self._run(self._preload.alone(), _arguments(self._preload, context), ())
         size = len(self._key)
         found = [(tuple(row[:size]), [row[i] for i in self._all_positions]) for row in rows]
-        # Off the loop: a table may be large.
-        return await asyncio.to_thread(table, found, self._columns)
+        return await checked_table(found, self._columns)
 
     async def _fetch_alike(self, keys: list[Key], types: tuple[type, ...], context: SourceContext) -> list[Answer]:
         assert self._query is not None

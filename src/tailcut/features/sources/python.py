@@ -15,9 +15,8 @@ from tailcut.features.sources.base import (
     SourceDown,
     SourceError,
     Values,
-    exact,
+    checked_table,
     exact_values,
-    table,
 )
 
 
@@ -55,12 +54,10 @@ class FunctionSource:
     async def fetch_all(self, context: SourceContext) -> list[tuple[Key, Values]]:
         """Read the whole table: the function is called without keys, with ``context.preload``."""
         rows = await self._call([], context)
-        return await asyncio.to_thread(self._table, rows)
-
-    def _table(self, rows: Sequence[Any]) -> list[tuple[Key, Values]]:
-        found = [(self._picked(row, self._key), self._picked(row, self._columns)) for row in rows]
-        keys = [exact_values(key, self._key) for key, _ in found]
-        return table([(key, values) for key, (_, values) in zip(keys, found, strict=True)], self._columns)
+        found = [
+            (exact_values(self._picked(row, self._key), self._key), self._picked(row, self._columns)) for row in rows
+        ]
+        return await checked_table(found, self._columns)
 
     async def _call(self, keys: list[Key], context: SourceContext) -> Sequence[Any]:
         try:
@@ -82,8 +79,7 @@ class FunctionSource:
 
     def _answer(self, row: Any) -> Answer:
         try:
-            values = self._picked(row, self._columns)
-            return tuple([exact(value, column) for value, column in zip(values, self._columns, strict=True)])
+            return exact_values(self._picked(row, self._columns), self._columns)
         except SourceError as error:
             return error
 

@@ -16,7 +16,16 @@ from urllib.parse import quote
 import msgspec
 
 from tailcut.errors import StartError
-from tailcut.features.sources.base import Answer, Key, SourceContext, SourceDown, SourceError, Values, align, table
+from tailcut.features.sources.base import (
+    Answer,
+    Key,
+    SourceContext,
+    SourceDown,
+    SourceError,
+    Values,
+    align,
+    checked_table,
+)
 from tailcut.features.sources.sql import Query, column_positions, sqlite_keys
 
 MAX_CONNECTIONS = 4
@@ -161,8 +170,7 @@ class SqliteSource:
         rows = await self._run(self._preload.alone(), _arguments(self._preload, context))
         size = len(self._key)
         found = [(tuple(row[:size]), [row[i] for i in self._all_positions]) for row in rows]
-        # Off the loop: a table may be large.
-        return await asyncio.to_thread(table, found, self._columns)
+        return await checked_table(found, self._columns)
 
     async def _run(self, text: str, arguments: Sequence[Any]) -> list[Any]:
         try:
