@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from math import isfinite
+from typing import Any
 
 import numpy as np
 
@@ -65,8 +67,9 @@ class InputSpec:
         if self.datatype != "FP16":
             # NaN and infinity make the sum of squares NaN or infinite, and BLAS has it in a fifth of the time of
             # isfinite().all() at 64 values; large finite values may too, so then the values are looked at one by one.
-            flat = array.ravel()
-            if isfinite(flat.dot(flat)):
+            # vdot, because dot warns where large finite values overflow.
+            flat: Any = array.ravel()
+            if isfinite(np.vdot(flat, flat)):
                 return
         if not np.isfinite(array).all():
             row = int(np.argwhere(~np.isfinite(array))[0][0])
@@ -101,7 +104,7 @@ def check_rows(rows_by_input: dict[str, int]) -> int:
 def check_names(given: Sequence[str], wanted: Sequence[str], what: str) -> None:
     """Refuse missing, unknown or repeated names."""
     if len(set(given)) != len(given):
-        repeated = next(name for name in given if list(given).count(name) > 1)
+        repeated = Counter(given).most_common(1)[0][0]
         raise BadRequest(f"{what} {repeated!r} is given twice", hint=f"send each {what} once")
     missing = [name for name in wanted if name not in given]
     unknown = [name for name in given if name not in wanted]

@@ -6,8 +6,11 @@ be nested or flat, in row-major order.
 
 from __future__ import annotations
 
+import struct
+import sys
 from collections.abc import Sequence
 from math import prod
+from reprlib import repr as shown
 from typing import Any, Literal
 
 import msgspec
@@ -19,6 +22,13 @@ from tailcut.core.validation import InputSpec, check_names, check_rows
 from tailcut.errors import BadRequest
 
 _Parameters = dict[str, Any]
+
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are no JSON of the wanted form: not UTF-8 and nested too deeply included."""
+
+_LARGEST_SIZE = 2**31 - 1
+_PACKED = {"FP16": "e", "FP32": "f", "FP64": "d"}
+_ORDER = "<" if sys.byteorder == "little" else ">"
 
 
 class _Output(msgspec.Struct):
@@ -89,7 +99,7 @@ class InferenceCodec:
         self._only = specs[0] if len(specs) == 1 else None
         self._floats = msgspec.json.Decoder(_FloatRequest) if all(spec.is_float for spec in specs) else None
         self._any = msgspec.json.Decoder(_AnyRequest)
-        self._encoder = msgspec.json.Encoder(enc_hook=_bytes_as_text)
+        self._encoder = msgspec.json.Encoder()
         self._model = model
         self._version = version
 
@@ -105,7 +115,7 @@ class InferenceCodec:
                 request = self._floats.decode(body)
             except msgspec.ValidationError:
                 request = self._decode_any(body)
-            except msgspec.DecodeError as error:
+            except UNREADABLE as error:
                 raise _malformed(error) from error
         else:
             request = self._decode_any(body)
@@ -134,7 +144,7 @@ class InferenceCodec:
                 "name": name,
                 "datatype": DATATYPE_OF[outputs[name].dtype],
                 "shape": outputs[name].shape,
-                "data": outputs[name].ravel().tolist(),
+                "data": _values(outputs[name]),
             }
             for name in inference.outputs
         ]
@@ -143,7 +153,7 @@ class InferenceCodec:
     def _decode_any(self, body: bytes) -> _AnyRequest:
         try:
             return self._any.decode(body)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise _malformed(error) from error
 
     def _many(self, tensors: Sequence[_Floats | _Any]) -> tuple[Arrays, int]:
@@ -156,10 +166,10 @@ class InferenceCodec:
         for name in names:
             if name not in self._outputs:
                 raise BadRequest(
-                    f"output {name!r} is unknown", hint=f"this model's outputs: {', '.join(self._outputs)}"
+                    f"output {shown(name)} is unknown", hint=f"this model's outputs: {', '.join(self._outputs)}"
                 )
         if len(set(names)) != len(names):
-            raise BadRequest(f"outputs are asked for twice: {names}", hint="name each output once")
+            raise BadRequest(f"outputs are asked for twice: {shown(names)}", hint="name each output once")
         return self._outputs if tuple(names) == self._outputs else tuple(names)
 
 
@@ -170,10 +180,15 @@ def _array(tensor: _Floats | _Any, spec: InputSpec) -> Array:
         raise BadRequest(f"input {tensor.name!r} has no data", hint="send data as a JSON array")
     if tensor.datatype != spec.datatype:
         raise BadRequest(
-            f"input {tensor.name!r} has datatype {tensor.datatype!r}, expected {spec.datatype}",
+            f"input {tensor.name!r} has datatype {shown(tensor.datatype)}, expected {spec.datatype}",
             hint=f"send {spec.datatype}",
         )
     spec.check_shape(shape)
+    if max(shape) > _LARGEST_SIZE:
+        raise BadRequest(
+            f"input {tensor.name!r} has shape {shown(shape)}, the limit per dimension is {_LARGEST_SIZE}",
+            hint="send as many values as the shape holds",
+        )
     if isinstance(tensor, _Any):
         data = _flat(tensor.name, data, shape, spec)
     if len(data) != (shape[0] * spec.tail_size if spec.fixed else prod(shape)):
@@ -182,20 +197,34 @@ def _array(tensor: _Floats | _Any, spec: InputSpec) -> Array:
             hint="send as many values as the shape holds, in row-major order",
         )
     try:
-        array = np.array(data, dtype=spec.dtype)
-    except (OverflowError, ValueError) as error:
-        raise BadRequest(f"input {tensor.name!r}: {error}", hint=f"values must fit {spec.datatype}") from error
-    array = array.reshape(shape)
-    spec.check_values(array)
-    return array
+        return _pack(data, spec).reshape(shape)
+    except (OverflowError, struct.error, ValueError) as error:
+        raise BadRequest(
+            f"input {tensor.name!r} holds a value that {spec.datatype} cannot hold: {error}",
+            hint=f"values must fit {spec.datatype}",
+        ) from error
+
+
+def _pack(data: list[Any], spec: InputSpec) -> Array:
+    """Turn flat JSON values into an array.
+
+    Floats are packed, which refuses what the datatype cannot hold (NumPy would make it infinite) and is faster. JSON
+    has no NaN and no infinity, so there is nothing left to check in the values.
+    """
+    if spec.is_float:
+        packed = bytearray(struct.pack(f"{_ORDER}{len(data)}{_PACKED[spec.datatype]}", *data))
+        return np.frombuffer(packed, spec.dtype)
+    return np.array(data, dtype=spec.dtype)
 
 
 def _flat(name: str, data: list[Any], shape: Sequence[int], spec: InputSpec) -> list[Any]:
     """Flatten nested data, checking that it nests as the shape says, and refuse values of another kind."""
     if data and isinstance(data[0], list):
+        wanted = 1
         for size in shape[:-1]:
-            if len(data) != size and len(data) % max(size, 1):
-                raise BadRequest(f"input {name!r}: nested data does not have shape {list(shape)}", hint="see the shape")
+            wanted *= size
+            if len(data) != wanted:
+                raise BadRequest(f"input {name!r}: nested data does not have shape {shape}", hint="see the shape")
             if not all(isinstance(part, list) for part in data):
                 raise BadRequest(
                     f"input {name!r}: data is nested unevenly", hint="nest as the shape says, or send flat"
@@ -214,7 +243,7 @@ def _flat(name: str, data: list[Any], shape: Sequence[int], spec: InputSpec) -> 
     if kinds - allowed:
         wrong = next(value for value in data if type(value) not in allowed)
         raise BadRequest(
-            f"input {name!r} holds {wrong!r} ({type(wrong).__name__}), which is no {spec.datatype}",
+            f"input {name!r} holds {shown(wrong)} ({type(wrong).__name__}), which is no {spec.datatype}",
             hint=f"send {' or '.join(sorted(kind.__name__ for kind in allowed))} values",
         )
     return data
@@ -224,17 +253,19 @@ def _timeout_ns(parameters: _Parameters) -> int:
     timeout = parameters.get("timeout", 0)
     if isinstance(timeout, bool) or not isinstance(timeout, int) or timeout < 0:
         raise BadRequest(
-            f"parameter timeout is {timeout!r}, expected a whole number of microseconds, at least 0",
+            f"parameter timeout is {shown(timeout)}, expected a whole number of microseconds, at least 0",
             hint="0 or nothing means the server's own timeout",
         )
     return timeout * 1000
 
 
-def _malformed(error: msgspec.DecodeError) -> BadRequest:
+def _malformed(error: Exception) -> BadRequest:
     return BadRequest(f"the body is no inference request: {error}", hint="see /openapi.json")
 
 
-def _bytes_as_text(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    raise NotImplementedError(type(value).__name__)
+def _values(array: Array) -> list[Any]:
+    """Return the values flat, in row-major order; bytes as text, which is what JSON has."""
+    values: list[Any] = array.ravel().tolist()
+    if array.dtype.hasobject:
+        return [value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in values]
+    return values

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tailcut.core.validation import InputSpec
+from tailcut.errors import BadRequest
+from tailcut.server.inference import InferenceCodec
+
+ONE = InferenceCodec("m", "7", [InputSpec("x", "FP32", (-1, 2))], ("y",))
+TWO = InferenceCodec("m", "7", [InputSpec("x", "FP32", (-1, 2)), InputSpec("n", "INT8", (-1,))], ("y", "z"))
+
+
+def tensor(name: str = "x", shape: Any = (1, 2), datatype: Any = "FP32", data: Any = (0.5, 1)) -> dict[str, Any]:
+    return {"name": name, "shape": shape, "datatype": datatype, "data": data}
+
+
+def body(*inputs: Any, **more: Any) -> bytes:
+    return json.dumps({"inputs": list(inputs), **more}).encode()
+
+
+def refused(codec: InferenceCodec, raw: bytes) -> str:
+    with pytest.raises(BadRequest) as caught:
+        codec.decode(raw)
+    assert caught.value.hint
+    return caught.value.message
+
+
+def test_flat_and_nested_data_are_the_same() -> None:
+    flat = ONE.decode(body(tensor(shape=[2, 2], data=[1, 2, 3, 4])))
+    nested = ONE.decode(body(tensor(shape=[2, 2], data=[[1, 2], [3, 4]])))
+    assert flat.rows == nested.rows == 2
+    np.testing.assert_array_equal(flat.inputs["x"], nested.inputs["x"])
+    np.testing.assert_array_equal(flat.inputs["x"], np.array([[1, 2], [3, 4]], np.float32))
+    assert flat.inputs["x"].dtype == np.float32
+
+
+def test_the_array_can_be_written_to() -> None:
+    """Torch warns of arrays that cannot, and hooks may change theirs."""
+    assert ONE.decode(body(tensor())).inputs["x"].flags.writeable
+
+
+def test_inputs_come_in_the_models_order() -> None:
+    parsed = TWO.decode(body(tensor("n", [1], "INT8", [-128]), tensor()))
+    assert list(parsed.inputs) == ["x", "n"]
+    assert parsed.inputs["n"].dtype == np.int8
+
+
+def test_id_timeout_and_outputs_are_taken_over() -> None:
+    parsed = TWO.decode(
+        body(
+            tensor(),
+            tensor("n", [1], "INT8", [1]),
+            id="a",
+            parameters={"timeout": 5, "x": [1]},
+            outputs=[{"name": "z"}],
+        )
+    )
+    assert (parsed.id, parsed.timeout_ns, parsed.outputs) == ("a", 5000, ("z",))
+    all_of_them = TWO.decode(body(tensor(), tensor("n", [1], "INT8", [1]), outputs=[{"name": "y"}, {"name": "z"}]))
+    assert all_of_them.outputs is TWO.decode(body(tensor(), tensor("n", [1], "INT8", [1]))).outputs
+    swapped = TWO.decode(body(tensor(), tensor("n", [1], "INT8", [1]), outputs=[{"name": "z"}, {"name": "y"}]))
+    assert swapped.outputs == ("z", "y")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (tensor(datatype="FP64"), "input 'x' has datatype 'FP64', expected FP32"),
+        (tensor(datatype="STRING"), "input 'x' has datatype 'STRING', expected FP32"),
+        (tensor(shape=[2]), r"input 'x' has shape \[2\], expected \[-1, 2\]"),
+        (tensor(shape=[0, 2], data=[]), r"input 'x' has shape \[0, 2\]"),
+        (tensor(shape=[-1, 2]), r"input 'x' has shape \[-1, 2\]"),
+        (tensor(shape=[1, 2], data=[1]), r"input 'x' has 1 values for shape \[1, 2\], expected 2"),
+        (tensor(shape=[1, 2], data=[1, 2, 3]), "has 3 values"),
+        (tensor(data=[1, None]), "input 'x' holds None"),
+        (tensor(data=[1, "2"]), "input 'x' holds '2'"),
+        (tensor(data=[1, True]), "input 'x' holds True"),
+        (tensor(data=[1, [2]]), r"input 'x' holds \[2\]"),
+        (tensor(data=[[1], 2]), "input 'x'"),
+        (tensor(shape=[2, 2], data=[[1, 2], [3]]), "input 'x': data is ragged"),
+        (tensor(shape=[2, 2], data=[[1], [2], [3], [4]]), "nested data does not have shape"),
+        (tensor(shape=[1, 2], data=[[[1], [2]]]), "input 'x' holds"),
+        (tensor(shape=[1, 2], data=[[]]), "has 0 values"),
+        (tensor(data=[1, 1e300]), "input 'x' holds a value that FP32 cannot hold"),
+        (tensor(data=[1, 10**400]), "input 'x' holds a value that FP32 cannot hold"),
+        ({"name": "x", "shape": [1, 2], "datatype": "FP32"}, "input 'x' has no data"),
+        (tensor("y"), "input 'x' is missing; input 'y' is unknown"),
+        (tensor(shape=[1.5, 2]), "inputs"),
+        (tensor(shape="12"), "shape"),
+        (tensor(data={"a": 1}), "data"),
+        ({"name": "x"}, "missing required field"),
+    ],
+)
+def test_a_wrong_input_is_refused(wrong: Any, says: str) -> None:
+    assert re.search(says, refused(ONE, body(wrong)))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "says"),
+    [
+        ([], "input 'x' is missing"),
+        ([tensor()], "input 'n' is missing"),
+        ([tensor(), tensor()], "input 'x' is given twice"),
+        ([tensor(), tensor("n", [1], "INT8", [1]), tensor("q")], "input 'q' is unknown"),
+        ([tensor(shape=[2, 2], data=[1, 2, 3, 4]), tensor("n", [1], "INT8", [1])], "x: 2, n: 1"),
+        ([tensor(), tensor("n", [1], "INT8", [128])], "input 'n' holds a value that INT8 cannot hold"),
+        ([tensor(), tensor("n", [1], "INT8", [-129])], "input 'n' holds a value that INT8 cannot hold"),
+        ([tensor(), tensor("n", [1], "INT8", [10**30])], "input 'n' holds a value that INT8 cannot hold"),
+        ([tensor(), tensor("n", [1], "INT8", [1.0])], "input 'n' holds 1.0 (float), which is no INT8"),
+        ([tensor(), tensor("n", [1], "INT8", [True])], "input 'n' holds True (bool)"),
+    ],
+)
+def test_wrong_sets_of_inputs_are_refused(inputs: list[Any], says: str) -> None:
+    assert says in refused(TWO, body(*inputs))
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"outputs": [{"name": "q"}]}, "output 'q' is unknown"),
+        ({"outputs": [{"name": "y"}, {"name": "y"}]}, "asked for twice"),
+        ({"parameters": {"timeout": -1}}, "parameter timeout is -1"),
+        ({"parameters": {"timeout": 1.5}}, "parameter timeout is 1.5"),
+        ({"parameters": {"timeout": True}}, "parameter timeout is True"),
+        ({"parameters": {"timeout": "1"}}, "parameter timeout is '1'"),
+    ],
+)
+def test_wrong_options_are_refused(more: dict[str, Any], says: str) -> None:
+    assert says in refused(ONE, body(tensor(), **more))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"x"',
+        b"\xff\xfe",
+        b'{"inputs": [{"name": "\xff"}]}',
+        b'{"id": "\xff", "inputs": []}',
+        b'{"inputs": [{"name": "\\ud800"}]}',
+        b'{"inputs": {}}',
+        b'{"inputs": [1]}',
+        b'{"inputs": [], "parameters": {"a": ' + b"[" * 100_000,
+        b'{"inputs": [{"name":"x","shape":[1,2],"datatype":"FP32","data":' + b"[" * 100_000,
+        b'{"inputs": [{"name":"x","shape":[1,2],"datatype":"FP32","data":[NaN, 1]}]}',
+        b'{"inputs": [{"name":"x","shape":[1,2],"datatype":"FP32","data":[Infinity, 1]}]}',
+        b'{"inputs": [{"name":"x","shape":[1,2],"datatype":"FP32","data":[1e400, 1]}]}',
+        b'{"inputs": [{"name":"x","shape":[1' + b"0" * 5000 + b',2],"datatype":"FP32","data":[1, 1]}]}',
+        b'{"inputs": [{"name":"x","shape":[1' + b"0" * 4000 + b',2],"datatype":"FP32","data":[1, 1]}]}',
+    ],
+)
+def test_what_is_no_request_is_refused(raw: bytes) -> None:
+    assert refused(ONE, raw)
+    assert refused(TWO, raw)
+
+
+def test_shapes_whose_product_has_thousands_of_digits_are_refused() -> None:
+    codec = InferenceCodec("m", "7", [InputSpec("x", "FP32", (-1, -1))], ("y",))
+    assert "limit per dimension" in refused(codec, body(tensor(shape=[10**4000, 10**4000])))
+
+
+def test_long_values_are_not_sent_back_whole() -> None:
+    assert len(refused(ONE, body(tensor(data=["a" * 1_000_000, 1])))) < 300
+    assert len(refused(ONE, body(tensor(datatype="a" * 1_000_000)))) < 300
+    assert len(refused(ONE, body(tensor(), outputs=[{"name": "a" * 1_000_000}]))) < 300
+
+
+def test_bytes_inputs_take_text() -> None:
+    codec = InferenceCodec("m", "7", [InputSpec("t", "BYTES", (-1,))], ("y",))
+    assert codec.decode(body(tensor("t", [2], "BYTES", ["a", "é"]))).inputs["t"].tolist() == ["a", "é"]
+    assert "holds 1" in refused(codec, body(tensor("t", [1], "BYTES", [1])))
+
+
+def test_the_reply_names_model_version_id_and_the_outputs_asked_for() -> None:
+    parsed = TWO.decode(body(tensor(), tensor("n", [1], "INT8", [1]), id="a", outputs=[{"name": "z"}, {"name": "y"}]))
+    outputs = {"y": np.array([[1.5, 2]], np.float32), "z": np.array(["a", b"b"], object)}
+    assert json.loads(TWO.encode(parsed, outputs)) == {
+        "model_name": "m",
+        "model_version": "7",
+        "id": "a",
+        "outputs": [
+            {"name": "z", "datatype": "BYTES", "shape": [2], "data": ["a", "b"]},
+            {"name": "y", "datatype": "FP32", "shape": [1, 2], "data": [1.5, 2.0]},
+        ],
+    }
