@@ -1,0 +1,162 @@
+"""The rules of docs/design.md that a machine can check by reading the code."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "tailcut"
+HOUSE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["tailcut"]["house"]
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+IMPURE = {
+    "asyncio",
+    "concurrent",
+    "datetime",
+    "multiprocessing",
+    "os",
+    "pathlib",
+    "random",
+    "secrets",
+    "socket",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "time",
+    "uuid",
+}
+HEAVY = ("torch", "onnx", "onnxscript", "matplotlib", "pandas", "sklearn", "scipy", "sympy", "transformers")
+ENTRANCES = ("tailcut.server.lifecycle", "tailcut.server.asgi", "tailcut.cli.serve", "tailcut.load")
+_UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
+
+
+def name_of(path: Path) -> str:
+    """The path as pyproject and messages have it."""
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_files_are_short() -> None:
+    """A file over the limit is split, or named in pyproject with a reason."""
+    limit = HOUSE["max_file_lines"]
+    excused = HOUSE["long_files"]
+    long = {name_of(path): lines for path in SOURCES if (lines := _lines(path)) > limit}
+    assert {name: lines for name, lines in long.items() if name not in excused} == {}
+    assert set(excused) <= set(long), "an excuse that is no longer needed"
+
+
+def test_functions_are_short() -> None:
+    """Signature and body count, the docstring does not."""
+    limit = HOUSE["max_function_lines"]
+    excused = HOUSE["long_functions"]
+    long = {name: lines for path in SOURCES for name, lines in _functions(path) if lines > limit}
+    assert {name: lines for name, lines in long.items() if name not in excused} == {}
+    assert set(excused) <= set(long), "an excuse that is no longer needed"
+
+
+def test_every_exception_has_a_reason() -> None:
+    reasons = {**HOUSE["long_files"], **HOUSE["long_functions"]}
+    assert all(len(reason.split()) >= 3 for reason in reasons.values()), reasons
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "core").rglob("*.py")), ids=name_of)
+def test_core_decides_and_does_nothing_else(path: Path) -> None:
+    """No clock, I/O, threads or randomness of its own: time and draws come in as arguments."""
+    assert {name for name in _imports(path) if name.partition(".")[0] in IMPURE} == set()
+    calls = {node.func.id for node in _nodes(path) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    assert calls & {"open", "print", "input"} == set()
+
+
+def test_public_modules_say_what_they_are() -> None:
+    public = [path for path in SOURCES if not any(part.startswith("_") for part in _parts(path))]
+    assert [name_of(path) for path in public if not ast.get_docstring(_tree(path))] == []
+
+
+def test_public_classes_and_functions_of_tailcut_testing_say_what_they_are() -> None:
+    """This is the package that users' own tests import."""
+    kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    silent = [
+        f"{name_of(path)}::{node.name}"
+        for path in sorted((PACKAGE / "testing").glob("*.py"))
+        for node in _tree(path).body
+        if isinstance(node, kinds) and not node.name.startswith("_") and not ast.get_docstring(node)
+    ]
+    assert silent == []
+
+
+def test_nothing_is_left_for_later() -> None:
+    """An open point is an issue, not a comment."""
+    folders = ("src", "tests", "examples", "benchmarks", "scripts", "docs")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if _is_text(path)]
+    found = [name_of(path) for path in files if _UNFINISHED.search(path.read_text(encoding="utf-8"))]
+    assert found == []
+
+
+@pytest.mark.parametrize("entrance", ENTRANCES)
+def test_serving_imports_nothing_heavy(entrance: str) -> None:
+    """A serving install has none of these; importing them would cost seconds and hundreds of megabytes."""
+    script = f"import sys, {entrance}; print(*sorted(set({HEAVY!r}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
+
+
+def test_importing_has_no_side_effects() -> None:
+    """No logging set-up, no environment, no threads, no event loop policy changed."""
+    script = (
+        "import asyncio, logging, os, threading\n"
+        "before = dict(os.environ), asyncio.get_event_loop_policy()\n"
+        f"import {', '.join(ENTRANCES)}\n"
+        "assert (dict(os.environ), asyncio.get_event_loop_policy()) == before\n"
+        "assert threading.active_count() == 1, threading.enumerate()\n"
+        "assert logging.getLogger().handlers == []\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def _functions(path: Path) -> Iterator[tuple[str, int]]:
+    for node in _nodes(path):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            lines = node.end_lineno - node.lineno + 1
+            first = node.body[0]
+            if ast.get_docstring(node) is not None and first.end_lineno is not None:
+                lines -= first.end_lineno - first.lineno + 1
+            yield f"{name_of(path)}::{node.name}", lines
+
+
+def _imports(path: Path) -> Iterator[str]:
+    for node in _nodes(path):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def _nodes(path: Path) -> Iterator[ast.AST]:
+    return ast.walk(_tree(path))
+
+
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def _parts(path: Path) -> tuple[str, ...]:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return parts[:-1] if parts[-1] in {"__init__", "__main__"} else parts
+
+
+def _lines(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def _is_text(path: Path) -> bool:
+    hidden = any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(ROOT).parts)
+    return path.is_file() and not hidden and path.suffix in {".py", ".md", ".toml", ".sh", ".sql"}
