@@ -1,0 +1,63 @@
+"""What /metrics shows of the path besides the recorder's counts, read at scrape time from whoever owns it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tailcut.cache import MemoryStatistics
+from tailcut.engine.path import Path
+from tailcut.features import FeatureStatistics
+from tailcut.features.statistics import GroupStatistics
+from tailcut.observe.exposition import Sample
+
+_COUNTERS: tuple[tuple[str, str, str], ...] = (
+    ("stale_served", "tailcut_feature_stale", "Feature values served past their TTL because the source failed."),
+    ("errors", "tailcut_feature_source_errors", "Source calls that failed or timed out."),
+    ("refreshes", "tailcut_feature_refreshes", "Keys refreshed in the background, off the request path."),
+    ("single_flight_joins", "tailcut_feature_joins", "Misses that waited for a call under way."),
+    ("source_calls", "tailcut_feature_source_calls", "Calls of the source."),
+    ("source_s", "tailcut_feature_source_seconds", "Seconds spent in source calls."),
+)
+"""Field of GroupStatistics, metric, help; each with the labels group and entity_type."""
+
+
+def path_samples(path: Path) -> Iterator[Sample]:
+    """Yield the samples of the queue, the executors, both prediction caches and the feature groups."""
+    dispatcher = path.dispatcher
+    yield Sample("tailcut_queue_rows", "Rows that wait for an executor.", "gauge", {}, dispatcher.planner.queue_rows)
+    yield Sample("tailcut_running_rows", "Rows that are being computed.", "gauge", {}, dispatcher.running_rows)
+    for name, cache in (("entity", path.entity_cache), ("tensor", path.tensor_cache)):
+        if cache is not None:
+            yield from _prediction_cache(name, cache.store.statistics())
+    if path.features is not None:
+        yield from _features(path.features.statistics())
+
+
+def _prediction_cache(cache: str, statistics: MemoryStatistics) -> Iterator[Sample]:
+    lookups, text = "tailcut_prediction_cache_lookups", "Look-ups in a prediction cache by result."
+    yield Sample(lookups, text, "counter", {"cache": cache, "result": "hit"}, statistics.hits)
+    yield Sample(lookups, text, "counter", {"cache": cache, "result": "miss"}, statistics.misses)
+    text = "Entries that left a prediction cache for room."
+    yield Sample("tailcut_prediction_cache_evictions", text, "counter", {"cache": cache}, statistics.evictions)
+    text = "Entries in a prediction cache."
+    yield Sample("tailcut_prediction_cache_entries", text, "gauge", {"cache": cache}, statistics.entries)
+    text = "Bytes in a prediction cache."
+    yield Sample("tailcut_prediction_cache_bytes", text, "gauge", {"cache": cache}, statistics.bytes)
+
+
+def _features(statistics: FeatureStatistics) -> Iterator[Sample]:
+    for group in statistics.groups:
+        yield from _group(group)
+    text = "Calls of the shared store that were skipped because it was failing."
+    yield Sample("tailcut_feature_store_bypasses", text, "counter", {}, statistics.bypasses)
+
+
+def _group(group: GroupStatistics) -> Iterator[Sample]:
+    labels = {"group": group.name, "entity_type": group.entity_type}
+    lookups, text = "tailcut_feature_cache_lookups", "Look-ups of feature values by result."
+    yield Sample(lookups, text, "counter", {**labels, "result": "hit"}, group.hits)
+    yield Sample(lookups, text, "counter", {**labels, "result": "miss"}, group.misses)
+    for field, name, text in _COUNTERS:
+        yield Sample(name, text, "counter", labels, float(getattr(group, field)))
+    text = "Keys that are kept fresh in the background."
+    yield Sample("tailcut_feature_keys_in_use", text, "gauge", labels, group.in_use)
