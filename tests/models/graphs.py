@@ -14,10 +14,12 @@ def linear(path: Path, *, width: int = 4, batch: int | str = "batch", seed: int 
     random = np.random.default_rng(seed)
     weights, nodes, last, size = [], [], "x", width
     if hidden:
-        weights.append(numpy_helper.from_array(random.normal(size=(width, hidden)).astype(np.float32), "w0"))
+        weights.append(
+            numpy_helper.from_array((random.normal(size=(width, hidden)) / width**0.5).astype(np.float32), "w0")
+        )
         nodes += [helper.make_node("MatMul", ["x", "w0"], ["h"]), helper.make_node("Relu", ["h"], ["r"])]
         last, size = "r", hidden
-    weights.append(numpy_helper.from_array(random.normal(size=(size, 1)).astype(np.float32), "w"))
+    weights.append(numpy_helper.from_array((random.normal(size=(size, 1)) / size**0.5).astype(np.float32), "w"))
     weights.append(numpy_helper.from_array(np.array([-1], dtype=np.int64), "flat"))
     nodes += [
         helper.make_node("MatMul", [last, "w"], ["z"]),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import numpy as np
 import torch
 from torch import nn
@@ -112,3 +115,30 @@ def labels(inputs: dict[str, np.ndarray], seed: int = 4) -> np.ndarray:
         scores = tabular()(*(torch.from_numpy(array) for array in inputs.values())).numpy()
     noise = np.random.default_rng(seed).normal(size=scores.size) * scores.std()
     return (scores + noise > np.median(scores)).astype(np.int64)
+
+
+class CrashesInExport(Tabular):
+    """Runs well, and takes its process down when it is exported."""
+
+    def forward(self, numeric: torch.Tensor, categorical: torch.Tensor) -> torch.Tensor:
+        if torch.compiler.is_exporting():
+            sys.stderr.write("the exporter met its end here\n")
+            sys.stderr.flush()
+            os.abort()
+        return super().forward(numeric, categorical)
+
+
+class BakesBatch(Tabular):
+    """Turns the batch size into a Python number, so that an export holds for one batch size only."""
+
+    def forward(self, numeric: torch.Tensor, categorical: torch.Tensor) -> torch.Tensor:
+        rows = int(numeric.shape[0])
+        return super().forward(numeric.reshape(rows, NUMBERS), categorical) * torch.ones(len(numeric.tolist()))
+
+
+def crashes_in_export() -> nn.Module:
+    return _seeded(CrashesInExport)
+
+
+def bakes_batch() -> nn.Module:
+    return _seeded(BakesBatch)

@@ -45,7 +45,8 @@ def print_table(found: Table) -> None:
     """Print on stdout, as wide as the table is: a narrow terminal wraps lines, but no figure is cut."""
     console = stdout()
     wide = console.options.update(max_width=10_000)
-    console.print(found, width=console.measure(found, options=wide).maximum)
+    console.width = max(console.width, console.measure(found, options=wide).maximum)
+    console.print(found)
 
 
 def refusals(version: Version) -> Iterable[str]:
@@ -64,7 +65,7 @@ def summary(version: Version) -> Iterable[str]:
     if cpu and holdout:
         yield (
             f"on {cpu['model']}, {cpu['cores']} cores ({', '.join(cpu['flags'])}); holdout of {holdout['rows']} rows; "
-            f"bare runtime latency with pool.threads = {race.get('threads', '?')}, medians of {race.get('rounds', '?')} "
+            f"bare runtime latency, pool.threads = {race.get('threads', '?')}, medians of {race.get('rounds', '?')} "
             "interleaved rounds"
         )
 

@@ -23,6 +23,8 @@ LARGEST_BYTES = 1_900_000_000
 """Protocol buffers end at 2 GiB; larger models need their weights in a second file, which the registry cannot hold."""
 
 _OPERATOR = re.compile(r"OpOverload\(op='([\w.:]+)'|torch\.ops\.([\w.]+?)(?:\.default)?[ )(]")
+_FIXED = re.compile(r"You marked L\['(\w+)'\]\.size\(\)\[(\d+)\] as dynamic but your code specialized it .*?\((\d+)\)")
+_SHAPE_HINT = "derive shapes from the input tensors (x.shape[0], x.reshape(-1, ...)), not from Python numbers"
 _PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\w+)(?:\n\s+(.+))?')
 
 
@@ -131,7 +133,7 @@ def _check_batch(graph: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, 
                 raise BuildError(
                     f"dimension {place} of {value.name!r} is fixed to {dimensions[place].dim_value} in the ONNX model, "
                     "the manifest says that it is free",
-                    hint="derive shapes from the input tensors (x.shape[0]), not from Python numbers",
+                    hint=_SHAPE_HINT,
                 )
 
 
@@ -158,6 +160,13 @@ def _strip(model: Any) -> None:
 def _refused(error: Exception, program: Any) -> BuildError:
     """Turn an exporter's error into one that names the operator and the line of the model's code."""
     chain = _chain(error)
+    if fixed := _FIXED.search(chain[0]):
+        name, place, size = fixed.groups()
+        return BuildError(
+            f"the model cannot be exported to ONNX: its Python code fixes dimension {place} of {name!r} to {size}, "
+            "the size of the example",
+            hint=_SHAPE_HINT,
+        )
     operators = [match.group(1) or match.group(2) for text in chain for match in _OPERATOR.finditer(text)]
     text = "\n".join(chain)
     where = _place(text) or _place_of(operators[0] if operators else "", program)

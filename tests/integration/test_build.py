@@ -1,0 +1,195 @@
+"""``tailcut build`` and ``tailcut registry`` from the command line, on a torch model and on an ONNX file."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tests.models import graphs, tabular
+
+from tailcut.build import build
+from tailcut.errors import BuildError
+from tailcut.manifest import load
+from tailcut.registry import Registry
+from tailcut.runtimes import open_runtime
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).resolve().parents[2]
+
+TORCH = """
+name = "demo"
+python_path = [{root!r}]
+[model]
+source = "tests.models.tabular:{source}"
+inputs = [{{ name = "numeric", shape = [-1, 6] }}, {{ name = "categorical", datatype = "INT64", shape = [-1, 2] }}]
+outputs = [{{ name = "probability", shape = [-1] }}]
+[holdout]
+source = "tests.models.holdouts:{holdout}"
+[quality]
+budget = {{ auc = 0.05 }}
+"""
+
+LINEAR = """
+name = "linear"
+python_path = [{root!r}]
+[model]
+source = "model.onnx"
+inputs = [{{ name = "x", shape = [-1, 64] }}]
+outputs = [{{ name = "y", shape = [-1] }}]
+[holdout]
+source = "tests.models.holdouts:linear"
+[quality]
+budget = {{ auc = 0.0 }}
+"""
+
+
+def tailcut(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "from tailcut.cli.app import main; main()", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, "NO_COLOR": "1", "TEST_LINEAR_MODEL": str(folder / "model.onnx")},
+    )
+
+
+def write(folder: Path, source: str = "tabular", holdout: str = "holdout") -> Path:
+    (folder / "tailcut.toml").write_text(TORCH.format(root=str(ROOT), source=source, holdout=holdout))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """A torch model, built once for the tests that only look."""
+    folder = write(tmp_path_factory.mktemp("torch"))
+    done = tailcut(folder, "build", "--json", "build.json")
+    assert done.returncode == 0, done.stderr
+    registry = Registry(folder / ".tailcut" / "registry")
+    return SimpleNamespace(
+        folder=folder, done=done, registry=registry, json=json.loads((folder / "build.json").read_text())
+    )
+
+
+@pytest.fixture
+def linear(tmp_path: Path) -> Path:
+    graphs.linear(tmp_path / "model.onnx", width=64, hidden=128)
+    (tmp_path / "tailcut.toml").write_text(LINEAR.format(root=str(ROOT)))
+    return tmp_path
+
+
+def test_a_torch_model_becomes_three_variants_with_evidence(built: SimpleNamespace) -> None:
+    version = built.registry.version("demo")
+    assert list(version.variants) == ["torch", "onnx", "int8-dynamic"]
+    evidence = version.variants["onnx"].evidence
+    parity = evidence["recipe"]["parity"]["found"]
+    assert [each["rows"] for each in parity] == [1, 3, 8]
+    assert all(each["max_abs"] < 1e-4 for each in parity)
+    assert abs(evidence["drops"]["auc"]) < 1e-3
+    assert {batch["rows"] for batch in evidence["speed"]["batches"]} == {1, 8}
+    assert all(len(batch["ms"]) == len(batch["reference_ms"]) == 11 for batch in evidence["speed"]["batches"])
+    assert version.variants["int8-dynamic"].evidence["recipe"]["operators"]["integer"] > 0
+    assert version.evidence["holdout"]["rows"] == 300
+    assert {"cpu", "versions", "race", "durations_s"} <= set(version.evidence)
+
+
+def test_variants_answer_alike_through_their_runtimes(built: SimpleNamespace) -> None:
+    rows = tabular.rows(9, seed=11)
+    answers = {}
+    for name in ("torch", "onnx", "int8-dynamic"):
+        variant = built.registry.variant("demo", name)
+        answers[name] = open_runtime(variant, threads=1, source=tabular.tabular).run(rows, ["probability"])[
+            "probability"
+        ]
+    np.testing.assert_allclose(answers["onnx"], answers["torch"], atol=1e-5)
+    np.testing.assert_allclose(answers["int8-dynamic"], answers["torch"], atol=0.05)
+
+
+def test_the_table_and_the_json_say_the_same(built: SimpleNamespace) -> None:
+    lines = built.done.stdout.splitlines()
+    assert built.json["promotion"]["variant"] == built.registry.promotion("demo").variant
+    for name, record in built.json["version"]["variants"].items():
+        row = next(line for line in lines if line.split()[:1] == [name])
+        assert f"{record['evidence']['metrics']['auc']:.4f}" in row
+        if record["refused"]:
+            assert f"{name} refused: {record['refused']}" in built.done.stdout
+    assert "onnx: done in" in built.done.stderr
+    assert "done in" not in built.done.stdout
+
+
+def test_registry_commands_show_verify_and_promote(built: SimpleNamespace) -> None:
+    version = built.json["version"]["id"]
+    assert version in tailcut(built.folder, "registry", "list").stdout
+    shown = tailcut(built.folder, "registry", "show", "--registry", ".tailcut/registry", "--json")
+    assert json.loads(shown.stdout)["id"] == version
+    assert tailcut(built.folder, "registry", "verify").stdout.count("ok demo") == 3
+    assert tailcut(built.folder, "registry", "promote", "torch").stdout.split() == ["demo", version, "torch"]
+    assert built.registry.variant("demo").name == "torch"
+    unknown = tailcut(built.folder, "registry", "promote", "openvino")
+    assert unknown.returncode == 3
+    assert "has no variant 'openvino'" in unknown.stderr
+
+
+def test_an_onnx_file_is_its_own_source_and_int8_keeps_to_the_budget(linear: Path) -> None:
+    done = tailcut(linear, "build")
+    assert done.returncode == 0, done.stderr
+    registry = Registry(linear / ".tailcut" / "registry")
+    version = registry.version("linear")
+    assert version.source == "onnx"
+    assert list(version.variants) == ["onnx", "int8-dynamic"]
+    assert version.variants["onnx"].evidence["metrics"]["auc"] == 1.0
+    assert version.variants["int8-dynamic"].refused.startswith("auc fell ")
+    assert registry.promotion("linear").variant == "onnx"
+    assert "int8-dynamic refused: auc fell" in done.stdout
+    again = tailcut(linear, "build", "--set", "quality.budget.auc=0.5", "--recipes", "int8-dynamic")
+    assert again.returncode == 0, again.stderr
+    assert [each.id for each in registry.list()] == [version.id]
+    assert "auc fell" not in registry.version("linear").variants["int8-dynamic"].refused
+
+
+def test_a_corrupt_artifact_is_found_by_verify(linear: Path) -> None:
+    assert tailcut(linear, "build", "--recipes", "onnx").returncode == 0
+    blob = Registry(linear / ".tailcut" / "registry").variant("linear").artifact
+    blob.write_bytes(blob.read_bytes()[:-1])
+    done = tailcut(linear, "registry", "verify")
+    assert done.returncode == 1
+    assert blob.name in done.stderr
+
+
+@pytest.mark.torch
+def test_a_recipe_that_crashes_costs_its_variants_only(tmp_path: Path) -> None:
+    done = tailcut(write(tmp_path, source="crashes_in_export"), "build")
+    assert done.returncode == 0, done.stderr
+    version = Registry(tmp_path / ".tailcut" / "registry").version("demo")
+    assert "crashed (signal SIGABRT)" in version.variants["onnx"].refused
+    assert "the exporter met its end here" in version.variants["onnx"].refused
+    assert version.variants["int8-dynamic"].refused.startswith("is made from 'onnx', which was not built: step 'onnx'")
+    assert Registry(tmp_path / ".tailcut" / "registry").variant("demo").name == "torch"
+    assert "not built" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("source", "holdout", "text"),
+    [
+        ("logit", "holdout", r"needs probabilities in \[0, 1\]"),
+        ("raises", "holdout", r"FileNotFoundError: weights\.pt is not there \(.*tabular\.py:\d+\)"),
+        ("tabular", "wrong", "expected a tailcut.build.Holdout"),
+    ],
+)
+def test_a_source_or_holdout_that_does_not_work_ends_the_build(
+    tmp_path: Path, source: str, holdout: str, text: str
+) -> None:
+    manifest = load(write(tmp_path, source, holdout), environment={})
+    with pytest.raises(BuildError, match=text):
+        build(manifest)
+    assert Registry(tmp_path / ".tailcut" / "registry").list() == ()
+    with pytest.raises(BuildError, match="there is no recipe 'int4'"):
+        build(manifest, recipes=["int4"])

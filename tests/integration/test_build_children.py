@@ -1,0 +1,68 @@
+"""build.children: a step that crashes, hangs or raises costs that step, and says how it ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tailcut.build.children import run_step
+from tailcut.build.records import spec
+from tailcut.errors import BuildError, ManifestError
+from tailcut.manifest import Deployment, Manifest, Model, Tensor
+from tailcut.manifest import Holdout as HoldoutSection
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def manifest(holdout: str) -> Manifest:
+    model = Model(
+        source="tests.models.tabular:tabular",
+        inputs=(
+            Tensor(name="numeric", shape=(-1, 6)),
+            Tensor(name="categorical", datatype="INT64", shape=(-1, 2)),
+        ),
+        outputs=(Tensor(name="probability"),),
+    )
+    deployment = Deployment(name="demo", python_path=(".",), model=model, holdout=HoldoutSection(source=holdout))
+    return Manifest(deployment, ROOT, {})
+
+
+def run(holdout: str, folder: Path, timeout_s: float = 60.0) -> dict:
+    return run_step(spec("holdout", manifest(holdout), folder, []), timeout_s=timeout_s)
+
+
+def test_a_step_returns_its_findings_and_leaves_its_file(tmp_path: Path) -> None:
+    found = run("tests.models.holdouts:holdout", tmp_path)
+    assert found["rows"] == 300
+    assert (tmp_path / "holdout.npz").exists()
+
+
+def test_a_crash_names_the_signal_and_shows_the_last_lines(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"step 'holdout' crashed \(signal SIGABRT\)\n(.*\n)*  \| .*about to crash"):
+        run("tests.models.holdouts:crashing", tmp_path)
+
+
+def test_a_hang_is_killed_at_its_limit(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"did not end within 0\.2 s and was killed"):
+        run("tests.models.holdouts:hanging", tmp_path, timeout_s=0.2)
+
+
+def test_an_exception_of_the_users_code_names_the_line(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"raised KeyError: 'arrival_delay' \(.*holdouts\.py:\d+\)"):
+        run("tests.models.holdouts:raising", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("reference", "text"),
+    [
+        ("tests.models.holdouts:wrong", "gave a dict, expected a tailcut.build.Holdout"),
+        ("tests.models.holdouts:none_such", "has no none_such"),
+        ("", "holdout.source is not set"),
+    ],
+)
+def test_a_wrong_holdout_source_is_named(tmp_path: Path, reference: str, text: str) -> None:
+    with pytest.raises((BuildError, ManifestError), match=text):
+        run(reference, tmp_path)

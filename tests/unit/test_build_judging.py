@@ -1,0 +1,233 @@
+"""build: scoring, parity, race and verdicts, with stub runtimes and a fake clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tailcut.build import Holdout, hardware, parity, race, scoring
+from tailcut.build.verdicts import Race, drops, fastest, quality_refusal, speed_refusal
+from tailcut.core.tensors import Arrays
+from tailcut.errors import BuildError
+from tailcut.manifest import Tensor
+from tailcut.testing.runtimes import StubRuntime
+
+ROWS = 600
+X = np.linspace(0, 1, ROWS, dtype=np.float32)
+HOLDOUT = Holdout(inputs={"x": X}, labels=(X > 0.3).astype(np.int64))
+P = Tensor(name="p", shape=(-1,))
+
+
+def identity(inputs: Arrays) -> Arrays:
+    return {"p": inputs["x"]}
+
+
+# -- Scoring ---------------------------------------------------------------------------------------------------------
+
+
+def test_scores_run_every_row_once_in_order() -> None:
+    stub = StubRuntime(lambda inputs: {"p": inputs["x"][:, None]})
+    np.testing.assert_array_equal(scoring.scores(stub, HOLDOUT, "p"), X)
+    assert stub.rows == [256, 256, 88]
+
+
+def test_scores_that_are_nan_name_the_row() -> None:
+    with pytest.raises(BuildError, match=r"NaN or infinite in 1 of 600 holdout rows, first in row 599"):
+        scoring.scores(StubRuntime(lambda inputs: {"p": np.where(inputs["x"] == 1, np.nan, 0)}), HOLDOUT, "p")
+
+
+@pytest.mark.parametrize(
+    ("labels", "found", "budget", "names"),
+    [
+        ([0, 1, 1], [0.1, 0.2, 0.3], {}, ("auc", "log_loss", "accuracy")),
+        ([0, 1, 1], [0.1, 0.2, 0.3], {"f1": 0.1}, ("auc", "log_loss", "accuracy", "f1")),
+        ([0, 1, 1], [5.0, 7.0, 9.0], {"mae": 0.1}, ("mae",)),
+        ([1, 1, 1], [0.1, 0.2, 0.3], {}, ("log_loss", "accuracy")),
+        ([2.5, 1.0, 7.0], [0.1, 0.2, 0.3], {}, ("mae",)),
+        ([0, 2, 1], [[0.1, 0.2, 0.7], [0.1, 0.2, 0.7], [0.1, 0.2, 0.7]], {}, ("accuracy",)),
+    ],
+)
+def test_metrics_follow_from_labels_scores_and_budget(labels: list, found: list, budget: dict, names: tuple) -> None:
+    assert scoring.metric_names(np.array(labels), np.array(found), budget) == names
+
+
+@pytest.mark.parametrize(
+    ("labels", "found", "budget", "text"),
+    [
+        ([0, 1], [-3.0, 4.5], {"auc": 0.1}, r"needs probabilities in \[0, 1\].* lies in \[-3, 4.5\]"),
+        ([1, 1], [0.3, 0.5], {"auc": 0.1}, "auc needs both classes, every one of the 2 holdout labels is 1"),
+        ([0.5, 2.0], [0.3, 0.5], {"auc": 0.1}, "auc needs labels of 0 and 1"),
+        ([0, 1], [[0.3, 0.7], [0.5, 0.5]], {"log_loss": 0.1}, r"log_loss needs .* one score a row.*\[2, 2\]"),
+        ([0, 1], [0.3, 0.5], {"cosine": 0.1}, "cosine needs vectors"),
+    ],
+)
+def test_what_a_metric_cannot_judge_is_refused(labels: list, found: list, budget: dict, text: str) -> None:
+    holdout = Holdout(inputs={"x": np.zeros(2)}, labels=np.array(labels))
+    with pytest.raises(BuildError, match=text):
+        scoring.measure(holdout, np.array(found), np.array(found), budget)
+
+
+def test_scores_outside_the_unit_interval_come_with_the_way_out() -> None:
+    holdout = Holdout(inputs={"x": np.zeros(2)}, labels=np.array([0, 1]))
+    with pytest.raises(BuildError) as error:
+        scoring.measure(holdout, np.array([-1.0, 2.0]), np.array([-1.0, 2.0]), {})
+    assert "sigmoid" in error.value.hint
+
+
+def test_cosine_compares_with_the_source_model_not_with_labels() -> None:
+    vectors = np.random.default_rng(0).normal(size=(2, 8))
+    holdout = Holdout(inputs={"x": np.zeros(2)}, labels=np.array([0, 1]))
+    assert scoring.measure(holdout, vectors, vectors, {"cosine": 0.01}) == {"cosine": pytest.approx(1.0)}
+
+
+def test_agreement_counts_flipped_decisions() -> None:
+    found = scoring.agreement(np.array([0.2, 0.49, 0.8, 0.9]), np.array([0.2, 0.51, 0.8, 0.9]))
+    assert found["flipped"] == 0.25
+    assert found["max_abs"] == pytest.approx(0.02)
+
+
+# -- Parity ----------------------------------------------------------------------------------------------------------
+
+
+def test_parity_of_equal_models_is_recorded_per_batch_size() -> None:
+    found = parity.check(identity, identity, HOLDOUT, [P])
+    assert [each["rows"] for each in found] == [1, 3, 8]
+    assert all(each["max_abs"] == 0 for each in found)
+
+
+@pytest.mark.parametrize(
+    ("exported", "text"),
+    [
+        (lambda i: {"p": i["x"] + np.float32(0.01)}, r"output 'p' at batch 1 \(x \[1\]\): differs .* by 0.01 absolute"),
+        (lambda i: {"p": i["x"][:2]}, r"at batch 3 .* gives float32 \[3\], the exported one float32 \[2\]"),
+        (lambda i: {"p": i["x"].astype(np.float64)}, "the exported one float64"),
+        (lambda i: {"p": np.full_like(i["x"], np.nan)}, "NaN or infinity in 0 values of the source model and 1 of"),
+    ],
+)
+def test_a_model_that_is_not_the_source_is_refused(exported: Callable[[Arrays], Arrays], text: str) -> None:
+    with pytest.raises(BuildError, match=text):
+        parity.check(identity, exported, HOLDOUT, [P])
+
+
+def test_parity_refuses_a_datatype_that_is_not_the_manifests() -> None:
+    with pytest.raises(BuildError, match="gives float32, the manifest says FP64"):
+        parity.check(identity, identity, HOLDOUT, [Tensor(name="p", datatype="FP64")])
+
+
+# -- Race ------------------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Nanoseconds that only runtimes let pass."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def runtime(self, ns_per_call: int) -> StubRuntime:
+        def answer(inputs: Arrays) -> Arrays:
+            self.now_ns += ns_per_call
+            return identity(inputs)
+
+        return StubRuntime(answer)
+
+
+def test_a_race_measures_each_variant_in_every_round_on_the_same_rows() -> None:
+    clock = Clock()
+    runtimes = {"torch": clock.runtime(2_000_000), "onnx": clock.runtime(500_000)}
+    found = race.run(runtimes, HOLDOUT, "p", clock_ns=lambda: clock.now_ns)
+    assert found["torch"] == {1: [2.0] * race.ROUNDS, 8: [2.0] * race.ROUNDS}
+    assert found["onnx"] == {1: [0.5] * race.ROUNDS, 8: [0.5] * race.ROUNDS}
+    first = [runtime.batches[0]["x"] for runtime in runtimes.values()]
+    np.testing.assert_array_equal(*first)
+    assert len({batch["x"].tobytes() for batch in runtimes["onnx"].batches}) > 8
+
+
+def test_a_race_begins_each_round_with_another_variant() -> None:
+    begun: list[str] = []
+
+    def runtime(name: str) -> StubRuntime:
+        def answer(inputs: Arrays) -> Arrays:
+            if not begun or begun[-1] != name:
+                begun.append(name)
+            return identity(inputs)
+
+        return StubRuntime(answer)
+
+    race.run({"a": runtime("a"), "b": runtime("b")}, HOLDOUT, "p", clock_ns=lambda: 0)
+    # Warm-up a, b; then a b | b a | a b ...: neighbours of two rounds run together.
+    assert begun[:6] == ["a", "b", "a", "b", "a", "b"]
+    assert begun.count("a") >= race.ROUNDS
+
+
+# -- Verdicts --------------------------------------------------------------------------------------------------------
+
+
+def lap(rows: int, *ratios: float) -> Race:
+    return Race(batch_rows=rows, ms=[0.23 * ratio for ratio in ratios], reference_ms=[0.23] * len(ratios))
+
+
+def test_quality_within_budget_is_not_refused_and_beyond_it_says_both_numbers() -> None:
+    found = drops({"auc": 0.75, "log_loss": 0.40}, {"auc": 0.738, "log_loss": 0.42})
+    assert quality_refusal(found, {"auc": 0.02}) == ""
+    assert quality_refusal(found, {}) == ""
+    assert quality_refusal(found, {"auc": 0.004}) == "auc fell 0.012, budget 0.004"
+    assert (
+        quality_refusal(found, {"auc": 0.004, "log_loss": 0.01})
+        == "auc fell 0.012, budget 0.004; log_loss rose 0.02, budget 0.01"
+    )
+
+
+def test_a_drop_that_is_nan_is_over_any_budget() -> None:
+    assert quality_refusal({"auc": float("nan")}, {"auc": 1.0}) == "auc fell nan, budget 1"
+
+
+def test_a_drop_of_exactly_the_budget_passes() -> None:
+    assert quality_refusal({"accuracy": 0.25}, {"accuracy": 0.25}) == ""
+
+
+def test_a_variant_that_is_as_fast_is_refused_with_figures_and_spread() -> None:
+    refused = speed_refusal([lap(1, 0.97, 1.0, 1.05), lap(8, 1.0, 1.01, 1.02)])
+    assert refused == "not faster here: 0.23 ms against 0.23 ms at batch 1 (ratio 1.00, rounds 0.97-1.05)"
+
+
+def test_faster_at_one_batch_size_and_not_slower_at_the_other_passes() -> None:
+    assert speed_refusal([lap(1, 0.99, 1.01, 1.0, 1.0), lap(8, 0.5, 0.6, 0.55, 0.5)]) == ""
+    assert speed_refusal([lap(1, 0.2, 0.2, 0.3), lap(8, 0.9, 0.9, 0.9)]) == ""
+
+
+def test_slower_at_one_batch_size_is_refused_for_that_size() -> None:
+    assert "at batch 8 (ratio 1.20" in speed_refusal([lap(1, 0.5, 0.5), lap(8, 1.2, 1.2)])
+
+
+def test_a_win_in_half_of_the_rounds_is_noise() -> None:
+    assert speed_refusal([lap(1, 0.9, 0.9, 0.99, 1.1, 1.1, 1.1), lap(8, 1.0, 1.0)]) != ""
+
+
+def test_the_fastest_has_the_least_median() -> None:
+    assert fastest({"torch": [1.0, 1.1, 9.0], "onnx": [0.2, 0.2, 50.0], "int8-dynamic": [0.3, 0.3, 0.1]}) == "onnx"
+
+
+# -- Hardware --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags", "wanted"),
+    [
+        ("x86_64", {"avx2"}, True),
+        ("x86_64", {"avx2", "avx512f"}, True),
+        ("x86_64", {"avx512f", "avx512_vnni"}, False),
+        ("AMD64", {"avx2", "avx_vnni"}, False),
+        ("aarch64", {"asimddp"}, False),
+    ],
+)
+def test_weights_keep_to_seven_bits_on_x86_without_vnni(machine: str, flags: set[str], wanted: bool) -> None:
+    assert hardware.saturates(machine, flags) is wanted
+
+
+def test_the_evidence_names_processor_and_versions() -> None:
+    assert hardware.cpu()["cores"] >= 1
+    assert hardware.cpu()["model"]
+    assert {"python", "numpy", "onnxruntime"} <= set(hardware.versions())
+    assert "no-such-package" not in hardware.versions(["no-such-package"])
