@@ -7,7 +7,6 @@ agreement recorded, so that the evidence shows what saturation does to this mode
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,17 +34,8 @@ def quantize(base: Path, path: Path, *, saturates: bool, error_of: Callable[[Pat
     """
     prepared = path.with_suffix(".prepared.onnx")
     symbolic = _prepare(base, prepared)
-    candidates = []
-    for per_channel, reduce_range in itertools.product((True, False), {saturates, False}):
-        file = path.with_suffix(f".{per_channel:d}{reduce_range:d}.onnx")
-        candidate: dict[str, Any] = {"per_channel": per_channel, "reduce_range": reduce_range}
-        try:
-            _quantize(prepared, file, per_channel, reduce_range)
-            candidates.append({**candidate, "mean_abs_error": error_of(file), "file": file})
-        except BuildError:
-            raise
-        except Exception as error:  # onnxruntime's quantizer raises whatever its passes raise
-            candidates.append({**candidate, "failed": f"{type(error).__name__}: {error}"})
+    kinds = [(per_channel, reduce) for reduce in sorted({saturates, False}) for per_channel in (True, False)]
+    candidates = [_candidate(prepared, path, *kind, error_of) for kind in kinds]
     usable = [each for each in candidates if "file" in each and each["reduce_range"] == saturates]
     if not usable:
         raise BuildError(
@@ -62,6 +52,21 @@ def quantize(base: Path, path: Path, *, saturates: bool, error_of: Callable[[Pat
         "symbolic_shapes": symbolic,
         "operators": counts,
     }
+
+
+def _candidate(
+    prepared: Path, path: Path, per_channel: bool, reduce_range: bool, error_of: Callable[[Path], float]
+) -> dict[str, Any]:
+    """Build one candidate and measure it; a failure of the quantizer is recorded, not raised."""
+    file = path.with_suffix(f".{per_channel:d}{reduce_range:d}.onnx")
+    candidate: dict[str, Any] = {"per_channel": per_channel, "reduce_range": reduce_range}
+    try:
+        _quantize(prepared, file, per_channel, reduce_range)
+        return {**candidate, "mean_abs_error": error_of(file), "file": file}
+    except BuildError:
+        raise
+    except Exception as error:  # onnxruntime's quantizer raises whatever its passes raise
+        return {**candidate, "failed": f"{type(error).__name__}: {error}"}
 
 
 def mean_abs_error(expected: Array, given: Array) -> float:
