@@ -14,7 +14,7 @@ import pytest
 
 from tailcut.core.slo import parse_objectives
 from tailcut.errors import LoadTestError
-from tailcut.load import LoadPlan, find_capacity, load_samples, measure, run, save_samples, summarise_run
+from tailcut.load import LoadPlan, SearchLimits, find_capacity, load_samples, measure, run, save_samples, summarise_run
 
 pytestmark = pytest.mark.integration
 
@@ -156,8 +156,7 @@ def test_capacity_of_a_server_with_a_known_service_rate(server: tuple[str, int])
         plan(server, "/serial/10", duration_s=1.5, warmup_s=0.2, timeout_s=2.0),
         parse_objectives("p90=60ms"),
         start_rate=40.0,
-        tolerance=0.1,
-        max_total_s=60.0,
+        limits=SearchLimits(tolerance=0.1, max_total_s=60.0),
     )
     assert 70 <= found.rate <= 110
     assert found.complete

@@ -108,7 +108,7 @@ def _run(plan: LoadPlan, json_path: Path | None, raw: Path | None) -> bool:
 def _search(plan: LoadPlan, json_path: Path | None, max_total_s: float) -> bool:
     import msgspec
 
-    from tailcut.load import find_capacity
+    from tailcut.load import SearchLimits, find_capacity
     from tailcut.load.text import render_capacity, render_step
 
     with ProgressLine() as line:
@@ -116,7 +116,7 @@ def _search(plan: LoadPlan, json_path: Path | None, max_total_s: float) -> bool:
             plan,
             plan.slo,
             start_rate=plan.rate or 50.0,
-            max_total_s=max_total_s,
+            limits=SearchLimits(max_total_s=max_total_s),
             on_step=lambda step: line.note(render_step(step)),
             on_progress=line.show,
         )

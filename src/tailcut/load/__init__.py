@@ -1,6 +1,6 @@
 """Open-loop load generator and SLO check."""
 
-from tailcut.load.capacity import CapacityResult, find_capacity
+from tailcut.load.capacity import CapacityResult, SearchLimits, find_capacity
 from tailcut.load.plan import LoadPlan
 from tailcut.load.result import LoadResult, load_result, save_result
 from tailcut.load.runner import Progress, measure, run
@@ -14,6 +14,7 @@ __all__ = [
     "Progress",
     "RunFacts",
     "Samples",
+    "SearchLimits",
     "find_capacity",
     "load_result",
     "load_samples",

@@ -53,6 +53,20 @@ class CapacityResult(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[CapacityStep, ...]
 
 
+class SearchLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """When a search ends.
+
+    Args:
+        tolerance: how close the answer is, as a share of it.
+        max_rate: highest rate that is tried.
+        max_total_s: no new step starts after this long.
+    """
+
+    tolerance: float = 0.05
+    max_rate: float = 20_000.0
+    max_total_s: float = 300.0
+
+
 Judge = Callable[[LoadResult], str]
 """Says why a step missed; empty where it passed."""
 
@@ -62,9 +76,7 @@ def find_capacity(
     slo: Objectives,
     *,
     start_rate: float = 50.0,
-    tolerance: float = 0.05,
-    max_rate: float = 20_000.0,
-    max_total_s: float = 300.0,
+    limits: SearchLimits = SearchLimits(),  # noqa: B008  (frozen)
     judge: Judge | None = None,
     on_step: Callable[[CapacityStep], None] | None = None,
     on_progress: OnProgress | None = None,
@@ -75,10 +87,9 @@ def find_capacity(
         plan: how each step runs; its duration and warm-up are a step's, its rate is ignored.
         slo: what a step must meet.
         start_rate: first rate, requests per second.
-        tolerance: how close the answer is, as a share of it.
-        max_rate: highest rate that is tried.
-        max_total_s: no new step starts after this long.
-        judge: another rule for what misses, in place of ``slo``'s findings.
+        limits: when the search ends.
+        judge: another rule for what misses, in place of ``slo``'s findings; a step that can no longer meet ``slo`` is
+            still ended early.
         on_step: called after each step.
         on_progress: as in ``run``.
 
@@ -89,19 +100,19 @@ def find_capacity(
         raise LoadTestError(
             "there is no objective to search for", hint="give --slo, such as --slo p95=25ms,errors=0.1%"
         )
-    search = CapacitySearch(start_rate, tolerance=tolerance, max_rate=max_rate)
+    search = CapacitySearch(start_rate, tolerance=limits.tolerance, max_rate=limits.max_rate)
     base = msgspec.structs.replace(plan, rate=None, ramp=None, trace="", slo=slo)
     began_s = time.monotonic()
     steps: list[CapacityStep] = []
     late_generator = False
     complete = True
     while (rate := search.next_rate()) is not None:
-        if time.monotonic() - began_s > max_total_s:
+        if time.monotonic() - began_s > limits.max_total_s:
             complete = False
             break
         step_plan = msgspec.structs.replace(base, rate=rate, seed=plan.seed + len(steps))
         step_began_s = time.monotonic()
-        result = _step(step_plan, judge, on_progress)
+        result = _step(step_plan, on_progress)
         cause = judge(result) if judge is not None else result.first_miss
         done = search.record(rate, passed=not cause, cause=cause)
         late_generator = late_generator or bool(cause and result.generator_cpu_share > 0.9)
@@ -110,9 +121,15 @@ def find_capacity(
             on_step(steps[-1])
         if cause:
             _settle(base, slo)
+    return _result(search, str(slo), steps, complete=complete, late_generator=late_generator)
+
+
+def _result(
+    search: CapacitySearch, objectives: str, steps: list[CapacityStep], *, complete: bool, late_generator: bool
+) -> CapacityResult:
     miss = search.first_miss
     return CapacityResult(
-        objectives=str(slo),
+        objectives=objectives,
         rate=search.capacity,
         confirmed=search.confirmed,
         limit=f"{miss.cause} (at {miss.rate:.4g} req/s)" if miss else "",
@@ -122,8 +139,8 @@ def find_capacity(
     )
 
 
-def _step(plan: LoadPlan, judge: Judge | None, on_progress: OnProgress | None) -> LoadResult:
-    samples, facts = measure(plan, on_progress=on_progress, stop_hopeless=judge is None)
+def _step(plan: LoadPlan, on_progress: OnProgress | None) -> LoadResult:
+    samples, facts = measure(plan, on_progress=on_progress, stop_hopeless=True)
     return summarise_run(plan, samples, facts)
 
 

@@ -49,8 +49,7 @@ def summarise_run(plan: LoadPlan, samples: Samples, facts: RunFacts) -> LoadResu
     sent = measured & (samples.sent_ns >= 0)
     lag_ms = summarise((samples.sent_ns - samples.intended_ns)[sent] / 1e6)
     latency_ms = summarise(judged_ms)
-    requests = int(status.size)
-    replies = int((status > 0).sum())
+    requests, failed = int(status.size), int((~answered).sum())
     stages_ms, cache, cache_total_ms = _server_side(samples, measured, answered)
     return LoadResult(
         plan=plan,
@@ -60,7 +59,7 @@ def summarise_run(plan: LoadPlan, samples: Samples, facts: RunFacts) -> LoadResu
         answered=int(answered.sum()),
         sheds=int(np.isin(status, SHED_STATUSES).sum()),
         errors=_errors(status),
-        statuses={str(code): n for code, n in sorted(Counter(status[status > 0].tolist()).items())},
+        statuses=_statuses(status),
         offered_rps=requests / facts.window_s,
         throughput_rps=_answers_in_window(samples, facts.window_s, None) / facts.window_s,
         goodput_rps=_answers_in_window(samples, facts.window_s, plan.slo.loosest_ns) / facts.window_s,
@@ -70,12 +69,12 @@ def summarise_run(plan: LoadPlan, samples: Samples, facts: RunFacts) -> LoadResu
         cache=cache,
         cache_total_ms=cache_total_ms,
         cpu_s=facts.cpu_s,
-        cpu_s_per_1000=facts.cpu_s / replies * 1000 if facts.cpu_s is not None and replies else None,
+        cpu_s_per_1000=_per_1000(facts.cpu_s, int((status > 0).sum())),
         generator_cpu_share=facts.generator_cpu_share,
         connections_opened=facts.connections_opened,
         delayed_by_cap=facts.delayed_by_cap,
         max_outstanding=facts.max_outstanding,
-        findings=judge(plan.slo, _seen(plan.slo, judged_ms), requests - int(answered.sum()), requests),
+        findings=judge(plan.slo, _seen(plan.slo, judged_ms), failed, requests),
         warnings=_warnings(plan, facts, latency_ms, lag_ms),
         bodies=facts.bodies,
         stopped=facts.stopped,
@@ -89,6 +88,14 @@ def _answers_in_window(samples: Samples, window_s: float, limit_ns: int | None) 
     if limit_ns is not None:
         good &= samples.done_ns - samples.intended_ns <= limit_ns
     return int(good.sum())
+
+
+def _per_1000(cpu_s: float | None, replies: int) -> float | None:
+    return cpu_s / replies * 1000 if cpu_s is not None and replies else None
+
+
+def _statuses(status: npt.NDArray[np.int16]) -> dict[str, int]:
+    return {str(code): count for code, count in sorted(Counter(status[status > 0].tolist()).items())}
 
 
 def _errors(status: npt.NDArray[np.int16]) -> dict[str, int]:

@@ -1,0 +1,102 @@
+"""``tailcut ladder``: the before/after table."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from tailcut.cli.console import ExitCode, note, write
+from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples
+from tailcut.core.slo import parse_duration_s
+from tailcut.errors import LoadTestError
+
+if TYPE_CHECKING:
+    from tailcut.report import LadderRecord
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command(
+        "ladder",
+        epilog=examples(
+            ("tailcut ladder", "climb the ladder of ./tailcut.toml"),
+            ("tailcut ladder --short --out /tmp/ladder", "a quick look"),
+            ("tailcut ladder --only-rungs pilot,onnx --rates 100,400", "some rungs, other rates"),
+            ("tailcut ladder --from ladder/ladder.json", "make the reports again"),
+        ),
+    )(ladder)
+
+
+def ladder(
+    manifest: ManifestPath = DEFAULT_MANIFEST,
+    settings: Settings = None,
+    rates: Annotated[str, typer.Option(help="Rates (req/s) beside the pilot's comfortable one.")] = "200",
+    rounds: Annotated[int | None, typer.Option(help="How often each rung is measured.", show_default="3")] = None,
+    duration: Annotated[str, typer.Option(help="Measured per rung, rate and round.", show_default="15s")] = "",
+    short: Annotated[bool, typer.Option("--short", help="Fewer and shorter measurements.")] = False,
+    only_rungs: Annotated[str, typer.Option(metavar="NAMES", help="Rungs to run, with commas between.")] = "",
+    comfortable: Annotated[
+        float | None, typer.Option(metavar="RATE", help="Instead of 70 % of the pilot's own capacity.")
+    ] = None,
+    capacity: Annotated[bool, typer.Option(help="Whether capacities are searched.")] = True,
+    seed: Annotated[int, typer.Option(help="Of the traffic.")] = 0,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="For reports, logs and raw samples.")] = Path("ladder"),
+    from_file: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="Make the reports of this ladder.json again.")
+    ] = None,
+) -> None:
+    """Send the same traffic to the pilot and then to one rung after the other, each with one lever more.
+
+    Writes ladder.json and, from it, ladder.md, ladder.html and ladder.png; the table goes to stdout. Exit code 1: a
+    rung did not work.
+    """
+    from tailcut.report import load_ladder
+
+    if from_file is not None:
+        _report(load_ladder(from_file), from_file.parent)
+        return
+    from tailcut.ladder import LadderOptions, climb
+    from tailcut.ladder import short as shortened
+
+    command = shlex.join(["tailcut", *sys.argv[1:]])
+    options = LadderOptions(out=out, rates=_rates(rates), only=_names(only_rungs), seed=seed, command=command)
+    options = msgspec.structs.replace(options, comfortable_rate=comfortable, capacity=capacity)
+    options = shortened(options) if short else options
+    if rounds is not None:
+        options = msgspec.structs.replace(options, rounds=rounds)
+    if duration:
+        options = msgspec.structs.replace(options, duration_s=parse_duration_s(duration))
+    record = climb(manifest, options, overrides=settings or (), tell=note)
+    _report(record, out)
+    if any(rung.failed for rung in record.rungs):
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _report(record: LadderRecord, folder: Path) -> None:
+    from tailcut.report import render_terminal, write_reports
+
+    written, missing = write_reports(record, folder)
+    write(render_terminal(record))
+    for path in written:
+        note(f"wrote {path}")
+    if missing:
+        note(f"no picture: {missing}")
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    try:
+        rates = tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise LoadTestError(f"the rates are {text!r}", hint="write numbers with commas between: 100,400") from None
+    if any(rate <= 0 for rate in rates):
+        raise LoadTestError(f"the rates are {text!r}", hint="every rate must be above 0")
+    return rates
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -1,0 +1,198 @@
+"""Climb the ladder: start each rung, send it the same traffic, write down what was seen."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tailcut.core.slo import LatencyObjective, Objectives
+from tailcut.errors import LoadTestError, ManifestError, TailcutError
+from tailcut.ladder.evidence import Evidence, read_evidence
+from tailcut.ladder.machine import Cores, choose_cores, commit_of, machine_facts, package_versions, pinned
+from tailcut.ladder.measuring import Bench
+from tailcut.ladder.options import LadderOptions, describe
+from tailcut.ladder.pilot import measure_pilot
+from tailcut.ladder.planning import choose_rungs, plan_rungs, round_order
+from tailcut.ladder.rungs import RungRun
+from tailcut.manifest import Deployment, Manifest, load, resolve
+from tailcut.report.ladder_file import COMFORTABLE, LadderRecord, PilotFacts, save_ladder
+
+Tell = Callable[[str], None]
+
+
+def climb(path: Path, options: LadderOptions, *, overrides: Sequence[str] = (), tell: Tell) -> LadderRecord:
+    """Climb a manifest's ladder and write ``ladder.json`` (after each round too, so that nothing is lost).
+
+    Args:
+        path: the manifest.
+        options: lengths and limits.
+        overrides: "path=value" settings under all rungs.
+        tell: hears what is going on, a line at a time.
+
+    Raises:
+        TailcutError: the ladder is not fit to be climbed, or the pilot does not work. A rung that does not start is
+            no error: it is shown as failed.
+    """
+    manifest = load(path, overrides=overrides, keep_unset=True)
+    _check(manifest.deployment, options)
+    options.out.mkdir(parents=True, exist_ok=True)
+    evidence = read_evidence(manifest)
+    with _environment(manifest, tell) as environment:
+        climber = _Climber(manifest, path, options, overrides, evidence, environment, tell)
+        return climber.climb()
+
+
+def objectives_of(deployment: Deployment) -> Objectives:
+    """Take the SLO of a deployment as objectives of a run."""
+    slo = deployment.slo
+    limits = ((0.5, slo.p50_s), (0.95, slo.p95_s), (0.99, slo.p99_s))
+    latency = tuple(LatencyObjective(share=share, limit_s=float(limit)) for share, limit in limits if limit is not None)
+    return Objectives(latency=latency, errors=float(slo.errors))
+
+
+class _Climber:
+    def __init__(
+        self,
+        manifest: Manifest,
+        path: Path,
+        options: LadderOptions,
+        overrides: Sequence[str],
+        evidence: Evidence,
+        environment: Mapping[str, str],
+        tell: Tell,
+    ) -> None:
+        self._manifest = manifest
+        self._options = options
+        self._evidence = evidence
+        self._tell = tell
+        self._cores: Cores = choose_cores()
+        self._slo = objectives_of(manifest.deployment)
+        self._bench = Bench(manifest, path, options, overrides, environment, self._cores, self._slo)
+        self._runs = self._make_runs()
+        self._pilot: PilotFacts | None = None
+
+    def climb(self) -> LadderRecord:
+        options = self._options
+        comfortable = options.comfortable_rate or self._measure_pilot()
+        rates = [(COMFORTABLE, comfortable), *((f"{rate:g}", rate) for rate in options.rates)]
+        for round_index in range(options.rounds):
+            for place in round_order(len(self._runs), round_index, options.rounds):
+                self._measure(self._runs[place], rates, round_index)
+            save_ladder(self._record(), options.out / "ladder.json")
+        if options.capacity:
+            self._search(comfortable)
+        record = self._record()
+        save_ladder(record, options.out / "ladder.json")
+        return record
+
+    def _make_runs(self) -> list[RungRun]:
+        ladder, only = self._manifest.deployment.ladder, self._options.only
+        source = self._evidence.source
+        planned = plan_rungs(ladder.rungs, self._evidence.refusals, first_variant=source)
+        runs = [RungRun.of_plan(rung, self._evidence.quality) for rung in choose_rungs(planned, only)]
+        if ladder.pilot and (not only or "pilot" in only):
+            runs.insert(0, RungRun.of_pilot(source, self._evidence.quality))
+        return runs
+
+    def _measure_pilot(self) -> float:
+        self._tell("pilot: finding its own capacity")
+        with self._bench.server(RungRun.of_pilot("", {})) as server, pinned(self._cores.load):
+            plan = self._bench.search_plan(server, pilot=True)
+            self._pilot = measure_pilot(plan, self._slo, self._bench.search_limits())
+        self._tell(f"pilot: {self._pilot.note}")
+        return self._pilot.comfortable_rate
+
+    def _measure(self, rung: RungRun, rates: list[tuple[str, float]], round_index: int) -> None:
+        if rung.refused or rung.failed:
+            return
+        try:
+            with self._bench.server(rung) as server, pinned(self._cores.load):
+                for name, rate in rates:
+                    seen = self._bench.measure(server, rung, name, rate, round_index)
+                    rung.measurements.append(seen)
+                    shape = seen.latency_ms
+                    p95 = "no answers" if shape is None else f"p95 {shape.p95:.1f} ms"
+                    state = f", saturated ({seen.failed_share:.0%} failed)" if seen.saturated else ""
+                    self._tell(f"round {round_index + 1}: {rung.name} at {rate:.3g}/s: {p95}{state}")
+        except TailcutError as error:
+            self._fail(rung, error)
+
+    def _search(self, comfortable: float) -> None:
+        start = comfortable
+        for rung in self._runs:
+            if rung.refused or rung.failed:
+                continue
+            if rung.pilot and self._pilot is not None and not self._pilot.meets_slo_unloaded:
+                rung.set_no_capacity(self._slo, self._pilot.unloaded_p95_ms)
+                continue
+            try:
+                with self._bench.server(rung) as server, pinned(self._cores.load):
+                    rung.capacity = self._bench.search(server, rung, start, self._tell)
+            except TailcutError as error:
+                self._fail(rung, error)
+                continue
+            start = max(comfortable, 0.7 * rung.capacity.rate)
+            self._tell(f"{rung.name}: capacity {rung.capacity.rate:.4g} req/s within {self._slo}")
+
+    def _fail(self, rung: RungRun, error: TailcutError) -> None:
+        rung.failed = error.message
+        self._tell(f"{rung.name}: failed: {error}")
+
+    def _record(self) -> LadderRecord:
+        deployment = self._manifest.deployment
+        return LadderRecord(
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            deployment=deployment.name,
+            command=self._options.command,
+            commit=commit_of(self._manifest.directory),
+            machine=machine_facts(),
+            versions=package_versions(),
+            settings=describe(self._options),
+            slo=str(self._slo),
+            quality_budget=dict(deployment.quality.budget),
+            pilot=self._pilot,
+            rate_names=(COMFORTABLE, *(f"{rate:g}" for rate in self._options.rates)),
+            rungs=tuple(rung.record() for rung in self._runs),
+            notes=(self._cores.note,),
+        )
+
+
+def _check(deployment: Deployment, options: LadderOptions) -> None:
+    ladder = deployment.ladder
+    if not ladder.traffic:
+        raise ManifestError("ladder.traffic is empty", hint="name 'package.module:callable' of (seed) -> bodies")
+    if not ladder.pilot and options.comfortable_rate is None:
+        raise ManifestError("ladder.pilot is empty", hint="give the pilot's command, or --comfortable RATE")
+    if options.rounds < 1:
+        raise LoadTestError(f"rounds is {options.rounds}", hint="climb at least once; three rounds show a spread")
+
+
+@contextmanager
+def _environment(manifest: Manifest, tell: Tell) -> Iterator[Mapping[str, str]]:
+    """Enter the ladder's setup. Its variables hold in this process too: the traffic may need them."""
+    ladder = manifest.deployment.ladder
+    context: AbstractContextManager[Mapping[str, str]] = nullcontext({})
+    if ladder.setup:
+        tell(f"setting up: {ladder.setup}")
+        context = resolve(ladder.setup, manifest)(manifest)
+    resolve(ladder.traffic, manifest)
+    began_s = time.monotonic()
+    with context as variables:
+        if ladder.setup:
+            tell(f"set up in {time.monotonic() - began_s:.1f} s")
+        before = dict(os.environ)
+        os.environ.update(variables)
+        try:
+            yield {**os.environ, "PYTHONPATH": _python_path(manifest), "PYTHONUNBUFFERED": "1"}
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+
+def _python_path(manifest: Manifest) -> str:
+    folders = [str((manifest.directory / one).resolve()) for one in manifest.deployment.python_path]
+    return os.pathsep.join([*folders, *filter(None, [os.environ.get("PYTHONPATH", "")])])

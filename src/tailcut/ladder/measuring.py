@@ -1,0 +1,194 @@
+"""Start the server of a rung, and measure it at a rate or search its capacity."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from tailcut.core.slo import Objectives
+from tailcut.errors import LoadTestError
+from tailcut.ladder.machine import Cores
+from tailcut.ladder.options import LadderOptions
+from tailcut.ladder.process import ServerProcess, free_port
+from tailcut.ladder.rungs import RungRun
+from tailcut.load import LoadPlan, LoadResult, SearchLimits, find_capacity, measure, save_samples, summarise_run
+from tailcut.load.text import render_step
+from tailcut.manifest import Manifest, resolve
+from tailcut.report.ladder_file import Capacity, CapacityPoint, Measurement
+
+_SERVER_SETTINGS = ("server.drain=100ms",)
+"""Under every rung: it is stopped idle, so nothing needs draining."""
+
+
+class Bench:
+    """Where rungs are put to be measured."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        path: Path,
+        options: LadderOptions,
+        overrides: Sequence[str],
+        environment: Mapping[str, str],
+        cores: Cores,
+        slo: Objectives,
+    ) -> None:
+        self._manifest = manifest
+        self._path = path.resolve()
+        self._options = options
+        self._overrides = tuple(overrides)
+        self._environment = environment
+        self._cores = cores
+        self._slo = slo
+        self._starts = 0
+
+    @contextmanager
+    def server(self, rung: RungRun) -> Iterator[ServerProcess]:
+        """Start a rung's server and hand it out once it has answered one request of the traffic.
+
+        Raises:
+            StartError: it does not come up, or does not answer the traffic.
+        """
+        port = free_port()
+        rung.command = self._command(rung, port)
+        self._starts += 1
+        log = self._options.out / "logs" / f"{self._starts:03d}-{_file_name(rung.name)}.log"
+        process = ServerProcess(
+            rung.command,
+            port,
+            log,
+            environment=self._environment,
+            directory=self._manifest.directory,
+            core=self._cores.server,
+        )
+        with process:
+            ready = ("/", ()) if rung.pilot else ("/v2/health/ready", (200,))
+            process.wait_until_ready(ready[0], timeout_s=self._options.ready_s, ok=ready[1])
+            path, body = self._first_request()
+            process.try_one(path or self._request_path(rung.pilot), body, timeout_s=30.0)
+            yield process
+
+    def measure(self, server: ServerProcess, rung: RungRun, name: str, rate: float, round_index: int) -> Measurement:
+        """Measure one rung at one rate. The seed depends on the round only, so all rungs get the same traffic."""
+        options = self._options
+        plan = msgspec.structs.replace(
+            self._plan(server, pilot=rung.pilot),
+            rate=rate,
+            duration_s=options.duration_s,
+            warmup_s=options.warmup_s,
+            seed=options.seed + round_index,
+        )
+        samples, facts = measure(plan)
+        raw = Path("raw") / f"{_file_name(rung.name)}-{name}-{round_index + 1}.npz"
+        save_samples(samples, options.out / raw)
+        return _measurement(summarise_run(plan, samples, facts), name, rate, round_index, str(raw))
+
+    def search(self, server: ServerProcess, rung: RungRun, start_rate: float, tell: Callable[[str], None]) -> Capacity:
+        """Search the highest rate of a rung within the SLO."""
+        found = find_capacity(
+            self.search_plan(server, pilot=rung.pilot),
+            self._slo,
+            start_rate=start_rate,
+            on_step=lambda step: tell(f"{rung.name}: {render_step(step)}"),
+            limits=self.search_limits(),
+        )
+        steps = tuple(
+            CapacityPoint(rate=step.rate, passed=step.passed, p95_ms=step.p95_ms, cause=step.cause)
+            for step in found.steps
+        )
+        return Capacity(
+            objectives=found.objectives,
+            rate=found.rate,
+            confirmed=found.confirmed,
+            limit=found.limit,
+            complete=found.complete,
+            generator_limited=found.generator_limited,
+            steps=steps,
+        )
+
+    def search_plan(self, server: ServerProcess, *, pilot: bool) -> LoadPlan:
+        """The plan of one step of a search."""
+        options = self._options
+        return msgspec.structs.replace(
+            self._plan(server, pilot=pilot),
+            duration_s=options.step_s,
+            warmup_s=options.step_warmup_s,
+            seed=options.seed,
+        )
+
+    def search_limits(self) -> SearchLimits:
+        """When a search ends."""
+        options = self._options
+        return SearchLimits(tolerance=options.tolerance, max_rate=options.max_rate, max_total_s=options.search_s)
+
+    def _plan(self, server: ServerProcess, *, pilot: bool) -> LoadPlan:
+        deployment = self._manifest.deployment
+        return LoadPlan(
+            url=f"http://127.0.0.1:{server.port}{self._request_path(pilot)}",
+            payloads=deployment.ladder.traffic,
+            timeout_s=float(deployment.slo.timeout_s),
+            slo=self._slo,
+            pid=server.pid,
+        )
+
+    def _request_path(self, pilot: bool) -> str:
+        deployment = self._manifest.deployment
+        return deployment.ladder.pilot_path if pilot else f"/predict/{deployment.name}"
+
+    def _first_request(self) -> tuple[str, bytes]:
+        traffic = self._manifest.deployment.ladder.traffic
+        first = next(iter(resolve(traffic, self._manifest)(self._options.seed)), None)
+        if first is None:
+            raise LoadTestError(f"the traffic {traffic!r} is empty", hint="yield at least one body")
+        path, body = first if isinstance(first, tuple) else ("", first)
+        if isinstance(body, str):
+            return path, body.encode()
+        return path, body if isinstance(body, bytes) else msgspec.json.encode(body)
+
+    def _command(self, rung: RungRun, port: int) -> tuple[str, ...]:
+        if rung.pilot:
+            filled = {"{port}": str(port), "{python}": sys.executable}
+            return tuple(_fill(word, filled) for word in self._manifest.deployment.ladder.pilot)
+        settings = [*self._overrides, *_SERVER_SETTINGS, *rung.settings]
+        flags = [word for text in settings for word in ("--set", text)]
+        return (
+            *(sys.executable, "-m", "tailcut", "serve", "--manifest", str(self._path), "--port", str(port)),
+            *flags,
+        )
+
+
+def _measurement(result: LoadResult, name: str, rate: float, round_index: int, raw: str) -> Measurement:
+    return Measurement(
+        round=round_index + 1,
+        rate_name=name,
+        rate=rate,
+        requests=result.requests,
+        answered=result.answered,
+        sheds=result.sheds,
+        errors=result.errors,
+        offered_rps=result.offered_rps,
+        throughput_rps=result.throughput_rps,
+        goodput_rps=result.goodput_rps,
+        latency_ms=result.latency_ms,
+        lag_ms=result.lag_ms,
+        stages_ms={stage: shape.mean for stage, shape in result.stages_ms.items()},
+        cache=result.cache,
+        cache_total_ms=result.cache_total_ms,
+        cpu_s_per_1000=result.cpu_s_per_1000,
+        warnings=result.warnings,
+        raw=raw,
+    )
+
+
+def _fill(word: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        word = word.replace(name, value)
+    return word
+
+
+def _file_name(name: str) -> str:
+    return "".join(char if char.isalnum() else "-" for char in name).strip("-") or "rung"

@@ -1,0 +1,83 @@
+"""Which rungs run with which settings, and in which order: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from tailcut.errors import LoadTestError
+from tailcut.manifest import Rung
+
+
+class PlannedRung(msgspec.Struct, frozen=True, kw_only=True):
+    """A rung as it will run.
+
+    Args:
+        name: as in the manifest.
+        added: settings that this rung adds.
+        settings: settings that it runs with, those of the rungs below included.
+        variant: the variant whose quality it has; the rung below's where it names none.
+        refused: why it does not run; empty where it does.
+    """
+
+    name: str
+    added: tuple[str, ...]
+    settings: tuple[str, ...]
+    variant: str
+    refused: str = ""
+
+
+def plan_rungs(rungs: Sequence[Rung], refusals: Mapping[str, str], *, first_variant: str = "") -> list[PlannedRung]:
+    """Add the settings up, leaving out those of refused rungs: the rungs above keep what the rung below had.
+
+    Args:
+        rungs: as in the manifest.
+        refusals: per variant, why it may not be served.
+        first_variant: the variant whose quality a rung has before any rung names one.
+    """
+    planned: list[PlannedRung] = []
+    settings: tuple[str, ...] = ()
+    variant = first_variant
+    for rung in rungs:
+        refused = refusals.get(rung.variant, "") if rung.variant else ""
+        if not refused:
+            settings = merge_settings(settings, rung.set)
+            variant = rung.variant or variant
+        planned.append(
+            PlannedRung(
+                name=rung.name,
+                added=rung.set,
+                settings=() if refused else settings,
+                variant=rung.variant if refused else variant,
+                refused=refused,
+            )
+        )
+    return planned
+
+
+def merge_settings(settings: tuple[str, ...], added: tuple[str, ...]) -> tuple[str, ...]:
+    """Add settings; one for the same path replaces the earlier one."""
+    merged = {text.partition("=")[0].strip(): text for text in (*settings, *added)}
+    return tuple(merged.values())
+
+
+def choose_rungs(planned: Sequence[PlannedRung], only: Sequence[str]) -> list[PlannedRung]:
+    """Keep the rungs named in ``only``, all where it is empty. Settings stay those of the whole ladder.
+
+    Raises:
+        LoadTestError: a name that no rung has.
+    """
+    names = [rung.name for rung in planned]
+    for name in only:
+        if name not in names and name != "pilot":
+            raise LoadTestError(f"there is no rung {name!r}", hint=f"rungs: pilot, {', '.join(names)}")
+    return [rung for rung in planned if not only or rung.name in only]
+
+
+def round_order(count: int, round_index: int, rounds: int) -> list[int]:
+    """Order the rungs of a round: rotated, so that no rung always runs first or beside the same hour of the machine."""
+    if count == 0:
+        return []
+    start = round_index * max(1, count // max(1, rounds)) % count
+    return [(start + place) % count for place in range(count)]

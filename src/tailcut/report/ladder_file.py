@@ -1,0 +1,159 @@
+"""``ladder.json``: everything that a ladder measured. Every table, page and picture is made from it alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tailcut.core.statistics import Percentiles
+from tailcut.errors import LoadTestError
+
+SCHEMA = 1
+"""Number of the file's form; a reader refuses another one."""
+
+COMFORTABLE = "comfortable"
+"""Name of the rate that is 70 % of the pilot's own capacity; other rates are named by their number."""
+
+
+IDLE_MISS = "misses when idle"
+"""How a capacity's limit begins where the objectives are missed with nothing else going on."""
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+    """One rung at one rate in one round. Latencies count from the intended send time; milliseconds."""
+
+    round: int
+    rate_name: str
+    rate: float
+    requests: int
+    answered: int
+    sheds: int
+    errors: dict[str, int]
+    offered_rps: float
+    throughput_rps: float
+    goodput_rps: float
+    latency_ms: Percentiles | None
+    lag_ms: Percentiles | None
+    stages_ms: dict[str, float]
+    """Mean per stage, from Server-Timing, so that the stages add up to ``total``."""
+    cache: dict[str, int]
+    cache_total_ms: dict[str, Percentiles] = {}
+    """Per cache outcome, the server's own total."""
+    cpu_s_per_1000: float | None
+    warnings: tuple[str, ...] = ()
+    raw: str = ""
+    """File of the raw samples, beside ``ladder.json``."""
+
+    @property
+    def failed_share(self) -> float:
+        """Share of requests without an answer: errors and sheds."""
+        return 1 - self.answered / self.requests if self.requests else 0.0
+
+    @property
+    def saturated(self) -> bool:
+        """Whether the rung could not keep up: more than 2 % unanswered, or answers falling behind by 3 %."""
+        return self.failed_share > 0.02 or self.throughput_rps < 0.97 * self.offered_rps
+
+
+class CapacityPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of a capacity search."""
+
+    rate: float
+    passed: bool
+    p95_ms: float | None
+    cause: str
+
+
+class Capacity(msgspec.Struct, frozen=True, kw_only=True):
+    """The highest rate within ``objectives``; 0 where no rate was."""
+
+    objectives: str
+    rate: float
+    confirmed: bool
+    limit: str
+    complete: bool
+    generator_limited: bool = False
+    steps: tuple[CapacityPoint, ...] = ()
+
+
+class RungRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One rung: what it ran with and what was seen."""
+
+    name: str
+    pilot: bool = False
+    added: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    variant: str = ""
+    refused: str = ""
+    failed: str = ""
+    command: tuple[str, ...] = ()
+    quality: dict[str, float] = {}
+    quality_variant: str = ""
+    measurements: tuple[Measurement, ...] = ()
+    capacity: Capacity | None = None
+
+    @property
+    def ran(self) -> bool:
+        """Whether there is anything to show for it."""
+        return bool(self.measurements)
+
+
+class PilotFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """How the comfortable rate came about."""
+
+    unloaded_p95_ms: float | None
+    meets_slo_unloaded: bool
+    saturation_rate: float
+    saturation_limit: str
+    comfortable_rate: float
+    note: str
+
+
+class LadderRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One climb of the ladder."""
+
+    schema: int = SCHEMA
+    created: str
+    deployment: str
+    command: str
+    commit: str
+    machine: dict[str, str]
+    versions: dict[str, str]
+    settings: dict[str, str]
+    slo: str
+    quality_budget: dict[str, float] = {}
+    pilot: PilotFacts | None
+    rate_names: tuple[str, ...]
+    rungs: tuple[RungRecord, ...]
+    notes: tuple[str, ...] = ()
+
+
+def save_ladder(record: LadderRecord, path: Path) -> None:
+    """Write ``ladder.json`` whole or not at all.
+
+    Raises:
+        LoadTestError: the file cannot be written.
+    """
+    scratch = path.with_name(f".{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+        scratch.replace(path)
+    except OSError as error:
+        raise LoadTestError(f"cannot write {path}: {error.strerror}", hint="choose a writable folder") from error
+
+
+def load_ladder(path: Path) -> LadderRecord:
+    """Read ``ladder.json``.
+
+    Raises:
+        LoadTestError: the file is missing, holds something else, or was written by another schema.
+    """
+    try:
+        record = msgspec.json.decode(path.read_bytes(), type=LadderRecord)
+    except (OSError, msgspec.DecodeError) as error:
+        raise LoadTestError(f"cannot read a ladder from {path}: {error}", hint="give a ladder.json") from error
+    if record.schema != SCHEMA:
+        raise LoadTestError(f"{path} has schema {record.schema}, this tailcut reads {SCHEMA}", hint="climb it again")
+    return record

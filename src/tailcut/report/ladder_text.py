@@ -1,0 +1,99 @@
+"""The ladder for terminals and as Markdown."""
+
+from __future__ import annotations
+
+from tailcut.report.ladder_cells import change_text, header, key_lines, latency_text, rows
+from tailcut.report.ladder_figures import RungFigures, ladder_figures, rate_title, stage_order
+from tailcut.report.ladder_file import LadderRecord
+
+
+def render_terminal(ladder: LadderRecord) -> str:
+    """Lay the ladder out for a terminal: a block per rate, then capacity, cost and quality."""
+    figures = ladder_figures(ladder)
+    blocks = []
+    for name in ladder.rate_names:
+        table = [["rung", "p50 ms", "p95 ms", "p99 ms", "p95 vs rung before"]]
+        for row in figures:
+            at = row.rates.get(name)
+            cells = [row.status] if row.status else [latency_text(at, which) for which in ("p50", "p95", "p99")]
+            table.append([row.record.name, *cells, *([] if row.status else [change_text(row.change.get(name))])])
+        blocks.append(f"At {rate_title(ladder, name)}\n{_aligned(table)}")
+    first = 1 + 4 * len(ladder.rate_names)
+    table = [["rung", *header(ladder)[first:]]]
+    for row, cells in zip(figures, rows(ladder), strict=True):
+        table.append([cells[0], row.status.partition(":")[0]] if row.status else [cells[0], *cells[first:]])
+    blocks.append(f"Capacity, cost and quality\n{_aligned(table)}")
+    return "\n\n".join(["\n".join([f"Ladder of {ladder.deployment}", *key_lines(ladder)]), *blocks])
+
+
+def render_markdown(ladder: LadderRecord) -> str:
+    """Lay the ladder out as Markdown: table, stages, rungs, machine, caveats."""
+    figures = ladder_figures(ladder)
+    parts = [f"# Ladder: {ladder.deployment}", "\n".join(f"- {line}" for line in key_lines(ladder))]
+    parts.append(_markdown_table([header(ladder), *rows(ladder)]))
+    parts.append("![The ladder](ladder.png)")
+    parts += [_stages(ladder, figures, name) for name in ladder.rate_names]
+    parts.append("## Rungs\n\n" + "\n".join(_settings(row) for row in figures))
+    parts.append("## Capacity\n\n" + "\n".join(line for row in figures for line in _capacity(row)))
+    facts = {**ladder.machine, **ladder.versions, **ladder.settings}
+    parts.append(
+        f"## Made by\n\n`{ladder.command}`, {ladder.created}, commit {ladder.commit}\n\n"
+        + "\n".join(f"- {name}: {value}" for name, value in facts.items())
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def _stages(ladder: LadderRecord, figures: tuple[RungFigures, ...], name: str) -> str:
+    timed = [row for row in figures if name in row.rates and row.rates[name].stages_ms]
+    if not timed:
+        return ""
+    stages = stage_order({stage for row in timed for stage in row.rates[name].stages_ms})
+    table = [["rung", *stages, "total", "cache"]]
+    for row in timed:
+        at = row.rates[name]
+        cache = ", ".join(f"{outcome} {count}" for outcome, count in at.cache.items()) or "-"
+        table.append([row.record.name, *(f"{at.stages_ms.get(one, 0.0):.3f}" for one in [*stages, "total"]), cache])
+    title = f"## Where the server's time goes at {rate_title(ladder, name)} (mean ms per request)"
+    return f"{title}\n\n{_markdown_table(table)}"
+
+
+def _settings(row: RungFigures) -> str:
+    added = ", ".join(f"`{text}`" for text in row.record.added) or "nothing added"
+    command = f"\n  `{' '.join(row.record.command)}`" if row.record.command else ""
+    return f"- **{row.record.name}**: {row.status + '; ' if row.status else ''}{added}{command}"
+
+
+def _capacity(row: RungFigures) -> list[str]:
+    found = row.record.capacity
+    if found is None:
+        return []
+    state = "passed twice" if found.confirmed else "not confirmed"
+    limit = f"; limited by {found.limit}" if found.limit else ""
+    return [f"- **{row.record.name}**: {found.rate:.4g} req/s within {found.objectives} ({state}){limit}"]
+
+
+def _markdown_table(table: list[list[str]]) -> str:
+    width = len(table[0])
+    lines = [_markdown_row(table[0], width), "|" + "---|" * width]
+    return "\n".join([*lines, *(_markdown_row(row, width) for row in table[1:])])
+
+
+def _markdown_row(row: list[str], width: int) -> str:
+    cells = [cell.replace("|", "\\|") for cell in row]
+    return "| " + " | ".join(cells + [""] * (width - len(cells))) + " |"
+
+
+def _aligned(table: list[list[str]]) -> str:
+    # A row that is shorter than the header says why in one long cell: it must not widen a column.
+    full = len(table[0])
+    widths = [max(len(row[column]) for row in table if len(row) == full) for column in range(full)]
+    widths[0] = max(len(row[0]) for row in table)
+    lines = []
+    for row in table:
+        padded = [
+            cell.ljust(widths[column]) if column == 0 or len(row) < full else cell.rjust(widths[column])
+            for column, cell in enumerate(row)
+        ]
+        lines.append("  ".join(padded).rstrip())
+    lines.insert(1, "-" * max(map(len, lines)))
+    return "\n".join(lines)

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.unit.ladder_sample import sample
+
+from tailcut.errors import LoadTestError
+from tailcut.report import load_ladder, render_html, render_markdown, render_terminal, save_ladder, write_reports
+from tailcut.report.ladder_figures import headline, ladder_figures
+
+
+def test_a_ladder_survives_its_file(tmp_path: Path) -> None:
+    save_ladder(sample(), tmp_path / "ladder.json")
+    assert load_ladder(tmp_path / "ladder.json") == sample()
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"schema": 99}'])
+def test_a_file_that_is_no_ladder_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "ladder.json").write_text(text)
+    with pytest.raises(LoadTestError, match=r"cannot read a ladder from .*ladder\.json"):
+        load_ladder(tmp_path / "ladder.json")
+
+
+def test_another_schema_is_refused(tmp_path: Path) -> None:
+    save_ladder(msgspec.structs.replace(sample(), schema=2), tmp_path / "ladder.json")
+    with pytest.raises(LoadTestError, match="schema 2, this tailcut reads 1"):
+        load_ladder(tmp_path / "ladder.json")
+
+
+def test_each_rung_is_compared_with_the_rung_below_that_ran() -> None:
+    rows = {row.record.name: row for row in ladder_figures(sample())}
+    assert rows["pilot"].change == {}
+    batching = rows["+ micro-batching, warm executors"].change["comfortable"]
+    assert (batching.before_ms, batching.after_ms) == (4.1, 4.3)
+    assert not batching.clear, "the rounds overlap"
+    onnx = rows["+ ONNX fp32"].change["comfortable"]
+    assert onnx.clear
+    assert onnx.share == pytest.approx(4.1 / 13.5 - 1)
+
+
+def test_figures_have_a_spread_over_rounds() -> None:
+    p95 = ladder_figures(sample())[0].rates["comfortable"].latency_ms["p95"]
+    assert (p95.low, p95.mid, p95.high) == pytest.approx((78 * 0.93, 78, 78 * 1.08))
+
+
+def test_the_terminal_shows_setbacks_refusals_and_saturation() -> None:
+    text = render_terminal(sample())
+    assert re.search(r"\+ micro-batching, warm executors .* \+5 % ~\n", text)
+    assert re.search(r"\+ INT8 dynamic +refused: not faster here", text)
+    assert re.search(r"pilot .* ! 72% failed", text)
+    assert re.search(r"pilot +0 \(misses the SLO when idle\)", text)
+    assert "1,480/s" in text
+    assert max(len(line) for line in text.splitlines()) < 140
+
+
+def test_markdown_tables_are_rectangular() -> None:
+    text = render_markdown(sample())
+    for block in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE):
+        assert len({line.count("|") - line.count("\\|") for line in block.splitlines()}) == 1
+    assert "`cache.entity.enabled=true`" in text
+    assert "commit 0123456789ab" in text
+
+
+def test_the_page_is_whole_and_needs_nothing_from_elsewhere() -> None:
+    page = render_html(sample())
+    assert not re.search(r"""(?:src|href)=|url\(|@import|<script""", page)
+    charts = re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL)
+    assert len(charts) == 7
+    for chart in charts:
+        root = ET.fromstring(chart)
+        assert root.tag == "svg"
+    for rung in sample().rungs:
+        assert rung.name in page
+
+
+def test_names_are_escaped() -> None:
+    record = sample()
+    evil = msgspec.structs.replace(record.rungs[1], name="<b>&")
+    page = render_html(msgspec.structs.replace(record, rungs=(record.rungs[0], evil)))
+    assert "<b>&<" not in page
+    assert "&lt;b&gt;&amp;" in page
+
+
+def test_the_headline_runs_from_the_pilot_to_the_last_rung() -> None:
+    assert [figure for figure, _ in headline(sample())] == ["78 → 2.6 ms", "1,000 → 4.9 ms", "0 → 1,480 req/s"]
+    assert "-99.5 %" in headline(sample())[1][1]
+    assert "26.9 times what it takes at all (55 req/s)" in headline(sample())[2][1]
+
+
+def test_a_ladder_without_capacity_or_answers_still_renders(tmp_path: Path) -> None:
+    record = sample()
+    silent = [
+        msgspec.structs.replace(one, latency_ms=None, answered=0, throughput_rps=0.0, stages_ms={})
+        for one in record.rungs[1].measurements
+    ]
+    rungs = (
+        msgspec.structs.replace(record.rungs[0], capacity=None),
+        msgspec.structs.replace(record.rungs[1], measurements=tuple(silent), capacity=None),
+        msgspec.structs.replace(
+            record.rungs[2], measurements=(), capacity=None, failed="the server exited with code 3"
+        ),
+    )
+    record = msgspec.structs.replace(record, rungs=rungs, pilot=None)
+    assert "failed: the server exited with code 3" in render_terminal(record)
+    written, missing = write_reports(record, tmp_path)
+    assert missing == ""
+    assert all(path.stat().st_size > 500 for path in written)
+
+
+def test_the_picture_is_drawn(tmp_path: Path) -> None:
+    written, missing = write_reports(sample(), tmp_path)
+    assert [path.name for path in written] == ["ladder.md", "ladder.html", "ladder.png"]
+    assert missing == ""
+    png = (tmp_path / "ladder.png").read_bytes()
+    assert png.startswith(b"\x89PNG")
+    assert int.from_bytes(png[16:20]) > 1000
