@@ -85,8 +85,7 @@ class BypassedStore(Generic[T]):
                 await self._store.put_many(items)
         except Exception as error:
             self._failed(error)
-            return
-        self._failures_in_row = 0
+        # A write that went well says nothing about look-ups: only those end a row of failures.
 
     async def probe(self) -> bool:
         """Ask the store for a sign of life; start bypassing it if there is none."""

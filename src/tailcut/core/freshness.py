@@ -38,8 +38,8 @@ def remaining_s(fresh_until_s: float, now_s: float) -> float:
 
 
 def is_usable_stale(fresh_until_s: float, stale_for_s: float, now_s: float) -> bool:
-    """Whether a value may be served while its source fails: at most ``stale_for_s`` past its TTL."""
-    return now_s <= fresh_until_s + stale_for_s
+    """Whether a value may be served while its source fails: for less than ``stale_for_s`` past its TTL."""
+    return now_s < fresh_until_s + stale_for_s
 
 
 def refresh_lead_s(ttl_s: float, source_s: float) -> float:

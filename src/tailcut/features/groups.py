@@ -13,6 +13,7 @@ from tailcut.features.preload import Table
 from tailcut.features.sources.base import Key, Source, SourceError
 from tailcut.features.statistics import Counters, GroupStatistics
 from tailcut.features.usage import Usage
+from tailcut.manifest.levels import groups_in_levels
 from tailcut.manifest.schema import FeatureGroup, Features
 
 
@@ -107,14 +108,6 @@ def levels_of(features: Features, groups: Sequence[Group]) -> list[list[Group]]:
 
     With ``features.concurrent`` off every group is its own level, so that they are fetched strictly one by one.
     """
-    known = set(features.entity)
-    left = list(groups)
-    levels: list[list[Group]] = []
-    while left:
-        level = [group for group in left if known.issuperset(group.spec.key)]
-        if not level:
-            raise ValueError(f"no group yields the key columns of {[group.name for group in left]}")
-        levels.append(level)
-        left = [group for group in left if group not in level]
-        known.update(column for group in level for column in group.spec.columns)
+    by_name = {group.name: group for group in groups}
+    levels = [[by_name[spec.name] for spec in level] for level in groups_in_levels(features)]
     return levels if features.concurrent else [[group] for level in levels for group in level]

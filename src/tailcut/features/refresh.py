@@ -15,7 +15,7 @@ from tailcut.features.cached import EntryCache
 from tailcut.features.calls import Calls, Lookup
 from tailcut.features.entry import Entry, Outcome
 from tailcut.features.groups import Group
-from tailcut.features.usage import Usage, UsageTable
+from tailcut.features.usage import Usage, UsageTable, is_newer
 
 MAX_KEYS_PER_TICK = 1024
 MAX_KEYS_PER_CALL = 256
@@ -124,10 +124,9 @@ class Refresher:
         left: list[Usage] = []
         entries = await self._cache.look_up([(group, usage.store_key) for usage in due])
         for usage, entry in zip(due, entries, strict=True):
-            due_s = usage.due_s
-            if entry is not None and entry.fresh_until_s > usage.fresh_until_s:
+            if entry is not None and is_newer(entry, usage):
                 self._usages.written(group, usage.store_key, entry, self._random.random())
-            if usage.due_s == due_s:
+            if usage.due_s <= self._monotonic_s():
                 left.append(usage)
         return left
 

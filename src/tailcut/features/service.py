@@ -14,7 +14,7 @@ from tailcut.cache.bypass import BypassedStore
 from tailcut.cache.memory import MemoryStore
 from tailcut.cache.store import Store
 from tailcut.core.keys import feature_key
-from tailcut.errors import StartError
+from tailcut.errors import ManifestError, StartError
 from tailcut.features.cached import EntryCache
 from tailcut.features.calls import Calls, Lookup
 from tailcut.features.entity import EntityKey, parse_entity
@@ -113,9 +113,9 @@ class FeatureService:
             if features.cache == "memory":
                 memory = MemoryStore(features.max_bytes, monotonic_s)
             service = cls(features, groups, opener, EntryCache(memory, remote, monotonic_s, wall_s), seed, clock)
-        except ValueError as error:
+        except ManifestError as error:
             await opener.close()
-            raise StartError(f"features: {error}", hint="correct the key of one of them") from error
+            raise StartError(error.message, hint=error.hint) from error
         except BaseException:
             await opener.close()
             if remote is not None:

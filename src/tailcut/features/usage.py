@@ -36,6 +36,11 @@ class Usage:
         self.due_s = 0.0
 
 
+def is_newer(entry: Entry, usage: Usage) -> bool:
+    """Whether a value that was looked up is newer than the one known; one from a shared store has clock noise."""
+    return entry.fresh_until_s > usage.fresh_until_s + _SAME_SHARE * usage.ttl_s
+
+
 class UsageTable:
     """Keys in use in the order in which they fall due. Noting one costs well under a microsecond."""
 
@@ -53,14 +58,13 @@ class UsageTable:
             return
         usage.interval_s = next_interval_s(usage.interval_s, now_s - usage.last_asked_s, usage.ttl_s)
         usage.last_asked_s = now_s
-        if entry.fresh_until_s != usage.fresh_until_s:
+        if entry.fresh_until_s != usage.fresh_until_s and is_newer(entry, usage):
             self.written(group, store_key, entry)
 
     def written(self, group: Group, store_key: bytes, entry: Entry, u: float = 0.0) -> None:
         """A newer value of a key is there; nothing happens if the key is not in use."""
         usage = group.usages.get(store_key)
-        # Values from another process come back with clock noise; that is no newer value.
-        if usage is None or abs(entry.fresh_until_s - usage.fresh_until_s) <= _SAME_SHARE * usage.ttl_s:
+        if usage is None:
             return
         if entry.row is None:
             del group.usages[store_key]

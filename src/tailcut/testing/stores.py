@@ -8,14 +8,14 @@ from typing import Generic, Literal, TypeVar
 
 T = TypeVar("T")
 
-Mode = Literal["well", "fails", "hangs", "short"]
+Mode = Literal["well", "fails", "hangs", "hangs_writing", "short"]
 
 
 class FaultyStore(Generic[T]):
     """A store in memory (TTLs are recorded, not enforced) that behaves as ``mode`` says.
 
     ``well``; ``fails``: every call raises ``ConnectionError``; ``hangs``: every call waits until it is cancelled;
-    ``short``: look-ups return too few values.
+    ``hangs_writing``: writes do that, look-ups are well; ``short``: look-ups return too few values.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class FaultyStore(Generic[T]):
     async def put_many(self, items: Sequence[tuple[bytes, T, float]]) -> None:
         """Keep items."""
         self.writes += 1
-        await self._behave()
+        await self._behave(writing=True)
         for key, value, ttl_s in items:
             self.values[key] = value
             self.ttls_s[key] = ttl_s
@@ -52,8 +52,8 @@ class FaultyStore(Generic[T]):
         """Remember that it was closed."""
         self.closed = True
 
-    async def _behave(self) -> None:
+    async def _behave(self, *, writing: bool = False) -> None:
         if self.mode == "fails":
             raise ConnectionError("the store is down")
-        if self.mode == "hangs":
+        if self.mode == "hangs" or (writing and self.mode == "hangs_writing"):
             await asyncio.get_running_loop().create_future()

@@ -1,0 +1,428 @@
+"""The feature service with function sources: what comes back, what is cached, what is refused at the start."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from decimal import Decimal
+
+import numpy as np
+import pytest
+from tests.features_kit import features, get, group, opened, resolver, run
+
+from tailcut.errors import FeatureUnavailable, StartError, UnknownEntity
+from tailcut.features import FeatureService
+from tailcut.testing import FakeClock, FaultyStore, StubSource
+
+
+def values(key):
+    return {"value": key[0] * 10}
+
+
+def start_error(setup, functions, text: str) -> None:
+    async def main() -> None:
+        with pytest.raises(StartError, match=text) as caught:
+            await FeatureService.open(setup, resolve=resolver(functions))
+        assert caught.value.hint
+
+    asyncio.run(main())
+
+
+def test_rows_hold_entity_fields_and_all_columns_in_the_order_asked() -> None:
+    source = StubSource(values)
+
+    async def test(service, clock) -> None:
+        found = await get(service, clock, 2, 1, 2)
+        assert found.rows == [{"id": 2, "value": 20}, {"id": 1, "value": 10}, {"id": 2, "value": 20}]
+        assert found.stale == [False] * 3
+        assert found.fresh_for_s == [10.0] * 3
+        assert (found.hits, found.misses) == (0, 2)
+        assert source.calls == [[(2,), (1,)]], "a batch is one call of distinct keys"
+
+    run(test, features(group()), {"g": source})
+
+
+def test_fetch_nowait_answers_only_when_everything_is_fresh() -> None:
+    source = StubSource(values)
+
+    async def test(service, clock) -> None:
+        assert service.fetch_nowait([(1,)], "") is None
+        await get(service, clock, 1)
+        found = service.fetch_nowait([(1,), (1,)], "")
+        assert found.rows == [{"id": 1, "value": 10}] * 2
+        assert (found.hits, found.misses) == (2, 0)
+        assert service.fetch_nowait([(1,), (2,)], "") is None
+        clock.advance(10)
+        assert service.fetch_nowait([(1,)], "") is None
+
+    run(test, features(group(), refresh_ahead=False), {"g": source})
+
+
+def test_a_value_is_asked_for_once_per_ttl() -> None:
+    source = StubSource(values)
+
+    async def test(service, clock) -> None:
+        for _ in range(5):
+            await get(service, clock, 1)
+            await clock.pass_time(2)
+        assert len(source.calls) == 1
+        found = await get(service, clock, 1)
+        assert len(source.calls) == 2
+        assert (found.hits, found.misses) == (0, 1)
+
+    run(test, features(group(), refresh_ahead=False), {"g": source})
+
+
+def test_rows_belong_to_the_request() -> None:
+    async def test(service, clock) -> None:
+        (await get(service, clock, 1)).rows[0]["value"] = "spoilt"
+        service.fetch_nowait([(1,)], "").rows[0]["value"] = "spoilt"
+        assert (await get(service, clock, 1)).rows == [{"id": 1, "value": 10}]
+
+    run(test, features(group()), {"g": StubSource(values)})
+
+
+def test_a_later_level_is_keyed_by_columns_of_an_earlier_one() -> None:
+    planes = StubSource({("N1",): {"seats": 100}})
+    flights = StubSource({(1,): {"plane": "N1"}, (2,): {"plane": "N1"}, (3,): {"plane": None}})
+    setup = features(
+        group("planes", key=("plane",), columns=("seats",), defaults={"seats": -1}),
+        group("flights", columns=("plane",)),
+    )
+
+    async def test(service, clock) -> None:
+        found = await get(service, clock, 1, 2, 3)
+        assert [row["seats"] for row in found.rows] == [100, 100, -1]
+        assert planes.calls == [[("N1",)]], "a NULL key has no row, so nobody is asked"
+        statistics = {one.name: one for one in service.statistics().groups}
+        assert statistics["planes"].entity_type == "plane"
+
+    run(test, setup, {"planes": planes, "flights": flights})
+
+
+@pytest.mark.parametrize("concurrent", [True, False])
+def test_groups_of_a_level_are_fetched_at_once_or_strictly_one_by_one(concurrent) -> None:
+    sources = {name: StubSource(lambda key, name=name: {name: key[0]}) for name in "abc"}
+    setup = features(*[group(name, columns=(name,)) for name in "abc"], concurrent=concurrent)
+
+    async def test(service, clock) -> None:
+        for source in sources.values():
+            source.hold()
+        task = asyncio.create_task(get(service, clock, 1))
+        await clock.settle()
+        assert [len(sources[name].calls) for name in "abc"] == ([1, 1, 1] if concurrent else [1, 0, 0])
+        for name in "abc":
+            sources[name].release()
+            await clock.settle()
+        assert (await task).rows == [{"id": 1, "a": 1, "b": 1, "c": 1}]
+
+    run(test, setup, sources)
+
+
+def test_all_look_ups_of_a_level_are_one_round_trip() -> None:
+    store: FaultyStore = FaultyStore()
+    sources = {name: StubSource(lambda key, name=name: {name: key[0]}) for name in "abc"}
+    setup = features(*[group(name, columns=(name,)) for name in "abc"], cache="redis", refresh_ahead=False)
+
+    async def test(service, clock) -> None:
+        await get(service, clock, 1, 2)
+        assert [len(keys) for keys in store.look_ups] == [6]
+        found = await get(service, clock, 1, 2)
+        assert [len(keys) for keys in store.look_ups] == [6, 6]
+        assert (found.hits, found.misses) == (6, 0)
+        assert found.rows == [{"id": i, "a": i, "b": i, "c": i} for i in (1, 2)]
+        assert service.fetch_nowait([(1,)], "") is None
+
+    run(test, setup, sources, store=store)
+
+
+def test_entities_that_python_takes_for_equal_are_kept_apart() -> None:
+    source = StubSource(lambda key: {"value": type(key[0]).__name__})
+
+    async def test(service, clock) -> None:
+        for _ in range(2):
+            found = await get(service, clock, 1, 1.0, True, "1")
+            assert [row["value"] for row in found.rows] == ["int", "float", "bool", "str"]
+
+    run(test, features(group()), {"g": source})
+
+
+def test_tenants_are_apart_only_where_the_group_says_so() -> None:
+    own = StubSource(lambda key: {"own": key[0]})
+    common = StubSource(lambda key: {"common": key[0]})
+    setup = features(group("own", columns=("own",), per_tenant=True), group("common", columns=("common",)))
+
+    async def test(service, clock) -> None:
+        for tenant in ("a", "b", "a"):
+            await get(service, clock, 1, tenant=tenant)
+        assert [context.tenant for context in own.contexts] == ["a", "b"]
+        assert [context.tenant for context in common.contexts] == [""], "what all share is asked for on nobody's behalf"
+        assert service.fetch_nowait([(1,)], "c") is None
+
+    run(test, setup, {"own": own, "common": common})
+
+
+def test_an_unknown_entity_is_remembered_for_a_second_only() -> None:
+    rows: dict = {}
+    source = StubSource(lambda key: rows.get(key))
+
+    async def test(service, clock) -> None:
+        for _ in range(3):
+            with pytest.raises(UnknownEntity, match='group "g" has no row for id=7'):
+                await get(service, clock, 7)
+        assert len(source.calls) == 1
+        assert service.fetch_nowait([(7,)], "") is None
+        rows[(7,)] = {"value": 1}
+        await clock.pass_time(1.0)
+        assert (await get(service, clock, 7)).rows == [{"id": 7, "value": 1}]
+
+    run(test, features(group()), {"g": source})
+
+
+def test_defaults_are_cached_like_values() -> None:
+    source = StubSource({})
+
+    async def test(service, clock) -> None:
+        for _ in range(3):
+            assert (await get(service, clock, 7)).rows == [{"id": 7, "value": 0.5}]
+        assert len(source.calls) == 1
+        assert service.fetch_nowait([(7,)], "").rows == [{"id": 7, "value": 0.5}]
+
+    run(test, features(group(defaults={"value": 0.5})), {"g": source})
+
+
+def test_a_ttl_function_decides_per_row() -> None:
+    source = StubSource(values)
+
+    async def test(service, clock) -> None:
+        found = await get(service, clock, 1, 2, 0)
+        assert found.fresh_for_s == [1.0, 2.0, 0.0]
+        await get(service, clock, 0)
+        assert source.calls[1:] == [[(0,)]], "no life, no caching"
+
+    setup = features(group(ttl="test:ttl"), refresh_ahead=False)
+    run(test, setup, {"g": source, "ttl": lambda key, row: row["value"] / 10})
+
+
+@pytest.mark.parametrize("ttl", [lambda key, row: -1, lambda key, row: "1s", lambda key, row: 1 / 0])
+def test_a_bad_ttl_function_is_named(ttl) -> None:
+    async def test(service, clock) -> None:
+        with pytest.raises(FeatureUnavailable, match="ttl function test:ttl"):
+            await get(service, clock, 1)
+
+    run(test, features(group(ttl="test:ttl")), {"g": StubSource(values), "ttl": ttl})
+
+
+def test_jitter_shortens_ttls_and_differs_between_keys() -> None:
+    async def test(service, clock) -> None:
+        found = await get(service, clock, *range(200))
+        assert all(5.0 <= left_s <= 10.0 for left_s in found.fresh_for_s)
+        assert len(set(found.fresh_for_s)) > 150
+
+    run(test, features(group(), ttl_jitter=0.5), {"g": StubSource(values)})
+
+
+def test_a_ttl_counts_from_when_the_source_was_asked() -> None:
+    source = StubSource(values)
+
+    async def test(service, clock) -> None:
+        source.hold()
+        task = asyncio.create_task(get(service, clock, 1))
+        await clock.pass_time(0.4)
+        source.release()
+        assert (await task).fresh_for_s == [pytest.approx(9.6)]
+
+    run(test, features(group()), {"g": source})
+
+
+def test_plain_functions_run_off_the_loop() -> None:
+    threads = []
+
+    def source(keys, context):
+        threads.append(threading.current_thread())
+        return [values(key) for key in keys]
+
+    async def main() -> None:
+        service = await FeatureService.open(features(group()), resolve=resolver({"g": source}))
+        assert (await service.fetch([(1,)], "", math.inf)).rows == [{"id": 1, "value": 10}]
+        await service.close()
+
+    asyncio.run(main())
+    assert threads != [threading.main_thread()]
+
+
+def test_the_clock_of_the_manifest_is_what_sources_see() -> None:
+    source = StubSource(values)
+
+    async def test(service, clock) -> None:
+        await get(service, clock, 1)
+        assert source.contexts[0].now == 123.0
+
+    run(test, features(group(), clock="test:clock"), {"g": source, "clock": lambda: 123})
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        (np.float32(0.5), 0.5),
+        (np.int64(3), 3),
+        (np.array([1.0, 2.0]), (1.0, 2.0)),
+        (Decimal("1.5"), 1.5),
+        ([1, "a", None], (1, "a", None)),
+        (None, None),
+        (True, True),
+        ("ü", "ü"),
+        (b"\0", b"\0"),
+    ],
+)
+@pytest.mark.parametrize("cache", ["memory", "off"])
+def test_values_have_the_same_exact_form_cached_or_not(value, kept, cache) -> None:
+    async def test(service, clock) -> None:
+        for _ in range(2):
+            found = (await get(service, clock, 1)).rows[0]["value"]
+            assert found == kept
+            assert type(found) is type(kept)
+
+    run(test, features(group(), cache=cache), {"g": StubSource(lambda _: {"value": value})})
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (lambda keys: [{}] * len(keys), r"left out the columns \['value'\]"),
+        (lambda keys: [], "returned 0 rows for 1 keys"),
+        (lambda keys: None, "returned a NoneType; it must return a list"),
+        (lambda keys: [3], "returned a int for a row"),
+        (lambda keys: [{"value": object()}], 'column "value" is a object'),
+        (lambda keys: [{"value": 2**70}], "more than 64 bits"),
+        (lambda keys: [{"value": "\ud800"}], "not valid Unicode"),
+        (lambda keys: 1 / 0, "raised ZeroDivisionError"),
+    ],
+)
+def test_what_a_function_did_wrong_is_said(answer, text) -> None:
+    async def source(keys, context):
+        return answer(keys)
+
+    async def test(service, clock) -> None:
+        with pytest.raises(FeatureUnavailable, match=text) as caught:
+            await get(service, clock, 1)
+        assert caught.value.group == "g"
+
+    run(test, features(group()), {"g": source})
+
+
+@pytest.mark.parametrize("bad", range(9))
+def test_one_bad_key_of_a_batch_is_found_and_only_asked_about_alone(bad) -> None:
+    calls = []
+
+    async def source(keys, context):
+        calls.append(len(keys))
+        if (bad,) in keys:
+            raise ValueError("this one")
+        return [values(key) for key in keys]
+
+    async def test(service, clock) -> None:
+        with pytest.raises(FeatureUnavailable, match="this one"):
+            await get(service, clock, *range(9))
+        calls.clear()
+        others = [i for i in range(9) if i != bad]
+        assert [row["value"] for row in (await get(service, clock, *others)).rows] == [i * 10 for i in others]
+        assert calls == [], "the neighbours' values were kept"
+
+    run(test, features(group()), {"g": source})
+
+
+def test_with_the_cache_off_every_request_asks_and_nothing_is_shared() -> None:
+    source = StubSource(values)
+
+    async def test(service, clock) -> None:
+        source.hold()
+        tasks = [asyncio.create_task(get(service, clock, 1, 1)) for _ in range(3)]
+        await clock.settle()
+        assert source.calls == [[(1,)]] * 3
+        source.release()
+        assert [(await task).rows for task in tasks] == [[{"id": 1, "value": 10}] * 2] * 3
+        assert service.fetch_nowait([(1,)], "") is None
+
+    run(test, features(group(), cache="off"), {"g": source})
+
+
+def test_without_groups_the_entity_itself_is_the_row() -> None:
+    async def test(service, clock) -> None:
+        found = service.fetch_nowait([(1,)], "")
+        assert found.rows == [{"id": 1}]
+        assert found.fresh_for_s == [math.inf]
+
+    run(test, features(), {})
+
+
+def test_statistics_count_per_group_and_entity_type() -> None:
+    setup = features(group("a", columns=("a",)), group("b", columns=("b",)))
+    sources = {name: StubSource(lambda key, name=name: {name: 1}) for name in "ab"}
+
+    async def test(service, clock) -> None:
+        await get(service, clock, 1)
+        await get(service, clock, 1, 2)
+        statistics = service.statistics()
+        assert [(one.name, one.hits, one.misses, one.source_calls, one.source_keys) for one in statistics.groups] == [
+            ("a", 1, 2, 2, 2),
+            ("b", 1, 2, 2, 2),
+        ]
+        assert statistics.by_entity_type() == {"id": (2, 4)}
+        assert statistics.groups[0].hit_rate == pytest.approx(1 / 3)
+        assert statistics.memory.entries == 4
+        assert statistics.bypasses == 0
+
+    run(test, setup, sources)
+
+
+def test_a_shared_store_keeps_deployments_with_other_definitions_apart() -> None:
+    store: FaultyStore = FaultyStore()
+
+    async def test(service, clock) -> None:
+        old = await get(service, clock, 1)
+        setup = features(group(defaults={"value": 1}), cache="redis")
+        newer = StubSource(lambda _: {"value": "new"})
+        async with opened(clock, setup, {"g": newer}, store=store) as other:
+            assert (await get(other, clock, 1)).rows[0]["value"] == "new"
+        assert old.rows[0]["value"] == 10
+
+    run(test, features(group(), cache="redis"), {"g": StubSource(values)}, store=store)
+
+
+@pytest.mark.parametrize(
+    ("setup", "text"),
+    [
+        (features(group(ttl="10")), 'features.groups "g": ttl: "10" has no unit'),
+        (features(group(function="test:missing")), 'features.groups "g": function: cannot load'),
+        (features(group(sql="SELECT 1 FROM keys")), "features.database is ''"),
+        (features(group(sql="SELECT 1 FROM keys"), database="mysql://x"), "neither PostgreSQL nor SQLite"),
+        (features(group(sql="SELECT 1 FROM keys"), database="sqlite:////nowhere/x.db"), "no file /nowhere/x.db"),
+        (features(group(), cache="redis"), 'cache is "redis", but features.redis is'),
+        (features(group(), cache="redis", redis="http://x"), "no Redis URL"),
+        (features(group(preload=True, per_tenant=True)), "same for all tenants"),
+        (features(group(preload=True, ttl="test:ttl")), "a preloaded table has one TTL"),
+        (features(group(defaults={"other": 1})), "give a default for every column|defaults are for"),
+        (features(group(), clock="test:missing"), "features.clock: cannot use 'test:missing'"),
+        (features(group(), clock="test:text"), "features.clock: 'test:text' returned 'now'"),
+        (features(group(key=("other",))), "other is neither a field"),
+    ],
+)
+def test_a_wrong_set_up_is_refused_by_name_at_the_start(setup, text) -> None:
+    start_error(setup, {"g": StubSource(values), "ttl": lambda key, row: 1, "text": lambda: "now"}, text)
+
+
+def test_close_tells_whoever_waits_and_can_be_called_twice() -> None:
+    clock, source = FakeClock(), StubSource(values)
+
+    async def main() -> None:
+        async with opened(clock, features(group()), {"g": source}) as service:
+            source.hold()
+            task = asyncio.create_task(get(service, clock, 1))
+            await clock.settle()
+            await service.close()
+            with pytest.raises(FeatureUnavailable, match="closing"):
+                await task
+
+    clock.run(main())
