@@ -1,7 +1,7 @@
 """The onnxruntime runtime: an .onnx file on the CPU.
 
-``InferenceSession.run`` on plain arrays is used because nothing public beat it. Medians of interleaved rounds at batch 1
-on a 2-core AVX2 machine: a 2-layer transformer 148 us, 157 us with I/O binding, 249 us with OrtValues; an MLP
+``InferenceSession.run`` on plain arrays is used because nothing public beat it. Medians of interleaved rounds at
+batch 1 on a 2-core AVX2 machine: a 2-layer transformer 148 us, 157 us with I/O binding, 249 us with OrtValues; an MLP
 64-256-1 13.5 us, 18.3 us with I/O binding (14.5 us through this class).
 """
 
@@ -84,7 +84,9 @@ def session_options(threads: int) -> Any:
 
     One operator at a time (latency). Idle threads do not spin: spinning takes the cores that the server and its
     neighbours need; with several threads they spin for a bounded 200 us, about the gap between two operators.
-    Denormals count as zero: pruned and decayed weights otherwise run up to 30 times slower.
+    Denormals count as zero: pruned and decayed weights otherwise run up to 30 times slower. onnxruntime does that once
+    per process: the thread that opens the first session, and those that it starts later, flush subnormals from then
+    on. So open the first session in the main thread, before the executors' threads are started.
     """
     import onnxruntime
 
