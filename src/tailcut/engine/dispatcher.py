@@ -18,7 +18,7 @@ from tailcut.core.costs import Throughput
 from tailcut.core.tensors import Arrays
 from tailcut.engine.executors import Executor
 from tailcut.engine.ticket import Ticket
-from tailcut.errors import DeadlineExceeded, InferTimeout, NotReady, QueueTimeout, Shed, TailcutError
+from tailcut.errors import DeadlineExceeded, InferTimeout, NotReady, QueueTimeout, Shed, TailcutError, TooLarge
 
 _NEVER_NS = 2**63 - 1
 
@@ -53,6 +53,7 @@ class Dispatcher:
         self._executors: list[Executor] = []
         self._idle: list[Executor] = []
         self._running: dict[Executor, Sequence[Ticket]] = {}
+        self._started_ns: dict[Executor, int] = {}
         self._stuck: set[Executor] = set()
         self._kick_due = False
         self._timer: asyncio.TimerHandle | None = None
@@ -80,7 +81,8 @@ class Dispatcher:
         """Refuse what could not be queued now.
 
         Raises:
-            Shed: the queue cannot take the rows.
+            TooLarge: the queue could never take the rows.
+            Shed: the queue cannot take the rows now.
             NotReady: the dispatcher is closed or every executor is stuck.
         """
         if self._closed or len(self._stuck) >= len(self._executors):
@@ -97,8 +99,7 @@ class Dispatcher:
             one ticket, or several in row order where ``rows`` exceeds the largest batch. Await their futures.
 
         Raises:
-            Shed: the queue cannot take the rows; nothing was queued.
-            NotReady: the dispatcher is closed or every executor is stuck.
+            TooLarge, Shed, NotReady: see ``check_room``; nothing was queued.
         """
         self.check_room(rows)
         planner = self.planner
@@ -130,24 +131,30 @@ class Dispatcher:
             ticket.future.cancel()
 
     def close(self, timeout_s: float) -> None:
-        """Fail what waits, stop the executors after their running batch."""
+        """Fail what waits, stop the executors after their running batch, at the latest after ``timeout_s``."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        error = NotReady("the server is stopping", hint="send the request again, to another replica")
         batches, expired = self.planner.plan(-(2**62), 2**31)
-        for ticket in (*(ticket for batch in batches for ticket in batch), *expired):
-            self._fail(ticket, error)
+        self._fail_all([*(ticket for batch in batches for ticket in batch), *expired])
+        give_up_ns = perf_counter_ns() + int(timeout_s * 1e9)
         for executor in self._executors:
-            executor.close(timeout_s)
-        for batch in self._running.values():
-            for ticket in batch:
-                self._fail(ticket, error)
+            executor.close(max(give_up_ns - perf_counter_ns(), 0) / 1e9)
+        # Later, because the answers of batches that ended meanwhile are on their way through the loop.
+        self._loop.call_soon(self._fail_running)
+
+    def _fail_running(self) -> None:
+        self._fail_all([ticket for batch in self._running.values() for ticket in batch])
+
+    def _fail_all(self, tickets: Sequence[Ticket]) -> None:
+        error = NotReady("the server is stopping", hint="send the request again, to another replica")
+        for ticket in tickets:
+            self._fail(ticket, error)
 
     def _shed(self, rows: int) -> None:
         waiting, limit = self.planner.queue_rows, self.planner.max_queue_rows
         if rows > limit:
-            raise Shed(
+            raise TooLarge(
                 f"{rows} rows exceed the queue's limit of {limit} rows",
                 hint="send fewer rows in one request, or raise batching.max_queue_rows",
             )
@@ -171,6 +178,7 @@ class Dispatcher:
             for batch in batches:
                 executor = self._idle.pop()
                 self._running[executor] = batch
+                self._started_ns[executor] = now_ns
                 executor.start(batch)
             for ticket in expired:
                 self._expire(ticket, now_ns)
@@ -244,7 +252,7 @@ class Dispatcher:
         for executor, batch in self._running.items():
             for ticket in batch:
                 if ticket.deadline_ns <= now_ns and not ticket.future.done():
-                    ticket.finished_ns = now_ns
+                    ticket.started_ns, ticket.finished_ns = self._started_ns[executor], now_ns
                     self._fail(ticket, _late(InferTimeout, "while the model was running"))
             if all(ticket.deadline_ns <= now_ns for ticket in batch):
                 self._stuck.add(executor)

@@ -1,0 +1,139 @@
+"""Batches: who shares one, who waits, who is refused."""
+
+from __future__ import annotations
+
+import pytest
+from tests.concurrency.dispatching import Bench, answer
+
+from tailcut.core.tensors import Arrays
+from tailcut.engine.executors import InlineExecutor
+from tailcut.errors import Shed, TooLarge
+from tailcut.testing.runtimes import StubRuntime
+
+
+def test_what_arrives_together_shares_a_batch_and_each_gets_its_own_answer() -> None:
+    bench = Bench()
+
+    async def main() -> None:
+        bench.open()
+        first, second, third = bench.submit(1), bench.submit(2, 3), bench.submit(4)
+        await bench.settle()
+        bench.executors[0].finish()
+        assert [answer(tickets) for tickets in (first, second, third)] == [[1], [2, 3], [4]]
+        assert bench.runtime.rows == [4]
+        assert bench.batches == [(4, 0)]
+
+    bench.run(main())
+
+
+def test_an_idle_executor_never_waits_for_a_window() -> None:
+    bench = Bench()
+
+    async def main() -> None:
+        bench.open()
+        bench.submit(1)
+        await bench.settle()
+        assert bench.executors[0].batch is not None
+
+    bench.run(main())
+
+
+def test_without_merging_every_request_is_its_own_batch() -> None:
+    bench = Bench(executors=2, merge=False)
+
+    async def main() -> None:
+        bench.open()
+        tickets = [bench.submit(n) for n in range(3)]
+        while not all(one[0].future.done() for one in tickets):
+            await bench.settle()
+            for executor in bench.executors:
+                if executor.batch is not None:
+                    executor.finish()
+        assert bench.runtime.rows == [1, 1, 1]
+        assert [answer(one) for one in tickets] == [[0], [1], [2]]
+
+    bench.run(main())
+
+
+def test_lanes_never_share_a_batch() -> None:
+    bench = Bench(executors=2)
+
+    async def main() -> None:
+        bench.open()
+        a, b = bench.submit(1, lane="a"), bench.submit(2, lane="b")
+        await bench.settle()
+        assert sorted(len(executor.batch or ()) for executor in bench.executors) == [1, 1]
+        for executor in bench.executors:
+            executor.finish()
+        assert (answer(a), answer(b)) == ([1], [2])
+
+    bench.run(main())
+
+
+def test_a_large_pre_batch_is_split_and_joined_in_order() -> None:
+    bench = Bench(executors=2, max_rows=4)
+
+    async def main() -> None:
+        bench.open()
+        tickets = bench.submit(*range(10))
+        assert [ticket.rows for ticket in tickets] == [4, 4, 2]
+        while not all(ticket.future.done() for ticket in tickets):
+            await bench.settle()
+            for executor in reversed(bench.executors):
+                if executor.batch is not None:
+                    executor.finish()
+        assert answer(tickets) == list(range(10))
+
+    bench.run(main())
+
+
+def test_a_full_queue_sheds_with_the_time_it_needs_to_drain() -> None:
+    bench = Bench(max_rows=4, max_queue_rows=8)
+
+    async def main() -> None:
+        bench.open()
+        bench.submit(0, 1, 2, 3)
+        await bench.clock.pass_time(2)
+        bench.executors[0].finish()  # 4 rows in 2 s: half a second a row
+        bench.submit(*range(4))
+        await bench.settle()
+        bench.submit(*range(8))
+        with pytest.raises(Shed, match="8 rows wait, the limit is 8") as caught:
+            bench.submit(1)
+        assert caught.value.retry_after_s == pytest.approx(4)
+        assert bench.dispatcher.planner.queue_rows == 8
+
+    bench.run(main())
+
+
+def test_rows_that_the_queue_could_never_take_are_too_many_and_not_shed() -> None:
+    bench = Bench(max_rows=4, max_queue_rows=8)
+
+    async def main() -> None:
+        bench.open()
+        with pytest.raises(TooLarge, match="9 rows exceed the queue's limit of 8 rows"):
+            bench.submit(*range(9))
+        assert bench.dispatcher.planner.queue_rows == 0
+
+    bench.run(main())
+
+
+def test_inline_batches_leave_the_loop_its_turns() -> None:
+    """A backlog of inline batches must not run in one go: between two of them other callbacks run."""
+    bench = Bench(executors=0, max_rows=1)
+    order: list[str] = []
+
+    def note(inputs: Arrays) -> Arrays:
+        order.append("batch")
+        return {"y": inputs["x"].ravel()}
+
+    async def main() -> None:
+        bench.open()
+        bench.dispatcher.add(InlineExecutor(StubRuntime(note), bench.dispatcher.on_done))
+        tickets = [bench.submit(n)[0] for n in range(3)]
+        for ticket in tickets:
+            ticket.future.add_done_callback(lambda _: order.append("answer"))
+        await bench.settle()
+
+    bench.run(main())
+    assert order == ["batch", "answer"] * 3
