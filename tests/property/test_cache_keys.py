@@ -39,7 +39,7 @@ def arrays(draw: st.DrawFn) -> np.ndarray:
     dtype = np.dtype(draw(st.sampled_from(DTYPES)))
     shape = tuple(draw(st.lists(st.integers(0, 3), max_size=3)))
     size = math.prod(shape)
-    if dtype == object:
+    if dtype.hasobject:
         values = draw(st.lists(st.binary(max_size=4) | st.text(max_size=4), min_size=size, max_size=size))
         array = np.empty(size, dtype=object)
         array[:] = values

@@ -156,7 +156,7 @@ def test_a_source_that_is_down_is_not_hammered() -> None:
 
 def test_an_entity_that_vanished_is_unknown_after_its_refresh() -> None:
     rows = {(1,): {"value": 1}}
-    source = StubSource(lambda key: rows.get(key))
+    source = StubSource(rows.get)
 
     async def test(service, clock) -> None:
         await get(service, clock, 1)

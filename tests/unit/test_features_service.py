@@ -165,7 +165,7 @@ def test_tenants_are_apart_only_where_the_group_says_so() -> None:
 
 def test_an_unknown_entity_is_remembered_for_a_second_only() -> None:
     rows: dict = {}
-    source = StubSource(lambda key: rows.get(key))
+    source = StubSource(rows.get)
 
     async def test(service, clock) -> None:
         for _ in range(3):

@@ -54,7 +54,7 @@ def test_a_cast_of_a_parameter_stays_a_cast() -> None:
 
 @pytest.mark.parametrize("sql", ["SELECT :nwo FROM keys", "SELECT $1 FROM keys"])
 def test_unknown_and_numbered_parameters_are_refused(sql) -> None:
-    with pytest.raises(StartError, match="here uses the .* parameter|here uses the parameter"):
+    with pytest.raises(StartError, match=r"here uses the .*parameter"):
         postgres(sql)
 
 
