@@ -26,7 +26,7 @@ def deployment_version(deployment: Deployment, artifact_sha256: str, hooks: Sequ
     """
     digest = hashlib.blake2b(digest_size=16)
     settings = (deployment.name, deployment.model, deployment.features.groups, deployment.features.entity)
-    for part in (artifact_sha256.encode(), msgspec.msgpack.encode(settings), *map(_code_of, hooks)):
+    for part in (artifact_sha256.encode(), msgspec.msgpack.encode(settings, enc_hook=repr), *map(_code_of, hooks)):
         digest.update(len(part).to_bytes(8, "big"))
         digest.update(part)
     return digest.digest()
