@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from tailcut.manifest import Deployment
+from tailcut.manifest.keys import to_plain
 
 
 def deployment_version(deployment: Deployment, artifact_sha256: str, hooks: Sequence[Callable[..., Any]]) -> bytes:
@@ -25,7 +26,10 @@ def deployment_version(deployment: Deployment, artifact_sha256: str, hooks: Sequ
             an edit of a helper beside it counts too. A function without a file is hashed by its byte code.
     """
     digest = hashlib.blake2b(digest_size=16)
-    settings = (deployment.name, deployment.model, deployment.features.groups, deployment.features.entity)
+    settings = [
+        to_plain(part)
+        for part in (deployment.name, deployment.model, deployment.features.groups, deployment.features.entity)
+    ]
     for part in (artifact_sha256.encode(), msgspec.msgpack.encode(settings, enc_hook=repr), *map(_code_of, hooks)):
         digest.update(len(part).to_bytes(8, "big"))
         digest.update(part)
