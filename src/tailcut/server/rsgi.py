@@ -17,6 +17,7 @@ from typing import Any
 from tailcut.engine.engine import Engine
 from tailcut.errors import TailcutError
 from tailcut.manifest import Manifest
+from tailcut.runtimes.onnxruntime import flush_subnormals
 from tailcut.server.app import Application
 
 log = logging.getLogger("tailcut.server")
@@ -42,6 +43,8 @@ class RSGIApplication:
         loop.add_signal_handler(signal.SIGUSR1, self._drain)
         # Ctrl-C reaches the whole process group; the supervisor decides when this process stops.
         loop.add_signal_handler(signal.SIGINT, lambda: None)
+        # In this thread, because inline executors run in it and thread executors inherit from it.
+        flush_subnormals()
         self._loading = loop.create_task(self._load())
 
     def __rsgi_del__(self, loop: asyncio.AbstractEventLoop) -> None:
