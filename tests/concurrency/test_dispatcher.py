@@ -118,6 +118,12 @@ def test_rows_that_the_queue_could_never_take_are_too_many_and_not_shed() -> Non
     bench.run(main())
 
 
+def test_an_inline_executor_closes_its_runtime() -> None:
+    runtime = StubRuntime()
+    InlineExecutor(runtime, lambda *_: None).close(0)
+    assert runtime.closed
+
+
 def test_inline_batches_leave_the_loop_its_turns() -> None:
     """A backlog of inline batches must not run in one go: between two of them other callbacks run."""
     bench = Bench(executors=0, max_rows=1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from reprlib import repr as shown
 from typing import Any
 
 import msgspec
@@ -74,11 +76,15 @@ class Assembly:
             values = self._postprocess(outputs)
         except Exception as error:
             raise HookError(f"postprocess failed: {_said(error)}", hint="run `tailcut check`") from error
+        if not isinstance(values, list | tuple | np.ndarray):
+            raise HookError(
+                f"postprocess returned {type(values).__name__}", hint="return a list with one JSON value per row"
+            )
         if len(values) != rows:
             raise HookError(
                 f"postprocess returned {len(values)} values for {rows} rows", hint="return one JSON value per row"
             )
-        return values
+        return list(values)
 
     def _checked(self, spec: InputSpec, arrays: Arrays) -> Array:
         array = arrays.get(spec.name)
@@ -87,7 +93,7 @@ class Assembly:
                 f"preprocess returned no input {spec.name!r}", hint=f"return {[s.name for s in self.specs]}"
             )
         if array.dtype != spec.dtype:
-            array = array.astype(spec.dtype)
+            array = converted(array, spec)
         spec.check_shape(array.shape)
         spec.check_values(array)
         return array
@@ -100,7 +106,7 @@ class Assembly:
                 values: Any = [[row[column] for column in columns] for row in rows]
             else:
                 values = [row[spec.name] for row in rows]
-            array = np.array(values, dtype=spec.dtype)
+            array = converted(values, spec)
             arrays[spec.name] = array.reshape(len(rows), *spec.tail) if spec.fixed else array
         return arrays
 
@@ -122,11 +128,83 @@ def _said(error: Exception) -> str:
 
 
 def encode_answer(value: Any) -> bytes:
-    """Return one answer as JSON, NumPy scalars and arrays included."""
-    return msgspec.json.encode(value, enc_hook=_plain)
+    """Return answers as JSON, NumPy scalars and arrays included.
+
+    Raises:
+        HookError: postprocess returned something that JSON does not have.
+    """
+    try:
+        return _encoder.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
+        raise HookError(
+            f"postprocess returned what cannot be written as JSON: {error}",
+            hint="return numbers, text, lists and objects only",
+        ) from error
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
-    raise NotImplementedError(f"postprocess returned {type(value).__name__}, which is not JSON")
+    raise NotImplementedError(f"a {type(value).__name__}")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_plain)
+
+
+_NUMBERS = (int, float, Decimal, np.number, type(None))
+
+
+def converted(values: Any, spec: InputSpec) -> Array:
+    """Return values in the input's datatype; refuse those that would not survive (text, fractions, overflow).
+
+    NumPy alone would parse text, cut fractions off and wrap integers around. None becomes NaN in a float input.
+
+    Raises:
+        BadRequest: naming the input and a value.
+    """
+    if spec.datatype == "BYTES":
+        array = np.array(values, dtype=object)
+        _only(array, (str, bytes), spec)
+        return array
+    array = np.asarray(values)
+    kind = array.dtype.kind
+    if kind not in "biufO" or (kind != "b" and spec.datatype == "BOOL"):
+        # Of mixed values NumPy made text, so the wrong one is looked for in what was given.
+        _only(np.array(values, dtype=object), _NUMBERS if spec.datatype != "BOOL" else (bool,), spec)
+    if kind == "O":
+        _only(array, _NUMBERS, spec)
+        array = array.astype(np.float64)
+    if spec.is_float:
+        if spec.must_be_finite or spec.datatype == "FP64":
+            return array.astype(spec.dtype)  # an overflow becomes infinite and is refused as such
+        with np.errstate(over="raise"):
+            return array.astype(spec.dtype)
+    if array.dtype.kind != "b" and array.size:
+        _check_whole(array, spec)
+    return array.astype(spec.dtype)
+
+
+_EXACT = 2.0**53
+"""Floats hold every whole number up to here."""
+
+
+def _check_whole(array: Array, spec: InputSpec) -> None:
+    limits: Any = np.iinfo(spec.dtype.str)
+    if array.dtype.kind == "f":
+        bad = ~((np.rint(array) == array) & (np.abs(array) <= _EXACT))
+        if bad.any():
+            raise _unfit(array[bad][0], spec)
+    for value in (array.min(), array.max()):
+        if not limits.min <= int(value) <= limits.max:
+            raise _unfit(value, spec)
+
+
+def _only(array: Array, kinds: tuple[type, ...], spec: InputSpec) -> None:
+    for value in array.ravel().tolist():
+        if not isinstance(value, kinds):
+            raise _unfit(value, spec)
+
+
+def _unfit(value: Any, spec: InputSpec) -> BadRequest:
+    value = value.item() if isinstance(value, np.generic) else value
+    return BadRequest(f"input {spec.name!r} holds {shown(value)}, which is no {spec.datatype}")

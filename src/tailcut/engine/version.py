@@ -5,8 +5,10 @@ Part of every prediction cache key: a new model, another feature query or an edi
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
+import marshal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,21 @@ def deployment_version(deployment: Deployment, artifact_sha256: str, hooks: Sequ
 
 
 def _code_of(hook: Callable[..., Any]) -> bytes:
+    """Return the files of a hook and of everything that it wraps, with the arguments that were bound to it."""
+    parts: list[bytes] = []
+    while True:
+        if isinstance(hook, functools.partial):
+            parts.append(repr((hook.args, hook.keywords)).encode())
+            hook = hook.func
+            continue
+        parts.append(_file_of(hook))
+        wrapped = getattr(hook, "__wrapped__", None)
+        if wrapped is None:
+            return msgspec.msgpack.encode(parts)
+        hook = wrapped
+
+
+def _file_of(hook: Callable[..., Any]) -> bytes:
     target = hook if inspect.isroutine(hook) or inspect.isclass(hook) else type(hook)
     try:
         path = inspect.getsourcefile(target)
@@ -45,4 +62,4 @@ def _code_of(hook: Callable[..., Any]) -> bytes:
     except (OSError, TypeError):
         pass
     code = getattr(target, "__code__", None)
-    return bytes(code.co_code) if code is not None else repr(target).encode()
+    return marshal.dumps(code) if code is not None else repr(target).encode()

@@ -18,6 +18,7 @@ import msgspec
 
 import tailcut
 from tailcut.core.timings import Stage
+from tailcut.engine.assembly import encode_answer
 from tailcut.engine.engine import Engine
 from tailcut.engine.path import Call
 from tailcut.errors import (
@@ -41,7 +42,7 @@ from tailcut.server.http import (
     read_body,
     timeout_ns,
 )
-from tailcut.server.inference import InferenceCodec
+from tailcut.server.inference import UNREADABLE, InferenceCodec
 from tailcut.server.openapi import openapi
 
 log = logging.getLogger("tailcut.server")
@@ -68,7 +69,6 @@ class Application:
         self._tenant_header = deployment.server.tenant_header.lower()
         self._codec: InferenceCodec | None = None
         self._predict_decoder = msgspec.json.Decoder(_Predict)
-        self._predictions = msgspec.json.Encoder()
         name = deployment.name
         infer, predict, model = ("POST", self._infer), ("POST", self._predict), ("GET", self._model)
         self._routes: dict[str, tuple[str, Handler]] = {
@@ -150,7 +150,7 @@ class Application:
         path = self.engine.path
         try:
             request = self._predict_decoder.decode(raw)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise BadRequest(f"the body is no prediction request: {error}", hint=_PREDICT_FORM) from error
         has_entities, has_rows = request.entities is not msgspec.UNSET, request.rows is not msgspec.UNSET
         if has_entities is has_rows:
@@ -161,7 +161,7 @@ class Application:
             values = await path.predict_rows(call, request.rows)
         else:
             raise BadRequest("the list is empty; at least one is needed", hint=_PREDICT_FORM)
-        return self._predictions.encode({"model": self.engine.deployment.name, "predictions": values})
+        return encode_answer({"model": self.engine.deployment.name, "predictions": values})
 
     def _headers(self, call: Call, headers: HeaderMap) -> Headers:
         reply = [

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tailcut.engine.assembly import Assembly, encode_answer
+from tailcut.errors import BadRequest, HookError
+from tailcut.manifest import Model, Tensor
+
+
+def model(*inputs: Tensor) -> Model:
+    return Model(source="m:m", inputs=inputs, outputs=(Tensor(name="y"),))
+
+
+def assembly(datatype: Any = "FP32", columns: tuple[str, ...] = ("a", "b"), allow_nan: bool = False) -> Assembly:
+    return Assembly(
+        model(Tensor(name="x", datatype=datatype, shape=(-1, len(columns)), columns=columns, allow_nan=allow_nan)),
+        None,
+        None,
+    )
+
+
+def with_hooks(pre: Callable[..., Any] | None = None, post: Callable[..., Any] | None = None) -> Assembly:
+    return Assembly(model(Tensor(name="x", shape=(-1, 2))), pre, post)
+
+
+def test_columns_fill_the_input_in_the_manifests_order() -> None:
+    given = assembly().inputs([{"b": 2, "a": 1, "c": 9}, {"a": 3, "b": Decimal("4.5")}], from_client=True)
+    np.testing.assert_array_equal(given["x"], np.array([[1, 2], [3, 4.5]], np.float32))
+    assert given["x"].dtype == np.float32
+
+
+def test_an_input_without_columns_is_a_field_of_its_own_name() -> None:
+    two = Assembly(model(Tensor(name="ids", datatype="INT64", shape=(-1, -1)), Tensor(name="w")), None, None)
+    given = two.inputs([{"ids": [1, 2, 3], "w": 0.5}, {"ids": [4, 5, 6], "w": 1}], from_client=True)
+    assert given["ids"].tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert given["w"].tolist() == [0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("datatype", "value", "says"),
+    [
+        ("FP32", "1.5", "input 'x' holds '1.5', which is no FP32"),
+        ("FP32", [1], "inhomogeneous"),
+        ("FP32", None, "NaN or infinity"),
+        ("FP32", 1e300, "infinity|overflow"),
+        ("INT64", 1.5, "input 'x' holds 1.5, which is no INT64"),
+        ("INT64", None, "which is no INT64"),
+        ("INT64", 2**60 + 0.5, "which is no INT64"),
+        ("INT64", 2**64, "which is no INT64"),
+        ("INT8", 128, "input 'x' holds 128, which is no INT8"),
+        ("UINT8", -1, "input 'x' holds -1, which is no UINT8"),
+        ("BOOL", 1, "input 'x' holds 1, which is no BOOL"),
+        ("BOOL", "no", "input 'x' holds 'no', which is no BOOL"),
+        ("BYTES", 1, "input 'x' holds 1, which is no BYTES"),
+        ("FP32", {"c": 1}, "which is no FP32"),
+    ],
+)
+def test_values_that_would_not_survive_the_datatype_are_refused(datatype: str, value: object, says: str) -> None:
+    good = {"BYTES": "t", "BOOL": True}.get(datatype, 1)
+    for row in ({"a": value, "b": good}, {"a": good, "b": value}):
+        with pytest.raises(BadRequest) as caught:
+            assembly(datatype).inputs([row], from_client=True)
+        assert re.search(says, caught.value.message)
+        assert caught.value.hint == "a row is an object with a, b"
+
+
+@pytest.mark.parametrize(
+    ("datatype", "value", "becomes"),
+    [
+        ("INT64", 2.0, 2),
+        ("INT64", -(2**63), -(2**63)),
+        ("UINT64", 2**64 - 1, 2**64 - 1),
+        ("INT8", True, 1),
+        ("FP32", True, 1.0),
+        ("FP16", 0.5, 0.5),
+        ("BYTES", "t", "t"),
+        ("BOOL", False, False),
+    ],
+)
+def test_values_that_survive_pass(datatype: str, value: object, becomes: object) -> None:
+    assert assembly(datatype, ("a",)).inputs([{"a": value}], from_client=True)["x"].tolist() == [[becomes]]
+
+
+def test_none_is_nan_where_the_model_takes_nan_but_overflow_is_still_refused() -> None:
+    given = assembly(allow_nan=True).inputs([{"a": None, "b": 1}], from_client=True)["x"]
+    assert np.isnan(given[0, 0])
+    with pytest.raises(BadRequest, match="overflow"):
+        assembly(allow_nan=True).inputs([{"a": 1e300, "b": 1}], from_client=True)
+
+
+def test_a_missing_column_is_named() -> None:
+    with pytest.raises(BadRequest, match="column 'b' is missing"):
+        assembly().inputs([{"a": 1}], from_client=True)
+
+
+def test_the_same_fault_in_feature_rows_is_not_the_clients() -> None:
+    with pytest.raises(HookError, match="column 'b' is missing") as caught:
+        assembly().inputs([{"a": 1}], from_client=False)
+    assert "tailcut check" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("hook", "says"),
+    [
+        (lambda rows: {}, "preprocess returned no input 'x'"),
+        (lambda rows: {"x": np.zeros((2, 2), np.float32)}, "preprocess turned 1 rows into 2"),
+        (lambda rows: None, "NoneType"),
+        (lambda rows: {"x": [[1, 2]]}, "list"),
+        (lambda rows: {"x": np.zeros((1, 3), np.float32)}, r"shape \[1, 3\]"),
+        (lambda rows: {"x": np.array([["1", "2"]])}, "'1'"),
+        (lambda rows: 1 / 0, "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_preprocess_that_fails_on_feature_rows_is_the_servers_fault(hook: Callable[..., Any], says: str) -> None:
+    with pytest.raises(HookError, match=says):
+        with_hooks(hook).inputs([{}], from_client=False)
+
+
+def test_a_preprocess_may_answer_in_a_wider_datatype() -> None:
+    given = with_hooks(lambda rows: {"x": np.ones((len(rows), 2))}).inputs([{}], from_client=True)
+    assert given["x"].dtype == np.float32
+
+
+def test_without_a_hook_an_answer_is_an_object_of_outputs() -> None:
+    outputs = {"y": np.array([0.5, 1], np.float32), "z": np.array([[1, 2], [3, 4]])}
+    assert assembly().answers(outputs, 2) == [{"y": 0.5, "z": [1, 2]}, {"y": 1.0, "z": [3, 4]}]
+
+
+@pytest.mark.parametrize(
+    ("hook", "says"),
+    [
+        (lambda outputs: [1], "postprocess returned 1 values for 2 rows"),
+        (lambda outputs: None, "postprocess returned NoneType"),
+        (lambda outputs: {"a": 1, "b": 2}, "postprocess returned dict"),
+        (lambda outputs: "ab", "postprocess returned str"),
+        (lambda outputs: outputs["q"], "'q'"),
+    ],
+)
+def test_a_postprocess_that_fails_is_the_servers_fault(hook: Callable[..., Any], says: str) -> None:
+    with pytest.raises(HookError, match=says) as caught:
+        with_hooks(post=hook).answers({"y": np.zeros(2)}, 2)
+    assert caught.value.hint
+
+
+def test_a_postprocess_may_answer_with_an_array() -> None:
+    answers = with_hooks(post=lambda outputs: outputs["y"]).answers({"y": np.array([1, 2], np.float32)}, 2)
+    assert json.loads(encode_answer(answers)) == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("value", [np.float32(0.5), np.array([0.5])[0], 0.5])
+def test_numpy_scalars_are_written_as_numbers(value: object) -> None:
+    assert json.loads(encode_answer({"p": value})) == {"p": 0.5}
+
+
+@pytest.mark.parametrize("value", [object(), {1.5j: 1}, [1j], {(1, 2): 3}])
+def test_what_json_does_not_have_is_the_hooks_fault(value: object) -> None:
+    with pytest.raises(HookError, match="cannot be written as JSON"):
+        encode_answer([value])
+
+
+def test_an_answer_that_holds_itself_is_the_hooks_fault() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    with pytest.raises(HookError, match="recursion"):
+        encode_answer(loop)

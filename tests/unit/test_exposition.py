@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from tailcut.core.histogram import LATENCY_BOUNDS_NS
+from tailcut.core.timings import Stage, Timings
+from tailcut.observe.exposition import Exposition, Sample
+from tailcut.observe.recorder import Recorder
+
+
+def scraped(exposition: Exposition) -> dict[str, Metric]:
+    return {family.name: family for family in text_string_to_metric_families(exposition.render().decode())}
+
+
+def one_request() -> Recorder:
+    recorder = Recorder()
+    timings = Timings(0)
+    timings.lap(Stage.RECEIVE, 3_000)
+    timings.lap(Stage.INFER, 20_000_003_000)
+    recorder.request(timings, "infer", "onnx", "ok", "miss")
+    recorder.batch(3, 2_000_000)
+    recorder.lag(1_500)
+    return recorder
+
+
+def test_an_empty_recorder_can_be_scraped() -> None:
+    families = scraped(Exposition(Recorder(), "m"))
+    assert families["tailcut_requests"].samples == []
+    assert {"tailcut_stage_seconds", "tailcut_batch_rows", "tailcut_loop_lag_seconds"} <= set(families)
+
+
+def test_stages_are_histograms_in_seconds() -> None:
+    stage = scraped(Exposition(one_request(), "m"))["tailcut_stage_seconds"]
+    assert stage.type == "histogram"
+    receive = {
+        sample.labels["le"]: sample.value
+        for sample in stage.samples
+        if sample.name.endswith("_bucket") and sample.labels["stage"] == "receive"
+    }
+    assert [float(bound) for bound in receive][:-1] == pytest.approx([ns / 1e9 for ns in LATENCY_BOUNDS_NS])
+    assert (receive["2.5e-06"], receive["5e-06"], receive["+Inf"]) == (0, 1, 1)
+    infer = [sample for sample in stage.samples if sample.labels["stage"] == "infer"]
+    above = {sample.labels["le"]: sample.value for sample in infer if sample.name.endswith("_bucket")}
+    assert (above["10"], above["+Inf"]) == (0, 1)
+    assert next(sample.value for sample in infer if sample.name.endswith("_sum")) == pytest.approx(20)
+    assert {sample.labels["stage"] for sample in stage.samples} == {"receive", "infer"}
+
+
+def test_buckets_ascend_and_end_at_infinity() -> None:
+    for family in scraped(Exposition(one_request(), "m")).values():
+        if family.type != "histogram":
+            continue
+        series: dict[str, list[tuple[float, float]]] = {}
+        for sample in family.samples:
+            if sample.name.endswith("_bucket"):
+                key = str({name: value for name, value in sample.labels.items() if name != "le"})
+                series.setdefault(key, []).append((float(sample.labels["le"]), sample.value))
+        for buckets in series.values():
+            assert buckets == sorted(buckets)
+            assert [value for _, value in buckets] == sorted(value for _, value in buckets)
+            assert buckets[-1][0] == math.inf
+
+
+def test_requests_are_counted_by_their_labels() -> None:
+    (sample,) = [
+        sample
+        for sample in scraped(Exposition(one_request(), "m"))["tailcut_requests"].samples
+        if sample.name == "tailcut_requests_total"
+    ]
+    assert sample.value == 1
+    assert sample.labels == {"model": "m", "route": "infer", "variant": "onnx", "outcome": "ok", "cache": "miss"}
+
+
+def test_further_sources_are_read_at_every_scrape() -> None:
+    values = iter([1.0, 2.0])
+
+    def source() -> list[Sample]:
+        value = next(values)
+        return [
+            Sample("tailcut_things", "Things.", "counter", {"kind": kind}, value) for kind in ("a", 'quo"te\\and\nline')
+        ] + [Sample("tailcut_level", "Level.", "gauge", {}, -value)]
+
+    exposition = Exposition(Recorder(), "m")
+    exposition.add_source(source)
+    for wanted in (1.0, 2.0):
+        families = scraped(exposition)
+        things = [sample for sample in families["tailcut_things"].samples if sample.name.endswith("_total")]
+        assert [sample.value for sample in things] == [wanted, wanted]
+        assert {sample.labels["kind"] for sample in things} == {"a", 'quo"te\\and\nline'}
+        assert families["tailcut_level"].samples[0].value == -wanted

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailcut.core.histogram import Histogram
+from tailcut.core.timings import STAGE_NAMES, Stage, Timings
+from tailcut.observe.recorder import Recorder
+
+
+def timings(**stages_ns: int) -> Timings:
+    made = Timings(0)
+    now_ns = 0
+    for name, ns in stages_ns.items():
+        now_ns += ns
+        made.lap(Stage[name.upper()], now_ns)
+    return made
+
+
+@given(st.lists(st.lists(st.integers(0, 20_000_000_000), min_size=11, max_size=11), max_size=20))
+def test_every_stage_counts_as_a_histogram_of_its_own_would(requests: list[list[int]]) -> None:
+    recorder = Recorder()
+    wanted = [Histogram() for _ in STAGE_NAMES]
+    for ns in requests:
+        recorder.request(timings(**dict(zip(STAGE_NAMES, ns, strict=True))), "infer", "onnx", "ok", "off")
+        for histogram, value in zip(wanted, ns, strict=True):
+            if value:
+                histogram.add(value)
+    assert [stage.counts for stage in recorder.stages] == [histogram.counts for histogram in wanted]
+    assert [stage.total for stage in recorder.stages] == [histogram.total for histogram in wanted]
+    assert sum(recorder.requests.values()) == len(requests)
+    if requests:
+        assert recorder.total["infer"].count == len(requests)
+        assert recorder.total["infer"].total == sum(map(sum, requests))
+
+
+def test_requests_are_counted_by_route_variant_outcome_and_cache() -> None:
+    recorder = Recorder()
+    for outcome in ("ok", "ok", "shed"):
+        recorder.request(timings(receive=1), "infer", "onnx", outcome, "off")
+    recorder.request(timings(receive=1), "predict", "onnx", "ok", "hit")
+    assert recorder.requests == {
+        ("infer", "onnx", "ok", "off"): 2,
+        ("infer", "onnx", "shed", "off"): 1,
+        ("predict", "onnx", "ok", "hit"): 1,
+    }
+
+
+def test_a_loop_that_woke_early_counts_as_no_lag() -> None:
+    recorder = Recorder()
+    recorder.lag(-5)
+    recorder.lag(2_000_000)
+    assert (recorder.loop_lag.count, recorder.loop_lag.total) == (2, 2_000_000)
+
+
+def test_a_request_costs_no_histogram_call_per_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call for the total; stages go straight into the arrays (a call each would cost more than most stages)."""
+    calls: list[int] = []
+    add = Histogram.add
+
+    def counted(self: Histogram, value: int) -> None:
+        calls.append(value)
+        add(self, value)
+
+    recorder = Recorder()
+    full: dict[str, Any] = dict.fromkeys(STAGE_NAMES, 1000)
+    recorder.request(timings(**full), "infer", "onnx", "ok", "off")
+    monkeypatch.setattr(Histogram, "add", counted)
+    for _ in range(10):
+        recorder.request(timings(**full), "infer", "onnx", "ok", "off")
+    assert calls == [11_000] * 10
+    assert [stage.count for stage in recorder.stages] == [11] * 11
