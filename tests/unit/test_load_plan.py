@@ -97,6 +97,21 @@ def test_a_callable_yields_bodies_or_paths_and_bodies(monkeypatch: pytest.Monkey
             build_requests(LoadPlan(url=URL, payloads=reference), parse_url(URL), 1)
 
 
+def test_an_offset_goes_on_in_the_stream_of_payloads(tmp_path: Path) -> None:
+    file = tmp_path / "bodies.jsonl"
+    file.write_text("1\n2\n3\n")
+    plan = LoadPlan(url=URL, payloads=str(file))
+
+    def bodies(offset: int, count: int) -> list[bytes]:
+        moved = msgspec.structs.replace(plan, payload_offset=offset)
+        return [request[-1:] for request in build_requests(moved, parse_url(URL), count)]
+
+    assert bodies(0, 2) == [b"1", b"2"]
+    assert bodies(2, 1) == [b"3"]
+    assert bodies(2, 3) == [b"3", b"1", b"2"]
+    assert bodies(7, 2) == [b"2", b"3"]
+
+
 def test_cpu_time_covers_the_children(tmp_path: Path) -> None:
     for pid, parent, ticks in ((10, 1, 100), (11, 10, 50), (12, 11, 25), (13, 1, 999)):
         (tmp_path / str(pid)).mkdir()

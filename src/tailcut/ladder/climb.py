@@ -111,8 +111,10 @@ class _Climber:
             return
         try:
             with self._bench.server(rung) as server, pinned(self._cores.load):
+                sent = 0
                 for name, rate in rates:
-                    seen = self._bench.measure(server, rung, name, rate, round_index)
+                    seen = self._bench.measure(server, rung, name, rate, round_index, sent=sent)
+                    sent += int(rate * (self._options.warmup_s + self._options.duration_s))
                     rung.measurements.append(seen)
                     shape = seen.latency_ms
                     p95 = "no answers" if shape is None else f"p95 {shape.p95:.1f} ms"

@@ -72,8 +72,19 @@ class Bench:
             process.try_one(path or self._request_path(rung.pilot), body, timeout_s=30.0)
             yield process
 
-    def measure(self, server: ServerProcess, rung: RungRun, name: str, rate: float, round_index: int) -> Measurement:
-        """Measure one rung at one rate. The seed depends on the round only, so all rungs get the same traffic."""
+    def measure(
+        self, server: ServerProcess, rung: RungRun, name: str, rate: float, round_index: int, *, sent: int
+    ) -> Measurement:
+        """Measure one rung at one rate. The traffic depends on the round only: all rungs get the same.
+
+        Args:
+            server: where it runs.
+            rung: which one.
+            name: of the rate.
+            rate: requests per second.
+            round_index: from 0.
+            sent: requests of this round's traffic that the server has had already; this run goes on from there.
+        """
         options = self._options
         plan = msgspec.structs.replace(
             self._plan(server, pilot=rung.pilot),
@@ -81,6 +92,7 @@ class Bench:
             duration_s=options.duration_s,
             warmup_s=options.warmup_s,
             seed=options.seed + round_index,
+            payload_offset=sent,
         )
         samples, facts = measure(plan)
         raw = Path("raw") / f"{_file_name(rung.name)}-{name}-{round_index + 1}.npz"

@@ -13,7 +13,7 @@ TRICKLE_RPS = 4.0
 COMFORTABLE_SHARE = 0.7
 QUEUE_FACTOR = 4.0
 """The queue counts as growing where p95 is above this many times the unloaded one."""
-_TRICKLE_SAMPLES = 40
+_TRICKLE_S = 5.0
 
 
 def measure_pilot(plan: LoadPlan, slo: Objectives, limits: SearchLimits) -> PilotFacts:
@@ -34,7 +34,7 @@ def measure_pilot(plan: LoadPlan, slo: Objectives, limits: SearchLimits) -> Pilo
         plan,
         rate=TRICKLE_RPS,
         arrivals="constant",
-        duration_s=_TRICKLE_SAMPLES / TRICKLE_RPS,
+        duration_s=max(plan.duration_s, _TRICKLE_S),
         warmup_s=1.0,
         timeout_s=max(plan.timeout_s, 5.0),
         slo=slo,

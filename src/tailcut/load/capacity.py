@@ -104,13 +104,17 @@ def find_capacity(
     base = msgspec.structs.replace(plan, rate=None, ramp=None, trace="", slo=slo)
     began_s = time.monotonic()
     steps: list[CapacityStep] = []
-    late_generator = False
+    sent, late_generator = 0, False
     complete = True
     while (rate := search.next_rate()) is not None:
         if time.monotonic() - began_s > limits.max_total_s:
             complete = False
             break
-        step_plan = msgspec.structs.replace(base, rate=rate, seed=plan.seed + len(steps))
+        # Other arrivals, but the same stream of payloads going on: what was popular stays popular, as on a live server.
+        step_plan = msgspec.structs.replace(
+            base, rate=rate, seed=plan.seed + len(steps), payload_seed=plan.seed, payload_offset=sent
+        )
+        sent += int(rate * (plan.warmup_s + plan.duration_s))
         step_began_s = time.monotonic()
         result = _step(step_plan, on_progress)
         cause = judge(result) if judge is not None else result.first_miss

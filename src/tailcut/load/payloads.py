@@ -28,7 +28,7 @@ def build_requests(plan: LoadPlan, target: Target, count: int) -> list[bytes]:
         head_end += "Content-Type: application/json\r\n"
     made: dict[Body, bytes] = {}
     requests: list[bytes] = []
-    for body in islice(_bodies(plan), count):
+    for body in islice(_bodies(plan), plan.payload_offset + count):
         request = made.get(body)
         if request is None:
             path, content = body
@@ -36,16 +36,17 @@ def build_requests(plan: LoadPlan, target: Target, count: int) -> list[bytes]:
             head = f"{plan.http_method} {path or target.path} HTTP/1.1\r\nHost: {target.authority}\r\n"
             request = made[body] = f"{head}{length}{head_end}\r\n".encode("latin-1") + content
         requests.append(request)
-    if len(requests) < count:
-        requests = list(islice(cycle(requests), count))
-    return requests
+    if len(requests) < plan.payload_offset + count:
+        start = plan.payload_offset % len(requests)
+        return list(islice(cycle(requests), start, start + count))
+    return requests[plan.payload_offset :]
 
 
 def _bodies(plan: LoadPlan) -> Iterator[Body]:
     if not plan.payloads:
         return cycle([("", b"")])
     if ":" in plan.payloads and not Path(plan.payloads).exists():
-        source: Iterable[object] = _call(plan.payloads, plan.seed)
+        source: Iterable[object] = _call(plan.payloads, plan.seed if plan.payload_seed is None else plan.payload_seed)
     else:
         source = _lines(Path(plan.payloads))
     first = next(bodies := (_as_body(item, plan.payloads) for item in source), None)

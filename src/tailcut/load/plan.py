@@ -34,6 +34,8 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
         slo: objectives that the run is judged by.
         pid: server process whose CPU time, with its children's, is measured; 0: none.
         seed: of arrivals and payloads.
+        payload_seed: of payloads; None: ``seed``.
+        payload_offset: payloads left out at the start, so that one run goes on where another ended.
     """
 
     url: str
@@ -51,6 +53,8 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     slo: Objectives = Objectives()
     pid: int = 0
     seed: int = 0
+    payload_seed: int | None = None
+    payload_offset: int = 0
 
     @property
     def http_method(self) -> str:

@@ -52,8 +52,14 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def saturated(self) -> bool:
-        """Whether the rung could not keep up: more than 2 % unanswered, or answers falling behind by 3 %."""
-        return self.failed_share > 0.02 or self.throughput_rps < 0.97 * self.offered_rps
+        """Whether the rung could not keep up: more than 2 % unanswered, or answers falling behind by 3 %.
+
+        Three requests in flight at the window's edges are no backlog: at low rates they alone are more than 3 %.
+        """
+        if not self.requests:
+            return False
+        edge_rps = 3 * self.offered_rps / self.requests
+        return self.failed_share > 0.02 or self.throughput_rps < 0.97 * self.offered_rps - edge_rps
 
 
 class CapacityPoint(msgspec.Struct, frozen=True, kw_only=True):
