@@ -95,6 +95,7 @@ def test_a_later_level_is_keyed_by_columns_of_an_earlier_one() -> None:
         found = await get(service, clock, 1, 2, 3)
         assert [row["seats"] for row in found.rows] == [100, 100, -1]
         assert planes.calls == [[("N1",)]], "a NULL key has no row, so nobody is asked"
+        assert service.fetch_nowait([(1,), (3,)], "").rows == [found.rows[0], found.rows[2]]
         statistics = {one.name: one for one in service.statistics().groups}
         assert statistics["planes"].entity_type == "plane"
 

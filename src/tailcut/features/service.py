@@ -113,13 +113,12 @@ class FeatureService:
             if features.cache == "memory":
                 memory = MemoryStore(features.max_bytes, monotonic_s)
             service = cls(features, groups, opener, EntryCache(memory, remote, monotonic_s, wall_s), seed, clock)
-        except ManifestError as error:
-            await opener.close()
-            raise StartError(error.message, hint=error.hint) from error
-        except BaseException:
+        except BaseException as error:
             await opener.close()
             if remote is not None:
                 await remote.close()
+            if isinstance(error, ManifestError):
+                raise StartError(error.message, hint=error.hint) from error
             raise
         service._start()
         return service
@@ -195,10 +194,14 @@ class FeatureService:
 
     def _add_nowait(self, group: Group, key: EntityKey, row: dict[str, Any], tenant: str, now_s: float) -> float:
         """Add a group's columns to a row; until when they are fresh, minus infinity where there is no quick answer."""
+        if None in key:
+            # A NULL equals nothing: no source has a row for it.
+            row.update(group.default_row or {})
+            return math.inf if group.default_row is not None else -math.inf
         table = group.table
         if table is not None:
             found = table.rows.get(key, group.default_row)
-            if found is None or None in key:
+            if found is None:
                 return -math.inf
             row.update(found)
             return table.fresh_until_s
