@@ -20,6 +20,8 @@ from tailcut.features.usage import Usage, UsageTable, is_newer
 MAX_KEYS_PER_TICK = 1024
 MAX_KEYS_PER_CALL = 256
 MAX_CALLS_PER_GROUP = 2
+UNKNOWN_TTL_S = 2.5
+"""What a TTL function is taken to return at least, when the tick is chosen."""
 _SHORTEST_TICK_S = 0.005
 _LONGEST_TICK_S = 0.25
 _TICK_SHARE = 0.02
@@ -30,7 +32,7 @@ _log = logging.getLogger("tailcut.features")
 
 def tick_s(ttls_s: Iterable[float]) -> float:
     """How often to look for keys that are due: a fiftieth of the shortest TTL, 5 to 250 ms."""
-    return min(_LONGEST_TICK_S, max(_SHORTEST_TICK_S, _TICK_SHARE * min(ttls_s, default=_LONGEST_TICK_S)))
+    return min(_LONGEST_TICK_S, max(_SHORTEST_TICK_S, _TICK_SHARE * min(ttls_s, default=UNKNOWN_TTL_S)))
 
 
 class Refresher:

@@ -22,7 +22,7 @@ from tailcut.features.entry import Entry, Outcome, StoredEntry
 from tailcut.features.groups import Group, levels_of
 from tailcut.features.level import LevelFetcher, Rows
 from tailcut.features.opening import Opener, Resolve, open_store
-from tailcut.features.refresh import Refresher, tick_s
+from tailcut.features.refresh import UNKNOWN_TTL_S, Refresher, tick_s
 from tailcut.features.statistics import FeatureStatistics
 from tailcut.features.usage import UsageTable
 from tailcut.manifest.schema import Features
@@ -75,7 +75,7 @@ class FeatureService:
                 self._usages,
                 self._calls,
                 cache,
-                tick_s=tick_s(group.ttl for group in groups if isinstance(group.ttl, float)),
+                tick_s=tick_s(group.ttl if isinstance(group.ttl, float) else UNKNOWN_TTL_S for group in groups),
                 random=random,
                 monotonic_s=clock.monotonic_s,
             )
