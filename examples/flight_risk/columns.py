@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-
-from flight_risk.settings import home
 
 Floats = npt.NDArray[np.float64]
 
@@ -78,7 +77,13 @@ def numeric_of(raw: Floats) -> npt.NDArray[np.float32]:
 
 
 @cache
-def vocabulary() -> tuple[dict[object, int], ...]:
-    """Return the codes of each categorical column; 0 is for a value that training did not know."""
-    known = json.loads((home() / "vocabulary.json").read_text())
+def vocabulary(path: Path) -> tuple[dict[object, int], ...]:
+    """Read the codes of each categorical column; 0 is for a value that training did not know.
+
+    Raises:
+        FileNotFoundError: the data have not been prepared.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"no vocabulary at {path}\n\nhint: python -m flight_risk.prepare (in examples/)")
+    known = json.loads(path.read_text())
     return tuple({value: code for code, value in enumerate(known[name], 1)} for name in CATEGORICAL)

@@ -87,7 +87,7 @@ def _flights(raw: pd.DataFrame, airports: pd.DataFrame) -> pd.DataFrame:
             "sched_dep": sched_dep,
             "block_min": block_min,
             "local_min": local_min,
-            "weekday": local.dt.weekday,
+            "weekday": local.dt.day_of_week,
             "distance": raw["distance"],
             "dep_ts": (sched_dep + raw["dep_delay"] * 60).astype("Int64"),
             "arr_ts": (sched_dep + (block_min + raw["arr_delay"]) * 60).astype("Int64"),

@@ -26,23 +26,28 @@ RARE = 100
 
 def main() -> None:
     """Prepare what is missing or out of date."""
-    began = time.monotonic()
     at = home()
-    at.mkdir(parents=True, exist_ok=True)
-    (at / ".gitignore").write_text("*\n")
     stamp = at / "prepared.json"
     wanted = {"sources": source_hash("settings", "data", "columns", "offline", "tables", "prepare")}
     if stamp.is_file() and json.loads(stamp.read_text()) == wanted:
         print(f"prepared already in {at}")
         return
+    began = time.monotonic()
     stamp.unlink(missing_ok=True)
-    data = load_tables()
-    usable = _features(data, at)
-    tables.write_csv(data, at / "tables")
-    tables.write_sqlite(data, at / "flights.sqlite")
+    usable = write_all(load_tables(), at)
     stamp.write_text(json.dumps(wanted))
     print(f"prepared {usable} labelled flights with {len(NUMERIC)} + {len(CATEGORICAL)} features in {at} ", end="")
     print(f"({time.monotonic() - began:.0f} s)")
+
+
+def write_all(data: dict[str, pd.DataFrame], at: Path) -> int:
+    """Write features, vocabulary, tables and the embedded database; return how many flights have a label."""
+    at.mkdir(parents=True, exist_ok=True)
+    (at / ".gitignore").write_text("*\n")
+    usable = _features(data, at)
+    tables.write_csv(data, at / "tables")
+    tables.write_sqlite(data, at / "flights.sqlite")
+    return usable
 
 
 def _features(data: dict[str, pd.DataFrame], at: Path) -> int:

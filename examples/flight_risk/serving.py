@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from flight_risk.columns import CATEGORICAL, RAW, numeric_of, vocabulary
+from flight_risk.settings import home
 
 THRESHOLD = 0.5
 """From this risk on a flight is called late."""
+
+
+@cache
+def vocabulary_path() -> Path:
+    """Where the codes are; FLIGHT_RISK_HOME is read once, not on every request."""
+    return home() / "vocabulary.json"
+
 
 _raw_of = itemgetter(*RAW)
 _categories_of = itemgetter(*CATEGORICAL)
@@ -24,7 +34,7 @@ def preprocess(rows: Sequence[Mapping[str, Any]]) -> dict[str, npt.NDArray[Any]]
     None is a value that is not known (NumPy makes it NaN), as is NaN itself.
     """
     raw = np.array([_raw_of(row) for row in rows], dtype=np.float64)
-    known = vocabulary()
+    known = vocabulary(vocabulary_path())
     codes = [[code_of.get(value, 0) for code_of, value in zip(known, _categories_of(row), strict=True)] for row in rows]
     return {"numeric": numeric_of(raw), "categorical": np.array(codes, dtype=np.int64)}
 

@@ -175,7 +175,7 @@ def score(labels: npt.NDArray[Any], risk: npt.NDArray[np.float64]) -> Scores:
 def _cardinalities() -> list[int]:
     from flight_risk.columns import vocabulary
 
-    return [len(codes) + 1 for codes in vocabulary()]
+    return [len(codes) + 1 for codes in vocabulary(home() / "vocabulary.json")]
 
 
 def _boosted_trees(data: dict[str, Any], seen: npt.NDArray[Any], inputs: dict[str, Any]) -> npt.NDArray[np.float64]:
