@@ -10,6 +10,7 @@ from statistics import median
 from time import perf_counter_ns
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from tailcut.cache import MemoryStore
@@ -24,7 +25,7 @@ from tailcut.engine.ticket import Ticket
 from tailcut.engine.version import deployment_version
 from tailcut.errors import ArtifactError, StartError, TailcutError
 from tailcut.features import FeatureService
-from tailcut.manifest import Deployment, Manifest, PredictionCache, resolve
+from tailcut.manifest import Deployment, Features, Manifest, PredictionCache, resolve
 from tailcut.observe.recorder import Recorder
 from tailcut.registry import Registry, Variant
 from tailcut.runtimes import open_runtime
@@ -33,6 +34,7 @@ from tailcut.runtimes.base import Runtime
 _INLINE_LIMIT_NS = 1_000_000
 """Longest batch that may run on the event loop: behind 50 ms inline batches clients were seen to wait 101 ms."""
 
+_SQLITE = "sqlite:///"
 _WARM_UP_RUNS = 5
 _FREE_DIMENSION = 8
 """Size that warm-up gives to a free dimension that is not the batch."""
@@ -118,6 +120,15 @@ def warm_up(runtime: Runtime, specs: Sequence[InputSpec], outputs: Sequence[str]
     return medians
 
 
+def _features(manifest: Manifest) -> Features:
+    """Return the feature settings with a relative SQLite path taken from the manifest's folder."""
+    features = manifest.deployment.features
+    path = features.database.removeprefix(_SQLITE)
+    if path == features.database or FilePath(path).is_absolute():
+        return features
+    return msgspec.structs.replace(features, database=f"{_SQLITE}{manifest.directory / path}")
+
+
 def _hook(manifest: Manifest, reference: str) -> Callable[..., Any] | None:
     return resolve(reference, manifest) if reference else None
 
@@ -191,7 +202,7 @@ async def open_deployment(manifest: Manifest, recorder: Recorder) -> Opened:
         dispatcher.throughput.observe(rows, median_ns)
     features: FeatureService | None = None
     if deployment.features.groups:
-        features = await FeatureService.open(deployment.features, resolve=lambda ref: resolve(ref, manifest))
+        features = await FeatureService.open(_features(manifest), resolve=lambda ref: resolve(ref, manifest))
     references = [deployment.model.preprocess, deployment.model.postprocess]
     references += [group.function for group in deployment.features.groups]
     hooks = [resolve(reference, manifest) for reference in references if reference]
@@ -205,8 +216,3 @@ async def open_deployment(manifest: Manifest, recorder: Recorder) -> Opened:
         tensor_cache=_store(deployment.cache.tensor),
     )
     return Opened(path, variant, kind, medians)
-
-
-def registry_path(manifest: Manifest) -> FilePath:
-    """Return the registry's folder."""
-    return manifest.directory / manifest.deployment.registry.path
