@@ -222,7 +222,8 @@ class Path:
                 size_bytes = sum(array.nbytes for array in value.values()) + _ENTRY_OVERHEAD_BYTES * (len(value) + 1)
                 cache.store.put_nowait(keys[row], value, size_bytes, cache.ttl_s)
         known = [value for value in found if value is not None]
-        result = known[0] if rows == 1 else {name: np.concatenate([v[name] for v in known]) for name in outputs}
+        # Copied also for one row: a hook that changes its outputs in place must not change the entry.
+        result = {name: np.concatenate([value[name] for value in known]) for name in outputs}
         call.timings.lap(Stage.TENSOR_CACHE, perf_counter_ns())
         return result
 

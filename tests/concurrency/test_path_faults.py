@@ -1,0 +1,285 @@
+"""Clients that leave, deadlines that pass and stages that fail: the work is dropped, neighbours are served."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+from tests.concurrency.dispatching import ManualExecutor
+from tests.concurrency.paths import PathBench, rows, tensors
+from tests.features_kit import features, group
+
+from tailcut.core.timings import Stage
+from tailcut.engine.path import Call, Path
+from tailcut.errors import (
+    DeadlineExceeded,
+    FeatureTimeout,
+    FeatureUnavailable,
+    HookError,
+    InferenceError,
+    InferTimeout,
+    QueueTimeout,
+    Shed,
+    TailcutError,
+)
+
+FEATURES = features(group(ttl="10s"), refresh_ahead=False, timeout_s=1000.0)
+
+
+def started(work: Awaitable[Any]) -> asyncio.Task[Any]:
+    return asyncio.ensure_future(work)  # type: ignore[return-value]
+
+
+def infer(path: Path, call: Call, *ids: float) -> asyncio.Task[Any]:
+    return started(path.infer(call, tensors(*ids), len(ids), path.outputs))
+
+
+def executor(bench: PathBench) -> ManualExecutor:
+    assert bench.manual is not None
+    return bench.manual
+
+
+def test_a_client_that_leaves_the_queue_is_not_computed() -> None:
+    bench = PathBench(manual=True)
+
+    async def main() -> None:
+        async with bench.opened() as path:
+            runs = infer(path, bench.call(), 1)
+            await bench.clock.settle()
+            call = bench.call()
+            leaves, stays = infer(path, call, 2), infer(path, bench.call(), 3)
+            await bench.clock.settle()
+            call.abandon()
+            with pytest.raises(asyncio.CancelledError):
+                await leaves
+            assert call.gone
+            assert path.dispatcher.planner.queue_rows == 1
+            for _ in range(2):
+                executor(bench).finish()
+                await bench.clock.settle()
+            assert ((await runs)["y"].tolist(), (await stays)["y"].tolist()) == ([1], [3])
+            assert bench.computed == [1, 3]
+
+    bench.run(main())
+
+
+def test_a_client_that_leaves_a_running_batch_does_not_hurt_its_neighbour() -> None:
+    bench = PathBench(manual=True)
+
+    async def main() -> None:
+        async with bench.opened() as path:
+            call = bench.call()
+            leaves, stays = infer(path, call, 1), infer(path, bench.call(), 2)
+            await bench.clock.settle()
+            call.abandon()
+            executor(bench).finish()
+            with pytest.raises(asyncio.CancelledError):
+                await leaves
+            assert (await stays)["y"].tolist() == [2]
+            assert call.timings.ns[Stage.INFER] == 0
+
+    bench.run(main())
+
+
+def test_a_client_that_leaves_takes_all_parts_of_its_request_with_it() -> None:
+    bench = PathBench(manual=True, max_rows=2)
+
+    async def main() -> None:
+        async with bench.opened() as path:
+            call = bench.call()
+            leaves = infer(path, call, *range(6))
+            await bench.clock.settle()
+            call.abandon()
+            with pytest.raises(asyncio.CancelledError):
+                await leaves
+            assert path.dispatcher.planner.queue_rows == 0
+            executor(bench).finish()
+            await bench.clock.settle()
+            assert bench.computed == [0, 1]
+            assert executor(bench).batch is None
+
+    bench.run(main())
+
+
+def test_a_client_that_leaves_while_features_are_fetched_is_not_computed() -> None:
+    bench = PathBench(features=FEATURES)
+    bench.source.gate = asyncio.Event()
+
+    async def main() -> None:
+        async with bench.opened() as path:
+            call, other = bench.call(), bench.call()
+            leaves = started(path.predict_entities(call, [1]))
+            stays = started(path.predict_entities(other, [1]))
+            await bench.clock.settle()
+            call.abandon()
+            with pytest.raises(asyncio.CancelledError):
+                await leaves
+            assert bench.source.gate is not None
+            bench.source.gate.set()
+            assert await stays == [{"y": 1001.0, "z": -1001.0}]
+            assert bench.computed == [1]
+            assert bench.source.asked == [1], "the other waits for the same call"
+
+    bench.run(main())
+
+
+def test_without_a_cache_the_source_call_of_a_client_that_left_is_cancelled() -> None:
+    bench = PathBench(features=features(group(), cache="off", timeout_s=1000.0))
+    bench.source.gate = asyncio.Event()
+
+    async def main() -> None:
+        async with bench.opened() as path:
+            call = bench.call()
+            leaves = started(path.predict_entities(call, [1]))
+            await bench.clock.settle()
+            call.abandon()
+            with pytest.raises(asyncio.CancelledError):
+                await leaves
+            await bench.clock.settle()
+            assert bench.source.cancelled == 1
+
+    bench.run(main())
+
+
+def test_a_request_whose_time_is_over_is_not_admitted() -> None:
+    bench = PathBench()
+
+    async def main() -> None:
+        async with bench.opened() as path:
+            with pytest.raises(DeadlineExceeded, match="before the request was admitted"):
+                await path.predict_rows(bench.call(within_s=-1), rows(1))
+            assert bench.computed == []
+
+    bench.run(main())
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_slow_source_ends_the_request_at_its_deadline(cached: bool) -> None:
+    bench = PathBench(features=FEATURES if cached else features(group(), cache="off", timeout_s=1000.0))
+    bench.source.gate = asyncio.Event()
+
+    async def main() -> None:
+        async with bench.opened() as path:
+            work = started(path.predict_entities(bench.call(within_s=60), [1]))
+            await bench.clock.pass_time(59)
+            assert not work.done()
+            await bench.clock.pass_time(1.1)
+            with pytest.raises(FeatureTimeout):
+                await work
+            assert bench.computed == []
+
+    bench.run(main())
+
+
+@pytest.mark.parametrize(("queued", "error"), [(True, QueueTimeout), (False, InferTimeout)])
+def test_a_busy_or_hanging_model_ends_the_request_at_its_deadline(queued: bool, error: type[TailcutError]) -> None:
+    bench = PathBench(manual=True)
+
+    async def main() -> None:
+        async with bench.opened() as path:
+            if queued:
+                first = infer(path, bench.call(within_s=999), 0)
+                await bench.clock.settle()
+            work = infer(path, bench.call(within_s=60), 1)
+            await bench.clock.pass_time(59)
+            assert not work.done()
+            await bench.clock.pass_time(1.1)
+            with pytest.raises(error):
+                await work
+            if queued:
+                executor(bench).finish()
+                assert (await first)["y"].tolist() == [0]
+
+    bench.run(main())
+
+
+def test_a_source_that_fails_is_named_and_nothing_is_computed() -> None:
+    bench = PathBench(features=FEATURES, entity_ttl_s=60.0)
+    bench.source.broken = True
+
+    async def main() -> None:
+        async with bench.opened() as path:
+            with pytest.raises(FeatureUnavailable, match='feature group "g"'):
+                await path.predict_entities(bench.call(), [1])
+            assert bench.computed == []
+            bench.source.broken = False
+            await bench.clock.pass_time(3)
+            assert await path.predict_entities(bench.call(), [1])
+
+    bench.run(main())
+
+
+def test_when_one_part_of_a_request_fails_the_rest_is_not_computed() -> None:
+    bench = PathBench(manual=True, max_rows=2)
+
+    async def main() -> None:
+        async with bench.opened() as path:
+            work = infer(path, bench.call(), *range(6))
+            await bench.clock.settle()
+            executor(bench).finish(InferenceError("told to fail"))
+            with pytest.raises(InferenceError, match="told to fail"):
+                await work
+            await bench.clock.settle()
+            assert path.dispatcher.planner.queue_rows == 0
+            assert bench.computed == []
+
+    bench.run(main())
+
+
+def test_a_full_queue_refuses_before_any_work_is_done() -> None:
+    bench = PathBench(manual=True, features=FEATURES, max_queue_rows=4)
+
+    async def main() -> None:
+        async with bench.opened() as path:
+            infer(path, bench.call(), 1)
+            await bench.clock.settle()
+            waiting = infer(path, bench.call(), 2, 3, 4, 5)
+            await bench.clock.settle()
+            with pytest.raises(Shed):
+                await path.predict_entities(bench.call(), [1])
+            assert bench.source.asked == []
+            waiting.cancel()
+
+    bench.run(main())
+
+
+def test_a_hook_that_fails_does_not_hurt_its_neighbour_in_the_batch() -> None:
+    def postprocess(outputs: Any) -> list[Any]:
+        if outputs["y"][0] == 1:
+            raise ValueError("one is too few")
+        return outputs["y"].tolist()
+
+    bench = PathBench(manual=True, postprocess=postprocess)
+
+    async def main() -> None:
+        async with bench.opened() as path:
+            bad = started(path.predict_rows(bench.call(), rows(1)))
+            good = started(path.predict_rows(bench.call(), rows(2)))
+            await bench.clock.settle()
+            executor(bench).finish()
+            with pytest.raises(HookError, match="one is too few"):
+                await bad
+            assert await good == [2.0]
+            assert bench.runtime.rows == [2]
+
+    bench.run(main())
+
+
+def test_every_stage_of_a_request_sums_to_its_total() -> None:
+    bench = PathBench(features=FEATURES, entity_ttl_s=60.0, tensor_ttl_s=60.0)
+
+    async def main() -> None:
+        async with bench.opened() as path:
+            for ids in ([1], [1, 2], [2]):
+                call = bench.call()
+                await path.predict_entities(call, ids)
+                ns = call.timings.ns
+                assert sum(ns) == call.timings.total_ns > 0
+                assert min(ns) >= 0
+            assert call.cache == "hit"
+            assert ns[Stage.ENTITY_CACHE] > 0
+            assert ns[Stage.FEATURES] == ns[Stage.INFER] == ns[Stage.QUEUE] == 0
+
+    bench.run(main())
