@@ -111,11 +111,15 @@ class Application:
     async def _answer(self, route: str, work: Work, headers: HeaderMap, body: Body) -> Reply:
         """Run one request from its first byte to its encoded reply, and count its one end."""
         engine = self.engine
-        call = engine.begin(route, perf_counter_ns(), timeout_ns(headers), self._tenant(headers))
-        call.disconnected = body.client_disconnect
+        call = engine.begin(route, perf_counter_ns(), tenant=self._tenant(headers))
         outcome = "internal"
         try:
+            asked_ns = timeout_ns(headers)
+            if asked_ns:
+                call.deadline_ns = call.timings.start_ns + asked_ns
             raw = await read_body(body, headers, self._max_body_bytes)
+            # Only now: whoever waits for the end of the connection must not read the body away.
+            call.disconnected = body.client_disconnect
             call.timings.lap(Stage.RECEIVE, perf_counter_ns())
             encoded = await work(call, headers, raw)
             call.timings.lap(Stage.ENCODE, perf_counter_ns())
@@ -239,8 +243,7 @@ class Application:
             found = self._routes.get("/".join([*parts[:4], *parts[6:]]))
             if found is not None:
                 return found
-        if len(parts) >= 3 and (parts[1:3] == ["v2", "models"] or parts[1] == "predict"):
-            asked = parts[3] if parts[1] == "v2" and len(parts) > 3 else parts[2]
-            if asked != name:
-                raise NotFound(f"model {asked!r} is unknown", hint=f"this server has {name!r}")
+        asked = parts[3:4] if parts[1:3] == ["v2", "models"] else parts[2:3] if parts[1:2] == ["predict"] else []
+        if asked and asked != [name]:
+            raise NotFound(f"model {asked[0]!r} is unknown", hint=f"this server has {name!r}")
         raise NotFound(f"no such path: {path}", hint="see /openapi.json for what there is")

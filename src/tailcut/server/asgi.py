@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any
 
 from tailcut.engine.engine import Engine
+from tailcut.errors import ClientGone
 from tailcut.manifest import Manifest
 from tailcut.server.app import Application
 
@@ -88,7 +89,7 @@ class _Body:
             if message["type"] == "http.disconnect":
                 self._ended = True
                 self._gone.set()
-                return
+                raise ClientGone("the client closed the connection before it had sent its request")
             self._ended = not message.get("more_body", False)
             yield message.get("body", b"")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from math import ceil
+from reprlib import repr as shown
 from typing import Protocol
 
 import msgspec
@@ -11,6 +12,8 @@ import msgspec
 from tailcut.errors import BadRequest, Shed, TailcutError, TooLarge
 
 Headers = list[tuple[str, str]]
+_LONGEST_LENGTH = 20
+
 JSON = ("content-type", "application/json")
 
 
@@ -55,8 +58,9 @@ async def read_body(body: Body, headers: HeaderMap, limit_bytes: int) -> bytes:
     """
     declared = headers.get("content-length")
     if declared is not None and declared.isdecimal():
-        if int(declared) > limit_bytes:
-            raise _too_large(f"a body of {int(declared)} bytes", limit_bytes)
+        # Python refuses to read a number of thousands of digits.
+        if len(declared) > _LONGEST_LENGTH or int(declared) > limit_bytes:
+            raise _too_large(f"a body of {declared[:_LONGEST_LENGTH]} bytes", limit_bytes)
         return await body()  # the HTTP layer hands over no more than was declared
     pieces: list[bytes] = []
     size = 0
@@ -83,10 +87,10 @@ def timeout_ns(headers: HeaderMap) -> int:
         value_ms = -1.0
     if not 0 < value_ms < 1e9:
         raise BadRequest(
-            f"header x-tailcut-timeout-ms is {text!r}, expected milliseconds above 0",
+            f"header x-tailcut-timeout-ms is {shown(text)}, expected milliseconds above 0 and below 1e9",
             hint="e.g. x-tailcut-timeout-ms: 250",
         )
-    return int(value_ms * 1e6)
+    return max(int(value_ms * 1e6), 1)
 
 
 def json_reply(value: object, status: int = 200) -> Reply:
