@@ -175,7 +175,10 @@ def _stop(process: subprocess.Popen[bytes], stop_signal: signal.Signals) -> None
 
 
 def _as_user(user: str | None) -> list[str]:
-    """Words that run a command as ``user``, and stop it should this process be killed outright."""
+    """Words that run a command as ``user``, and stop it should this process be killed outright.
+
+    To the kernel the parent is the thread that starts the command, so the servers end with that thread.
+    """
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         if user is not None:

@@ -64,7 +64,10 @@ class Service:
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Open what requests need, close it in the end."""
-    service = Service(connect(os.environ["FLIGHT_RISK_DATABASE"]))
+    database = os.environ.get("FLIGHT_RISK_DATABASE")
+    if not database:
+        raise RuntimeError("FLIGHT_RISK_DATABASE is not set\n\nhint: sqlite:///<artefacts>/flights.sqlite, absolute")
+    service = Service(connect(database))
     app.state.service = service
     try:
         yield
