@@ -60,10 +60,15 @@ class _Predict(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Application:
-    """Answers requests of one engine. Every request that was begun ends exactly once, with a reply or an error."""
+    """Answers requests of one engine. Every request that was begun ends exactly once, with a reply or an error.
 
-    def __init__(self, engine: Engine) -> None:
+    Args:
+        closed: what the server raises where a body is read whose client is gone.
+    """
+
+    def __init__(self, engine: Engine, closed: tuple[type[Exception], ...] = ()) -> None:
         self.engine = engine
+        self._leaving: tuple[type[BaseException], ...] = (asyncio.CancelledError, *closed)
         deployment = engine.deployment
         self._max_body_bytes = int(deployment.server.max_body_bytes)
         self._tenant_header = deployment.server.tenant_header.lower()
@@ -128,8 +133,8 @@ class Application:
         except TailcutError as error:
             outcome = error.code
             return self._failed(call, headers, error)
-        except asyncio.CancelledError:
-            if not call.gone:
+        except self._leaving as error:
+            if isinstance(error, asyncio.CancelledError) and not call.gone:
                 raise
             gone = ClientGone("the client closed the connection before its answer was ready")
             outcome = gone.code

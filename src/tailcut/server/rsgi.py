@@ -14,6 +14,8 @@ import sys
 from time import perf_counter
 from typing import Any
 
+from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]  # re-exported without saying so
+
 from tailcut.engine.engine import Engine
 from tailcut.errors import TailcutError
 from tailcut.manifest import Manifest
@@ -35,7 +37,7 @@ class RSGIApplication:
         self._manifest = manifest
         self._address = address
         self._engine = Engine(manifest)
-        self._application = Application(self._engine)
+        self._application = Application(self._engine, closed=(ProtocolClosed,))
         self._draining = False
         self._loading: asyncio.Task[None] | None = None
 

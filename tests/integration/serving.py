@@ -1,0 +1,180 @@
+"""``tailcut serve`` as a child process, and clients that see what it really does to their connections."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tests.app_kit import GOOD, INFER, deployment
+from tests.integration.servers import free_port
+
+START_TIMEOUT_S = 60.0
+HOST = "127.0.0.1"
+
+
+class Served:
+    """A server of a small deployment; killed at the end whatever it does."""
+
+    def __init__(
+        self, directory: Path, more: str = "", settings: Sequence[str] = (), port: int = 0, wait: bool = True
+    ) -> None:
+        self.port = port or free_port()
+        self._log = directory / f"serve-{self.port}.log"
+        deployment(directory, more)
+        flags = [flag for setting in settings for flag in ("--set", setting)]
+        with self._log.open("wb") as log:
+            command = ["-m", "tailcut", "serve", "--manifest", str(directory), "--port", str(self.port), *flags]
+            self._process = subprocess.Popen(
+                [sys.executable, *command],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
+            )
+        if wait:
+            try:
+                self.wait_ready()
+            except BaseException:
+                self._kill()
+                raise
+
+    def __enter__(self) -> Served:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._kill()
+
+    @property
+    def log(self) -> str:
+        """What it has written so far."""
+        return self._log.read_text()
+
+    @property
+    def worker_pid(self) -> int:
+        """Process id of its one worker."""
+        pid = self._process.pid
+        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+    @property
+    def worker_rss_bytes(self) -> int:
+        """Resident memory of its worker."""
+        pages = int(Path(f"/proc/{self.worker_pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def wait_ready(self) -> None:
+        """Poll readiness until it is true, at most ``START_TIMEOUT_S``."""
+        self.wait_until(lambda: self.get("/v2/health/ready")[0] == 200)
+
+    def wait_until(self, condition: Any, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Poll a condition while the server runs; connections that are refused count as not yet."""
+        give_up_s = time.monotonic() + timeout_s
+        while True:
+            try:
+                if condition():
+                    return
+            except OSError:
+                pass
+            if self._process.poll() is not None or time.monotonic() > give_up_s:
+                raise AssertionError(f"the server did not get there (exit code {self._process.poll()}):\n{self.log}")
+            time.sleep(0.01)
+
+    def get(self, path: str) -> tuple[int, Any]:
+        """GET on a new connection: status and JSON."""
+        status, _, body = self.request("GET", path)
+        return status, json.loads(body)
+
+    def post(self, path: str, body: Any = GOOD) -> tuple[int, Any]:
+        """POST on a new connection: status and JSON."""
+        status, _, raw = self.request("POST", path, body)
+        return status, json.loads(raw)
+
+    def metrics(self) -> str:
+        """The page of metrics."""
+        return self.request("GET", "/metrics")[2].decode()
+
+    def request(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Send one request on a new connection: status, headers by lower-case name, body."""
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=30)
+        try:
+            raw = None if body is None else json.dumps(body).encode()
+            connection.request(method, path, raw, headers or {})
+            reply = connection.getresponse()
+            return reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read()
+        finally:
+            connection.close()
+
+    def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Send a signal to the supervisor."""
+        self._process.send_signal(number)
+
+    def wait(self, timeout_s: float = START_TIMEOUT_S) -> int:
+        """Wait for its end; the exit code."""
+        return self._process.wait(timeout_s)
+
+    def _kill(self) -> None:
+        if self._process.poll() is None:
+            try:
+                worker = self.worker_pid
+            except (IndexError, OSError):
+                worker = 0
+            self._process.kill()
+            if worker:
+                os.kill(worker, signal.SIGKILL)
+        self._process.wait(30)
+
+
+def as_bytes(body: Any = GOOD, path: str = INFER, headers: str = "") -> bytes:
+    """A whole HTTP/1.1 request."""
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return f"POST {path} HTTP/1.1\r\nhost: h\r\ncontent-length: {len(raw)}\r\n{headers}\r\n".encode() + raw
+
+
+class Wire:
+    """One raw connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def open(cls, port: int) -> Wire:
+        return cls(*await asyncio.open_connection(HOST, port))
+
+    async def reply(self) -> tuple[int, dict[str, str], bytes]:
+        """Read one reply: status, headers, body; raises IncompleteReadError or ConnectionError where there is none."""
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:-2])}
+        return int(head[0].split()[1]), headers, await self.reader.readexactly(int(headers["content-length"]))
+
+    async def ask(self, raw: bytes) -> tuple[int, dict[str, str], bytes]:
+        """Write a request and read its reply."""
+        self.writer.write(raw)
+        return await self.reply()
+
+    async def close(self) -> None:
+        """Close it."""
+        self.writer.close()
+        with suppress(ConnectionError):
+            await self.writer.wait_closed()
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[Wire]:
+    """A connection, closed at the end."""
+    wire = await Wire.open(port)
+    try:
+        yield wire
+    finally:
+        await wire.close()
