@@ -24,6 +24,7 @@ from flight_risk.settings import home
 Kind = Literal["auto", "embedded", "real"]
 KINDS = ("auto", "embedded", "real")
 DATABASE, REDIS, CHOICE = "FLIGHT_RISK_DATABASE", "FLIGHT_RISK_REDIS", "FLIGHT_RISK_STACK"
+CACHE = "FLIGHT_RISK_CACHE"
 
 
 @contextmanager
@@ -87,6 +88,7 @@ def _environment(kind: str, database: str, redis: str) -> dict[str, str]:
         CHOICE: kind,
         DATABASE: database,
         REDIS: redis,
+        CACHE: "redis" if redis else "memory",
         REPLAY: replay_from_now(),
         "FLIGHT_RISK_HOME": str(home().resolve()),
     }

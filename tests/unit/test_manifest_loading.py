@@ -143,13 +143,21 @@ def test_the_process_environment_is_read_where_none_is_given(manifest: Path, mon
     assert load(manifest).deployment.server.port == 9100
 
 
+def test_a_variable_may_have_a_default(manifest: Path) -> None:
+    overrides = ["features.cache=${WHERE:-memory}", "features.redis=${REDIS:-}"]
+    assert load(manifest, environment={}, overrides=overrides).deployment.features.cache == "memory"
+    environment = {"WHERE": "redis", "REDIS": "redis://localhost:6379/0"}
+    features = load(manifest, environment=environment, overrides=overrides).deployment.features
+    assert (features.cache, features.redis) == ("redis", "redis://localhost:6379/0")
+
+
 def test_addresses_are_filled_in_from_the_environment(manifest: Path) -> None:
     override = "features.database=postgresql://app:${DB_PASSWORD}@db/flights"
     loaded = load(manifest, environment={"DB_PASSWORD": "s3"}, overrides=[override])
     assert loaded.deployment.features.database == "postgresql://app:s3@db/flights"
     assert refused(manifest, override) == (
         "features.database: the environment variable DB_PASSWORD is not set",
-        "export DB_PASSWORD=..., or give --set 'features.database=URL'",
+        "export DB_PASSWORD=..., or give --set 'features.database=VALUE'",
     )
     kept = load(manifest, environment={}, overrides=["features.database=${DB}"], keep_unset=True)
     assert kept.deployment.features.database == "${DB}"

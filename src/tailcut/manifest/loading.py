@@ -19,8 +19,8 @@ from tailcut.manifest.reading import read
 from tailcut.manifest.schema import Deployment
 
 FILE_NAME = "tailcut.toml"
-_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_FROM_ENVIRONMENT = ("database", "redis")
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_FROM_ENVIRONMENT = ("cache", "database", "redis")
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,10 @@ def _deployment(
 
 
 def _fill_in(tree: dict[str, Any], environment: Mapping[str, str], keep_unset: bool) -> None:
-    """Replace ``${NAME}`` in the addresses of databases, so that secrets need not stand in the file."""
+    """Replace ``${NAME}`` and ``${NAME:-default}`` in where features come from and are kept.
+
+    Secrets need not stand in the file, and one file serves where Redis is there and where it is not.
+    """
     features = tree.get("features")
     if not isinstance(features, dict):
         return
@@ -127,15 +130,20 @@ def _fill_in(tree: dict[str, Any], environment: Mapping[str, str], keep_unset: b
 
 
 def _filled(name: str, text: str, environment: Mapping[str, str], keep_unset: bool) -> str:
-    for variable in _REFERENCE.findall(text):
+    def value(found: re.Match[str]) -> str:
+        variable, default = found.group(1, 2)
         if variable in environment:
-            text = text.replace(f"${{{variable}}}", environment[variable])
-        elif not keep_unset:
-            raise ManifestError(
-                f"features.{name}: the environment variable {variable} is not set",
-                hint=f"export {variable}=..., or give --set 'features.{name}=URL'",
-            )
-    return text
+            return environment[variable]
+        if default is not None:
+            return str(default)
+        if keep_unset:
+            return found.group()
+        raise ManifestError(
+            f"features.{name}: the environment variable {variable} is not set",
+            hint=f"export {variable}=..., or give --set 'features.{name}=VALUE'",
+        )
+
+    return _REFERENCE.sub(value, text)
 
 
 def _check_rungs(tree: dict[str, Any], deployment: Deployment, environment: Mapping[str, str]) -> None:
