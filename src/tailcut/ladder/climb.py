@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -41,8 +42,8 @@ def climb(path: Path, options: LadderOptions, *, overrides: Sequence[str] = (), 
     _check(manifest.deployment, options)
     options.out.mkdir(parents=True, exist_ok=True)
     evidence = read_evidence(manifest)
-    with _environment(manifest, tell) as environment:
-        climber = _Climber(manifest, path, options, overrides, evidence, environment, tell)
+    with _environment(manifest, tell) as (environment, variables):
+        climber = _Climber(manifest, path, options, overrides, evidence, environment, variables, tell)
         return climber.climb()
 
 
@@ -63,6 +64,7 @@ class _Climber:
         overrides: Sequence[str],
         evidence: Evidence,
         environment: Mapping[str, str],
+        variables: Mapping[str, str],
         tell: Tell,
     ) -> None:
         self._manifest = manifest
@@ -74,6 +76,7 @@ class _Climber:
         self._bench = Bench(manifest, path, options, overrides, environment, self._cores, self._slo)
         self._runs = self._make_runs()
         self._pilot: PilotFacts | None = None
+        self._setup = _without_secrets(variables)
 
     def climb(self) -> LadderRecord:
         options = self._options
@@ -128,9 +131,6 @@ class _Climber:
         for rung in self._runs:
             if rung.refused or rung.failed:
                 continue
-            if rung.pilot and self._pilot is not None and not self._pilot.meets_slo_unloaded:
-                rung.set_no_capacity(self._slo, self._pilot.unloaded_p95_ms)
-                continue
             try:
                 with self._bench.server(rung) as server, pinned(self._cores.load):
                     rung.capacity = self._bench.search(server, rung, start, self._tell)
@@ -153,7 +153,7 @@ class _Climber:
             commit=commit_of(self._manifest.directory),
             machine=machine_facts(),
             versions=package_versions(),
-            settings=describe(self._options),
+            settings={**describe(self._options), "set-up": self._setup},
             slo=str(self._slo),
             quality_budget=dict(deployment.quality.budget),
             pilot=self._pilot,
@@ -174,7 +174,7 @@ def _check(deployment: Deployment, options: LadderOptions) -> None:
 
 
 @contextmanager
-def _environment(manifest: Manifest, tell: Tell) -> Iterator[Mapping[str, str]]:
+def _environment(manifest: Manifest, tell: Tell) -> Iterator[tuple[Mapping[str, str], Mapping[str, str]]]:
     """Enter the ladder's setup. Its variables hold in this process too: the traffic may need them."""
     ladder = manifest.deployment.ladder
     context: AbstractContextManager[Mapping[str, str]] = nullcontext({})
@@ -189,10 +189,15 @@ def _environment(manifest: Manifest, tell: Tell) -> Iterator[Mapping[str, str]]:
         before = dict(os.environ)
         os.environ.update(variables)
         try:
-            yield {**os.environ, "PYTHONPATH": _python_path(manifest), "PYTHONUNBUFFERED": "1"}
+            yield {**os.environ, "PYTHONPATH": _python_path(manifest), "PYTHONUNBUFFERED": "1"}, variables
         finally:
             os.environ.clear()
             os.environ.update(before)
+
+
+def _without_secrets(variables: Mapping[str, str]) -> str:
+    shown = {name: re.sub(r"//[^/@]*@", "//", value) for name, value in variables.items()}
+    return ", ".join(f"{name}={value}" for name, value in sorted(shown.items())) or "none"
 
 
 def _python_path(manifest: Manifest) -> str:

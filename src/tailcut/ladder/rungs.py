@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tailcut.core.slo import Objectives
 from tailcut.ladder.planning import PlannedRung
-from tailcut.report.ladder_file import IDLE_MISS, Capacity, Measurement, RungRecord
+from tailcut.report.ladder_file import Capacity, Measurement, RungRecord
 
 PILOT = "pilot"
 
@@ -45,13 +44,6 @@ class RungRun:
     def of_pilot(source: str, quality: Mapping[str, Mapping[str, float]]) -> RungRun:
         """Begin the pilot: it has the source model's quality."""
         return RungRun(name=PILOT, pilot=True, added=(), settings=(), variant=source, quality=quality.get(source, {}))
-
-    def set_no_capacity(self, slo: Objectives, p95_ms: float | None) -> None:
-        """Write down that no rate at all is within the SLO."""
-        seen = "no answers" if p95_ms is None else f"p95 is {p95_ms:.1f} ms"
-        self.capacity = Capacity(
-            objectives=str(slo), rate=0.0, confirmed=False, limit=f"{IDLE_MISS}: {seen}", complete=True
-        )
 
     def record(self) -> RungRecord:
         """Hand out what was seen."""

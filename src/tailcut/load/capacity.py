@@ -15,6 +15,11 @@ from tailcut.load.result import LoadResult
 from tailcut.load.runner import OnProgress, measure
 from tailcut.load.summary import summarise_run
 
+_STEP_SAMPLES = 40
+"""Requests a step should have: a slow rate is measured for longer, up to ``_LONGEST_STEP_S``."""
+_LONGEST_STEP_S = 20.0
+_MIN_RATE = 2.0
+
 
 class CapacityStep(msgspec.Struct, frozen=True, kw_only=True):
     """One rate that was tried, with what was seen."""
@@ -84,7 +89,8 @@ def find_capacity(
     """Search the highest rate at which ``slo`` holds.
 
     Args:
-        plan: how each step runs; its duration and warm-up are a step's, its rate is ignored.
+        plan: how each step runs; its duration (longer at rates that would give few samples) and warm-up
+            are a step's, its rate is ignored.
         slo: what a step must meet.
         start_rate: first rate, requests per second.
         limits: when the search ends.
@@ -100,7 +106,7 @@ def find_capacity(
         raise LoadTestError(
             "there is no objective to search for", hint="give --slo, such as --slo p95=25ms,errors=0.1%"
         )
-    search = CapacitySearch(start_rate, tolerance=limits.tolerance, max_rate=limits.max_rate)
+    search = CapacitySearch(start_rate, tolerance=limits.tolerance, max_rate=limits.max_rate, min_rate=_MIN_RATE)
     base = msgspec.structs.replace(plan, rate=None, ramp=None, trace="", slo=slo)
     began_s = time.monotonic()
     steps: list[CapacityStep] = []
@@ -110,11 +116,8 @@ def find_capacity(
         if time.monotonic() - began_s > limits.max_total_s:
             complete = False
             break
-        # Other arrivals, but the same stream of payloads going on: what was popular stays popular, as on a live server.
-        step_plan = msgspec.structs.replace(
-            base, rate=rate, seed=plan.seed + len(steps), payload_seed=plan.seed, payload_offset=sent
-        )
-        sent += int(rate * (plan.warmup_s + plan.duration_s))
+        step_plan = _step_plan(base, rate, len(steps), sent)
+        sent += int(rate * (step_plan.warmup_s + step_plan.duration_s))
         step_began_s = time.monotonic()
         result = _step(step_plan, on_progress)
         cause = judge(result) if judge is not None else result.first_miss
@@ -140,6 +143,18 @@ def _result(
         complete=complete,
         generator_limited=late_generator,
         steps=tuple(steps),
+    )
+
+
+def _step_plan(base: LoadPlan, rate: float, place: int, sent: int) -> LoadPlan:
+    # Other arrivals, but the same stream of payloads going on: what was popular stays popular, as on a live server.
+    return msgspec.structs.replace(
+        base,
+        rate=rate,
+        duration_s=max(base.duration_s, min(_STEP_SAMPLES / rate, _LONGEST_STEP_S)),
+        seed=base.seed + place,
+        payload_seed=base.seed,
+        payload_offset=sent,
     )
 
 

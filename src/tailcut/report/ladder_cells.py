@@ -3,24 +3,53 @@
 from __future__ import annotations
 
 from tailcut.core.statistics import Spread
-from tailcut.report.ladder_figures import Change, RateFigures, RungFigures, ladder_figures, percent, plain, rate_title
-from tailcut.report.ladder_file import COMFORTABLE, IDLE_MISS, LadderRecord
+from tailcut.report.ladder_figures import (
+    PERCENTILES,
+    Change,
+    RateFigures,
+    RungFigures,
+    ladder_figures,
+    percent,
+    plain,
+    rate_title,
+)
+from tailcut.report.ladder_file import COMFORTABLE, LadderRecord
+
+Table = list[list[str]]
+"""First row: the header. A row that is shorter than it says in its second cell why it has no figures."""
 
 
-def header(ladder: LadderRecord) -> list[str]:
-    """Name the columns."""
-    cells = ["rung"]
+def summary(ladder: LadderRecord) -> Table:
+    """The ladder in one narrow table: p95 per rate, capacity, cost and quality."""
+    table = [["rung", *(f"p95 ms at {_rate(ladder, name)}" for name in ladder.rate_names), *_cost_header(ladder)]]
+    for row in ladder_figures(ladder):
+        if row.status:
+            table.append([row.record.name, row.status])
+            continue
+        p95 = [latency_text(row.rates.get(name), "p95") for name in ladder.rate_names]
+        table.append([row.record.name, *p95, *_cost(ladder, row)])
+    return table
+
+
+def blocks(ladder: LadderRecord) -> list[tuple[str, Table]]:
+    """All figures as titled tables: one per rate, then capacity, cost and quality."""
+    figures = ladder_figures(ladder)
+    found = []
     for name in ladder.rate_names:
-        rates = [one.rate for rung in ladder.rungs for one in rung.measurements if one.rate_name == name]
-        at = f"{rates[0]:.3g}/s" if rates else name
-        cells += [f"p50 at {at}", f"p95 at {at}", f"p99 at {at}", "p95 vs rung before"]
-    return [*cells, "capacity at SLO", "CPU s per 1,000", *quality_names(ladder)]
-
-
-def rows(ladder: LadderRecord) -> list[list[str]]:
-    """Fill in a row per rung; a rung that did not run says why in its second cell."""
-    pilot = next((row for row in ladder_figures(ladder) if row.record.pilot), None)
-    return [_row(ladder, row, pilot) for row in ladder_figures(ladder)]
+        table = [["rung", "p50 ms", "p95 ms", "p99 ms", "p95 vs rung before", "CPU s per 1,000"]]
+        for row in figures:
+            if row.status:
+                table.append([row.record.name, row.status])
+                continue
+            at = row.rates.get(name)
+            cells = [latency_text(at, which) for which in PERCENTILES]
+            table.append([row.record.name, *cells, change_text(row.change.get(name)), _cpu(at)])
+        found.append((f"At {rate_title(ladder, name)}", table))
+    table = [["rung", *_cost_header(ladder)]]
+    for row in figures:
+        cells = [row.status.partition(":")[0]] if row.status else _cost(ladder, row)
+        table.append([row.record.name, *cells])
+    return [*found, ("Capacity, cost and quality", table)]
 
 
 def quality_names(ladder: LadderRecord) -> list[str]:
@@ -48,7 +77,7 @@ def latency_text(figures: RateFigures | None, which: str) -> str:
     if figures is None:
         return "-"
     text = milliseconds(figures.latency_ms.get(which))
-    return f"{text} ! {figures.failed_share:.0%} failed" if figures.saturated and which == "p95" else text
+    return f"{text} {figures.trouble}" if figures.trouble and which == "p95" else text
 
 
 def capacity_text(row: RungFigures, pilot: RungFigures | None) -> str:
@@ -57,7 +86,7 @@ def capacity_text(row: RungFigures, pilot: RungFigures | None) -> str:
     if capacity is None:
         return "-"
     if capacity.rate == 0:
-        return "0 (misses the SLO when idle)" if capacity.limit.startswith(IDLE_MISS) else "0 (missed at every rate)"
+        return "0 (missed at every rate)"
     at_least = "" if capacity.complete and not capacity.generator_limited else ">= "
     text = f"{at_least}{plain(capacity.rate)}/s"
     base = pilot.capacity if pilot is not None else None
@@ -78,19 +107,26 @@ def key_lines(ladder: LadderRecord) -> list[str]:
     return [*lines, *ladder.notes]
 
 
-def _row(ladder: LadderRecord, row: RungFigures, pilot: RungFigures | None) -> list[str]:
-    cells = [row.record.name]
-    if row.status:
-        return [*cells, row.status]
-    for name in ladder.rate_names:
-        figures = row.rates.get(name)
-        cells += [latency_text(figures, which) for which in ("p50", "p95", "p99")]
-        cells.append(change_text(row.change.get(name)))
-    cpu = next((one.cpu_s_per_1000 for one in row.rates.values() if one.cpu_s_per_1000 is not None), None)
-    cells += [capacity_text(row, pilot), milliseconds(cpu)]
-    return cells + [
-        f"{row.record.quality[name]:.4f}" if name in row.record.quality else "-" for name in quality_names(ladder)
+def _cost_header(ladder: LadderRecord) -> list[str]:
+    return ["capacity at SLO", f"CPU s per 1,000 at {_rate(ladder, ladder.rate_names[0])}", *quality_names(ladder)]
+
+
+def _cost(ladder: LadderRecord, row: RungFigures) -> list[str]:
+    pilot = next((one for one in ladder_figures(ladder) if one.record.pilot), None)
+    quality = row.record.quality
+    return [
+        capacity_text(row, pilot),
+        _cpu(row.rates.get(ladder.rate_names[0])),
+        *(f"{quality[name]:.4f}" if name in quality else "-" for name in quality_names(ladder)),
     ]
+
+
+def _cpu(figures: RateFigures | None) -> str:
+    return milliseconds(figures.cpu_s_per_1000 if figures is not None else None)
+
+
+def _rate(ladder: LadderRecord, name: str) -> str:
+    return rate_title(ladder, name).partition(" (")[0].replace(" req", "")
 
 
 def _short(value: float) -> str:

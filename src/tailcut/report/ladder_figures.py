@@ -26,6 +26,13 @@ class RateFigures(msgspec.Struct, frozen=True, kw_only=True):
     stages_ms: dict[str, float]
     cache: dict[str, int]
 
+    @property
+    def trouble(self) -> str:
+        """What a saturated rung looked like; empty where it kept up."""
+        if not self.saturated:
+            return ""
+        return f"! {self.failed_share:.0%} failed" if self.failed_share >= 0.005 else "! falling behind"
+
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """What one rung did to the p95, against the rung below it that ran."""

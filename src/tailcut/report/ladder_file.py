@@ -16,10 +16,6 @@ COMFORTABLE = "comfortable"
 """Name of the rate that is 70 % of the pilot's own capacity; other rates are named by their number."""
 
 
-IDLE_MISS = "misses when idle"
-"""How a capacity's limit begins where the objectives are missed with nothing else going on."""
-
-
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """One rung at one rate in one round. Latencies count from the intended send time; milliseconds."""
 

@@ -9,7 +9,7 @@ from tailcut.core.slo import parse_objectives
 from tailcut.core.statistics import Spread
 from tailcut.errors import LoadTestError
 from tailcut.report import svg
-from tailcut.report.ladder_cells import capacity_text, change_text, header, key_lines, rows
+from tailcut.report.ladder_cells import Table, blocks, capacity_text, change_text, key_lines
 from tailcut.report.ladder_figures import RungFigures, headline, ladder_figures, plain, rate_title, stage_order
 from tailcut.report.ladder_file import LadderRecord
 from tailcut.report.ladder_style import CSS, FASTER, PERCENTILE_COLOURS, SLOWER, STAGE_COLOURS, UNCLEAR
@@ -62,8 +62,7 @@ def _latency(ladder: LadderRecord, figures: tuple[RungFigures, ...], name: str) 
         if at is None or not at.latency_ms:
             lines.append((row.record.name, {}, row.status or "no answers"))
         else:
-            note = f"! {at.failed_share:.0%} failed" if at.saturated else ""
-            lines.append((row.record.name, at.latency_ms, note))
+            lines.append((row.record.name, at.latency_ms, at.trouble))
     limit = p95_limit_ms(ladder)
     chart = svg.ranges(lines, unit="ms (log)", limit=limit, limit_name=f"SLO: p95 {limit:g} ms" if limit else "")
     return _section(
@@ -120,24 +119,28 @@ def _stages(ladder: LadderRecord, figures: tuple[RungFigures, ...], name: str) -
         return ""
     return _section(
         f"Where the server's time goes at {rate_title(ladder, name)}",
-        "Mean per request, from the server's own Server-Timing; the pilot sends none.",
+        "Share of each stage in the mean request, and that mean, from its Server-Timing; the pilot sends none.",
         _legend(zip(stages, STAGE_COLOURS, strict=False)) + svg.stacks(lines, stages, unit="ms"),
     )
 
 
 def _table(ladder: LadderRecord) -> str:
-    names = header(ladder)
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in names)
+    parts = [f"<h3>{escape(title)}</h3>{_html_table(table)}" for title, table in blocks(ladder)]
+    notes = "".join(f"<li>{escape(line)}</li>" for line in key_lines(ladder))
+    return _section("All figures", "", f"{''.join(parts)}<ul>{notes}</ul>")
+
+
+def _html_table(table: Table) -> str:
+    width = len(table[0])
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in table[0])
     lines = []
-    for cells in rows(ladder):
-        if len(cells) < len(names):
-            inner = f'<td>{escape(cells[0])}</td><td class="why" colspan="{len(names) - 1}">{escape(cells[1])}</td>'
+    for cells in table[1:]:
+        if len(cells) < width:
+            inner = f'<td>{escape(cells[0])}</td><td class="why" colspan="{width - 1}">{escape(cells[1])}</td>'
         else:
             inner = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
         lines.append(f"<tr>{inner}</tr>")
-    notes = "".join(f"<li>{escape(line)}</li>" for line in key_lines(ladder))
-    table = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
-    return _section("All figures", "", f"{table}<br><ul>{notes}</ul>")
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
 
 
 def _rungs(figures: tuple[RungFigures, ...]) -> str:

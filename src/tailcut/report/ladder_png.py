@@ -56,13 +56,13 @@ def _latency(axes: Axes, ladder: LadderRecord, figures: tuple[RungFigures, ...],
             continue
         mids = [one.mid for one in at.latency_ms.values()]
         axes.plot([min(mids), max(mids)], [place, place], color="#e3e8ec", linewidth=4, zorder=1)
-        for which, one in at.latency_ms.items():
-            colour = PERCENTILE_COLOURS[which]
-            axes.plot([one.low, one.high], [place, place], "|-", color=colour, linewidth=1.5, markersize=11, zorder=2)
-            axes.plot(one.mid, place, "o", color=colour, markersize=7, markeredgecolor="white", zorder=3)
-        if at.saturated:
+        for level, (which, one) in enumerate(at.latency_ms.items()):
+            colour, y = PERCENTILE_COLOURS[which], place + (level - 1) * 0.2  # bands that overlap stay apart
+            axes.plot([one.low, one.high], [y, y], "|-", color=colour, linewidth=1.5, markersize=7, zorder=2)
+            axes.plot(one.mid, y, "o", color=colour, markersize=7, markeredgecolor="white", zorder=3)
+        if at.trouble:
             axes.annotate(
-                f"! {at.failed_share:.0%} failed", (max(mids), place), (10, 8), textcoords="offset points",
+                at.trouble, (max(mids), place), (10, 11), textcoords="offset points",
                 color=SLOWER, fontsize=9, ha="right",
             )  # fmt: skip
     limit = p95_limit_ms(ladder)
@@ -114,23 +114,22 @@ def _capacity(axes: Axes, figures: tuple[RungFigures, ...]) -> None:
 def _stages(axes: Axes, ladder: LadderRecord, figures: tuple[RungFigures, ...], name: str) -> None:
     from matplotlib.patches import Patch
 
-    _prepare(axes, figures, f"Server's time at {_at(ladder, name)}", "mean ms per request")
+    _prepare(axes, figures, f"Server's time at {_at(ladder, name)}", "% of the mean request")
     timed = {place: row.rates[name].stages_ms for place, row in enumerate(figures) if name in row.rates}
     stages = stage_order({stage for values in timed.values() for stage in values})
     handles = []
+    totals = {place: sum(values.get(one, 0.0) for one in stages) for place, values in timed.items()}
     for index, stage in enumerate(stages):
         colour = STAGE_COLOURS[index % len(STAGE_COLOURS)]
         for place, values in timed.items():
             left = sum(values.get(one, 0.0) for one in stages[:index])
-            axes.barh(place, values.get(stage, 0.0), left=left, height=0.55, color=colour)
+            scale = 100 / (totals[place] or 1.0)
+            axes.barh(place, values.get(stage, 0.0) * scale, left=left * scale, height=0.55, color=colour)
         handles.append(Patch(color=colour, label=stage))
-    highest = 0.0
-    for place, values in timed.items():
-        total = sum(values.get(one, 0.0) for one in stages)
-        highest = max(highest, total)
-        text = f"{total:.2f} ms" if values else "the pilot sends no Server-Timing"
-        axes.annotate(text, (total, place), (6, 0), textcoords="offset points", va="center", fontsize=10)
-    axes.set_xlim(0, highest * 1.15 or 1)
+    for place, total in totals.items():
+        text, x = (f"{total:.2f} ms", 100) if total else ("sends no Server-Timing", 0)
+        axes.annotate(text, (x, place), (6, 0), textcoords="offset points", va="center", fontsize=10)
+    axes.set_xlim(0, 116)
     if stages:
         axes.legend(
             handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False, ncols=4, fontsize=9

@@ -23,6 +23,8 @@ body {{ margin:0; background:var(--page); color:var(--ink);
 main {{ max-width:1180px; margin:0 auto; padding:32px 24px 64px }}
 h1 {{ font-size:26px; margin:0 0 4px }}
 h2 {{ font-size:18px; margin:0 0 4px }}
+h3 {{ font-size:14px; margin:18px 0 2px }}
+section > ul {{ margin-top:16px }}
 .lead {{ color:var(--soft); margin:0 0 24px }}
 .tiles {{ display:flex; gap:16px; flex-wrap:wrap; margin:0 0 24px }}
 .tile {{ flex:1 1 220px; background:var(--card); border:1px solid var(--line); border-radius:10px; padding:14px 18px }}

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-from tailcut.report.ladder_cells import change_text, header, key_lines, latency_text, rows
+from tailcut.report.ladder_cells import blocks, key_lines, summary
 from tailcut.report.ladder_figures import RungFigures, ladder_figures, rate_title, stage_order
 from tailcut.report.ladder_file import LadderRecord
 
 
 def render_terminal(ladder: LadderRecord) -> str:
     """Lay the ladder out for a terminal: a block per rate, then capacity, cost and quality."""
-    figures = ladder_figures(ladder)
-    blocks = []
-    for name in ladder.rate_names:
-        table = [["rung", "p50 ms", "p95 ms", "p99 ms", "p95 vs rung before"]]
-        for row in figures:
-            at = row.rates.get(name)
-            cells = [row.status] if row.status else [latency_text(at, which) for which in ("p50", "p95", "p99")]
-            table.append([row.record.name, *cells, *([] if row.status else [change_text(row.change.get(name))])])
-        blocks.append(f"At {rate_title(ladder, name)}\n{_aligned(table)}")
-    first = 1 + 4 * len(ladder.rate_names)
-    table = [["rung", *header(ladder)[first:]]]
-    for row, cells in zip(figures, rows(ladder), strict=True):
-        table.append([cells[0], row.status.partition(":")[0]] if row.status else [cells[0], *cells[first:]])
-    blocks.append(f"Capacity, cost and quality\n{_aligned(table)}")
-    return "\n\n".join(["\n".join([f"Ladder of {ladder.deployment}", *key_lines(ladder)]), *blocks])
+    parts = ["\n".join([f"Ladder of {ladder.deployment}", *key_lines(ladder)])]
+    parts += [f"{title}\n{_aligned(table)}" for title, table in blocks(ladder)]
+    return "\n\n".join(parts)
 
 
 def render_markdown(ladder: LadderRecord) -> str:
-    """Lay the ladder out as Markdown: table, stages, rungs, machine, caveats."""
+    """Lay the ladder out as Markdown: summary, all figures, stages, rungs, machine."""
     figures = ladder_figures(ladder)
-    parts = [f"# Ladder: {ladder.deployment}", "\n".join(f"- {line}" for line in key_lines(ladder))]
-    parts.append(_markdown_table([header(ladder), *rows(ladder)]))
+    parts = [f"# Ladder: {ladder.deployment}", _markdown_table(summary(ladder))]
+    parts.append("\n".join(f"- {line}" for line in key_lines(ladder)))
     parts.append("![The ladder](ladder.png)")
-    parts += [_stages(ladder, figures, name) for name in ladder.rate_names]
+    parts += [f"## {title}\n\n{_markdown_table(table)}" for title, table in blocks(ladder)]
+    parts += [text for name in ladder.rate_names if (text := _stages(ladder, figures, name))]
     parts.append("## Rungs\n\n" + "\n".join(_settings(row) for row in figures))
     parts.append("## Capacity\n\n" + "\n".join(line for row in figures for line in _capacity(row)))
     facts = {**ladder.machine, **ladder.versions, **ladder.settings}

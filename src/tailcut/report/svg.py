@@ -100,24 +100,26 @@ def bars(rows: Sequence[tuple[str, Bar | str]], *, unit: str) -> str:
 
 
 def stacks(rows: Sequence[tuple[str, Mapping[str, float], str]], stages: Sequence[str], *, unit: str) -> str:
-    """Draw stacked bars.
+    """Draw each row's shares as a stacked bar of one length.
 
     Args:
         rows: (name, stage -> value, label at the end).
         stages: order of the stack; place i has the CSS class "s<i>".
-        unit: of the axis.
+        unit: of the values.
     """
     if not rows:
         return ""
-    axis = _Axis(0.0, max(sum(values.get(stage, 0.0) for stage in stages) for _, values, _ in rows), log=False)
-    parts = [_grid(axis, len(rows), unit)]
+    axis = _Axis(0.0, 100.0, log=False)
+    parts = [_grid(axis, len(rows), "%")]
     for place, (name, values, label) in enumerate(rows):
         y, at = _TOP + _ROW * place, 0.0
+        total = sum(values.get(stage, 0.0) for stage in stages) or 1.0
         parts.append(_name(name, y + _ROW / 2))
         for index, stage in enumerate(stages):
             value = values.get(stage, 0.0)
-            x, width = axis.x(at), axis.x(at + value) - axis.x(at)
-            at += value
+            share = 100 * value / total
+            x, width = axis.x(at), axis.x(at + share) - axis.x(at)
+            at += share
             if width >= 0.2:
                 parts.append(
                     f'<rect class="s{index}" x="{x:.1f}" y="{y + 7}" width="{width:.1f}" height="{_ROW - 14}">'
@@ -135,12 +137,13 @@ def _svg(count: int, parts: Sequence[str]) -> str:
 def _dots(axis: _Axis, shapes: Mapping[str, Spread], y: float) -> str:
     mids = [axis.x(one.mid) for one in shapes.values()]
     parts = [f'<line class="link" x1="{min(mids):.1f}" x2="{max(mids):.1f}" y1="{y}" y2="{y}"/>']
-    for which, one in shapes.items():
+    for place, (which, one) in enumerate(shapes.items()):
+        level = y + (place - 1) * 7  # bands that overlap stay apart
         low, high = axis.x(one.low), axis.x(one.high)
-        ends = "".join(f"M{x:.1f} {y - 8}v16" for x in (low, high))
+        ends = "".join(f"M{x:.1f} {level - 4}v8" for x in (low, high))
         parts.append(
-            f'<path class="spread {which}" d="{ends}M{low:.1f} {y}H{high:.1f}"/>'
-            f'<circle class="{which}" cx="{axis.x(one.mid):.1f}" cy="{y}" r="5">'
+            f'<path class="spread {which}" d="{ends}M{low:.1f} {level}H{high:.1f}"/>'
+            f'<circle class="{which}" cx="{axis.x(one.mid):.1f}" cy="{level}" r="5">'
             f"<title>{which}: {one.mid:.2f} ms ({one.low:.2f}-{one.high:.2f})</title></circle>"
         )
     return "".join(parts)
