@@ -1,0 +1,256 @@
+"""What ``tailcut check`` does and sees: one row, stage by stage, then once more as a request."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter, perf_counter_ns
+from typing import Any, Literal
+
+import msgspec
+
+from tailcut.core.tensors import DATATYPE_OF, Arrays
+from tailcut.core.timings import STAGE_NAMES
+from tailcut.engine.assembly import encode_answer
+from tailcut.engine.engine import Engine
+from tailcut.engine.opening import Opened, example_inputs, find_variant
+from tailcut.engine.path import Call, Path
+from tailcut.errors import TailcutError
+from tailcut.features import FeatureService
+from tailcut.manifest import FeatureGroup, Manifest, parse_duration, resolve
+
+Origin = Literal["entity", "row", "example tensors"]
+
+LOADING = ("artifact", "load")
+"""The steps before the first row: what fails here is the deployment's set-up and not an answer."""
+
+_PATIENCE_S = 30.0
+"""For the first row: a cold database is slow once, which the SLO's timeout is not about."""
+_STOP_S = 2.0
+_SAMPLE = 6
+
+
+class Tensor(msgspec.Struct):
+    """A tensor that went into or came out of the model."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    sample: list[Any]
+    """The first few values of its first row."""
+
+
+class Group(msgspec.Struct):
+    """What a feature group said about the entity."""
+
+    name: str
+    key: dict[str, Any]
+    ttl_s: float
+    ttl: str
+    """As the manifest has it."""
+    source_ms: float
+    """Time spent in its source; 0 where it was read from a preloaded table."""
+    values: dict[str, Any]
+
+
+class Step(msgspec.Struct):
+    """A step and how long it took."""
+
+    name: str
+    ms: float
+
+
+class Variant(msgspec.Struct):
+    """What is served."""
+
+    name: str
+    runtime: str
+    version: str
+    size_bytes: int
+    sha256: str
+    refused: str
+
+
+class Request(msgspec.Struct):
+    """The same row as a request, through the caches."""
+
+    stages_ms: dict[str, float]
+    total_ms: float
+    cache: str
+
+
+class Failure(msgspec.Struct):
+    """Where it failed and why."""
+
+    step: str
+    code: str
+    message: str
+    hint: str
+
+
+class Report(msgspec.Struct):
+    """Everything that was seen; what comes after a failure is empty."""
+
+    deployment: str
+    directory: str
+    origins: dict[str, int]
+    """How many values came from the file, the environment and flags."""
+    origin: Origin
+    ok: bool = False
+    variant: Variant | None = None
+    executor: str = ""
+    executors: int = 0
+    warm_up_ms: dict[int, float] = {}
+    groups_opened: list[str] = []
+    groups: list[Group] = []
+    fresh_for_s: float | None = None
+    inputs: list[Tensor] = []
+    outputs: list[Tensor] = []
+    answer: msgspec.Raw = msgspec.Raw(b"null")
+    steps: list[Step] = []
+    request: Request | None = None
+    failure: Failure | None = None
+
+
+class Inspection:
+    """One run of ``tailcut check``.
+
+    Args:
+        manifest: the deployment.
+        entity: an entity to ask for; ``msgspec.UNSET`` for none.
+        row: a feature row to send instead; None for none. Without either the model gets tensors of zeros.
+    """
+
+    def __init__(self, manifest: Manifest, entity: object = msgspec.UNSET, row: dict[str, Any] | None = None) -> None:
+        origin: Origin = "example tensors" if row is None else "row"
+        if entity is not msgspec.UNSET:
+            origin = "entity"
+        counts: dict[str, int] = {}
+        for where in manifest.origins.values():
+            counts[where] = counts.get(where, 0) + 1
+        self.report = Report(manifest.deployment.name, str(manifest.directory), counts, origin)
+        self.step = ""
+        self._manifest = manifest
+        self._entity = entity
+        self._row = row
+
+    async def run(self) -> TailcutError | None:
+        """Load, send the row through, stop; returns the error that ended it, if one did."""
+        engine = Engine(self._manifest)
+        try:
+            opened = await self._load(engine)
+            await self._stages(engine, opened)
+            with self._step("request"):
+                self.report.request = await self._request(engine, opened.path)
+            self.report.ok = True
+        except TailcutError as error:
+            self.report.failure = Failure(self.step, error.code, error.message, error.hint)
+            return error
+        finally:
+            await engine.stop(_STOP_S)
+        return None
+
+    async def _load(self, engine: Engine) -> Opened:
+        report = self.report
+        with self._step("artifact"):
+            seen = find_variant(self._manifest)
+            report.variant = Variant(
+                seen.name, seen.runtime, seen.version, seen.artifact.stat().st_size, seen.sha256, seen.refused
+            )
+        with self._step("load"):
+            await engine.start()
+        opened = engine.opened
+        report.executor = opened.executor
+        report.executors = self._manifest.deployment.pool.executors
+        report.warm_up_ms = {rows: _ms(ns) for rows, ns in opened.warm_up_ns.items()}
+        report.groups_opened = [group.name for group in self._manifest.deployment.features.groups]
+        return opened
+
+    async def _stages(self, engine: Engine, opened: Opened) -> None:
+        """One step after the other, so that an error is the step's own."""
+        path, report = opened.path, self.report
+        rows = [self._row] if self._row is not None else []
+        if self._entity is not msgspec.UNSET and path.features is not None:
+            with self._step("features"):
+                rows = [await self._features(path.features)]
+        inputs: Arrays = example_inputs(path.specs, 1)
+        if rows:
+            with self._step("preprocess"):
+                inputs = path.assembly.inputs(rows, from_client=report.origin == "row")
+        report.inputs = _tensors(inputs)
+        with self._step("infer"), _call(engine, _PATIENCE_S) as call:
+            outputs = await path.infer(call, inputs, 1, path.outputs)
+        report.outputs = _tensors(outputs)
+        with self._step("postprocess"):
+            report.answer = msgspec.Raw(encode_answer(path.assembly.answers(outputs, 1)[0]))
+
+    async def _features(self, features: FeatureService) -> dict[str, Any]:
+        key = features.parse_entity(self._entity)
+        found = await features.fetch([key], "", time.monotonic() + _PATIENCE_S)
+        row = found.rows[0]
+        spent_s = {group.name: group.source_s for group in features.statistics().groups}
+        self.report.groups = [
+            self._group(group, row, spent_s[group.name]) for group in self._manifest.deployment.features.groups
+        ]
+        self.report.fresh_for_s = round(found.fresh_for_s[0], 3)
+        return row
+
+    def _group(self, group: FeatureGroup, row: dict[str, Any], source_s: float) -> Group:
+        key = {column: row[column] for column in group.key}
+        values = {column: row[column] for column in group.columns}
+        ttl_s = _ttl_s(group, tuple(key.values()), values, self._manifest)
+        return Group(group.name, key, ttl_s, group.ttl, round(source_s * 1e3, 3), values)
+
+    async def _request(self, engine: Engine, path: Path) -> Request:
+        with _call(engine) as call:
+            if self._entity is not msgspec.UNSET:
+                await path.predict_entities(call, [self._entity])
+            elif self._row is not None:
+                await path.predict_rows(call, [self._row])
+            else:
+                await path.infer(call, example_inputs(path.specs, 1), 1, path.outputs)
+        timings = call.timings
+        stages_ms = {name: _ms(ns) for name, ns in zip(STAGE_NAMES, timings.ns, strict=True) if ns}
+        return Request(stages_ms, _ms(timings.total_ns), call.cache)
+
+    @contextmanager
+    def _step(self, name: str) -> Iterator[None]:
+        self.step = name
+        started_s = perf_counter()
+        yield
+        self.report.steps.append(Step(name, round((perf_counter() - started_s) * 1e3, 3)))
+
+
+@contextmanager
+def _call(engine: Engine, timeout_s: float = 0.0) -> Iterator[Call]:
+    """One request of the engine, begun and ended; with the SLO's timeout where none is given."""
+    call = engine.begin("check", perf_counter_ns(), int(timeout_s * 1e9))
+    outcome = "internal"
+    try:
+        yield call
+        outcome = "ok"
+    except TailcutError as error:
+        outcome = error.code
+        raise
+    finally:
+        engine.end(call, outcome)
+
+
+def _ttl_s(group: FeatureGroup, key: tuple[Any, ...], values: dict[str, Any], manifest: Manifest) -> float:
+    if ":" in group.ttl:
+        return float(resolve(group.ttl, manifest)(key, values))
+    return float(parse_duration(group.ttl))
+
+
+def _tensors(arrays: Arrays) -> list[Tensor]:
+    return [
+        Tensor(
+            name, DATATYPE_OF.get(array.dtype, str(array.dtype)), list(array.shape), array[0].ravel()[:_SAMPLE].tolist()
+        )
+        for name, array in arrays.items()
+    ]
+
+
+def _ms(ns: float) -> float:
+    return round(ns / 1e6, 4)
