@@ -62,8 +62,17 @@ class Served:
     @property
     def worker_pid(self) -> int:
         """Process id of its one worker."""
+        return int(self._children.split()[0])
+
+    @property
+    def has_worker(self) -> bool:
+        """Whether it has started its worker."""
+        return bool(self._children)
+
+    @property
+    def _children(self) -> str:
         pid = self._process.pid
-        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+        return Path(f"/proc/{pid}/task/{pid}/children").read_text()
 
     @property
     def worker_rss_bytes(self) -> int:

@@ -129,8 +129,12 @@ def _features(manifest: Manifest) -> Features:
     return msgspec.structs.replace(features, database=f"{_SQLITE}{manifest.directory / path}")
 
 
-def _hook(manifest: Manifest, reference: str) -> Callable[..., Any] | None:
-    return resolve(reference, manifest) if reference else None
+def _hooks(manifest: Manifest) -> dict[str, Callable[..., Any]]:
+    """Import every function of the user that touches an answer; by its reference, in the manifest's order."""
+    deployment = manifest.deployment
+    references = [deployment.model.preprocess, deployment.model.postprocess]
+    references += [group.function for group in deployment.features.groups]
+    return {reference: resolve(reference, manifest) for reference in references if reference}
 
 
 def _store(settings: PredictionCache) -> PredictionStore | None:
@@ -182,9 +186,11 @@ async def open_deployment(manifest: Manifest, recorder: Recorder) -> Opened:
     deployment = manifest.deployment
     settings = deployment.batching
     variant = await loop.run_in_executor(None, find_variant, manifest)
-    preprocess = _hook(manifest, deployment.model.preprocess)
-    postprocess = _hook(manifest, deployment.model.postprocess)
-    assembly = Assembly(deployment.model, preprocess, postprocess)
+    # The user's modules are imported here, off the event loop: what resolves them later finds them imported.
+    hooks = await loop.run_in_executor(None, _hooks, manifest)
+    assembly = Assembly(
+        deployment.model, hooks.get(deployment.model.preprocess), hooks.get(deployment.model.postprocess)
+    )
     outputs = tuple(tensor.name for tensor in deployment.model.outputs)
     runtimes = await loop.run_in_executor(None, open_runtimes, manifest, variant)
     max_rows = settings.max_rows
@@ -203,11 +209,8 @@ async def open_deployment(manifest: Manifest, recorder: Recorder) -> Opened:
     features: FeatureService | None = None
     if deployment.features.groups:
         features = await FeatureService.open(_features(manifest), resolve=lambda ref: resolve(ref, manifest))
-    references = [deployment.model.preprocess, deployment.model.postprocess]
-    references += [group.function for group in deployment.features.groups]
-    hooks = [resolve(reference, manifest) for reference in references if reference]
     path = Path(
-        version=deployment_version(deployment, variant.sha256, hooks),
+        version=deployment_version(deployment, variant.sha256, list(hooks.values())),
         outputs=outputs,
         assembly=assembly,
         dispatcher=dispatcher,

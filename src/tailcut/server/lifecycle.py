@@ -89,13 +89,16 @@ class _Supervisor(MPServer):
             websockets=False,
             backlog=server.backlog,
             log_level=LogLevels.warning,
-            workers_kill_timeout=max(float(server.kill_s) - self._drain_s, 0.1),
+            # A float works (it goes to Process.join) and kill_s need not be whole.
+            workers_kill_timeout=max(float(server.kill_s) - self._drain_s, 0.1),  # type: ignore[arg-type]
         )
         host = f"[{server.host}]" if ":" in server.host else server.host
         self._url = f"http://{host}:{port}"
 
     def run(self) -> None:
         """Serve; returns after a clean stop, raises SystemExit where a worker died."""
+        # Inherited by the worker: told to drain before it listens for that, it must not die of it.
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         self.serve(target_loader=partial(_load, self._manifest, self._url), wrap_loader=False)
 
     def signal_handler_interrupt(self, *args: Any, **kwargs: Any) -> None:
@@ -119,6 +122,6 @@ class _Supervisor(MPServer):
         super()._stop_workers()  # type: ignore[no-untyped-call]  # granian's is not annotated
 
 
-def _load(manifest: Manifest, url: str) -> RSGIApplication:
+def _load(manifest: Manifest, url: str) -> Any:
     """Make the application, inside the worker."""
     return RSGIApplication(manifest, url)
