@@ -7,7 +7,13 @@ export PYTHONPATH=examples
 python=.venv/bin/python
 manifest=examples/flight_risk/tailcut.toml
 artifacts=${FLIGHT_RISK_HOME:-examples/flight_risk/.artifacts}
-built=$artifacts/.built
+registry=examples/flight_risk/.tailcut/registry
+built=$registry/.built-by-demo
+
+is_built() {
+    [[ -f $built ]] && [[ -z $(find "$artifacts/model.pt" "$manifest" examples/flight_risk/*.py src/tailcut/build \
+        \( -name '*.py' -o -name '*.toml' -o -name '*.pt' \) -newer "$built" -print -quit) ]]
+}
 
 step() {
     printf '\n== %s (%s s)\n' "$1" "$SECONDS"
@@ -18,13 +24,12 @@ $python -m flight_risk.prepare
 step "model"
 $python -m flight_risk.train
 step "variants"
-if [[ -f $built && -z $(find "$artifacts" examples/flight_risk src/tailcut/build \
-    \( -name '*.py' -o -name '*.toml' -o -name '*.pt' \) -newer "$built" -print -quit) ]]; then
-    echo "the registry is current"
+if is_built; then
+    echo "the registry is current: $registry"
 else
     .venv/bin/tailcut build --manifest "$manifest"
     touch "$built"
 fi
 step "ladder"
-.venv/bin/tailcut ladder --manifest "$manifest" --short
+.venv/bin/tailcut ladder --manifest "$manifest" --short --out "$artifacts/ladder"
 step "done"

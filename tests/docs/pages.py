@@ -33,6 +33,7 @@ _BASE = """
 name = "model"
 [model]
 source = "model:build"
+preprocess = "model:preprocess"
 [[model.inputs]]
 name = "features"
 shape = [-1, 4]

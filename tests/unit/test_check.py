@@ -139,16 +139,16 @@ def test_a_ttl_function_is_asked_for_its_ttl(check: Check, folder: Path) -> None
 
 
 def test_an_unknown_entity_fails_in_features_and_shows_what_came_before(check: Check) -> None:
-    code, out, err = check("--entity", '"XXX"')
+    code, out, err = check("--entity", '"LGA"')
     assert code == ExitCode.FAILED
     assert "error: features: " in err
-    assert "XXX" in err
+    assert "LGA" in err
     assert "variant" in out
     assert "failed at features" in out
 
 
 def test_a_failure_is_in_the_json_too(check: Check) -> None:
-    code, out, _ = check("--entity", '"XXX"', "--json")
+    code, out, _ = check("--entity", '"LGA"', "--json")
     assert code == ExitCode.FAILED
     seen = json.loads(out)
     assert seen["ok"] is False
