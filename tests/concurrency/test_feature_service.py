@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.features_kit import features, get, group, run
+from tests.features_kit import features, get, group, opened, run
 
 from tailcut.errors import FeatureTimeout, FeatureUnavailable
 from tailcut.testing import FaultyStore, StubSource
@@ -171,16 +171,17 @@ def test_one_groups_failure_does_not_lose_what_the_other_found() -> None:
 @pytest.mark.parametrize("mode", ["fails", "hangs", "short"])
 def test_a_broken_store_never_fails_a_request_and_costs_its_timeout_at_most(mode) -> None:
     source, store = StubSource(values), FaultyStore()
+    setup = features(group(), cache="redis", refresh_ahead=False, redis_timeout_s=0.02)
 
     async def test(service, clock) -> None:
         await get(service, clock, 1)
         store.mode = mode
-        for _ in range(20):
+        for i in range(20):
             began_s = clock.monotonic_s()
-            task = asyncio.create_task(get(service, clock, 1))
+            task = asyncio.create_task(get(service, clock, 100 + i))
             while not task.done():
                 await clock.pass_time(0.005)
-            assert task.result().rows == [{"id": 1, "value": 10}]
+            assert task.result().rows == [{"id": 100 + i, "value": 1000 + 10 * i}]
             assert clock.monotonic_s() - began_s <= 0.03
         statistics = service.statistics()
         assert statistics.store.bypassed
@@ -188,10 +189,33 @@ def test_a_broken_store_never_fails_a_request_and_costs_its_timeout_at_most(mode
         store.mode = "well"
         await clock.pass_time(2.1)
         assert not service.statistics().store.bypassed
-        await get(service, clock, 1)
-        assert (await get(service, clock, 1)).hits == 1
+        await get(service, clock, 2)
+        async with opened(clock, setup, {"g": source}, store=store) as other:
+            assert (await get(other, clock, 2)).hits == 1
 
-    run(test, features(group(), cache="redis", refresh_ahead=False, redis_timeout_s=0.02), {"g": source}, store=store)
+    run(test, setup, {"g": source}, store=store)
+
+
+@pytest.mark.parametrize("mode", ["fails", "hangs", "short"])
+def test_while_the_shared_store_is_down_memory_goes_on(mode) -> None:
+    source, store = StubSource(values), FaultyStore()
+
+    async def test(service, clock) -> None:
+        await get(service, clock, 1)
+        store.mode = mode
+        began_s = clock.monotonic_s()
+        for i in range(1, 21):
+            task = asyncio.create_task(get(service, clock, i))
+            while not task.done():
+                await clock.pass_time(0.005)
+            assert task.result().misses == (i != 1)
+        assert service.statistics().store.bypassed
+        assert clock.monotonic_s() - began_s < 5
+        for i in range(1, 21):
+            assert service.fetch_nowait([(i,)], "").rows == [{"id": i, "value": i * 10}]
+        assert len(source.calls) == 20, "each once"
+
+    run(test, features(group(), cache="redis", refresh_ahead=False), {"g": source}, store=store)
 
 
 def test_an_entry_that_another_program_wrote_counts_as_a_miss() -> None:
@@ -202,10 +226,13 @@ def test_an_entry_that_another_program_wrote_counts_as_a_miss() -> None:
         (key,) = store.values
         for values_of, ttl_s in (([1, 2], 10.0), ([], 10.0), ([1], float("nan")), ([1], -1.0), ([1], 11.0)):
             store.values[key].values, store.values[key].ttl_s = values_of, ttl_s
-            assert (await get(service, clock, 1)).rows == [{"id": 1, "value": 10}]
+            async with opened(clock, setup, {"g": source}, store=store) as other:
+                assert (await get(other, clock, 1)).rows == [{"id": 1, "value": 10}]
+                assert (await get(other, clock, 1)).rows == [{"id": 1, "value": 10}]
         assert len(source.calls) == 6
 
-    run(test, features(group(), cache="redis", refresh_ahead=False), {"g": source}, store=store)
+    setup = features(group(), cache="redis", refresh_ahead=False)
+    run(test, setup, {"g": source}, store=store)
 
 
 def test_a_writer_whose_clock_is_ahead_does_not_make_a_value_live_longer() -> None:
@@ -215,11 +242,16 @@ def test_a_writer_whose_clock_is_ahead_does_not_make_a_value_live_longer() -> No
         await get(service, clock, 1)
         (key,) = store.values
         store.values[key].written_wall_s += 3600
-        assert (await get(service, clock, 1)).fresh_for_s == [10.0]
+        async with opened(clock, setup, {"g": source}, store=store) as other:
+            for _ in range(2):
+                found = await get(other, clock, 1)
+                assert (found.fresh_for_s, found.hits) == ([10.0], 1)
         store.values[key].written_wall_s -= 7200
-        assert (await get(service, clock, 1)).misses == 1
+        async with opened(clock, setup, {"g": source}, store=store) as other:
+            assert (await get(other, clock, 1)).misses == 1
 
-    run(test, features(group(), cache="redis", refresh_ahead=False), {"g": source}, store=store)
+    setup = features(group(), cache="redis", refresh_ahead=False)
+    run(test, setup, {"g": source}, store=store)
 
 
 def test_lists_come_back_from_a_store_as_they_went_in() -> None:
@@ -227,6 +259,10 @@ def test_lists_come_back_from_a_store_as_they_went_in() -> None:
 
     async def test(service, clock) -> None:
         first = (await get(service, clock, 1)).rows
-        assert first == (await get(service, clock, 1)).rows == [{"id": 1, "value": ((1.0, None), "a")}]
+        async with opened(clock, setup, {"g": source}, store=store) as other:
+            second = await get(other, clock, 1)
+        assert first == second.rows == [{"id": 1, "value": ((1.0, None), "a")}]
+        assert second.hits == 1
 
-    run(test, features(group(), cache="redis"), {"g": source}, store=store)
+    setup = features(group(), cache="redis")
+    run(test, setup, {"g": source}, store=store)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 import redis
@@ -62,25 +64,54 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def until_hit(service: FeatureService) -> None:
-    async def hit() -> bool:
-        return (await ask(service))[0] == 1
+@asynccontextmanager
+async def another(server: RedisServer, source: StubSource) -> AsyncIterator[FeatureService]:
+    """Another server on the same Redis, with nothing in its own memory."""
+    service = await FeatureService.open(setup_of(server), resolve=resolver({"g": source}))
+    try:
+        yield service
+    finally:
+        await service.close()
 
-    await until(hit)
+
+NEW_IDS = itertools.count(1000)
+
+
+async def until_shared(server: RedisServer, service: FeatureService, source: StubSource) -> None:
+    """Until another server finds in Redis what ``service`` has just fetched."""
+
+    async def shared() -> bool:
+        id_ = next(NEW_IDS)
+        await ask(service, id_)
+        async with another(server, source) as other:
+            return (await ask(other, id_))[0] == 1
+
+    await until(shared)
+
+
+async def keys_in(server: RedisServer) -> list[bytes]:
+    """All keys, once there are any: a request is answered before its values are written."""
+    client = redis.Redis.from_url(server.url)
+
+    async def written() -> bool:
+        return bool(client.keys())
+
+    await until(written)
+    keys = client.keys()
+    client.close()
+    return keys
 
 
 def test_values_are_kept_for_their_life_and_shared(server) -> None:
     async def test(service, source) -> None:
         await ask(service)
-        await until_hit(service)
-        client = redis.Redis.from_url(server.url)
-        (key,) = client.keys()
+        (key,) = await keys_in(server)
         assert key.startswith(KEY_PREFIX)
+        client = redis.Redis.from_url(server.url)
         assert 9_000 < client.pttl(key) <= 10_000
         client.close()
-        other = await FeatureService.open(setup_of(server), resolve=resolver({"g": source}))
-        assert (await ask(other))[0] == 1
-        await other.close()
+        async with another(server, source) as other:
+            assert (await ask(other))[0] == 1
         assert len(source.calls) == 1
 
     run(server, test)
@@ -88,14 +119,16 @@ def test_values_are_kept_for_their_life_and_shared(server) -> None:
 
 def test_redis_killed_and_back(server) -> None:
     async def test(service, source) -> None:
-        await until_hit(service)
+        await until_shared(server, service, source)
         server.kill()
-        for _ in range(30):
-            assert (await ask(service))[1] < TIMEOUT_S + SLACK_S
+        for i in range(30):
+            assert (await ask(service, i))[1] < TIMEOUT_S + SLACK_S
         assert service.statistics().store.bypassed
         assert service.statistics().bypasses > 0
+        for i in range(30):
+            assert (await ask(service, i))[0] == 1, "kept in memory"
         server.start()
-        await until_hit(service)
+        await until_shared(server, service, source)
         assert service.statistics().store.recoveries == 1
 
     run(server, test)
@@ -103,16 +136,16 @@ def test_redis_killed_and_back(server) -> None:
 
 def test_redis_paused_and_back(server) -> None:
     async def test(service, source) -> None:
-        await until_hit(service)
+        await until_shared(server, service, source)
         server.pause()
-        took_s = [(await ask(service))[1] for _ in range(30)]
+        took_s = [(await ask(service, i))[1] for i in range(30)]
         assert max(took_s) < TIMEOUT_S + SLACK_S
         assert service.statistics().store.timeouts >= 3
         bypasses = service.statistics().bypasses
-        assert (await ask(service))[1] < TIMEOUT_S + SLACK_S
+        assert (await ask(service, 30))[1] < TIMEOUT_S + SLACK_S
         assert service.statistics().bypasses > bypasses
         server.resume()
-        await until_hit(service)
+        await until_shared(server, service, source)
 
     run(server, test)
 
@@ -121,10 +154,11 @@ def test_many_requests_at_once_while_redis_is_paused(server) -> None:
     async def test(service, source) -> None:
         await asyncio.gather(*[ask(service, i) for i in range(100)])
         server.pause()
-        took_s = [took for _, took in await asyncio.gather(*[ask(service, i) for i in range(100)])]
-        assert max(took_s) < TIMEOUT_S + SLACK_S
+        found = await asyncio.gather(*[ask(service, i) for i in range(200)])
+        assert [hits for hits, _ in found] == [1] * 100 + [0] * 100
+        assert max(took_s for _, took_s in found) < TIMEOUT_S + SLACK_S
         server.resume()
-        await until_hit(service)
+        await until_shared(server, service, source)
 
     run(server, test)
 
@@ -134,15 +168,18 @@ def test_a_late_reply_never_reaches_another_request(server) -> None:
         for i in (1, 2, 3):
             await ask(service, i)
         for _ in range(3):
-            server.pause()
-            tasks = [asyncio.create_task(ask(service, i)) for i in (1, 2, 3)]
-            await asyncio.sleep(0)
-            tasks[0].cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            server.resume()
-            # ask() compares every row with what it must be.
-            await asyncio.gather(*[ask(service, i) for i in (3, 2, 1)])
-            await until_hit(service)
+            async with another(server, source) as other:
+                server.pause()
+                tasks = [asyncio.create_task(ask(other, i)) for i in (1, 2, 3)]
+                await asyncio.sleep(0)
+                tasks[0].cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                server.resume()
+                # ask() compares every row with what it must be; these are not in memory yet.
+                found = await asyncio.gather(*[ask(other, next(NEW_IDS)) for _ in range(3)])
+                assert [hits for hits, _ in found] == [0, 0, 0]
+                await asyncio.gather(*[ask(other, i) for i in (3, 2, 1)])
+                await until_shared(server, other, source)
 
     run(server, test)
 
@@ -171,33 +208,42 @@ def test_refresh_ahead_works_over_redis(server) -> None:
     asyncio.run(main())
 
 
+async def misses_at_first(server: RedisServer, source: StubSource) -> None:
+    async with another(server, source) as other:
+        assert [(await ask(other))[0] for _ in range(2)] == [0, 1]
+        assert not other.statistics().store.bypassed
+
+
 def test_garbled_values_count_as_missing(server) -> None:
     async def test(service, source) -> None:
         await ask(service)
+        (key,) = await keys_in(server)
         client = redis.Redis.from_url(server.url)
-        (key,) = client.keys()
         good = client.get(key)
         for bad in (b"", b"\xc1", good[:-1], good + b"\0", b"\x93\x01\x02\x03", b"\xc0"):
             client.set(key, bad)
-            assert (await ask(service))[0] == 0
+            await misses_at_first(server, source)
         client.delete(key)
         client.rpush(key, "a list")
-        assert (await ask(service))[0] == 0
+        await misses_at_first(server, source)
         client.close()
-        assert not service.statistics().store.bypassed
 
     run(server, test)
 
 
 def test_a_full_redis_still_answers_look_ups(server) -> None:
     async def test(service, source) -> None:
-        await until_hit(service)
+        await ask(service)
+        await keys_in(server)
         client = redis.Redis.from_url(server.url)
         client.config_set("maxmemory", "1")
         for i in range(10):
             await ask(service, 100 + i)
-        assert (await ask(service))[0] == 1
         assert not service.statistics().store.bypassed
+        async with another(server, source) as other:
+            assert (await ask(other))[0] == 1
+            assert (await ask(other, 100))[0] == 0, "there was no room"
+            assert (await ask(other, 100))[0] == 1, "but in memory there is"
         client.close()
 
     run(server, test)
@@ -210,7 +256,7 @@ def test_a_redis_that_is_down_at_the_start_is_found_when_it_comes() -> None:
         assert (await ask(service))[0] == 0
         assert service.statistics().store.bypassed
         server.start()
-        await until_hit(service)
+        await until_shared(server, service, source)
 
     try:
         run(server, test)

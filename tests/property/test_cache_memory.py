@@ -48,6 +48,10 @@ class MemoryModel(RuleBasedStateMachine):
         assert self.store.get_nowait(key) == (None if found is None else found[1])
 
     @rule(key=KEYS)
+    def peek(self, key: str) -> None:
+        assert self.store.peek(key) == next((entry[1] for entry in self.model if entry[0] == key), None)
+
+    @rule(key=KEYS)
     def discard(self, key: str) -> None:
         self.store.discard(key)
         self.model = [entry for entry in self.model if entry[0] != key]

@@ -223,6 +223,66 @@ def test_processes_that_share_a_store_refresh_a_key_once() -> None:
     run(test, setup, {"g": sources[0]}, store=store)
 
 
+def test_a_newer_value_of_another_server_is_taken_over() -> None:
+    store: FaultyStore = FaultyStore()
+    sources = [StubSource({(1,): {"value": "old"}}), StubSource({(1,): {"value": "new"}})]
+    setup = features(group(), cache="redis")
+
+    async def test(service, clock) -> None:
+        await get(service, clock, 1)
+        await clock.pass_time(5)
+        store.values.clear()
+        async with opened(
+            clock, features(group(), cache="redis", refresh_ahead=False), {"g": sources[1]}, store=store
+        ) as other:
+            await get(other, clock, 1)
+        assert service.fetch_nowait([(1,)], "").rows[0]["value"] == "old"
+        await clock.pass_time(4.8)
+        found = service.fetch_nowait([(1,)], "")
+        assert (found.rows[0]["value"], found.fresh_for_s) == ("new", [pytest.approx(5.2)])
+        assert len(sources[0].calls) == 1
+
+    run(test, setup, {"g": sources[0]}, store=store)
+
+
+def test_a_refresh_asks_the_shared_store_although_memory_has_the_value() -> None:
+    store: FaultyStore = FaultyStore()
+    source = StubSource(values)
+
+    async def test(service, clock) -> None:
+        await get(service, clock, 1)
+        assert len(store.look_ups) == 1
+        await clock.pass_time(9.8)
+        assert len(store.look_ups) == 2
+        assert len(source.calls) == 2, "nobody else had a newer one"
+        assert service.fetch_nowait([(1,)], "").fresh_for_s[0] > 8
+
+    run(test, features(group(), cache="redis"), {"g": source}, store=store)
+
+
+def test_misses_do_not_wait_for_refreshes() -> None:
+    source = StubSource(values)
+
+    async def test(service, clock) -> None:
+        await get(service, clock, *range(10))
+        await clock.pass_time(0.5)
+        await get(service, clock, *range(10, 20))
+        await clock.pass_time(0.5)
+        source.calls.clear()
+        source.hold()
+        await clock.pass_time(8.9)
+        assert [len(call) for call in source.calls] == [10], "one call for refreshes at a time"
+        miss = asyncio.create_task(get(service, clock, 100))
+        await clock.settle()
+        assert source.calls[1:] == [[(100,)]], "at once, and alone"
+        source.release()
+        await clock.settle()
+        assert miss.done()
+        assert [len(call) for call in source.calls] == [10, 1, 10]
+
+    run(test, features(group(), timeout_s=60.0), {"g": source})
+
+
 def test_the_tick_follows_the_shortest_ttl() -> None:
     assert tick_s([30.0, 1.0]) == pytest.approx(0.02)
     assert tick_s([0.05]) == 0.005

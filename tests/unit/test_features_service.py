@@ -129,13 +129,74 @@ def test_all_look_ups_of_a_level_are_one_round_trip() -> None:
     async def test(service, clock) -> None:
         await get(service, clock, 1, 2)
         assert [len(keys) for keys in store.look_ups] == [6]
-        found = await get(service, clock, 1, 2)
-        assert [len(keys) for keys in store.look_ups] == [6, 6]
-        assert (found.hits, found.misses) == (6, 0)
-        assert found.rows == [{"id": i, "a": i, "b": i, "c": i} for i in (1, 2)]
-        assert service.fetch_nowait([(1,)], "") is None
+        async with opened(clock, setup, sources, store=store) as other:
+            found = await get(other, clock, 1, 2)
+            assert [len(keys) for keys in store.look_ups] == [6, 6]
+            assert (found.hits, found.misses) == (6, 0)
+            assert found.rows == [{"id": i, "a": i, "b": i, "c": i} for i in (1, 2)]
+            assert [len(source.calls) for source in sources.values()] == [1, 1, 1]
 
     run(test, setup, sources, store=store)
+
+
+def test_memory_in_front_of_a_shared_store_saves_the_round_trip() -> None:
+    store: FaultyStore = FaultyStore()
+    source = StubSource(values)
+    setup = features(group(), cache="redis", refresh_ahead=False)
+
+    async def test(service, clock) -> None:
+        await get(service, clock, 1)
+        async with opened(clock, setup, {"g": source}, store=store) as other:
+            await get(other, clock, 1)
+            assert len(store.look_ups) == 2
+            for each in (service, other):
+                assert (await get(each, clock, 1)).hits == 1
+                assert each.fetch_nowait([(1,)], "").rows == [{"id": 1, "value": 10}]
+            await get(other, clock, 1, 2)
+            assert [len(keys) for keys in store.look_ups] == [1, 1, 1], "only what memory lacks"
+            clock.advance(10)
+            assert other.fetch_nowait([(1,)], "") is None
+            assert (await get(other, clock, 1)).misses == 1, "memory keeps nothing longer than its TTL"
+        assert [len(call) for call in source.calls] == [1, 1, 1]
+
+    run(test, setup, {"g": source}, store=store)
+
+
+def test_what_another_server_fetched_replaces_a_value_past_its_ttl() -> None:
+    store: FaultyStore = FaultyStore()
+    sources = [StubSource({(1,): {"value": "old"}}), StubSource({(1,): {"value": "new"}})]
+    setup = features(group(stale_for_s=60), cache="redis", refresh_ahead=False)
+
+    async def test(service, clock) -> None:
+        await get(service, clock, 1)
+        clock.advance(11)
+        async with opened(clock, setup, {"g": sources[1]}, store=store) as other:
+            await get(other, clock, 1)
+        found = await get(service, clock, 1)
+        assert (found.rows, found.stale, found.hits) == ([{"id": 1, "value": "new"}], [False], 1)
+        assert service.fetch_nowait([(1,)], "").rows == found.rows
+        assert len(sources[0].calls) == 1
+
+    run(test, setup, {"g": sources[0]}, store=store)
+
+
+def test_a_row_that_another_server_found_gone_is_not_served_stale() -> None:
+    store: FaultyStore = FaultyStore()
+    source = StubSource(values)
+    setup = features(group(stale_for_s=60), cache="redis", refresh_ahead=False)
+
+    async def test(service, clock) -> None:
+        await get(service, clock, 1)
+        clock.advance(11)
+        async with opened(clock, setup, {"g": StubSource({})}, store=store) as other:
+            with pytest.raises(UnknownEntity):
+                await get(other, clock, 1)
+        clock.advance(2)
+        source.error = ConnectionError("down")
+        with pytest.raises(FeatureUnavailable):
+            await get(service, clock, 1)
+
+    run(test, setup, {"g": source}, store=store)
 
 
 def test_entities_that_python_takes_for_equal_are_kept_apart() -> None:

@@ -64,6 +64,11 @@ class MemoryStore(Generic[T]):
         self._entries.move_to_end(key)
         return entry[0]
 
+    def peek(self, key: bytes | str) -> T | None:
+        """What is kept under ``key``, expired or not; counts as no look-up and as no use."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry[0]
+
     def put_nowait(self, key: bytes | str, value: T, size_bytes: int, ttl_s: float) -> None:
         """Keep ``value`` for ``ttl_s``; what was kept under ``key`` is gone in any case.
 

@@ -1,4 +1,8 @@
-"""The cache of group values, wherever it is: looked up in one pass (memory) or one round trip (Redis)."""
+"""The cache of group values: this process's memory, and behind it Redis where several processes share values.
+
+Memory is looked up in one pass, and what it lacks in one round trip. With memory in front, a value in use costs no
+round trip, and an outage of Redis costs this process only what others would have fetched for it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from tailcut.features.groups import Group
 
 
 class EntryCache:
-    """Entries by store key. At most one of ``memory`` and ``remote`` is set; with neither nothing is kept."""
+    """Entries by store key; with neither ``memory`` nor ``remote`` nothing is kept."""
 
     def __init__(
         self,
@@ -28,29 +32,45 @@ class EntryCache:
 
     async def look_up(self, asked: Sequence[tuple[Group, bytes]]) -> list[Entry | None]:
         """The entry of each key, fresh or past its TTL; None where there is none. Never fails."""
+        found: list[Entry | None] = [None] * len(asked)
         if self.memory is not None:
-            return [self.memory.get_nowait(store_key) for _, store_key in asked]
+            found = [self.memory.get_nowait(store_key) for _, store_key in asked]
         if self.remote is None:
-            return [None] * len(asked)
-        found = await self.remote.get_many([store_key for _, store_key in asked])
+            return found
+        now_s = self._monotonic_s()
+        lacking = [at for at, entry in enumerate(found) if entry is None or entry.fresh_until_s <= now_s]
+        entries = await self.look_up_shared([asked[at] for at in lacking])
+        for at, entry in zip(lacking, entries, strict=True):
+            found[at] = entry
+        return found
+
+    async def look_up_shared(self, asked: Sequence[tuple[Group, bytes]]) -> list[Entry | None]:
+        """The newest entry of each key, of the shared store's and memory's; from now on in memory. Never fails."""
+        stored_entries: list[StoredEntry | None] = [None] * len(asked)
+        if self.remote is not None:
+            stored_entries = await self.remote.get_many([store_key for _, store_key in asked])
         now_s, wall_s = self._monotonic_s(), self._wall_s()
-        return [
-            None if stored is None else from_stored(stored, group.spec.columns, group.longest_ttl_s, now_s, wall_s)
-            for (group, _), stored in zip(asked, found, strict=True)
-        ]
+        entries: list[Entry | None] = []
+        for (group, store_key), stored in zip(asked, stored_entries, strict=True):
+            # Memory is looked at after the round trip: a call may have ended meanwhile.
+            entry = held = None if self.memory is None else self.memory.peek(store_key)
+            if stored is not None:
+                entry = from_stored(stored, group.spec.columns, group.longest_ttl_s, now_s, wall_s)
+            if held is not None and (entry is None or entry.fresh_until_s <= held.fresh_until_s):
+                entry = held
+            elif entry is not None and self.memory is not None:
+                self.memory.put_nowait(store_key, entry, entry.size_bytes, _life_s(group, entry, now_s))
+            entries.append(entry)
+        return entries
 
     async def keep(self, kept: list[Kept]) -> None:
         """Keep entries for their TTL and as long after it as they may be served stale. Never fails."""
         now_s = self._monotonic_s()
-        lives = [
-            # "There is no row" is never served stale: a new entity must not stay unknown while a source is down.
-            entry.fresh_until_s - now_s + (group.spec.stale_for_s if entry.row is not None else 0.0)
-            for group, _, entry in kept
-        ]
+        lives = [_life_s(group, entry, now_s) for group, _, entry in kept]
         if self.memory is not None:
             for (_, lookup, entry), life_s in zip(kept, lives, strict=True):
                 self.memory.put_nowait(lookup.store_key, entry, entry.size_bytes, life_s)
-        elif self.remote is not None:
+        if self.remote is not None:
             wall_s = self._wall_s()
             await self.remote.put_many(
                 [
@@ -63,3 +83,8 @@ class EntryCache:
         """Free the remote store's connections."""
         if self.remote is not None:
             await self.remote.close()
+
+
+def _life_s(group: Group, entry: Entry, now_s: float) -> float:
+    # "There is no row" is never served stale: a new entity must not stay unknown while a source is down.
+    return entry.fresh_until_s - now_s + (group.spec.stale_for_s if entry.row is not None else 0.0)

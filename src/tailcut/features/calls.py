@@ -1,5 +1,10 @@
 """Asks sources. One call at a time per key: those who want a key that is being asked for wait for that call.
 
+Few calls at a time per group and tenant: keys that are missed meanwhile wait in line, and the next call asks for all of
+them at once. A slow source so gets larger batches instead of more load, and a cold start under traffic fills the cache
+instead of drowning the database (seen before: at 400 requests a second every query timed out, so nothing was ever
+kept). ``timeout_s`` counts from a call's start; who waits for a key in line has a deadline of his own.
+
 A call belongs to nobody who waits for it: a waiter that gives up or is cancelled never hurts the others. What a call
 finds reaches the waiters first, then the cache, and only then is the key open for a new call.
 """
@@ -8,14 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from random import Random
 from typing import Any
 
 from tailcut.core.freshness import blend_source_s, effective_ttl_s, negative_ttl_s, retry_delay_s
 from tailcut.features.entry import Entry, Failure, Outcome, Row
 from tailcut.features.groups import Group
+from tailcut.features.line import NOBODY_WAITS, Call, Flight, Line, Lookup
 from tailcut.features.sources.base import (
     Answer,
     Key,
@@ -28,15 +33,7 @@ from tailcut.features.sources.base import (
 
 _log = logging.getLogger("tailcut.features")
 _CLOSE_TIMEOUT_S = 1.0
-
-
-@dataclass(slots=True, frozen=True, eq=False)
-class Lookup:
-    """A key to look up."""
-
-    key: Key
-    store_key: bytes
-
+_CLOSING = "the call was given up because the server is closing"
 
 Kept = tuple[Group, Lookup, Entry]
 
@@ -69,44 +66,85 @@ class Calls:
         self._clock = clock
         self._keep = keep
         self._told = told
-        self._flights: dict[bytes, asyncio.Future[Outcome]] = {}
+        self._flights: dict[bytes, Flight] = {}
+        self._lines: dict[tuple[Group, str], Line] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
 
     def in_flight(self, store_key: bytes) -> bool:
-        """Whether a key is being asked for."""
+        """Whether a key is being asked for, or waits for that."""
         return store_key in self._flights
 
-    def share(self, group: Group, lookups: Sequence[Lookup], tenant: str) -> list[asyncio.Future[Outcome]]:
-        """Ask for all keys that are not being asked for yet, with one call; the future of each key, in order."""
-        new: list[tuple[Lookup, asyncio.Future[Outcome]]] = []
-        futures: list[asyncio.Future[Outcome]] = []
+    def share(
+        self, group: Group, lookups: Sequence[Lookup], tenant: str, until_s: float
+    ) -> list[asyncio.Future[Outcome]]:
+        """Ask for all keys that are not being asked for yet, together; the future of each key, in order.
+
+        Args:
+            until_s: when the caller gives up, by the monotonic clock; ``NOBODY_WAITS`` lets others go first.
+        """
+        new: list[Flight] = []
+        flights: list[Flight] = []
         loop = asyncio.get_running_loop()
         for lookup in lookups:
-            future = self._flights.get(lookup.store_key)
-            if future is None:
-                future = self._flights[lookup.store_key] = loop.create_future()
-                new.append((lookup, future))
+            flight = self._flights.get(lookup.store_key)
+            if flight is None:
+                flight = self._flights[lookup.store_key] = Flight(lookup, loop.create_future(), until_s)
+                new.append(flight)
             else:
+                flight.until_s = max(flight.until_s, until_s)
                 group.counters.single_flight_joins += 1
-            futures.append(future)
-        if new:
-            self._own(self._run(group, new, tenant, shared=True))
-        return futures
+            flights.append(flight)
+        if self._closed:
+            self._give_up(new, _CLOSING)
+        else:
+            line = self._lines.setdefault((group, tenant), Line())
+            line.add(new)
+            # Also without new keys: one that only a refresh wanted so far may go first now.
+            self._advance(group, tenant, line)
+        return [flight.future for flight in flights]
 
     def alone(
         self, group: Group, lookups: Sequence[Lookup], tenant: str
     ) -> tuple[list[asyncio.Future[Outcome]], asyncio.Task[Any]]:
         """Ask for all keys with one call of the caller's own, nothing kept; cancelling the task ends the call."""
         loop = asyncio.get_running_loop()
-        asked = [(lookup, loop.create_future()) for lookup in lookups]
-        return [future for _, future in asked], self._own(self._run(group, asked, tenant, shared=False))
+        flights = [Flight(lookup, loop.create_future(), NOBODY_WAITS) for lookup in lookups]
+        task = self._own(self._run(group, flights, tenant))
+        task.add_done_callback(lambda _: self._give_up(flights, _CLOSING))
+        return [flight.future for flight in flights], task
 
     async def close(self) -> None:
         """Cancel all calls; whoever waits is told."""
+        self._closed = True
+        for line in self._lines.values():
+            self._give_up(line.clear(), _CLOSING)
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT_S)
+        self._give_up(list(self._flights.values()), _CLOSING)
+
+    def _advance(self, group: Group, tenant: str, line: Line) -> None:
+        """Start calls for what waits, as far as there may be more."""
+        now_s = self._monotonic_s()
+        while (call := line.take(now_s)) is not None:
+            self._start(group, tenant, line, call)
+        self._give_up(line.let_go(now_s), "too many keys wait for the source")
+        if line.idle and self._lines.get((group, tenant)) is line:
+            del self._lines[group, tenant]
+
+    def _start(self, group: Group, tenant: str, line: Line, call: Call) -> None:
+        def leave() -> None:
+            line.leave(call)
+            self._advance(group, tenant, line)
+
+        def ended(_: asyncio.Task[Any]) -> None:
+            self._give_up(call.flights, _CLOSING)
+            leave()
+
+        # Not left to the task: one that is cancelled before it starts runs none of its own lines.
+        self._own(self._run(group, call.flights, tenant, leave)).add_done_callback(ended)
 
     def _own(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(coroutine)
@@ -121,29 +159,32 @@ class Calls:
             task.exception()
 
     async def _run(
-        self, group: Group, asked: list[tuple[Lookup, asyncio.Future[Outcome]]], tenant: str, *, shared: bool
+        self, group: Group, flights: list[Flight], tenant: str, leave: Callable[[], None] | None = None
     ) -> None:
-        lookups = [lookup for lookup, _ in asked]
-        try:
-            outcomes = await self._outcomes(group, lookups, tenant)
-            for (lookup, future), outcome in zip(asked, outcomes, strict=True):
-                self._told(group, lookup, outcome)
-                if not future.done():
-                    future.set_result(outcome)
-                if isinstance(outcome, Failure):
-                    self._land(lookup, future)
-            if shared:
-                pairs = zip(lookups, outcomes, strict=True)
-                await self._keep([(group, lookup, entry) for lookup, entry in pairs if isinstance(entry, Entry)])
-        finally:
-            for lookup, future in asked:
-                if not future.done():
-                    future.set_result(Failure("the call was given up because the server is closing"))
-                self._land(lookup, future)
+        """One call. With ``leave`` it is shared: what it finds is kept, and the place in line is free before that."""
+        lookups = [flight.lookup for flight in flights]
+        outcomes = await self._outcomes(group, lookups, tenant)
+        for flight, outcome in zip(flights, outcomes, strict=True):
+            self._told(group, flight.lookup, outcome)
+            if not flight.future.done():
+                flight.future.set_result(outcome)
+            if isinstance(outcome, Failure):
+                self._land(flight)
+        if leave is not None:
+            leave()
+            pairs = zip(lookups, outcomes, strict=True)
+            await self._keep([(group, lookup, entry) for lookup, entry in pairs if isinstance(entry, Entry)])
 
-    def _land(self, lookup: Lookup, future: asyncio.Future[Outcome]) -> None:
-        if self._flights.get(lookup.store_key) is future:
-            del self._flights[lookup.store_key]
+    def _give_up(self, flights: Iterable[Flight], why: str) -> None:
+        """End what has not ended; its keys are open for new calls."""
+        for flight in flights:
+            if not flight.future.done():
+                flight.future.set_result(Failure(why))
+            self._land(flight)
+
+    def _land(self, flight: Flight) -> None:
+        if self._flights.get(flight.lookup.store_key) is flight:
+            del self._flights[flight.lookup.store_key]
 
     async def _outcomes(self, group: Group, lookups: list[Lookup], tenant: str) -> list[Outcome]:
         asked_s = self._monotonic_s()

@@ -11,9 +11,10 @@ from tailcut.core.freshness import is_usable_stale, retry_delay_s, stale_wait_s
 from tailcut.core.keys import feature_key
 from tailcut.errors import BadRequest, FeatureTimeout, FeatureUnavailable, TailcutError, UnknownEntity
 from tailcut.features.cached import EntryCache
-from tailcut.features.calls import Calls, Lookup
+from tailcut.features.calls import Calls
 from tailcut.features.entry import Entry, Failure, Outcome, Row
 from tailcut.features.groups import Group, has_no_row
+from tailcut.features.line import NOBODY_WAITS, Lookup
 from tailcut.features.sources.base import Key
 from tailcut.features.usage import UsageTable
 
@@ -150,7 +151,8 @@ class LevelFetcher:
                 continue
             asked = self._serve_stale_of_failing(group, wants, group_tenant)
             if asked:
-                self._attach(asked, self._calls.share(group, [want.lookup for want in asked], group_tenant))
+                lookups = [want.lookup for want in asked]
+                self._attach(asked, self._calls.share(group, lookups, group_tenant, deadline_s))
         try:
             await self._wait([want for wants in missing.values() for want in wants], left_s, deadline_s)
         finally:
@@ -170,7 +172,7 @@ class LevelFetcher:
             want.entry, want.stale = want.held, True
         if held and now_s >= group.retry_at_s:
             group.retry_at_s = now_s + retry_delay_s(group.failures)
-            self._calls.share(group, [want.lookup for want in held], tenant)
+            self._calls.share(group, [want.lookup for want in held], tenant, NOBODY_WAITS)
         return [want for want in wants if want.entry is None]
 
     async def _wait(self, wants: list[Want], left_s: float, deadline_s: float) -> None:

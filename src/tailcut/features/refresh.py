@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable
 from random import Random
 
 from tailcut.features.cached import EntryCache
-from tailcut.features.calls import Calls, Lookup
+from tailcut.features.calls import Calls
 from tailcut.features.entry import Entry, Outcome
 from tailcut.features.groups import Group
+from tailcut.features.line import NOBODY_WAITS, Lookup
 from tailcut.features.usage import Usage, UsageTable, is_newer
 
 MAX_KEYS_PER_TICK = 1024
@@ -111,7 +112,7 @@ class Refresher:
             lookups = [lookup for lookup in lookups if not self._calls.in_flight(lookup.store_key)]
             if lookups:
                 group.counters.refreshes += len(lookups)
-                await asyncio.wait(self._calls.share(group, lookups, tenant))
+                await asyncio.wait(self._calls.share(group, lookups, tenant, NOBODY_WAITS))
         finally:
             self._under_way[group] -= 1
             for usage, due_s in zip(due, due_before, strict=True):
@@ -124,7 +125,7 @@ class Refresher:
         if self._cache.remote is None:
             return due
         left: list[Usage] = []
-        entries = await self._cache.look_up([(group, usage.store_key) for usage in due])
+        entries = await self._cache.look_up_shared([(group, usage.store_key) for usage in due])
         for usage, entry in zip(due, entries, strict=True):
             if entry is not None and is_newer(entry, usage):
                 self._usages.written(group, usage.store_key, entry, self._random.random())

@@ -16,11 +16,12 @@ from tailcut.cache.store import Store
 from tailcut.core.keys import feature_key
 from tailcut.errors import ManifestError, StartError
 from tailcut.features.cached import EntryCache
-from tailcut.features.calls import Calls, Lookup
+from tailcut.features.calls import Calls
 from tailcut.features.entity import EntityKey, parse_entity
 from tailcut.features.entry import Entry, Outcome, StoredEntry
 from tailcut.features.groups import Group, levels_of
 from tailcut.features.level import LevelFetcher, Rows
+from tailcut.features.line import Lookup
 from tailcut.features.opening import Opener, Resolve, open_store
 from tailcut.features.refresh import UNKNOWN_TTL_S, Refresher, tick_s
 from tailcut.features.statistics import FeatureStatistics
@@ -110,7 +111,7 @@ class FeatureService:
             if features.cache == "redis":
                 remote = BypassedStore(store, features.redis_timeout_s) if store else await open_store(features)
             memory: MemoryStore[Entry] | None = None
-            if features.cache == "memory":
+            if features.cache != "off":
                 memory = MemoryStore(features.max_bytes, monotonic_s)
             service = cls(features, groups, opener, EntryCache(memory, remote, monotonic_s, wall_s), seed, clock)
         except BaseException as error:

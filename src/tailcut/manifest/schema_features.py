@@ -107,7 +107,10 @@ class Features(Section, frozen=True, kw_only=True):
     concurrent: Annotated[bool, Meta(description="fetch all groups of a request at once instead of one by one")] = True
     cache: Annotated[
         Literal["off", "memory", "redis"],
-        Meta(description="where group values are kept; ${NAME:-default} is taken from the environment"),
+        Meta(
+            description="where group values are kept: redis shares them between servers, with this one's memory in "
+            "front; ${NAME:-default} is taken from the environment"
+        ),
     ] = "memory"
     redis: Annotated[
         str,
