@@ -70,10 +70,10 @@ class Bench:
             self.executors.append(executor)
             self.dispatcher.add(executor)
 
-    def submit(self, *values: float, slack_s: float = 10.0, lane: object = None) -> list[Ticket]:
+    def submit(self, *values: float, slack_s: float = 10.0, lane: object = None, at_once: bool = False) -> list[Ticket]:
         inputs = {"x": np.array(values, np.float32).reshape(-1, 1)}
         deadline_ns = self.clock.monotonic_ns() + int(slack_s * S)
-        return self.dispatcher.submit(inputs, len(values), ("y",), deadline_ns, lane)
+        return self.dispatcher.submit(inputs, len(values), ("y",), deadline_ns, lane, at_once=at_once)
 
     async def settle(self) -> None:
         await self.clock.settle()

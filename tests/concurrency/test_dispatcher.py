@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from tests.concurrency.dispatching import Bench, answer
 
@@ -143,3 +144,40 @@ def test_inline_batches_leave_the_loop_its_turns() -> None:
 
     bench.run(main())
     assert order == ["batch", "answer"] * 3
+
+
+def test_a_lone_request_runs_past_the_queue_only_where_nothing_waits() -> None:
+    """run_now gives the same answer as a ticket, counts its batch, and declines where the planner must decide."""
+    bench = Bench(executors=0, max_rows=4)
+    runtime = StubRuntime()
+
+    async def main() -> None:
+        bench.open()
+        dispatcher = bench.dispatcher
+        inputs: Arrays = {"x": np.array([[1.0], [2.0]], np.float32)}
+        assert dispatcher.run_now(inputs, 2, ("y",)) is None  # no inline executor yet
+        dispatcher.add(InlineExecutor(runtime, dispatcher.on_done))
+        done = dispatcher.run_now(inputs, 2, ("y",))
+        assert done is not None
+        (ticket,) = dispatcher.submit(inputs, 2, ("y",), 2**62, None)
+        assert dispatcher.run_now(inputs, 2, ("y",)) is None  # somebody waits
+        submitted = await ticket.future
+        np.testing.assert_array_equal(done[0]["y"], submitted["y"])
+        assert [rows for rows, _ in bench.batches] == [2, 2]
+        many: Arrays = {"x": np.zeros((5, 1), np.float32)}
+        assert dispatcher.run_now(many, 5, ("y",)) is None  # to be split
+        dispatcher.close(1.0)
+        assert dispatcher.run_now(inputs, 2, ("y",)) is None
+
+    bench.run(main())
+
+
+def test_at_once_starts_the_batch_before_the_loop_turns() -> None:
+    bench = Bench()
+
+    async def main() -> None:
+        bench.open()
+        bench.submit(1, at_once=True)
+        assert bench.executors[0].batch is not None
+
+    bench.run(main())

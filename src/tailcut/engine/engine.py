@@ -50,7 +50,7 @@ class Engine:
         """
         self._tick(asyncio.get_running_loop())
         try:
-            self._opened = await open_deployment(self.manifest, self.recorder)
+            self._opened = await open_deployment(self.manifest, self.recorder, self.in_flight)
         except TailcutError as error:
             self.failure = error
             self.state = "failed"

@@ -10,7 +10,7 @@ from time import perf_counter_ns
 from typing import Protocol
 
 from tailcut.core.tensors import Arrays
-from tailcut.engine.ticket import Ticket, run_batch
+from tailcut.engine.ticket import Ticket, run_batch, run_rows
 from tailcut.errors import InferenceError, TailcutError
 from tailcut.runtimes.base import Runtime
 
@@ -52,6 +52,10 @@ class InlineExecutor:
         started_ns = perf_counter_ns()
         result = _attempt(self._runtime, batch)
         self._done(self, batch, result, started_ns, perf_counter_ns())
+
+    def run_now(self, inputs: Arrays, rows: int, outputs: Sequence[str]) -> Arrays:
+        """Run rows without a ticket; raises what ``run_rows`` raises."""
+        return run_rows(self._runtime, inputs, rows, outputs)
 
     def close(self, timeout_s: float) -> None:
         self._runtime.close()

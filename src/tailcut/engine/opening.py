@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from pathlib import Path as FilePath
 from statistics import median
 from time import perf_counter_ns
@@ -176,7 +176,7 @@ class Opened:
         self.warm_up_ns = warm_up_ns
 
 
-async def open_deployment(manifest: Manifest, recorder: Recorder) -> Opened:
+async def open_deployment(manifest: Manifest, recorder: Recorder, in_flight: Sized = ()) -> Opened:
     """Load, warm up and connect everything; blocking work runs off the event loop.
 
     Raises:
@@ -217,5 +217,6 @@ async def open_deployment(manifest: Manifest, recorder: Recorder) -> Opened:
         features=features,
         entity_cache=_store(deployment.cache.entity) if features is not None else None,
         tensor_cache=_store(deployment.cache.tensor),
+        in_flight=in_flight,
     )
     return Opened(path, variant, kind, medians)

@@ -8,7 +8,7 @@ Receiving and encoding belong to the protocol in front (server/). Every stage's 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence, Sized
 from time import perf_counter_ns
 from typing import Any
 
@@ -70,6 +70,8 @@ class Path:
         outputs: names of all outputs, in the manifest's order.
         features: None where the deployment has no feature groups.
         entity_cache, tensor_cache: None where they are off.
+        in_flight: the requests that are being answered, this one included; a request that is alone does not wait
+            for the end of the loop iteration to see who else comes.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Path:
         features: FeatureService | None = None,
         entity_cache: PredictionStore | None = None,
         tensor_cache: PredictionStore | None = None,
+        in_flight: Sized = (),
     ) -> None:
         self.version = version
         self.outputs = outputs
@@ -90,6 +93,7 @@ class Path:
         self.features = features
         self.entity_cache = entity_cache
         self.tensor_cache = tensor_cache
+        self._in_flight = in_flight
         self._one_lane = all(spec.fixed for spec in assembly.specs)
 
     @property
@@ -109,7 +113,7 @@ class Path:
         self.dispatcher.check_room(rows)
         call.timings.lap(Stage.ADMIT, now_ns)
 
-    async def infer(self, call: Call, inputs: Arrays, rows: int, outputs: tuple[str, ...]) -> Arrays:
+    def infer(self, call: Call, inputs: Arrays, rows: int, outputs: tuple[str, ...]) -> Coroutine[Any, Any, Arrays]:
         """Run checked tensors through the tensor cache and the model.
 
         Args:
@@ -118,8 +122,8 @@ class Path:
         """
         cache = self.tensor_cache
         if cache is None:
-            return await self._run(call, inputs, rows, outputs)
-        return await self._infer_cached(cache, call, inputs, rows, outputs)
+            return self._run(call, inputs, rows, outputs)
+        return self._infer_cached(cache, call, inputs, rows, outputs)
 
     async def predict_rows(self, call: Call, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
         """Answer feature rows that the client sent; one JSON value per row."""
@@ -228,7 +232,11 @@ class Path:
         return result
 
     async def _run(self, call: Call, inputs: Arrays, rows: int, outputs: tuple[str, ...]) -> Arrays:
-        tickets = self.dispatcher.submit(inputs, rows, outputs, call.deadline_ns, self._lane(inputs, outputs))
+        at_once = len(self._in_flight) == 1
+        if at_once and (done := self._run_now(call, inputs, rows, outputs)) is not None:
+            return done
+        lane = self._lane(inputs, outputs)
+        tickets = self.dispatcher.submit(inputs, rows, outputs, call.deadline_ns, lane, at_once=at_once)
         try:
             if len(tickets) == 1:
                 call.waiting = future = tickets[0].future
@@ -245,6 +253,17 @@ class Path:
             infer_ns = finished_ns - started_ns if started_ns else 0
             call.timings.waited(infer_ns, perf_counter_ns())
             call.waiting = None
+
+    def _run_now(self, call: Call, inputs: Arrays, rows: int, outputs: tuple[str, ...]) -> Arrays | None:
+        try:
+            done = self.dispatcher.run_now(inputs, rows, outputs)
+        except BaseException:
+            call.timings.lap(Stage.INFER, perf_counter_ns())
+            raise
+        if done is None:
+            return None
+        call.timings.waited(done[1], perf_counter_ns())
+        return done[0]
 
     def _lane(self, inputs: Arrays, outputs: tuple[str, ...]) -> Hashable:
         """What must match for requests to share a batch; tenants only share one where nothing of theirs differs."""

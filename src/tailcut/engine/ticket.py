@@ -9,7 +9,7 @@ import numpy as np
 
 from tailcut.core.batching import Entry
 from tailcut.core.tensors import Arrays
-from tailcut.errors import InferenceError
+from tailcut.errors import InferenceError, TailcutError
 from tailcut.runtimes.base import Runtime
 
 
@@ -38,34 +38,39 @@ class Ticket(Entry):
         self.finished_ns = 0
 
 
-def run_batch(runtime: Runtime, batch: Sequence[Ticket]) -> list[Arrays]:
-    """Run the tickets of one batch together and return each one's outputs, in order.
+def run_rows(runtime: Runtime, inputs: Arrays, rows: int, outputs: Sequence[str]) -> Arrays:
+    """Run one batch and check that there is an answer for every row.
 
     Raises:
         InferenceError: the runtime raised, or returned a number of rows other than it was given; an answer is then
             nobody's, so none is handed out.
     """
-    rows = sum([ticket.rows for ticket in batch])
-    first = batch[0]
-    if len(batch) == 1:
-        inputs = first.inputs
-    else:
-        inputs = {name: np.concatenate([ticket.inputs[name] for ticket in batch]) for name in first.inputs}
     try:
-        outputs = runtime.run(inputs, first.outputs)
+        found = runtime.run(inputs, outputs)
+    except TailcutError:
+        raise
     except Exception as error:
         raise InferenceError(
             f"the model failed on a batch of {rows} rows: {type(error).__name__}: {error}",
             hint="see the server's log; `tailcut check` runs one row through every stage",
         ) from error
-    for name, array in outputs.items():
+    for name, array in found.items():
         if not array.ndim or len(array) != rows:
             raise InferenceError(
                 f"output {name!r} has shape {list(array.shape)} for a batch of {rows} rows",
                 hint="every output's first dimension must be the batch; export the model with a dynamic batch",
             )
+    return found
+
+
+def run_batch(runtime: Runtime, batch: Sequence[Ticket]) -> list[Arrays]:
+    """Run the tickets of one batch together and return each one's outputs, in order; raises as ``run_rows``."""
+    first = batch[0]
     if len(batch) == 1:
-        return [outputs]
+        return [run_rows(runtime, first.inputs, first.rows, first.outputs)]
+    rows = sum([ticket.rows for ticket in batch])
+    inputs = {name: np.concatenate([ticket.inputs[name] for ticket in batch]) for name in first.inputs}
+    outputs = run_rows(runtime, inputs, rows, first.outputs)
     parts = []
     at = 0
     for ticket in batch:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
@@ -75,11 +76,12 @@ class Application:
         self._codec: InferenceCodec | None = None
         self._predict_decoder = msgspec.json.Decoder(_Predict)
         name = deployment.name
-        infer, predict, model = ("POST", self._infer), ("POST", self._predict), ("GET", self._model)
+        infer: Handler = partial(self._answer, "infer", self._infer_bytes)
+        predict: Handler = partial(self._answer, "predict", self._predict_bytes)
         self._routes: dict[str, tuple[str, Handler]] = {
-            f"/v2/models/{name}/infer": infer,
-            f"/predict/{name}": predict,
-            f"/v2/models/{name}": model,
+            f"/v2/models/{name}/infer": ("POST", infer),
+            f"/predict/{name}": ("POST", predict),
+            f"/v2/models/{name}": ("GET", self._model),
             f"/v2/models/{name}/ready": ("GET", self._model_ready),
             "/v2": ("GET", self._server),
             "/v2/health/live": ("GET", self._live),
@@ -106,12 +108,6 @@ class Application:
             )
 
     # -- Inference -----------------------------------------------------------------------------------------------------
-
-    async def _infer(self, headers: HeaderMap, body: Body) -> Reply:
-        return await self._answer("infer", self._infer_bytes, headers, body)
-
-    async def _predict(self, headers: HeaderMap, body: Body) -> Reply:
-        return await self._answer("predict", self._predict_bytes, headers, body)
 
     async def _answer(self, route: str, work: Work, headers: HeaderMap, body: Body) -> Reply:
         """Run one request from its first byte to its encoded reply, and count its one end."""
