@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from tailcut.core.batching import Planner
-from tailcut.engine.dispatcher import Dispatcher, join
+from tailcut.engine.dispatcher import Dispatcher
 from tailcut.engine.executors import Done
-from tailcut.engine.ticket import Ticket, run_batch
+from tailcut.engine.ticket import Ticket, join, run_batch
 from tailcut.errors import TailcutError
 from tailcut.testing.clock import FakeClock
 from tailcut.testing.runtimes import StubRuntime

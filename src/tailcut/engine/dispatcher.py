@@ -11,16 +11,13 @@ from collections.abc import Callable, Hashable, Sequence
 from time import perf_counter_ns
 from typing import Protocol
 
-import numpy as np
-
 from tailcut.core.batching import Planner
 from tailcut.core.costs import Throughput
 from tailcut.core.tensors import Arrays
 from tailcut.engine.executors import Executor, InlineExecutor
 from tailcut.engine.ticket import Ticket
+from tailcut.engine.wakeup import NEVER_NS, Wakeup
 from tailcut.errors import DeadlineExceeded, InferTimeout, NotReady, QueueTimeout, Shed, TailcutError, TooLarge
-
-_NEVER_NS = 2**63 - 1
 
 
 class BatchObserver(Protocol):
@@ -57,9 +54,7 @@ class Dispatcher:
         self._stuck: set[Executor] = set()
         self._inline: InlineExecutor | None = None
         self._kick_due = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ns = 0
-        self._newest_deadline_ns = _NEVER_NS
+        self._wakeup = Wakeup(loop, clock_ns, self._on_deadline)
         self._closed = False
 
     def add(self, executor: Executor) -> None:
@@ -155,7 +150,7 @@ class Dispatcher:
             ]
         for ticket in tickets:
             planner.offer(ticket)
-        self._newest_deadline_ns = min(self._newest_deadline_ns, deadline_ns)
+        self._wakeup.note(deadline_ns)
         if at_once:
             self._kick()
         else:
@@ -171,8 +166,7 @@ class Dispatcher:
     def close(self, timeout_s: float) -> None:
         """Fail what waits, stop the executors after their running batch, at the latest after ``timeout_s``."""
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._wakeup.cancel()
         batches, expired = self.planner.plan(-(2**62), 2**31)
         self._fail_all([*(ticket for batch in batches for ticket in batch), *expired])
         give_up_ns = perf_counter_ns() + int(timeout_s * 1e9)
@@ -221,7 +215,7 @@ class Dispatcher:
             for ticket in expired:
                 self._expire(ticket, now_ns)
         if self._running or self.planner.queue_rows:
-            self._arm()
+            self._wakeup.arm(self._earliest_ns)
 
     def _on_done(
         self,
@@ -256,34 +250,16 @@ class Dispatcher:
         """The callback to build executors with."""
         return self._on_done
 
-    def _arm(self) -> None:
-        """Make sure that a timer wakes no later than the earliest deadline of what waits or runs.
+    def _earliest_ns(self) -> int:
+        # What has expired already and still runs was told so; there is nothing more to wake for.
+        now_ns = self._clock_ns()
+        deadlines = [ticket.deadline_ns for batch in self._running.values() for ticket in batch]
+        waiting_ns = self.planner.next_deadline_ns()
+        if waiting_ns is not None:
+            deadlines.append(max(waiting_ns, now_ns + 1))
+        return min([ns for ns in deadlines if ns > now_ns], default=NEVER_NS)
 
-        Everything is looked at only where no timer is set (about once per time-out); after that only submissions
-        with an earlier deadline than the timer's can move it.
-        """
-        if self._timer is not None:
-            earliest_ns = self._newest_deadline_ns
-            if self._timer_ns <= earliest_ns:
-                return
-            self._timer.cancel()
-        else:
-            deadlines = [ticket.deadline_ns for batch in self._running.values() for ticket in batch]
-            waiting_ns = self.planner.next_deadline_ns()
-            # What has expired already and still runs was told so; there is nothing more to wake for.
-            now_ns = self._clock_ns()
-            earliest_ns = min([ns for ns in deadlines if ns > now_ns], default=_NEVER_NS)
-            if waiting_ns is not None:
-                earliest_ns = min(earliest_ns, waiting_ns)
-        self._newest_deadline_ns = _NEVER_NS
-        if earliest_ns == _NEVER_NS:
-            return
-        self._timer_ns = earliest_ns
-        delay_s = max(earliest_ns - self._clock_ns(), 0) / 1e9
-        self._timer = self._loop.call_later(delay_s, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
+    def _on_deadline(self) -> None:
         now_ns = self._clock_ns()
         for ticket in self.planner.expire(now_ns):
             self._expire(ticket, now_ns)
@@ -295,7 +271,7 @@ class Dispatcher:
             if all(ticket.deadline_ns <= now_ns for ticket in batch):
                 self._stuck.add(executor)
         if self._running or self.planner.queue_rows:
-            self._arm()
+            self._wakeup.arm(self._earliest_ns)
 
     def _expire(self, ticket: Ticket, now_ns: int) -> None:
         ticket.started_ns = ticket.finished_ns = now_ns
@@ -312,10 +288,3 @@ def _late(kind: type[DeadlineExceeded], phase: str) -> DeadlineExceeded:
         f"the deadline passed {phase}",
         hint="send a longer timeout, lower the rate, or add executors; slo.timeout is the default deadline",
     )
-
-
-def join(parts: Sequence[Arrays]) -> Arrays:
-    """Put the outputs of a split request together again, in row order."""
-    if len(parts) == 1:
-        return parts[0]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

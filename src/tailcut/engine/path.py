@@ -21,7 +21,8 @@ from tailcut.core.tensors import Arrays
 from tailcut.core.timings import Stage, Timings
 from tailcut.core.validation import InputSpec
 from tailcut.engine.assembly import Assembly, encode_answer
-from tailcut.engine.dispatcher import Dispatcher, join
+from tailcut.engine.dispatcher import Dispatcher
+from tailcut.engine.ticket import join
 from tailcut.errors import BadRequest, DeadlineExceeded
 from tailcut.features import EntityKey, FeatureService
 

@@ -77,3 +77,10 @@ def run_batch(runtime: Runtime, batch: Sequence[Ticket]) -> list[Arrays]:
         parts.append({name: array[at : at + ticket.rows] for name, array in outputs.items()})
         at += ticket.rows
     return parts
+
+
+def join(parts: Sequence[Arrays]) -> Arrays:
+    """Put the outputs of a split request together again, in row order."""
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

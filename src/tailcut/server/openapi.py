@@ -43,23 +43,8 @@ def openapi(deployment: Deployment) -> dict[str, Any]:
 
 def _schemas(deployment: Deployment) -> dict[str, Any]:
     model = deployment.model
-    request: dict[str, Any] = {
-        "type": "object",
-        "properties": {
-            "rows": {"type": "array", "minItems": 1, "items": {"type": "object"}},
-        },
-        "additionalProperties": False,
-        "minProperties": 1,
-        "maxProperties": 1,
-    }
-    if deployment.features.groups:
-        request["properties"]["entities"] = {
-            "type": "array",
-            "minItems": 1,
-            "items": _entity(deployment.features.entity),
-        }
     return {
-        "PredictionRequest": request,
+        "PredictionRequest": _prediction_request(deployment),
         "PredictionReply": {
             "type": "object",
             "required": ["model", "predictions"],
@@ -81,6 +66,20 @@ def _schemas(deployment: Deployment) -> dict[str, Any]:
             "required": ["error", "code", "hint"],
             "properties": {key: {"type": "string"} for key in ("error", "code", "hint")},
         },
+    }
+
+
+def _prediction_request(deployment: Deployment) -> dict[str, Any]:
+    properties: dict[str, Any] = {"rows": {"type": "array", "minItems": 1, "items": {"type": "object"}}}
+    if deployment.features.groups:
+        items = _entity(deployment.features.entity)
+        properties["entities"] = {"type": "array", "minItems": 1, "items": items}
+    return {
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+        "minProperties": 1,
+        "maxProperties": 1,
     }
 
 
