@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Install PostgreSQL and Redis with apt-get where their binaries are missing and this user may. Only the binaries are
 # needed: tests and the example start private servers on free ports. Says what it could not do; that is an error only
-# where TAILCUT_REQUIRE_SERVERS=1 (as in CI).
+# where REQUIRE_SERVERS=1 (as in CI).
 set -euo pipefail
 
 has_postgres() {
@@ -35,8 +35,8 @@ fi
 packages=$(missing | xargs)
 if [[ -n $packages ]]; then
     echo "not installed: $packages. What needs them is left out; to have it: apt-get install $packages (as root)" >&2
-    if [[ ${TAILCUT_REQUIRE_SERVERS:-} == 1 ]]; then
-        echo "error: TAILCUT_REQUIRE_SERVERS=1 and they are missing" >&2
+    if [[ ${REQUIRE_SERVERS:-} == 1 ]]; then
+        echo "error: REQUIRE_SERVERS=1 and they are missing" >&2
         exit 1
     fi
 fi

@@ -11,7 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-REQUIRE_SERVERS = "TAILCUT_REQUIRE_SERVERS"
+REQUIRE_SERVERS = "REQUIRE_SERVERS"  # not TAILCUT_...: those are settings of the manifest, and unknown ones are errors
 _INTEGRATION = Path(__file__).parent / "integration"
 _SMALLEST = [sys.float_info.min * sys.float_info.epsilon]
 

@@ -6,10 +6,12 @@ A histogram object with locks per stage would cost more than the stages themselv
 from __future__ import annotations
 
 from bisect import bisect_left
+from itertools import pairwise
 
-LATENCY_BOUNDS_NS: tuple[int, ...] = tuple(
-    round(step * 10**exponent * 1000) for exponent in range(7) for step in (1, 2.5, 5)
-) + (10_000_000_000,)
+LATENCY_BOUNDS_NS: tuple[int, ...] = (
+    *(round(step * 10**exponent * 1000) for exponent in range(7) for step in (1, 2.5, 5)),
+    10_000_000_000,
+)
 """Upper bounds from 1 microsecond to 10 seconds, three a decade: wide enough for a cache hit and for a time-out."""
 
 ROW_BOUNDS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -26,7 +28,7 @@ class Histogram:
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: tuple[int, ...] = LATENCY_BOUNDS_NS) -> None:
-        if any(low >= high for low, high in zip(bounds, bounds[1:], strict=False)):
+        if any(low >= high for low, high in pairwise(bounds)):
             raise ValueError(f"bounds must ascend, got {bounds}")
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
