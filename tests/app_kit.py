@@ -131,7 +131,8 @@ class Connection:
         self._inbox.put_nowait({"type": "http.disconnect"})
 
     async def answer(self) -> Answer:
-        await self._app(self._scope, self._receive, self._send)
+        async with asyncio.timeout(20):
+            await self._app(self._scope, self._receive, self._send)
         start, body = self._replies
         headers = {name.decode(): value.decode() for name, value in start["headers"]}
         return Answer(start["status"], headers, body["body"])

@@ -226,13 +226,14 @@ def test_tensors_are_cached_row_by_row_and_partial_hits_keep_the_order() -> None
     async def main() -> None:
         async with bench.opened() as path:
             assert (await infer(path, bench, 1, 2))[1] == "miss"
-            outputs, cache = await infer(path, bench, 2, 3, 1, 2)
-            assert (outputs["y"].tolist(), outputs["z"].tolist(), cache) == ([2, 3, 1, 2], [-2, -3, -1, -2], "miss")
-            assert bench.computed == [1, 2, 3]
+            outputs, cache = await infer(path, bench, 2, 3, 1, 4, 2)
+            assert (outputs["y"].tolist(), outputs["z"].tolist()) == ([2, 3, 1, 4, 2], [-2, -3, -1, -4, -2])
+            assert cache == "miss"
+            assert bench.computed == [1, 2, 3, 4]
             outputs, cache = await infer(path, bench, 3, 1)
             assert (outputs["y"].tolist(), cache) == ([3, 1], "hit")
             assert (await infer(path, bench, 1))[0]["y"].tolist() == [1]
-            assert bench.computed == [1, 2, 3]
+            assert bench.computed == [1, 2, 3, 4]
 
     bench.run(main())
 

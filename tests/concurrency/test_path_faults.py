@@ -52,8 +52,8 @@ def test_a_client_that_leaves_the_queue_is_not_computed() -> None:
             leaves, stays = infer(path, call, 2), infer(path, bench.call(), 3)
             await bench.clock.settle()
             call.abandon()
-            with pytest.raises(asyncio.CancelledError):
-                await leaves
+            await bench.clock.settle()
+            assert leaves.cancelled()
             assert call.gone
             assert path.dispatcher.planner.queue_rows == 1
             for _ in range(2):
@@ -75,8 +75,8 @@ def test_a_client_that_leaves_a_running_batch_does_not_hurt_its_neighbour() -> N
             await bench.clock.settle()
             call.abandon()
             executor(bench).finish()
-            with pytest.raises(asyncio.CancelledError):
-                await leaves
+            await bench.clock.settle()
+            assert leaves.cancelled()
             assert (await stays)["y"].tolist() == [2]
             assert call.timings.ns[Stage.INFER] == 0
 
@@ -92,8 +92,8 @@ def test_a_client_that_leaves_takes_all_parts_of_its_request_with_it() -> None:
             leaves = infer(path, call, *range(6))
             await bench.clock.settle()
             call.abandon()
-            with pytest.raises(asyncio.CancelledError):
-                await leaves
+            await bench.clock.settle()
+            assert leaves.cancelled()
             assert path.dispatcher.planner.queue_rows == 0
             executor(bench).finish()
             await bench.clock.settle()
@@ -114,8 +114,8 @@ def test_a_client_that_leaves_while_features_are_fetched_is_not_computed() -> No
             stays = started(path.predict_entities(other, [1]))
             await bench.clock.settle()
             call.abandon()
-            with pytest.raises(asyncio.CancelledError):
-                await leaves
+            await bench.clock.settle()
+            assert leaves.cancelled()
             assert bench.source.gate is not None
             bench.source.gate.set()
             assert await stays == [{"y": 1001.0, "z": -1001.0}]
@@ -135,8 +135,8 @@ def test_without_a_cache_the_source_call_of_a_client_that_left_is_cancelled() ->
             leaves = started(path.predict_entities(call, [1]))
             await bench.clock.settle()
             call.abandon()
-            with pytest.raises(asyncio.CancelledError):
-                await leaves
+            await bench.clock.settle()
+            assert leaves.cancelled()
             await bench.clock.settle()
             assert bench.source.cancelled == 1
 

@@ -20,6 +20,7 @@ from tests.app_kit import GOOD, INFER, deployment
 from tests.integration.servers import free_port
 
 START_TIMEOUT_S = 60.0
+END_TIMEOUT_S = 20.0
 HOST = "127.0.0.1"
 
 
@@ -82,9 +83,9 @@ class Served:
 
     def wait_ready(self) -> None:
         """Poll readiness until it is true, at most ``START_TIMEOUT_S``."""
-        self.wait_until(lambda: self.get("/v2/health/ready")[0] == 200)
+        self.wait_until(lambda: self.get("/v2/health/ready")[0] == 200, START_TIMEOUT_S)
 
-    def wait_until(self, condition: Any, timeout_s: float = START_TIMEOUT_S) -> None:
+    def wait_until(self, condition: Any, timeout_s: float = END_TIMEOUT_S) -> None:
         """Poll a condition while the server runs; connections that are refused count as not yet."""
         give_up_s = time.monotonic() + timeout_s
         while True:
@@ -128,7 +129,7 @@ class Served:
         """Send a signal to the supervisor."""
         self._process.send_signal(number)
 
-    def wait(self, timeout_s: float = START_TIMEOUT_S) -> int:
+    def wait(self, timeout_s: float = END_TIMEOUT_S) -> int:
         """Wait for its end; the exit code."""
         return self._process.wait(timeout_s)
 
@@ -163,6 +164,10 @@ class Wire:
 
     async def reply(self) -> tuple[int, dict[str, str], bytes]:
         """Read one reply: status, headers, body; raises IncompleteReadError or ConnectionError where there is none."""
+        async with asyncio.timeout(END_TIMEOUT_S):
+            return await self._reply()
+
+    async def _reply(self) -> tuple[int, dict[str, str], bytes]:
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:-2])}
         return int(head[0].split()[1]), headers, await self.reader.readexactly(int(headers["content-length"]))
