@@ -78,6 +78,7 @@ class PathBench:
         self._functions = settings.pop("functions", None) or {"g": self.source}
         assert not settings, f"unknown settings {settings}"
         self.service: FeatureService | None = None
+        self.in_flight: tuple[None, ...] = ()
 
     def _store(self, ttl_s: float | None) -> PredictionStore | None:
         return None if ttl_s is None else PredictionStore(MemoryStore(1 << 20, self.clock.monotonic_s), ttl_s)
@@ -109,6 +110,7 @@ class PathBench:
                 features=self.service,
                 entity_cache=self.entity,
                 tensor_cache=self.tensor,
+                in_flight=self.in_flight,
             )
         finally:
             dispatcher.close(0)

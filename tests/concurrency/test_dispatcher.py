@@ -155,19 +155,22 @@ def test_a_lone_request_runs_past_the_queue_only_where_nothing_waits() -> None:
         bench.open()
         dispatcher = bench.dispatcher
         inputs: Arrays = {"x": np.array([[1.0], [2.0]], np.float32)}
-        assert dispatcher.run_now(inputs, 2, ("y",)) is None  # no inline executor yet
+        due_ns = bench.clock.monotonic_ns() + 1
+        assert dispatcher.run_now(inputs, 2, ("y",), due_ns) is None  # no inline executor yet
         dispatcher.add(InlineExecutor(runtime, dispatcher.on_done))
-        done = dispatcher.run_now(inputs, 2, ("y",))
+        done = dispatcher.run_now(inputs, 2, ("y",), due_ns)
         assert done is not None
         (ticket,) = dispatcher.submit(inputs, 2, ("y",), 2**62, None)
-        assert dispatcher.run_now(inputs, 2, ("y",)) is None  # somebody waits
+        assert dispatcher.run_now(inputs, 2, ("y",), due_ns) is None  # somebody waits
         submitted = await ticket.future
         np.testing.assert_array_equal(done[0]["y"], submitted["y"])
         assert [rows for rows, _ in bench.batches] == [2, 2]
         many: Arrays = {"x": np.zeros((5, 1), np.float32)}
-        assert dispatcher.run_now(many, 5, ("y",)) is None  # to be split
+        assert dispatcher.run_now(many, 5, ("y",), due_ns) is None  # to be split
+        assert dispatcher.run_now(inputs, 2, ("y",), bench.clock.monotonic_ns()) is None  # too late
+        assert runtime.rows == [2, 2]
         dispatcher.close(1.0)
-        assert dispatcher.run_now(inputs, 2, ("y",)) is None
+        assert dispatcher.run_now(inputs, 2, ("y",), due_ns) is None
 
     bench.run(main())
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from tests.concurrency.dispatching import ManualExecutor
-from tests.concurrency.paths import PathBench, rows, tensors
+from tests.concurrency.paths import PathBench, rows, sums, tensors
 from tests.features_kit import features, group
 
+from tailcut.core.tensors import Arrays
 from tailcut.core.timings import Stage
 from tailcut.engine.path import Call, Path
 from tailcut.errors import (
@@ -24,6 +25,7 @@ from tailcut.errors import (
     Shed,
     TailcutError,
 )
+from tailcut.testing.runtimes import StubRuntime
 
 FEATURES = features(group(ttl="10s"), refresh_ahead=False, timeout_s=1000.0)
 
@@ -283,3 +285,47 @@ def test_every_stage_of_a_request_sums_to_its_total() -> None:
             assert ns[Stage.FEATURES] == ns[Stage.INFER] == ns[Stage.QUEUE] == 0
 
     bench.run(main())
+
+
+# -- A request that is alone runs without a ticket ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def lone() -> PathBench:
+    bench = PathBench(features=features(group(ttl="0s"), timeout_s=1000.0))
+    bench.in_flight = (None,)
+    return bench
+
+
+def test_a_lone_request_whose_time_ends_before_the_model_is_not_computed(lone: PathBench) -> None:
+    async def main() -> None:
+        async with lone.opened() as path:
+            call = lone.call(within_s=60)
+            await lone.clock.pass_time(61)
+            with pytest.raises(QueueTimeout):
+                await path.infer(call, tensors(1), 1, path.outputs)
+            assert lone.computed == []
+
+    lone.run(main())
+
+
+@pytest.mark.parametrize("error", [ValueError("bad"), SystemExit(1), KeyboardInterrupt()])
+def test_a_lone_request_whose_model_fails_hurts_nobody_after_it(lone: PathBench, error: BaseException) -> None:
+    errors = [error]
+
+    def answer(inputs: Arrays) -> Arrays:
+        if errors:
+            raise errors.pop()
+        return sums(inputs)
+
+    lone.runtime = StubRuntime(answer)
+
+    async def main() -> None:
+        async with lone.opened() as path:
+            call = lone.call()
+            with pytest.raises(InferenceError, match=type(error).__name__):
+                await path.infer(call, tensors(1), 1, path.outputs)
+            assert sum(call.timings.ns) == call.timings.total_ns
+            assert (await path.infer(lone.call(), tensors(2), 1, path.outputs))["y"].tolist() == [2]
+
+    lone.run(main())

@@ -88,7 +88,7 @@ class Dispatcher:
         if self.planner.queue_rows + rows > self.planner.max_queue_rows:
             self._shed(rows)
 
-    def run_now(self, inputs: Arrays, rows: int, outputs: Sequence[str]) -> tuple[Arrays, int] | None:
+    def run_now(self, inputs: Arrays, rows: int, outputs: Sequence[str], deadline_ns: int) -> tuple[Arrays, int] | None:
         """Run rows at once and past the queue, where nothing waits and an inline executor is there to run them.
 
         With nobody to share a batch and nobody to let go first, the planner could only decide the same; this saves
@@ -104,6 +104,8 @@ class Dispatcher:
         if inline is None or self._closed or self.planner.queue_rows or rows > self.planner.max_rows:
             return None
         started_ns = self._clock_ns()
+        if started_ns >= deadline_ns:
+            return None  # the planner says so, as it does to everybody
         found = inline.run_now(inputs, rows, outputs)
         duration_ns = self._clock_ns() - started_ns
         self.throughput.observe(rows, duration_ns)

@@ -36,9 +36,14 @@ def _attempt(runtime: Runtime, batch: Sequence[Ticket]) -> list[Arrays] | Tailcu
     except TailcutError as error:
         return error
     except BaseException as error:
-        return InferenceError(
-            f"the executor failed: {type(error).__name__}: {error}", hint="only this batch is affected; see the log"
-        )
+        return _broken(error)
+
+
+def _broken(error: BaseException) -> InferenceError:
+    """Return the error for what is no exception of a model: SystemExit, say, which would end the server."""
+    return InferenceError(
+        f"the executor failed: {type(error).__name__}: {error}", hint="only this batch is affected; see the log"
+    )
 
 
 class InlineExecutor:
@@ -55,7 +60,12 @@ class InlineExecutor:
 
     def run_now(self, inputs: Arrays, rows: int, outputs: Sequence[str]) -> Arrays:
         """Run rows without a ticket; raises what ``run_rows`` raises."""
-        return run_rows(self._runtime, inputs, rows, outputs)
+        try:
+            return run_rows(self._runtime, inputs, rows, outputs)
+        except TailcutError:
+            raise
+        except BaseException as error:
+            raise _broken(error) from error
 
     def close(self, timeout_s: float) -> None:
         self._runtime.close()

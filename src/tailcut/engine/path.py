@@ -257,7 +257,7 @@ class Path:
 
     def _run_now(self, call: Call, inputs: Arrays, rows: int, outputs: tuple[str, ...]) -> Arrays | None:
         try:
-            done = self.dispatcher.run_now(inputs, rows, outputs)
+            done = self.dispatcher.run_now(inputs, rows, outputs, call.deadline_ns)
         except BaseException:
             call.timings.lap(Stage.INFER, perf_counter_ns())
             raise
