@@ -189,6 +189,14 @@ def test_a_request_that_is_under_way_when_the_drain_ends_is_answered(tmp_path: P
         asyncio.run(main(server))
 
 
+def _runs(pid: int) -> bool:
+    """Whether a process is there and is no zombie that nobody has looked at yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 def _wait_refused(server: Served) -> None:
     give_up_s = time.monotonic() + 10
     while time.monotonic() < give_up_s:
@@ -217,7 +225,7 @@ def test_a_model_that_hangs_is_killed_in_time(tmp_path: Path) -> None:
             sent_s = time.monotonic()
             await asyncio.to_thread(server.wait, 15)
             assert 1.5 <= time.monotonic() - sent_s < 6
-            assert not Path(f"/proc/{worker}").exists()
+            assert not _runs(worker)
 
     with Served(tmp_path, settings=[PREPROCESS, "server.drain=0.5s", "server.kill=2s"]) as server:
         asyncio.run(main(server))
@@ -227,6 +235,18 @@ def test_a_worker_that_dies_ends_the_server_with_an_error(tmp_path: Path) -> Non
     with Served(tmp_path) as server:
         os.kill(server.worker_pid, signal.SIGKILL)
         assert server.wait(15) == 1
+
+
+def test_a_server_whose_supervisor_is_killed_gives_the_port_up(tmp_path: Path) -> None:
+    with Served(tmp_path) as server:
+        worker = server.worker_pid
+        server.signal(signal.SIGKILL)
+        _wait_refused(server)
+        assert server.wait() == -signal.SIGKILL
+        give_up_s = time.monotonic() + 10
+        while _runs(worker):
+            assert time.monotonic() < give_up_s
+            time.sleep(0.01)
 
 
 def test_a_signal_before_it_is_ready_stops_it_cleanly(tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ _GC_THRESHOLDS = (10_000, 20, 50)
 
 _CLOSE = ("connection", "close")
 
+_PARENT_CHECK_S = 1.0
+
 
 class RSGIApplication:
     """What Granian calls. Loads the deployment in the background, so that health answers meanwhile."""
@@ -42,6 +44,7 @@ class RSGIApplication:
         self._engine = Engine(manifest)
         self._application = Application(self._engine, closed=(ProtocolClosed,))
         self._draining = False
+        self._parent_pid = os.getppid()
         self._loading: asyncio.Task[None] | None = None
 
     def __rsgi_init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -51,6 +54,7 @@ class RSGIApplication:
         # In this thread, because inline executors run in it and thread executors inherit from it.
         flush_subnormals()
         self._loading = loop.create_task(self._load())
+        self._watch_parent(loop)
 
     def __rsgi_del__(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(self._engine.stop(timeout_s=1.0))
@@ -63,6 +67,13 @@ class RSGIApplication:
             protocol.response_bytes(reply.status, reply.headers, reply.body)
         except RuntimeError:
             log.debug("the client was gone before its reply could be written")
+
+    def _watch_parent(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Stop when the supervisor was killed: nobody could stop this process any more, and it holds the port."""
+        if os.getppid() != self._parent_pid:
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            loop.call_later(_PARENT_CHECK_S, self._watch_parent, loop)
 
     def _drain(self) -> None:
         self._draining = True
