@@ -50,7 +50,7 @@ class LadderOptions(msgspec.Struct, frozen=True, kw_only=True):
 def short(options: LadderOptions) -> LadderOptions:
     """Make the climb that fits a demonstration: fewer and shorter measurements, wider intervals."""
     return msgspec.structs.replace(
-        options, rounds=2, duration_s=4.0, warmup_s=1.5, step_s=2.0, step_warmup_s=0.5, search_s=20.0, tolerance=0.15
+        options, rounds=2, duration_s=3.0, warmup_s=1.0, step_s=1.5, step_warmup_s=0.5, search_s=10.0, tolerance=0.2
     )
 
 
