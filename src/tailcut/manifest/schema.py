@@ -202,6 +202,9 @@ class Server(Section, frozen=True, kw_only=True):
     kill_s: Annotated[Duration, Meta(description="after SIGTERM: killed at the latest after this long")] = field(
         default=Duration(15.0), name="kill"
     )
+    max_timeout_s: Annotated[Duration, Meta(description="longest deadline that a client may ask for")] = field(
+        default=Duration(60.0), name="max_timeout"
+    )
     tenant_header: Annotated[
         str, Meta(description="request header that names the tenant; empty: one tenant", examples=["x-tenant"])
     ] = ""
