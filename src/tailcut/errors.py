@@ -116,6 +116,15 @@ class MethodNotAllowed(TailcutError):
     fault: ClassVar[Fault] = "client"
 
 
+class RequestTimeout(TailcutError):
+    """The request's body had not arrived by its deadline."""
+
+    code = "request_timeout"
+    status = 408
+    grpc_status = "DEADLINE_EXCEEDED"
+    fault: ClassVar[Fault] = "client"
+
+
 class TooLarge(TailcutError):
     """The body or the batch is larger than the limit."""
 

@@ -51,19 +51,9 @@ class MemoryModel(RuleBasedStateMachine):
     def peek(self, key: str) -> None:
         assert self.store.peek(key) == next((entry[1] for entry in self.model if entry[0] == key), None)
 
-    @rule(key=KEYS)
-    def discard(self, key: str) -> None:
-        self.store.discard(key)
-        self.model = [entry for entry in self.model if entry[0] != key]
-
     @rule(seconds=st.sampled_from([0.5, 1.0, 3.0]))
     def wait(self, seconds: float) -> None:
         self.clock.advance(seconds)
-
-    @rule()
-    def clear(self) -> None:
-        self.store.clear()
-        self.model.clear()
 
     @invariant()
     def bytes_are_exact_and_bounded(self) -> None:

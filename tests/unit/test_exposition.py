@@ -84,8 +84,7 @@ def test_further_sources_are_read_at_every_scrape() -> None:
             Sample("tailcut_things", "Things.", "counter", {"kind": kind}, value) for kind in ("a", 'quo"te\\and\nline')
         ] + [Sample("tailcut_level", "Level.", "gauge", {}, -value)]
 
-    exposition = Exposition(Recorder(), "m")
-    exposition.add_source(source)
+    exposition = Exposition(Recorder(), "m", [source])
     for wanted in (1.0, 2.0):
         families = scraped(exposition)
         things = [sample for sample in families["tailcut_things"].samples if sample.name.endswith("_total")]

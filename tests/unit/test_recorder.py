@@ -33,8 +33,8 @@ def test_every_stage_counts_as_a_histogram_of_its_own_would(requests: list[list[
     assert [stage.total for stage in recorder.stages] == [histogram.total for histogram in wanted]
     assert sum(recorder.requests.values()) == len(requests)
     if requests:
-        assert recorder.total["infer"].count == len(requests)
-        assert recorder.total["infer"].total == sum(map(sum, requests))
+        assert recorder.answered["infer"].count == len(requests)
+        assert recorder.answered["infer"].total == sum(map(sum, requests))
 
 
 def test_requests_are_counted_by_route_variant_outcome_and_cache() -> None:
@@ -47,6 +47,15 @@ def test_requests_are_counted_by_route_variant_outcome_and_cache() -> None:
         ("infer", "onnx", "shed", "off"): 1,
         ("predict", "onnx", "ok", "hit"): 1,
     }
+
+
+def test_the_time_of_failures_is_kept_apart_from_that_of_answers() -> None:
+    recorder = Recorder()
+    for outcome, ns in (("ok", 5_000), ("shed", 10), ("bad_request", 20)):
+        recorder.request(timings(receive=ns), "infer", "onnx", outcome, "off")
+    answered, failed = recorder.answered["infer"], recorder.failed["infer"]
+    assert (answered.count, answered.total) == (1, 5_000)
+    assert (failed.count, failed.total) == (2, 30)
 
 
 def test_a_loop_that_woke_early_counts_as_no_lag() -> None:

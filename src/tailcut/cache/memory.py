@@ -88,15 +88,6 @@ class MemoryStore(Generic[T]):
         self._entries[key] = (value, self._monotonic_s() + ttl_s, total_bytes)
         self._bytes += total_bytes
 
-    def discard(self, key: bytes | str) -> None:
-        """Forget ``key``, if it is there."""
-        self._remove(key)
-
-    def clear(self) -> None:
-        """Forget everything; the counters stay."""
-        self._entries.clear()
-        self._bytes = 0
-
     def statistics(self) -> MemoryStatistics:
         """Count what is kept (expired entries that nobody asked for included) and what has happened."""
         return MemoryStatistics(

@@ -45,10 +45,6 @@ class Exposition:
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
-    def add_source(self, source: Source) -> None:
-        """Expose the samples of one more source."""
-        self._sources.append(source)
-
     def render(self) -> bytes:
         """Return the whole page."""
         return generate_latest(self._registry)
@@ -65,11 +61,13 @@ class Exposition:
         yield stage
         total = HistogramMetricFamily(
             "tailcut_request_seconds",
-            "Time of requests from their first byte in to encoded.",
-            labels=["model", "route"],
+            "Time of requests from the start of their handler, when the headers are there, until the reply is encoded; "
+            "outcome is ok or failed.",
+            labels=["model", "route", "outcome"],
         )
-        for route, histogram in recorder.total.items():
-            _add(total, [self._model, route], histogram, 1e-9)
+        for outcome, histograms in (("ok", recorder.answered), ("failed", recorder.failed)):
+            for route, histogram in histograms.items():
+                _add(total, [self._model, route, outcome], histogram, 1e-9)
         yield total
         requests = CounterMetricFamily(
             "tailcut_requests",

@@ -18,12 +18,14 @@ class Recorder:
 
     Attributes:
         stages: one histogram of nanoseconds per stage, in the order of ``Stage``.
+        answered, failed: histograms of whole requests' nanoseconds by route.
         requests: counts by (route, variant, outcome, cache); outcome is "ok" or an error's code.
     """
 
     def __init__(self) -> None:
         self.stages = [Histogram() for _ in STAGE_NAMES]
-        self.total: dict[str, Histogram] = {}
+        self.answered: dict[str, Histogram] = {}
+        self.failed: dict[str, Histogram] = {}
         self.requests: dict[tuple[str, str, str, str], int] = {}
         self.batch_rows = Histogram(ROW_BOUNDS)
         self.batch_ns = Histogram()
@@ -35,9 +37,11 @@ class Recorder:
         key = (route, variant, outcome, cache)
         requests = self.requests
         requests[key] = requests.get(key, 0) + 1
-        total = self.total.get(route)
+        # Apart, because a server that refuses at once would otherwise look the faster the more it refuses.
+        histograms = self.answered if outcome == "ok" else self.failed
+        total = histograms.get(route)
         if total is None:
-            total = self.total[route] = Histogram()
+            total = histograms[route] = Histogram()
         total.add(timings.last_ns - timings.start_ns)
         # Spelled out instead of Histogram.add per stage: this loop runs for every stage of every request.
         bounds = _BOUNDS
