@@ -33,7 +33,7 @@ def gate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, gate: Path) -> Iterator[Served]:
     directory = tmp_path_factory.mktemp("serve")
-    settings = [f"server.max_body={LIMIT}B", "slo.timeout=20s", "features.timeout=20s"]
+    settings = [f"server.max_body={LIMIT}B", "slo.timeout=20s", "features.timeout=20s", "server.kill=30s"]
     more = FEATURES.replace("app_hooks:values", "slow_hooks:values")
     (directory / "slow_hooks.py").write_text(f"GATE = {str(gate)!r}\n{SLOW}")
     with Served(directory, more, [*settings, 'server.tenant_header="x-tenant"']) as served:

@@ -216,7 +216,7 @@ def test_a_client_that_leaves_while_the_model_runs_is_counted_and_its_neighbours
         }
         assert await counters(client, "tailcut_in_flight") == {(): 0}
 
-    serve(test, tmp_path, "", THREAD, 'slo.timeout="20s"')
+    serve(test, tmp_path, "", THREAD, 'slo.timeout="20s"', 'server.kill="30s"')
 
 
 def test_a_full_queue_is_a_429_that_says_when_to_come_back(tmp_path: Path, faulty: FaultyRuntime) -> None:
@@ -235,7 +235,7 @@ def test_a_full_queue_is_a_429_that_says_when_to_come_back(tmp_path: Path, fault
         faulty.release()
         assert [answer.status for answer in await asyncio.gather(first, *waiting)] == [200] * 9
 
-    serve(test, tmp_path, "", THREAD, 'slo.timeout="20s"')
+    serve(test, tmp_path, "", THREAD, 'slo.timeout="20s"', 'server.kill="30s"')
 
 
 def test_a_hanging_model_is_a_504_and_not_ready_until_it_comes_back(tmp_path: Path, faulty: FaultyRuntime) -> None:

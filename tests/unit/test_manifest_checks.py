@@ -104,8 +104,16 @@ OVERRIDES = [
     ("cache.entity.ttl=0s", "cache.entity.ttl: 0s leaves no time at all", ""),
     (
         "server.kill=3s",
-        "server.kill: 3s is not after server.drain = 3s; the server would be killed while it drains",
-        "above 3s",
+        "server.kill: 3s is before server.drain = 3s plus slo.timeout = 1s; "
+        "requests would be killed before their deadline",
+        "at least 4s",
+    ),
+    ("server.max_timeout=500ms", "server.max_timeout: 500ms is below slo.timeout = 1s", "at least 1s"),
+    ("server.backlog=127", "server.backlog: 127 is not an integer of at least 128", ""),
+    (
+        "pool={executor='inline', executors=2}",
+        "pool.executors: 2 inline executors cannot run at once; they share the event loop's thread",
+        '"thread"',
     ),
     ("slo.p95=2s", "slo.timeout: 1s is below slo.p95 = 2s", "raise slo.timeout to at least 2s"),
     ("slo={p95 = '50ms', p99 = '20ms'}", "slo.p99: 20ms is below slo.p95 = 50ms", "raise slo.p99 to at least 50ms"),
@@ -149,6 +157,13 @@ def test_other_combinations(tmp_path: Path, override: str, message: str, hint: s
     assert hint in caught.value.hint
 
 
+def test_a_cache_by_entity_needs_feature_groups(tmp_path: Path) -> None:
+    overrides = ("features={}", "cache.entity.enabled=true")
+    with pytest.raises(ManifestError, match=r"cache\.entity\.enabled: true, but there are no feature groups") as caught:
+        loaded(tmp_path, overrides=overrides)
+    assert "cache.tensor.enabled" in caught.value.hint
+
+
 @pytest.mark.parametrize(
     "groups",
     [
@@ -170,6 +185,10 @@ def test_combinations_that_work(tmp_path: Path, groups: list[dict[str, Any]]) ->
     [
         "model.source=model.onnx",
         "slo.p95=1s",
+        "server={drain='100ms', kill='1.1s'}",
+        "server.max_timeout=1s",
+        "pool={executor='inline', executors=1}",
+        "pool={executor='thread', executors=2}",
         "quality.budget.log_loss=0",
         "model.inputs.x.shape=[-1, -1]",
         "features={}",

@@ -11,7 +11,7 @@ from tailcut.errors import ManifestError
 from tailcut.manifest.checks_features import feature_problems
 from tailcut.manifest.keys import nearest
 from tailcut.manifest.schema import Deployment, Tensor
-from tailcut.manifest.units import format_duration
+from tailcut.manifest.units import Duration, format_duration
 
 METRICS = ("auc", "accuracy", "log_loss", "mae", "f1", "cosine")
 """Metrics that a quality budget can be set on."""
@@ -30,6 +30,7 @@ def problems(deployment: Deployment) -> Iterator[ManifestError]:
         _quality,
         _slo,
         _server,
+        _pool,
         _queue,
         feature_problems,
         _columns,
@@ -114,12 +115,30 @@ def _slo(deployment: Deployment) -> Iterator[ManifestError]:
 
 
 def _server(deployment: Deployment) -> Iterator[ManifestError]:
-    server = deployment.server
-    if server.kill_s <= server.drain_s:
-        drain, kill = format_duration(server.drain_s), format_duration(server.kill_s)
+    server, timeout_s = deployment.server, deployment.slo.timeout_s
+    timeout = format_duration(timeout_s)
+    # The last request may come when the drain ends, and has its whole deadline then.
+    least_s = Duration(round(server.drain_s + timeout_s, 9))
+    if server.kill_s < least_s:
+        drain, kill, least = format_duration(server.drain_s), format_duration(server.kill_s), format_duration(least_s)
         yield ManifestError(
-            f"server.kill: {kill} is not after server.drain = {drain}; the server would be killed while it drains",
-            hint=f"set server.kill above {drain} plus slo.timeout, the longest request",
+            f"server.kill: {kill} is before server.drain = {drain} plus slo.timeout = {timeout}; "
+            "requests would be killed before their deadline",
+            hint=f"set server.kill to at least {least}",
+        )
+    if server.max_timeout_s < timeout_s:
+        yield ManifestError(
+            f"server.max_timeout: {format_duration(server.max_timeout_s)} is below slo.timeout = {timeout}",
+            hint=f"raise server.max_timeout to at least {timeout}, or lower slo.timeout",
+        )
+
+
+def _pool(deployment: Deployment) -> Iterator[ManifestError]:
+    pool = deployment.pool
+    if pool.executor == "inline" and pool.executors > 1:
+        yield ManifestError(
+            f"pool.executors: {pool.executors} inline executors cannot run at once; they share the event loop's thread",
+            hint='set pool.executor = "thread", or pool.executors = 1',
         )
 
 

@@ -24,6 +24,11 @@ def feature_problems(deployment: Deployment) -> Iterator[ManifestError]:
         yield ManifestError(
             "features.entity: empty, but there are feature groups", hint='name the entity\'s fields: entity = ["id"]'
         )
+    if deployment.cache.entity.enabled and not features.groups:
+        yield ManifestError(
+            "cache.entity.enabled: true, but there are no feature groups: no request names an entity",
+            hint="set cache.tensor.enabled, which is keyed by the model's inputs, or describe the features",
+        )
     for group in features.groups:
         yield from _group(group, features)
     names = list(_repeated(group.name for group in features.groups))

@@ -199,16 +199,22 @@ class Server(Section, frozen=True, kw_only=True):
     drain_s: Annotated[
         Duration, Meta(description="after SIGTERM: not ready and Connection: close on replies for this long")
     ] = field(default=Duration(3.0), name="drain")
-    kill_s: Annotated[Duration, Meta(description="after SIGTERM: killed at the latest after this long")] = field(
-        default=Duration(15.0), name="kill"
-    )
+    kill_s: Annotated[
+        Duration,
+        Meta(description="after SIGTERM: killed at the latest after this long; at least drain plus slo.timeout"),
+    ] = field(default=Duration(15.0), name="kill")
     max_timeout_s: Annotated[Duration, Meta(description="longest deadline that a client may ask for")] = field(
         default=Duration(60.0), name="max_timeout"
     )
     tenant_header: Annotated[
         str, Meta(description="request header that names the tenant; empty: one tenant", examples=["x-tenant"])
     ] = ""
-    backlog: Annotated[int, Meta(description="connections the kernel may hold before accept", ge=1)] = 1024
+    backlog: Annotated[
+        int, Meta(description="new connections the kernel holds until the server accepts them", ge=128)
+    ] = 1024
+    max_connections: Annotated[
+        int, Meta(description="most open connections, idle ones too; further ones wait in the backlog", ge=1)
+    ] = 16384
 
 
 class Rung(Section, frozen=True, kw_only=True):

@@ -3,25 +3,36 @@
 On SIGTERM or SIGINT: not ready and ``Connection: close`` on every reply for ``drain_s``, so that busy keep-alive
 connections end between two requests instead of losing one; then stop, then kill at ``kill_s``. A second signal skips
 the rest of the drain.
+
+Service managers send SIGTERM to the supervisor, to all of its process group, or (by mistake) to the worker alone. All
+three do the same, because the worker does not stop on SIGTERM: the two processes tell one another with signals of
+their own. Supervisor to worker: SIGUSR1 drain, SIGUSR2 stop. Worker to supervisor: SIGUSR2 I was told to stop.
 """
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
+import resource
 import signal
 import socket
+import sys
 import threading
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from granian.constants import HTTPModes, Interfaces, Loops, TaskImpl
-from granian.log import LogLevels
+from granian.log import LOGGING_CONFIG, LogLevels
 from granian.server.mp import MPServer
 
 from tailcut.errors import StartError
 from tailcut.manifest import Manifest
-from tailcut.server.rsgi import EXIT_START_FAILED, RSGIApplication
+from tailcut.server.rsgi import EXIT_START_FAILED, RSGIApplication, spawn
+
+_FILES_BESIDES_CONNECTIONS = 256
+"""For artifacts, databases, Redis, and what the hooks open."""
 
 
 def serve(manifest: Manifest) -> int:
@@ -31,11 +42,13 @@ def serve(manifest: Manifest) -> int:
         the exit code: 0 after a signal, 3 where the deployment could not be loaded, 1 where the worker died.
 
     Raises:
-        StartError: the port is taken or may not be used.
+        StartError: the host is no address of this machine, or the port is taken or may not be used.
     """
     server = manifest.deployment.server
-    port = probe_port(server.host, server.port)
-    supervisor = _Supervisor(manifest, port)
+    address = find_address(server.host)
+    port = probe_port(address, server.port)
+    allow_connections(server.max_connections)
+    supervisor = _Supervisor(manifest, address, port)
     try:
         supervisor.run()
     except SystemExit as stop:
@@ -45,41 +58,81 @@ def serve(manifest: Manifest) -> int:
     return 0
 
 
-def probe_port(host: str, port: int) -> int:
+def find_address(host: str) -> str:
+    """Return the IP address of a host's name; the IPv4 one where it has both kinds.
+
+    Raises:
+        StartError: the name has no address.
+    """
+    hint = "set server.host to an IP address of this machine: 127.0.0.1, 0.0.0.0 for all, ::1, :: for all"
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise StartError(f'cannot listen on "{host}": {reason}', hint=hint) from error
+    addresses = [str(sockaddr[0]) for *_, sockaddr in sorted(found, key=lambda one: one[0] != socket.AF_INET)]
+    if "%" in addresses[0]:
+        raise StartError(f'cannot listen on "{host}": {addresses[0]} is an address of one link only', hint=hint)
+    return addresses[0]
+
+
+def probe_port(address: str, port: int) -> int:
     """Return the port after binding it once without SO_REUSEPORT; 0 finds a free one.
 
     Two servers could otherwise share a port silently, each getting a part of the requests.
 
+    Args:
+        address: an IP address.
+        port: 0 to 65535.
+
     Raises:
         StartError: another process listens there, or this one may not.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         # Only against the TIME_WAIT of an earlier run; a listening socket still refuses it.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
+            probe.bind((address, port))
         except OSError as error:
             reason = "another process listens there" if error.errno == errno.EADDRINUSE else error.strerror
-            raise StartError(
-                f"cannot listen on {host}:{port}: {reason}",
-                hint="stop the other process, or choose another port with --port (0 takes a free one)",
-            ) from error
+            hint = "stop the other process, or choose another port with --port (0 takes a free one)"
+            if error.errno == errno.EADDRNOTAVAIL:
+                hint = "set server.host to an address of this machine, or to 0.0.0.0 for all of them"
+            raise StartError(f"cannot listen on {address}:{port}: {reason}", hint=hint) from error
         return int(probe.getsockname()[1])
+
+
+def allow_connections(max_connections: int) -> None:
+    """Raise this process's limit of open files, which its worker inherits, to what the connections need.
+
+    Says so on stderr where the hard limit is below that: connections above it could not be accepted.
+    """
+    wanted = max_connections + _FILES_BESIDES_CONNECTIONS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        sys.stderr.write(
+            f"tailcut: the limit of open files is {hard}, too low for server.max_connections = {max_connections}; "
+            "raise it (ulimit -Hn, LimitNOFILE) or lower server.max_connections\n"
+        )
 
 
 class _Supervisor(MPServer):
     """Granian's parent process with a drain before its stop."""
 
-    def __init__(self, manifest: Manifest, port: int) -> None:
+    def __init__(self, manifest: Manifest, address: str, port: int) -> None:
         server = manifest.deployment.server
         self._manifest = manifest
         self._drain_s = float(server.drain_s)
+        self._asked = False
         self._draining = False
         self.exit_codes: list[int | None] = []
         super().__init__(
             target="tailcut",
-            address=server.host,
+            address=address,
             port=port,
             interface=Interfaces.RSGI,
             workers=1,
@@ -88,7 +141,10 @@ class _Supervisor(MPServer):
             http=HTTPModes.auto,
             websockets=False,
             backlog=server.backlog,
+            # Granian's name for it; it counts connections, not requests.
+            backpressure=server.max_connections,
             log_level=LogLevels.warning,
+            log_dictconfig=_log_to_stderr(),
             # A float works (it goes to Process.join) and kill_s need not be whole.
             workers_kill_timeout=max(float(server.kill_s) - self._drain_s, 0.1),  # type: ignore[arg-type]
         )
@@ -99,17 +155,47 @@ class _Supervisor(MPServer):
         """Serve; returns after a clean stop, raises SystemExit where a worker died."""
         # Inherited by the worker: told to drain before it listens for that, it must not die of it.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-        self.serve(target_loader=partial(_load, self._manifest, self._url), wrap_loader=False)
+        signal.signal(signal.SIGUSR2, self._on_usr2)
+        self.serve(
+            spawn_target=spawn, target_loader=partial(_load, self._manifest, self._url, os.getpid()), wrap_loader=False
+        )
 
     def signal_handler_interrupt(self, *args: Any, **kwargs: Any) -> None:
         """Drain first; a second signal stops at once."""
-        if self._draining or self._drain_s == 0:
+        if not self._is_supervisor():
+            return
+        if self._asked:
             self._stop_now()
             return
+        self._asked = True
+        self._drain()
+
+    def signal_handler_reload(self, *args: Any, **kwargs: Any) -> None:
+        """Ignore it: a second worker beside the first would share its port, and connections be lost at the change."""
+        if self._is_supervisor():
+            # Not sys.stderr: a handler may run in the middle of a write to it.
+            os.write(2, b"tailcut: SIGHUP ignored; to reload, start a new server and stop this one with SIGTERM\n")
+
+    def _on_usr2(self, *_: Any) -> None:
+        """Take up the worker's word that it was told to stop. It may come before or after one's own SIGTERM."""
+        if self._is_supervisor():
+            self._drain()
+        else:
+            # In a worker that has not come to its own handlers: nothing is served that could be lost.
+            os._exit(0)
+
+    def _is_supervisor(self) -> bool:
+        """False in a worker that was forked with these handlers and has not set its own yet."""
+        return os.getpid() == self.pid
+
+    def _drain(self) -> None:
+        if self._draining:
+            return
         self._draining = True
-        for worker in self.wrks:
-            if worker.inner.is_alive():
-                os.kill(worker.inner.pid, signal.SIGUSR1)
+        if self._drain_s == 0:
+            self._stop_now()
+            return
+        self._tell_workers(signal.SIGUSR1)
         timer = threading.Timer(self._drain_s, self._stop_now)
         timer.daemon = True
         timer.start()
@@ -119,9 +205,27 @@ class _Supervisor(MPServer):
 
     def _stop_workers(self) -> None:
         self.exit_codes = [worker.inner.exitcode for worker in self.wrks]
+        for worker in self.wrks:
+            worker.interrupt_by_parent = True
+        self._tell_workers(signal.SIGUSR2)
+        # Sends SIGTERM too, which a worker that drains takes no notice of, waits, and kills.
         super()._stop_workers()  # type: ignore[no-untyped-call]  # granian's is not annotated
 
+    def _tell_workers(self, number: signal.Signals) -> None:
+        for worker in self.wrks:
+            if worker.inner.is_alive():
+                with suppress(ProcessLookupError):
+                    os.kill(worker.inner.pid, number)
 
-def _load(manifest: Manifest, url: str) -> Any:
+
+def _load(manifest: Manifest, url: str, supervisor_pid: int) -> Any:
     """Make the application, inside the worker."""
-    return RSGIApplication(manifest, url)
+    return RSGIApplication(manifest, url, supervisor_pid)
+
+
+def _log_to_stderr() -> dict[str, Any]:
+    """Granian's own configuration of logging, with stderr in place of stdout."""
+    config: dict[str, Any] = copy.deepcopy(LOGGING_CONFIG)
+    for handler in config["handlers"].values():
+        handler["stream"] = "ext://sys.stderr"
+    return config

@@ -14,7 +14,9 @@ import sys
 from time import perf_counter
 from typing import Any
 
+import granian._signals
 from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]  # re-exported without saying so
+from granian.server.mp import MPServer
 
 from tailcut.engine.engine import Engine
 from tailcut.errors import TailcutError
@@ -34,23 +36,45 @@ _CLOSE = ("connection", "close")
 
 _PARENT_CHECK_S = 1.0
 
+_STOP = signal.SIGUSR2
+"""What the supervisor stops its worker with; SIGTERM may come from anybody."""
+
+
+def spawn(*arguments: Any) -> None:
+    """Run Granian's worker with its stop moved from SIGTERM and SIGINT to ``_STOP``, inside the worker.
+
+    Granian has no setting for the signals, and once set its handlers cannot be called or moved.
+    """
+    granian._signals._get_signals = _stop_signals
+    MPServer._spawn_rsgi_worker(*arguments)
+
+
+def _stop_signals() -> list[signal.Signals]:
+    return [_STOP]
+
+
+def _ignore() -> None:
+    """Do nothing."""
+
 
 class RSGIApplication:
     """What Granian calls. Loads the deployment in the background, so that health answers meanwhile."""
 
-    def __init__(self, manifest: Manifest, address: str) -> None:
+    def __init__(self, manifest: Manifest, address: str, supervisor_pid: int) -> None:
         self._manifest = manifest
         self._address = address
         self._engine = Engine(manifest)
         self._application = Application(self._engine, closed=(ProtocolClosed,))
         self._draining = False
-        self._parent_pid = os.getppid()
+        self._supervisor_pid = supervisor_pid
         self._loading: asyncio.Task[None] | None = None
 
     def __rsgi_init__(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.add_signal_handler(signal.SIGUSR1, self._drain)
-        # Ctrl-C reaches the whole process group; the supervisor decides when this process stops.
-        loop.add_signal_handler(signal.SIGINT, lambda: None)
+        loop.add_signal_handler(signal.SIGTERM, self._on_sigterm)
+        # They reach the whole process group; the supervisor decides when this process stops.
+        for number in (signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, _ignore)
         # In this thread, because inline executors run in it and thread executors inherit from it.
         flush_subnormals()
         self._loading = loop.create_task(self._load())
@@ -70,10 +94,16 @@ class RSGIApplication:
 
     def _watch_parent(self, loop: asyncio.AbstractEventLoop) -> None:
         """Stop when the supervisor was killed: nobody could stop this process any more, and it holds the port."""
-        if os.getppid() != self._parent_pid:
-            os.kill(os.getpid(), signal.SIGTERM)
+        if os.getppid() != self._supervisor_pid:
+            os.kill(os.getpid(), _STOP)
         else:
             loop.call_later(_PARENT_CHECK_S, self._watch_parent, loop)
+
+    def _on_sigterm(self) -> None:
+        """Drain, and leave the stop to the supervisor, which may not have got the signal itself."""
+        if not self._draining and os.getppid() == self._supervisor_pid:
+            os.kill(self._supervisor_pid, signal.SIGUSR2)
+        self._drain()
 
     def _drain(self) -> None:
         self._draining = True
