@@ -32,15 +32,17 @@ class Served:
     ) -> None:
         self.port = port or free_port()
         self._log = directory / f"serve-{self.port}.log"
+        self._output = self._log.with_suffix(".out")
         deployment(directory, more)
         flags = [flag for setting in settings for flag in ("--set", setting)]
-        with self._log.open("wb") as log:
+        with self._log.open("wb") as log, self._output.open("wb") as output:
             command = ["-m", "tailcut", "serve", "--manifest", str(directory), "--port", str(self.port), *flags]
             self._process = subprocess.Popen(
                 [sys.executable, *command],
-                stdout=log,
+                stdout=output,
                 stderr=log,
                 env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
+                start_new_session=True,
             )
         if wait:
             try:
@@ -57,8 +59,13 @@ class Served:
 
     @property
     def log(self) -> str:
-        """What it has written so far."""
+        """What it has written to stderr so far."""
         return self._log.read_text()
+
+    @property
+    def output(self) -> str:
+        """What it has written to stdout so far."""
+        return self._output.read_text()
 
     @property
     def worker_pid(self) -> int:
@@ -124,6 +131,10 @@ class Served:
             return reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read()
         finally:
             connection.close()
+
+    def signal_group(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Send a signal to the supervisor and its worker, as a service manager or a terminal does."""
+        os.killpg(self._process.pid, number)
 
     def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Send a signal to the supervisor."""

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -66,17 +67,6 @@ def test_it_is_ready_only_after_loading_and_alive_meanwhile(tmp_path: Path) -> N
         assert samples(server.metrics(), "tailcut_batch_rows_count") == {(): 1}, "warm-up is not traffic"
 
 
-def test_a_second_server_on_the_port_is_refused_and_the_first_serves_on(tmp_path: Path) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    one.mkdir()
-    two.mkdir()
-    with Served(one) as first, Served(two, port=first.port, wait=False) as second:
-        assert second.wait() == 3
-        assert f"cannot listen on 127.0.0.1:{first.port}: another process listens there" in second.log
-        assert "--port" in second.log
-        assert first.post(INFER)[0] == 200
-
-
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
@@ -108,6 +98,10 @@ def test_a_hook_that_cannot_be_imported_is_named_and_the_exit_code_is_not_0(tmp_
         assert "hint:" in server.log
 
 
+def _signal_worker(server: Served) -> None:
+    os.kill(server.worker_pid, signal.SIGTERM)
+
+
 class Polling:
     """A client that sends the next request as soon as it has an answer, until it is told to close."""
 
@@ -135,7 +129,8 @@ class Polling:
                 self.unclosed += was_draining
 
 
-def test_sigterm_under_load_loses_no_request(tmp_path: Path) -> None:
+@pytest.mark.parametrize("told", [Served.signal, Served.signal_group, _signal_worker])
+def test_sigterm_under_load_loses_no_request(tmp_path: Path, told: Callable[[Served], None]) -> None:
     async def main(server: Served) -> None:
         draining = asyncio.Event()
         clients = [Polling() for _ in range(12)]
@@ -143,7 +138,8 @@ def test_sigterm_under_load_loses_no_request(tmp_path: Path) -> None:
         while min(client.answered for client in clients) < 50:
             assert not any(task.done() for task in tasks)
             await asyncio.sleep(0)
-        server.signal()
+        worker = server.worker_pid
+        told(server)
         sent_s = time.monotonic()
         await asyncio.to_thread(server.wait_until, lambda: server.get("/v2/health/ready")[0] == 503)
         draining.set()
@@ -158,10 +154,27 @@ def test_sigterm_under_load_loses_no_request(tmp_path: Path) -> None:
         assert await asyncio.to_thread(server.wait) == 0
         took_s = time.monotonic() - sent_s
         assert 1.5 <= took_s < 8
+        assert not _runs(worker)
 
     with Served(tmp_path, settings=["server.drain=1.5s", "server.kill=8s", "batching.max_queue_rows=1024"]) as server:
         asyncio.run(main(server))
         assert "Traceback" not in server.log
+        assert "Unexpected exit" not in server.log
+
+
+def test_sighup_to_the_group_is_ignored_and_says_so(tmp_path: Path) -> None:
+    async def main(server: Served) -> None:
+        worker = server.worker_pid
+        async with connected(server.port) as wire:
+            assert (await wire.ask(as_bytes()))[0] == 200
+            server.signal_group(signal.SIGHUP)
+            await asyncio.to_thread(server.wait_until, lambda: "SIGHUP ignored" in server.log)
+            assert (await wire.ask(as_bytes()))[0] == 200, "the connection is the same worker's"
+        assert server.worker_pid == worker
+        assert server.log.count("SIGHUP ignored") == 1
+
+    with Served(tmp_path) as server:
+        asyncio.run(main(server))
 
 
 def test_a_request_that_is_under_way_when_the_drain_ends_is_answered(tmp_path: Path) -> None:
@@ -235,6 +248,8 @@ def test_a_worker_that_dies_ends_the_server_with_an_error(tmp_path: Path) -> Non
     with Served(tmp_path) as server:
         os.kill(server.worker_pid, signal.SIGKILL)
         assert server.wait(15) == 1
+        assert "Unexpected exit from worker-1" in server.log
+        assert server.output == ""
 
 
 def test_a_server_whose_supervisor_is_killed_gives_the_port_up(tmp_path: Path) -> None:
