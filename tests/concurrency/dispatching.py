@@ -64,7 +64,7 @@ class Bench:
     def open(self) -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: self.loop_errors.append(context))
-        self.dispatcher = Dispatcher(self._planner, self, loop, self.clock.monotonic_ns)
+        self.dispatcher = Dispatcher(self._planner, self, loop, self.clock.monotonic_ns, stuck_after_s=2)
         for _ in range(self._executors):
             executor = ManualExecutor(self.runtime, self.dispatcher.on_done, self.clock)
             self.executors.append(executor)

@@ -196,7 +196,7 @@ def test_a_hanging_model_times_its_waiters_out_and_shows_in_health_until_it_come
         await bench.clock.pass_time(1)
         assert isinstance(error_of(first[0]), InferTimeout)
         assert not second[0].future.done()
-        assert dispatcher.healthy, "somebody still waits for the batch"
+        assert dispatcher.healthy, "one client's short time-out says nothing about the model"
         queued = bench.submit(3, slack_s=0.5)
         await bench.clock.pass_time(1)
         assert isinstance(error_of(second[0]), InferTimeout)
@@ -211,6 +211,61 @@ def test_a_hanging_model_times_its_waiters_out_and_shows_in_health_until_it_come
         await again[0].future
         assert answer(again) == [5]
         executor.close(10)
+
+    bench.run(main())
+
+
+def test_a_clients_short_time_out_does_not_close_the_server_to_others() -> None:
+    """The batch takes 1.5 s, which is normal here; whoever wanted it in 10 ms is told so, and others are taken."""
+    bench = Bench()
+
+    async def main() -> None:
+        bench.open()
+        for _ in range(5):
+            hasty = bench.submit(1, slack_s=0.01)
+            await bench.clock.pass_time(1.4)
+            assert isinstance(error_of(hasty[0]), InferTimeout)
+            assert bench.dispatcher.healthy
+            patient = bench.submit(2)
+            bench.executors[0].finish()
+            await bench.settle()
+            bench.executors[0].finish()
+            assert answer(patient) == [2]
+
+    bench.run(main())
+
+
+def test_stop_lets_the_loop_go_on_while_the_running_batch_ends() -> None:
+    bench = Bench(max_rows=1)
+
+    async def main() -> None:
+        bench.open()
+        runs, waits = bench.submit(1), bench.submit(2)
+        await bench.settle()
+        stopping = asyncio.get_running_loop().create_task(bench.dispatcher.stop(10))
+        await bench.settle()
+        assert isinstance(error_of(waits[0]), NotReady)
+        assert not stopping.done()
+        bench.executors[0].finish()
+        await stopping
+        assert answer(runs) == [1]
+        assert bench.executors[0].closed
+
+    bench.run(main())
+
+
+def test_stop_gives_a_hung_batch_up() -> None:
+    bench = Bench()
+
+    async def main() -> None:
+        bench.open()
+        runs = bench.submit(1)
+        await bench.settle()
+        stopping = asyncio.get_running_loop().create_task(bench.dispatcher.stop(3))
+        await bench.clock.pass_time(3)
+        await stopping
+        await bench.settle()
+        assert isinstance(error_of(runs[0]), NotReady)
 
     bench.run(main())
 

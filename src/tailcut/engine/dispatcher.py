@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from time import perf_counter_ns
 from typing import Protocol
 
 from tailcut.core.batching import Planner
-from tailcut.core.costs import Throughput
+from tailcut.core.costs import CostModel
 from tailcut.core.tensors import Arrays
+from tailcut.engine import refusals
 from tailcut.engine.executors import Executor, InlineExecutor
-from tailcut.engine.ticket import Ticket
+from tailcut.engine.running import Running
+from tailcut.engine.ticket import Ticket, split
 from tailcut.engine.wakeup import NEVER_NS, Wakeup
-from tailcut.errors import DeadlineExceeded, InferTimeout, NotReady, QueueTimeout, Shed, TailcutError, TooLarge
+from tailcut.errors import InferTimeout, QueueTimeout, TailcutError
 
 
 class BatchObserver(Protocol):
@@ -33,6 +36,7 @@ class Dispatcher:
         planner: decides; owns what waits.
         observer: told the rows and duration of every finished batch.
         clock_ns: monotonic nanoseconds.
+        stuck_after_s: see ``Running``.
     """
 
     def __init__(
@@ -41,21 +45,22 @@ class Dispatcher:
         observer: BatchObserver,
         loop: asyncio.AbstractEventLoop,
         clock_ns: Callable[[], int] = perf_counter_ns,
+        *,
+        stuck_after_s: float = 1.0,
     ) -> None:
         self.planner = planner
-        self.throughput = Throughput()
+        self.costs = CostModel()
         self._observer = observer
         self._loop = loop
         self._clock_ns = clock_ns
         self._executors: list[Executor] = []
         self._idle: list[Executor] = []
-        self._running: dict[Executor, Sequence[Ticket]] = {}
-        self._started_ns: dict[Executor, int] = {}
-        self._stuck: set[Executor] = set()
+        self._running = Running(stuck_after_s)
         self._inline: InlineExecutor | None = None
         self._kick_due = False
         self._wakeup = Wakeup(loop, clock_ns, self._on_deadline)
         self._closed = False
+        self._ended: asyncio.Event | None = None
 
     def add(self, executor: Executor) -> None:
         """Put an idle executor to use."""
@@ -67,26 +72,37 @@ class Dispatcher:
 
     @property
     def healthy(self) -> bool:
-        """Whether at least one executor is not stuck in a batch that all its waiters have given up."""
-        return len(self._stuck) < len(self._executors)
+        """Whether at least one executor is not stuck in a batch that runs far longer than it should."""
+        return len(self._running.stuck) < len(self._executors)
 
     @property
     def running_rows(self) -> int:
         """Rows that are being computed now."""
-        return sum(ticket.rows for batch in self._running.values() for ticket in batch)
+        return self._running.rows
 
-    def check_room(self, rows: int) -> None:
-        """Refuse what could not be queued now.
+    def check_room(self, rows: int, deadline_ns: int = NEVER_NS) -> None:
+        """Refuse what could not be queued now, or not be answered in time.
 
         Raises:
             TooLarge: the queue could never take the rows.
-            Shed: the queue cannot take the rows now.
+            Shed: the queue cannot take the rows now, or they would be answered after ``deadline_ns``.
             NotReady: the dispatcher is closed or every executor is stuck.
         """
-        if self._closed or len(self._stuck) >= len(self._executors):
-            raise NotReady("no executor is available", hint="retry; if it lasts, see /v2/health/ready and the log")
-        if self.planner.queue_rows + rows > self.planner.max_queue_rows:
-            self._shed(rows)
+        if self._closed or len(self._running.stuck) >= len(self._executors):
+            raise refusals.unavailable()
+        planner = self.planner
+        waiting = planner.queue_rows
+        if waiting + rows > planner.max_queue_rows:
+            raise refusals.full(rows, waiting, planner.max_queue_rows, self._drain_s())
+        if not waiting and self._idle:
+            return  # whatever is predicted: a prediction that is too high must not close the door
+        now_ns = self._clock_ns()
+        left_ns = deadline_ns - now_ns
+        if left_ns <= 0 or self._wait_ns(now_ns, waiting, rows) <= left_ns:
+            return  # the planner answers what is too late already, as it does for everybody
+        first = planner.rows_before(deadline_ns)
+        if (wait_ns := self._wait_ns(now_ns, first, rows)) > left_ns:
+            raise refusals.too_slow(rows, first, wait_ns / 1e9, left_ns / 1e9, self._drain_s())
 
     def run_now(self, inputs: Arrays, rows: int, outputs: Sequence[str], deadline_ns: int) -> tuple[Arrays, int] | None:
         """Run rows at once and past the queue, where nothing waits and an inline executor is there to run them.
@@ -108,7 +124,7 @@ class Dispatcher:
             return None  # the planner says so, as it does to everybody
         found = inline.run_now(inputs, rows, outputs)
         duration_ns = self._clock_ns() - started_ns
-        self.throughput.observe(rows, duration_ns)
+        self.costs.observe(rows, duration_ns)
         self._observer.batch(rows, duration_ns)
         return found, duration_ns
 
@@ -133,23 +149,14 @@ class Dispatcher:
         Raises:
             TooLarge, Shed, NotReady: see ``check_room``; nothing was queued.
         """
-        self.check_room(rows)
+        self.check_room(rows, deadline_ns)
         planner = self.planner
         future = self._loop.create_future
         if rows <= planner.max_rows:
             tickets = [Ticket(inputs, rows, outputs, deadline_ns, lane, future())]
         else:
-            tickets = [
-                Ticket(
-                    {name: array[at : at + planner.max_rows] for name, array in inputs.items()},
-                    min(planner.max_rows, rows - at),
-                    outputs,
-                    deadline_ns,
-                    lane,
-                    future(),
-                )
-                for at in range(0, rows, planner.max_rows)
-            ]
+            parts = split(inputs, rows, planner.max_rows)
+            tickets = [Ticket(part, n, outputs, deadline_ns, lane, future()) for part, n in parts]
         for ticket in tickets:
             planner.offer(ticket)
         self._wakeup.note(deadline_ns)
@@ -165,39 +172,47 @@ class Dispatcher:
             self.planner.cancel(ticket)
             ticket.future.cancel()
 
+    async def stop(self, timeout_s: float) -> None:
+        """Fail what waits, let running batches end for at most ``timeout_s``, then close; blocks nothing."""
+        self._refuse()
+        if self._running:
+            self._ended = asyncio.Event()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), timeout_s)
+        self.close(0)
+
     def close(self, timeout_s: float) -> None:
-        """Fail what waits, stop the executors after their running batch, at the latest after ``timeout_s``."""
-        self._closed = True
-        self._wakeup.cancel()
-        batches, expired = self.planner.plan(-(2**62), 2**31)
-        self._fail_all([*(ticket for batch in batches for ticket in batch), *expired])
+        """Fail what waits, stop the executors after their running batch; blocks for at most ``timeout_s``."""
+        self._refuse()
         give_up_ns = perf_counter_ns() + int(timeout_s * 1e9)
         for executor in self._executors:
             executor.close(max(give_up_ns - perf_counter_ns(), 0) / 1e9)
         # Later, because the answers of batches that ended meanwhile are on their way through the loop.
         self._loop.call_soon(self._fail_running)
 
+    def _refuse(self) -> None:
+        """Take nothing more and fail what waits."""
+        self._closed = True
+        self._wakeup.cancel()
+        batches, expired = self.planner.plan(-(2**62), 2**31)
+        self._fail_all([*(ticket for batch in batches for ticket in batch), *expired])
+
     def _fail_running(self) -> None:
-        self._fail_all([ticket for batch in self._running.values() for ticket in batch])
+        self._fail_all([ticket for ticket, _ in self._running.tickets()])
 
     def _fail_all(self, tickets: Sequence[Ticket]) -> None:
-        error = NotReady("the server is stopping", hint="send the request again, to another replica")
         for ticket in tickets:
-            self._fail(ticket, error)
+            self._fail(ticket, refusals.stopping())
 
-    def _shed(self, rows: int) -> None:
-        waiting, limit = self.planner.queue_rows, self.planner.max_queue_rows
-        if rows > limit:
-            raise TooLarge(
-                f"{rows} rows exceed the queue's limit of {limit} rows",
-                hint="send fewer rows in one request, or raise batching.max_queue_rows",
-            )
-        wait_s = self.throughput.drain_s(waiting, len(self._executors))
-        raise Shed(
-            f"the queue is full: {waiting} rows wait, the limit is {limit}",
-            hint="retry after Retry-After seconds; add executors or raise batching.max_queue_rows",
-            retry_after_s=max(wait_s, 0.001),
-        )
+    def _wait_ns(self, now_ns: int, ahead_rows: int, rows: int) -> float:
+        """When ``rows`` that come now, behind ``ahead_rows``, are predicted to be answered, from now."""
+        cost, running = self.costs.cost, self._running
+        executors = len(self._executors) - len(running.stuck)
+        return cost.wait_ns(running.left_ns(now_ns, cost), ahead_rows, rows, self.planner.batch_rows, executors)
+
+    def _drain_s(self) -> float:
+        """Seconds until all that runs and waits now is done."""
+        return max(self._wait_ns(self._clock_ns(), self.planner.queue_rows, 0) / 1e9, 0.001)
 
     def _schedule_kick(self) -> None:
         if not self._kick_due:
@@ -208,11 +223,11 @@ class Dispatcher:
         self._kick_due = False
         if self._idle and self.planner.queue_rows:
             now_ns = self._clock_ns()
-            batches, expired = self.planner.plan(now_ns, len(self._idle))
+            cost = self.costs.cost
+            batches, expired = self.planner.plan(now_ns, len(self._idle), cost, probe=not self._running)
             for batch in batches:
                 executor = self._idle.pop()
-                self._running[executor] = batch
-                self._started_ns[executor] = now_ns
+                self._wakeup.note(self._running.begin(executor, batch, now_ns, cost))
                 executor.start(batch)
             for ticket in expired:
                 self._expire(ticket, now_ns)
@@ -228,12 +243,9 @@ class Dispatcher:
         finished_ns: int,
     ) -> None:
         """Hand every ticket of a finished batch its end and take the executor back."""
-        del self._running[executor]
-        self._stuck.discard(executor)
+        rows = self._running.end(executor)
         self._idle.append(executor)
-        rows = 0
         for index, ticket in enumerate(batch):
-            rows += ticket.rows
             ticket.started_ns = started_ns
             ticket.finished_ns = finished_ns
             if ticket.future.done():
@@ -242,10 +254,12 @@ class Dispatcher:
                 ticket.future.set_exception(result)
             else:
                 ticket.future.set_result(result[index])
-        self.throughput.observe(rows, finished_ns - started_ns)
+        self.costs.observe(rows, finished_ns - started_ns)
         self._observer.batch(rows, finished_ns - started_ns)
         if self.planner.queue_rows:
             self._schedule_kick()
+        if self._ended is not None and not self._running:
+            self._ended.set()
 
     @property
     def on_done(self) -> Callable[..., None]:
@@ -255,7 +269,7 @@ class Dispatcher:
     def _earliest_ns(self) -> int:
         # What has expired already and still runs was told so; there is nothing more to wake for.
         now_ns = self._clock_ns()
-        deadlines = [ticket.deadline_ns for batch in self._running.values() for ticket in batch]
+        deadlines = self._running.moments_ns()
         waiting_ns = self.planner.next_deadline_ns()
         if waiting_ns is not None:
             deadlines.append(max(waiting_ns, now_ns + 1))
@@ -265,28 +279,21 @@ class Dispatcher:
         now_ns = self._clock_ns()
         for ticket in self.planner.expire(now_ns):
             self._expire(ticket, now_ns)
-        for executor, batch in self._running.items():
-            for ticket in batch:
-                if ticket.deadline_ns <= now_ns and not ticket.future.done():
-                    ticket.started_ns, ticket.finished_ns = self._started_ns[executor], now_ns
-                    self._fail(ticket, _late(InferTimeout, "while the model was running"))
-            if all(ticket.deadline_ns <= now_ns for ticket in batch):
-                self._stuck.add(executor)
+        for ticket, started in self._running.tickets():
+            if ticket.deadline_ns <= now_ns and not ticket.future.done():
+                ticket.started_ns, ticket.finished_ns = started.started_ns, now_ns
+                message = "the deadline passed while the model was running"
+                self._fail(ticket, refusals.late(InferTimeout, message))
+        self._running.find_stuck(now_ns)
         if self._running or self.planner.queue_rows:
             self._wakeup.arm(self._earliest_ns)
 
     def _expire(self, ticket: Ticket, now_ns: int) -> None:
         ticket.started_ns = ticket.finished_ns = now_ns
-        self._fail(ticket, _late(QueueTimeout, "while the request waited for an executor; it was not computed"))
+        message = "no executor can answer before the deadline; the request was not computed"
+        self._fail(ticket, refusals.late(QueueTimeout, message))
 
     @staticmethod
     def _fail(ticket: Ticket, error: TailcutError) -> None:
         if not ticket.future.done():
             ticket.future.set_exception(error)
-
-
-def _late(kind: type[DeadlineExceeded], phase: str) -> DeadlineExceeded:
-    return kind(
-        f"the deadline passed {phase}",
-        hint="send a longer timeout, lower the rate, or add executors; slo.timeout is the default deadline",
-    )

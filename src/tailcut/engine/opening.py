@@ -200,12 +200,12 @@ async def open_deployment(manifest: Manifest, recorder: Recorder, in_flight: Siz
     planner: Planner[Ticket] = Planner(
         max_rows=max_rows, max_queue_rows=settings.max_queue_rows, merge=settings.mode != "off"
     )
-    dispatcher = Dispatcher(planner, recorder, loop)
+    dispatcher = Dispatcher(planner, recorder, loop, stuck_after_s=deployment.slo.timeout_s)
     kind = choose_executor(deployment, medians)
     for n, runtime in enumerate(runtimes):
         dispatcher.add(_executor(kind, runtime, dispatcher, loop, n))
     for rows, median_ns in medians.items():
-        dispatcher.throughput.observe(rows, median_ns)
+        dispatcher.costs.observe(rows, median_ns)
     features: FeatureService | None = None
     if deployment.features.groups:
         features = await FeatureService.open(_features(manifest), resolve=lambda ref: resolve(ref, manifest))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence, Sized
+from sys import getsizeof
 from time import perf_counter_ns
 from typing import Any
 
@@ -111,7 +112,7 @@ class Path:
         now_ns = perf_counter_ns()
         if now_ns >= call.deadline_ns:
             raise DeadlineExceeded("the deadline passed before the request was admitted", hint="send a longer timeout")
-        self.dispatcher.check_room(rows)
+        self.dispatcher.check_room(rows, call.deadline_ns)
         call.timings.lap(Stage.ADMIT, now_ns)
 
     def infer(self, call: Call, inputs: Arrays, rows: int, outputs: tuple[str, ...]) -> Coroutine[Any, Any, Arrays]:
@@ -143,9 +144,10 @@ class Path:
             raise BadRequest(
                 "this model has no feature groups, so it cannot look entities up", hint='send {"rows": ...}'
             )
+        # Before the entities are read: reading too many would hold the event loop up for seconds.
+        self.admit(call, len(entities))
         keys = [self.features.parse_entity(entity) for entity in entities]
         call.timings.lap(Stage.VALIDATE, perf_counter_ns())
-        self.admit(call, len(keys))
         if self.entity_cache is None:
             values, _ = await self._predict_keys(self.features, call, keys)
             return values
@@ -224,8 +226,7 @@ class Path:
                 # Copied: a view would keep the whole batch's memory alive for as long as the entry.
                 value = {name: array[index : index + 1].copy() for name, array in fresh.items()}
                 found[row] = value
-                size_bytes = sum(array.nbytes for array in value.values()) + _ENTRY_OVERHEAD_BYTES * (len(value) + 1)
-                cache.store.put_nowait(keys[row], value, size_bytes, cache.ttl_s)
+                cache.store.put_nowait(keys[row], value, _size_bytes(value), cache.ttl_s)
         known = [value for value in found if value is not None]
         # Copied also for one row: a hook that changes its outputs in place must not change the entry.
         result = {name: np.concatenate([value[name] for value in known]) for name in outputs}
@@ -233,6 +234,8 @@ class Path:
         return result
 
     async def _run(self, call: Call, inputs: Arrays, rows: int, outputs: tuple[str, ...]) -> Arrays:
+        if call.gone:
+            raise asyncio.CancelledError  # it left between two waits: nobody is there for whom to compute
         at_once = len(self._in_flight) == 1
         if at_once and (done := self._run_now(call, inputs, rows, outputs)) is not None:
             return done
@@ -271,3 +274,14 @@ class Path:
         if self._one_lane:
             return None if outputs is self.outputs else outputs
         return outputs, tuple([array.shape[1:] for array in inputs.values()])
+
+
+def _size_bytes(value: Arrays) -> int:
+    """What an entry of output arrays costs; an array of objects holds pointers, and what they point to counts."""
+    held = sum(
+        [
+            sum([getsizeof(element) for element in array.flat]) if array.dtype.hasobject else 0
+            for array in value.values()
+        ]
+    )
+    return held + sum([array.nbytes for array in value.values()]) + _ENTRY_OVERHEAD_BYTES * (len(value) + 1)

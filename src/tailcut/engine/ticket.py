@@ -79,6 +79,14 @@ def run_batch(runtime: Runtime, batch: Sequence[Ticket]) -> list[Arrays]:
     return parts
 
 
+def split(inputs: Arrays, rows: int, max_rows: int) -> list[tuple[Arrays, int]]:
+    """Cut a request of more than ``max_rows`` rows into parts, in row order, each with its number of rows."""
+    return [
+        ({name: array[at : at + max_rows] for name, array in inputs.items()}, min(max_rows, rows - at))
+        for at in range(0, rows, max_rows)
+    ]
+
+
 def join(parts: Sequence[Arrays]) -> Arrays:
     """Put the outputs of a split request together again, in row order."""
     if len(parts) == 1:

@@ -40,11 +40,12 @@ class Want:
 class Rows:
     """The rows of a request as they fill up."""
 
-    __slots__ = ("fresh_for_s", "hits", "misses", "rows", "stale")
+    __slots__ = ("fresh_until_s", "hits", "misses", "rows", "stale")
 
     def __init__(self, rows: list[Row]) -> None:
         self.rows = rows
-        self.fresh_for_s = [math.inf] * len(rows)
+        self.fresh_until_s = [math.inf] * len(rows)
+        """Per row: the earliest end of freshness of what is in it; minus infinity once a stale value is."""
         self.stale = [False] * len(rows)
         self.hits = 0
         self.misses = 0
@@ -203,10 +204,10 @@ class LevelFetcher:
                 counters.hits += 1
                 into.hits += 1
             counters.stale_served += want.stale
-            fresh_for_s = 0.0 if want.stale else max(0.0, entry.fresh_until_s - now_s)
+            fresh_until_s = -math.inf if want.stale else entry.fresh_until_s
             for position in want.positions:
                 into.rows[position].update(entry.row)
-                into.fresh_for_s[position] = min(into.fresh_for_s[position], fresh_for_s)
+                into.fresh_until_s[position] = min(into.fresh_until_s[position], fresh_until_s)
                 into.stale[position] |= want.stale
 
     def _settle(self, want: Want, now_s: float) -> None:

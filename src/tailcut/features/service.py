@@ -169,7 +169,10 @@ class FeatureService:
         into = Rows([dict(zip(fields, entity, strict=True)) for entity in entities])
         for level in self._levels:
             await self._fetcher.fetch(level, into, tenant, deadline_s)
-        return FeatureSet(into.rows, into.fresh_for_s, into.stale, into.hits, into.misses)
+        # Once, at the end: a level may take long, and what an earlier one found ages meanwhile.
+        now_s = self._monotonic_s()
+        fresh_for_s = [max(until_s - now_s, 0.0) for until_s in into.fresh_until_s]
+        return FeatureSet(into.rows, fresh_for_s, into.stale, into.hits, into.misses)
 
     def statistics(self) -> FeatureStatistics:
         """Snapshot of all counters."""
