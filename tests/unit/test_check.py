@@ -42,6 +42,7 @@ sql = "SELECT airport, a, b, c, d FROM keys JOIN weather USING (airport)"
 [cache.entity]
 enabled = true
 """
+PREPROCESS = "preprocess: the columns of x"
 Check = Callable[..., tuple[int, str, str]]
 
 
@@ -120,7 +121,45 @@ def test_without_an_entity_the_model_gets_zeros_and_it_says_so(check: Check) -> 
     assert code == ExitCode.OK
     assert "x FP32 [1, 4]: 0, 0, 0, 0" in out
     assert "opened: weather" in out
+    tail = [line.split(maxsplit=2)[1:] for line in out.splitlines() if line.startswith("not tried")]
+    assert tail == [["tried", "features: weather"], ["tried", "entity cache: cache.entity"], ["tried", PREPROCESS]]
+    assert "ok, but for what was not tried" in out.splitlines()[-1]
+    assert "not tried: features, entity cache, preprocess; --entity" in err
+
+
+def test_a_row_goes_past_the_features_and_it_says_so(check: Check) -> None:
+    code, out, err = check("--row", '{"a": 1, "b": 2, "c": 3, "d": 4}', "--json")
+    assert code == ExitCode.OK
+    assert [one["stage"] for one in json.loads(out)["untried"]] == ["features", "entity cache"]
     assert "--entity" in err
+
+
+def test_an_entity_leaves_nothing_untried(check: Check) -> None:
+    _, out, _ = check("--entity", '"JFK"')
+    assert "not tried" not in out
+    assert out.splitlines()[-1].split() == ["result", "ok"]
+
+
+REFERENCES = [("[holdout]", "source"), ("[ladder]", "setup"), ("[ladder]", "traffic")]
+
+
+@pytest.mark.parametrize(("section", "key"), REFERENCES, ids=[".".join(one) for one in REFERENCES])
+def test_what_build_and_ladder_use_is_imported_and_not_called(
+    check: Check, folder: Path, section: str, key: str
+) -> None:
+    path = f"{section[1:-1]}.{key}"
+    name = hook(folder, "def used(*arguments):\n    raise SystemExit('called')\n")
+    write(folder, more=f'{section}\n{key} = "{name}:used"\n')
+    code, out, err = check("--entity", '"JFK"')
+    assert (code, err) == (ExitCode.OK, "")
+    assert f"{path} (not called)" in out
+    write(folder, more=f'{section}\n{key} = "{name}:usde"\n')
+    code, out, err = check("--entity", '"JFK"')
+    assert code == ExitCode.FAILED
+    assert f"error: {path}: {name}:usde: {name} has no usde" in err
+    assert "did you mean used?" in err
+    assert "once more" in out, "everything before it was tried"
+    assert f"failed at {path}" in out
 
 
 def test_a_row_goes_through_preprocess(check: Check, folder: Path) -> None:

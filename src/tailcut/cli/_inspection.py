@@ -18,7 +18,7 @@ from tailcut.engine.opening import Opened, example_inputs, find_variant
 from tailcut.engine.path import Call, Path
 from tailcut.errors import TailcutError
 from tailcut.features import FeatureService
-from tailcut.manifest import FeatureGroup, Manifest, parse_duration, resolve
+from tailcut.manifest import Deployment, FeatureGroup, Manifest, parse_duration, resolve
 
 Origin = Literal["entity", "row", "example tensors"]
 
@@ -80,6 +80,14 @@ class Request(msgspec.Struct):
     cache: str
 
 
+class Untried(msgspec.Struct):
+    """A stage of serving that this row did not go through."""
+
+    stage: str
+    what: str
+    """What of the manifest it would have run."""
+
+
 class Failure(msgspec.Struct):
     """Where it failed and why."""
 
@@ -110,6 +118,9 @@ class Report(msgspec.Struct):
     answer: msgspec.Raw = msgspec.Raw(b"null")
     steps: list[Step] = []
     request: Request | None = None
+    references: list[str] = []
+    """Keys for the build and the ladder whose references were imported; serving does not need them."""
+    untried: list[Untried] = []
     failure: Failure | None = None
 
 
@@ -130,6 +141,7 @@ class Inspection:
         for where in manifest.origins.values():
             counts[where] = counts.get(where, 0) + 1
         self.report = Report(manifest.deployment.name, str(manifest.directory), counts, origin)
+        self.report.untried = list(_untried(manifest.deployment, origin))
         self.step = ""
         self._manifest = manifest
         self._entity = entity
@@ -143,6 +155,7 @@ class Inspection:
             await self._stages(engine, opened)
             with self._step("request"):
                 self.report.request = await self._request(engine, opened.path)
+            self._references()
             self.report.ok = True
         except TailcutError as error:
             self.report.failure = Failure(self.step, error.code, error.message, error.hint)
@@ -185,6 +198,21 @@ class Inspection:
         with self._step("postprocess"):
             report.answer = msgspec.Raw(encode_answer(path.assembly.answers(outputs, 1)[0]))
 
+    def _references(self) -> None:
+        """Import what serving never does, and call none of it."""
+        deployment = self._manifest.deployment
+        named = {
+            "holdout.source": deployment.holdout.source,
+            "ladder.setup": deployment.ladder.setup,
+            "ladder.traffic": deployment.ladder.traffic,
+        }
+        for key, reference in named.items():
+            if not reference:
+                continue
+            with self._step(key):
+                resolve(reference, self._manifest)
+            self.report.references.append(key)
+
     async def _features(self, features: FeatureService) -> dict[str, Any]:
         key = features.parse_entity(self._entity)
         found = await features.fetch([key], "", time.monotonic() + _PATIENCE_S)
@@ -220,6 +248,18 @@ class Inspection:
         started_s = perf_counter()
         yield
         self.report.steps.append(Step(name, round((perf_counter() - started_s) * 1e3, 3)))
+
+
+def _untried(deployment: Deployment, origin: Origin) -> Iterator[Untried]:
+    groups = ", ".join(group.name for group in deployment.features.groups)
+    if groups and origin != "entity":
+        yield Untried("features", groups)
+        if deployment.cache.entity.enabled:
+            yield Untried("entity cache", "cache.entity")
+    if origin == "example tensors":
+        columns = ", ".join(tensor.name for tensor in deployment.model.inputs if tensor.columns)
+        if deployment.model.preprocess or columns:
+            yield Untried("preprocess", deployment.model.preprocess or f"the columns of {columns}")
 
 
 @contextmanager

@@ -43,8 +43,9 @@ def check(
 ) -> None:
     """Load everything, send one row through every stage and say what was seen.
 
-    Without --entity and --row the model gets zeros of the right shape. Exit code 0: it works; 1: it loaded, but the
-    row failed; 2, 3, 4: it did not load.
+    Without --entity and --row the model gets zeros of the right shape, and the stages before it are named as not
+    tried. What only build and ladder use (holdout.source, ladder.setup, ladder.traffic) is imported and not called.
+    Exit code 0: it works; 1: it loaded, but the row or such a reference failed; 2, 3, 4: it did not load.
     """
     import msgspec
 
@@ -68,8 +69,9 @@ def check(
     if error is not None:
         print_error(f"{inspection.step}: {error.message}", error.hint)
         raise typer.Exit(exit_code(error) if inspection.step in LOADING else ExitCode.FAILED)
-    if groups and report.origin == "example tensors":
-        note("the feature groups were opened but not asked; --entity JSON asks them")
+    if report.untried:
+        stages = ", ".join(one.stage for one in report.untried)
+        note(f"not tried: {stages}; {'--entity' if groups else '--row'} JSON goes through every stage")
 
 
 def _entity(text: str | None) -> object:
@@ -127,7 +129,12 @@ def _lines(report: Report) -> Iterator[str]:
         stages = ", ".join(f"{name} {ms:.3f}" for name, ms in report.request.stages_ms.items())
         total = f"total {report.request.total_ms:.3f} ms, cache {report.request.cache}"
         yield _line("once more", f"{stages}, {total}")
-    yield _line("result", "ok" if report.failure is None else f"failed at {report.failure.step}")
+    if report.references:
+        yield _line("imported", f"{', '.join(report.references)} (not called)")
+    for one in report.untried:
+        yield _line("not tried", f"{one.stage}: {one.what}")
+    seen = "ok, but for what was not tried" if report.untried else "ok"
+    yield _line("result", seen if report.failure is None else f"failed at {report.failure.step}")
 
 
 def _model(report: Report) -> Iterator[str]:
