@@ -108,12 +108,16 @@ class NotFound(TailcutError):
 
 
 class MethodNotAllowed(TailcutError):
-    """The path exists, the method does not."""
+    """The path exists, the method does not. Carries the methods that do, for ``Allow``."""
 
     code = "method_not_allowed"
     status = 405
     grpc_status = "UNIMPLEMENTED"
     fault: ClassVar[Fault] = "client"
+
+    def __init__(self, message: str, *, hint: str = "", allowed: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.allowed = allowed
 
 
 class RequestTimeout(TailcutError):

@@ -17,10 +17,14 @@ from tailcut.errors import BadRequest
 from tailcut.server.inference import InferenceCodec
 
 CODECS = [
-    InferenceCodec("m", "1", [InputSpec("x", "FP32", (-1, 2))], ("y", "z")),
-    InferenceCodec("m", "1", [InputSpec("x", "FP16", (-1, -1))], ("y", "z")),
-    InferenceCodec("m", "1", [InputSpec("x", "INT8", (-1, 2)), InputSpec("t", "BYTES", (-1,))], ("y", "z")),
-    InferenceCodec("m", "1", [InputSpec("x", "UINT64", (-1, 2)), InputSpec("b", "BOOL", (-1, -1, 1))], ("y", "z")),
+    InferenceCodec("m", "1", [InputSpec("x", "FP32", (-1, 2))], ("y", "z"), max_rows=1024),
+    InferenceCodec("m", "1", [InputSpec("x", "FP16", (-1, -1))], ("y", "z"), max_rows=1024),
+    InferenceCodec(
+        "m", "1", [InputSpec("x", "INT8", (-1, 2)), InputSpec("t", "BYTES", (-1,))], ("y", "z"), max_rows=1024
+    ),
+    InferenceCodec(
+        "m", "1", [InputSpec("x", "UINT64", (-1, 2)), InputSpec("b", "BOOL", (-1, -1, 1))], ("y", "z"), max_rows=1024
+    ),
 ]
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)
@@ -89,7 +93,7 @@ def typed_arrays(draw: st.DrawFn) -> np.ndarray[Any, Any]:
 @given(typed_arrays(), st.booleans())
 def test_arrays_of_every_datatype_survive_the_way_in_and_out(array: np.ndarray[Any, Any], nested: bool) -> None:
     datatype = DATATYPE_OF[array.dtype]
-    codec = InferenceCodec("m", "1", [InputSpec("x", datatype, (-1,) * array.ndim)], ("x",))
+    codec = InferenceCodec("m", "1", [InputSpec("x", datatype, (-1,) * array.ndim)], ("x",), max_rows=1024)
     data = array.tolist() if nested else array.ravel().tolist()
     sent = {"name": "x", "shape": array.shape, "datatype": datatype, "data": data}
     parsed = codec.decode(json.dumps({"inputs": [sent]}).encode())

@@ -11,6 +11,9 @@ import pytest
 from tests.app_kit import FEATURES, GOOD, INFER, Client, counters, deployment, running
 
 import tailcut
+from tailcut.engine import engine
+from tailcut.engine.path import Call
+from tailcut.engine.path import Path as EnginePath
 from tailcut.errors import TailcutError
 from tailcut.server.asgi import ASGIApplication
 
@@ -109,6 +112,14 @@ def test_reply_headers_say_where_the_time_went(serve: Serve) -> None:
         assert failed.headers["traceparent"] == parent
         assert failed.stages_ms["total"] >= 0
         assert "traceparent" not in (await client.post(INFER, GOOD)).headers
+        for wrong in (
+            "x" * 10_000,
+            parent.upper(),
+            f"{parent}-1",
+            f"00-{'0' * 32}-{'1' * 16}-01",
+            parent.replace("b", "\n"),
+        ):
+            assert "traceparent" not in (await client.post(INFER, GOOD, {"traceparent": wrong})).headers
 
     serve(test)
 
@@ -170,7 +181,11 @@ def test_metrics_count_what_was_sent(serve: Serve) -> None:
             ("predict", "source", "ok", "hit"): 1,
             ("predict", "source", "ok", "off"): 1,
         }
-        assert await counters(client, "tailcut_request_seconds_count") == {("infer",): 6, ("predict",): 4}
+        assert await counters(client, "tailcut_request_seconds_count") == {
+            ("infer", "ok"): 3,
+            ("infer", "failed"): 3,
+            ("predict", "ok"): 4,
+        }
         stages = await counters(client, "tailcut_stage_seconds_count")
         assert stages[("infer",)] == 6
         assert stages[("features",)] == 2
@@ -195,7 +210,51 @@ def test_tenants_are_told_apart_by_the_header(serve: Serve) -> None:
             answer = await client.post("/predict/m", {"entities": [1]}, {"X-Tenant": tenant})
             assert answer.headers["x-tailcut-cache"] == cache
 
+        for wrong in ({}, {"X-Tenant": ""}, {"X-Tenant": "é"}, {"X-Tenant": "a" * 257}):
+            for path, body in (("/predict/m", {"entities": [1]}), (INFER, GOOD)):
+                answer = await client.post(path, body, wrong)
+                assert (answer.status, answer.json["code"]) == (400, "bad_request")
+                assert "header x-tenant" in answer.json["error"]
+        assert (await client.post(INFER, GOOD, {"X-Tenant": "a" * 256})).status == 200
+        assert (await client.get("/v2/health/ready")).status == 200
+        document = (await client.get("/openapi.json")).json
+        parameters = document["paths"]["/predict/m"]["post"]["parameters"]
+        assert [(p["name"], p.get("required")) for p in parameters][1:] == [("x-tenant", True)]
+
     serve(test, FEATURES, 'server.tenant_header="X-Tenant"')
+
+
+def test_a_client_may_ask_for_a_longer_or_shorter_deadline_within_the_servers_limit(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Header and parameter are one thing; of two the shorter counts, and neither passes server.max_timeout."""
+    seen_ms: list[float] = []
+    admit = EnginePath.admit
+
+    def noting(self: EnginePath, call: Call, rows: int) -> None:
+        seen_ms.append((call.deadline_ns - call.timings.start_ns) / 1e6)
+        admit(self, call, rows)
+
+    monkeypatch.setattr(EnginePath, "admit", noting)
+
+    async def test(client: Client) -> None:
+        header_ms: dict[int, dict[str, str]] = {0: {}}
+        header_ms |= {ms: {"x-tailcut-timeout-ms": str(ms)} for ms in (4000, 7000, 90_000)}
+        for header, parameter_ms in (
+            (0, 0),
+            (7000, 0),
+            (0, 7000),
+            (7000, 4000),
+            (4000, 7000),
+            (90_000, 0),
+            (0, 90_000),
+        ):
+            body = {**GOOD, "parameters": {"timeout": parameter_ms * 1000}}
+            assert (await client.post(INFER, body, header_ms[header])).status == 200
+        await client.post("/predict/m", {"rows": [{"id": 1, "value": 2}]}, header_ms[90_000])
+        assert seen_ms == [5000, 7000, 7000, 4000, 4000, 20_000, 20_000, 20_000]
+
+    serve(test, "", 'slo.timeout="5s"', 'server.max_timeout="20s"')
 
 
 def test_before_it_is_loaded_only_liveness_is_true(tmp_path: Path) -> None:
@@ -275,5 +334,24 @@ def test_a_model_that_does_not_load_fails_the_lifespan_by_name(tmp_path: Path) -
         answer = await Client(app).post(INFER, GOOD)
         assert (answer.status, answer.json["code"]) == (503, "not_ready")
         assert "model.onnx" in answer.json["error"]
+
+    asyncio.run(main())
+
+
+def test_an_unforeseen_error_while_loading_is_a_failed_deployment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    async def main() -> None:
+        monkeypatch.setattr(engine, "open_deployment", broken)
+        app = ASGIApplication(deployment(tmp_path))
+        with pytest.raises(ZeroDivisionError):
+            await app.start()
+        client = Client(app)
+        assert (await client.get("/v2/health/ready")).json == {"ready": False, "state": "failed"}
+        assert "ZeroDivisionError: division by zero" in (await client.post(INFER, GOOD)).json["error"]
+        await app.stop()
 
     asyncio.run(main())

@@ -71,7 +71,7 @@ WRONG: list[tuple[str, str, Any, dict[str, str], int, str, str]] = [
     ("POST", INFER, GOOD, {"inference-header-content-length": "9"}, 400, "bad_request", "binary tensors"),
     ("POST", INFER, b"x" * 200_001, {}, 413, "too_large", "200001 bytes is over the limit of 200000"),
     ("POST", INFER, b"", {"content-length": "9" * 5000}, 413, "too_large", "over the limit"),
-    ("POST", INFER, tensor(shape=[17, 2], data=[0] * 34), {}, 413, "too_large", "17 rows exceed"),
+    ("POST", INFER, tensor(shape=[17, 2], data=[0] * 34), {}, 413, "too_large", "17 rows, the limit is 16"),
     ("GET", INFER, b"", {}, 405, "method_not_allowed", "takes POST, not GET"),
     ("POST", "/metrics", b"", {}, 405, "method_not_allowed", "takes GET, not POST"),
     ("PUT", "/predict/m", b"", {}, 405, "method_not_allowed", "takes POST, not PUT"),
@@ -174,6 +174,43 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_is_counted_as_gone(tmp_p
     serve(test, tmp_path)
 
 
+def test_a_body_that_does_not_arrive_is_a_408_and_its_request_ends(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        for headers in ({}, {"content-length": "100"}):
+            connection = client.connect("POST", INFER, {"x-tailcut-timeout-ms": "1", **headers})
+            connection.send(b'{"inputs": [', more=True)
+            answer = await connection.answer()
+            check(answer, 408, "request_timeout", "body had not arrived after")
+            assert answer.headers["connection"] == "close"
+            assert answer.stages_ms["receive"] == answer.stages_ms["total"] >= 1
+        assert await counters(client, "tailcut_requests_total") == {("infer", "source", "request_timeout", "off"): 2}
+        assert await counters(client, "tailcut_in_flight") == {(): 0}
+
+    serve(test, tmp_path)
+
+
+@pytest.mark.parametrize("is_receiving", [True, False])
+def test_a_handler_that_its_server_cancels_is_counted_as_a_client_that_left(
+    tmp_path: Path, faulty: FaultyRuntime, is_receiving: bool
+) -> None:
+    async def test(client: Client) -> None:
+        faulty.hang()
+        connection = client.connect("POST", "/predict/m")
+        connection.send(b'{"rows": [{"id": 1, "value": 2}]}', more=is_receiving)
+        answer = asyncio.create_task(connection.answer())
+        if is_receiving:
+            await ticks(client, 1)
+        else:
+            await entered(faulty)
+        answer.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await answer
+        faulty.release()
+        assert await counters(client, "tailcut_requests_total") == {("predict", "source", "client_gone", "off"): 1}
+
+    serve(test, tmp_path, "", THREAD, 'slo.timeout="20s"', 'server.kill="30s"')
+
+
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch) -> FaultyRuntime:
     """The runtime that every deployment of the test gets."""
@@ -244,8 +281,9 @@ def test_a_hanging_model_is_a_504_and_not_ready_until_it_comes_back(tmp_path: Pa
         answer = await client.post(INFER, tensor(), {"x-tailcut-timeout-ms": "30"})
         check(answer, 504, "infer_timeout", "while the model was running")
         assert answer.stages_ms["infer"] >= 20
-        ready = await client.get("/v2/health/ready")
-        assert ready.status == 503
+        async with asyncio.timeout(30):
+            while (await client.get("/v2/health/ready")).status != 503:
+                await asyncio.sleep(0.001)
         check(await client.post(INFER, tensor()), 503, "not_ready", "no executor is available")
         faulty.release()
         async with asyncio.timeout(30):
@@ -253,7 +291,7 @@ def test_a_hanging_model_is_a_504_and_not_ready_until_it_comes_back(tmp_path: Pa
                 await asyncio.sleep(0.001)
         assert (await client.post(INFER, tensor())).status == 200
 
-    serve(test, tmp_path, "", THREAD)
+    serve(test, tmp_path, "", THREAD, 'slo.timeout="50ms"')
 
 
 def test_a_failing_model_is_a_500_that_says_so(tmp_path: Path, faulty: FaultyRuntime) -> None:
@@ -263,6 +301,67 @@ def test_a_failing_model_is_a_500_that_says_so(tmp_path: Path, faulty: FaultyRun
         assert (await client.post(INFER, tensor())).status == 200
 
     serve(test, tmp_path, "", 'pool.executor="inline"')
+
+
+def test_nan_in_an_output_is_an_error_unless_the_manifest_says_that_it_is_an_answer(tmp_path: Path) -> None:
+    big = {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [3e38, 3e38]}]}
+    wanted = (INFER, big), ("/predict/m", {"rows": [{"id": 3e38, "value": 3e38}]})
+
+    async def test(client: Client) -> None:
+        for path, body in wanted:
+            check(await client.post(path, body), 500, "inference_failed", "NaN or infinity in output 'y'")
+            check(await client.post(path, body), 500, "inference_failed", "NaN or infinity in output 'y'")
+
+    async def allowed(client: Client) -> None:
+        assert (await client.post(INFER, big)).json["outputs"][0]["data"] == [None]
+        answer = await client.post(*wanted[1])
+        assert answer.json["predictions"] == [{"y": None, "z": [None, None]}]
+
+    serve(test, tmp_path, "[cache.tensor]\nenabled = true")
+    serve(allowed, tmp_path, "", "model.outputs.y.allow_nan=true", "model.outputs.z.allow_nan=true")
+
+
+def test_a_model_that_keeps_failing_does_not_flood_the_log(
+    tmp_path: Path, faulty: FaultyRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(client: Client) -> None:
+        for _ in range(20):
+            faulty.fail(ValueError("bad kernel"))
+            assert (await client.post(INFER, tensor())).status == 500
+        assert len([record for record in caplog.records if "bad kernel" in record.getMessage()]) == 1
+
+    serve(test, tmp_path, "", 'pool.executor="inline"')
+
+
+def test_text_of_the_client_comes_back_cut(tmp_path: Path) -> None:
+    long = "a" * 100_000
+    requests: list[tuple[str, str, Any]] = [
+        ("GET", f"/{long}", b""),
+        ("GET", f"/v2/models/{long}", b""),
+        ("GET", f"/v2/models/m/versions/{long}", b""),
+        (long, "/v2", b""),
+        ("POST", INFER, tensor(name=long)),
+        ("POST", INFER, tensor(shape=[1] * 10_000)),
+        ("POST", INFER, tensor(datatype=long)),
+        ("POST", "/predict/m", {long: 1}),
+        ("POST", "/predict/m", {"rows": [{"id": long, "value": 1}]}),
+    ]
+
+    async def test(client: Client) -> None:
+        for method, path, body in requests:
+            answer = await client.request(method, path, body)
+            assert answer.status in {400, 404, 405}
+            assert len(answer.body) < 1000
+
+    serve(test, tmp_path)
+
+
+def test_another_method_is_told_which_ones_there_are(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        assert (await client.get(INFER)).headers["allow"] == "POST"
+        assert (await client.post("/v2", b"")).headers["allow"] == "GET, HEAD"
+
+    serve(test, tmp_path)
 
 
 def test_an_unforeseen_exception_is_a_500_that_shows_no_internals(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from tailcut.engine.assembly import Assembly, encode_answer
-from tailcut.errors import BadRequest, HookError
+from tailcut.errors import BadRequest, HookError, InferenceError
 from tailcut.manifest import Model, Tensor
 
 
@@ -93,6 +94,31 @@ def test_none_is_nan_where_the_model_takes_nan_but_overflow_is_still_refused() -
     assert np.isnan(given[0, 0])
     with pytest.raises(BadRequest, match="overflow"):
         assembly(allow_nan=True).inputs([{"a": 1e300, "b": 1}], from_client=True)
+
+
+def test_one_long_text_does_not_make_every_value_as_large() -> None:
+    """As an array of text, 10,000 values beside one of a million characters would take 40 GB."""
+    rows: list[dict[str, Any]] = [{"a": 1, "b": 2} for _ in range(5_000)]
+    rows[2_500] = {"a": "x" * 1_000_000, "b": 2}
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadRequest, match=r"input 'x' holds 'xxx.*', which is no FP32"):
+            assembly().inputs(rows, from_client=True)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("value", [["y"], [["y"]], [1, "y"], b"y"])
+def test_text_is_found_at_every_depth(value: object) -> None:
+    with pytest.raises(BadRequest, match="which is no FP32"):
+        Assembly(model(Tensor(name="x", shape=(-1, -1))), None, None).inputs([{"x": value}] * 2, from_client=True)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_an_output_that_is_not_finite_is_an_error(value: float) -> None:
+    with pytest.raises(InferenceError, match="NaN or infinity in output 'y'"):
+        assembly().answers({"y": np.array([0, value], np.float32)}, 2)
 
 
 def test_a_missing_column_is_named() -> None:

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from tailcut.core.validation import InputSpec
-from tailcut.errors import BadRequest
+from tailcut.errors import BadRequest, InferenceError, TooLarge
 from tailcut.server.inference import InferenceCodec
 
-ONE = InferenceCodec("m", "7", [InputSpec("x", "FP32", (-1, 2))], ("y",))
-TWO = InferenceCodec("m", "7", [InputSpec("x", "FP32", (-1, 2)), InputSpec("n", "INT8", (-1,))], ("y", "z"))
+ONE = InferenceCodec("m", "7", [InputSpec("x", "FP32", (-1, 2))], ("y",), max_rows=1024)
+TWO = InferenceCodec(
+    "m", "7", [InputSpec("x", "FP32", (-1, 2)), InputSpec("n", "INT8", (-1,))], ("y", "z"), max_rows=1024
+)
 
 
 def tensor(name: str = "x", shape: Any = (1, 2), datatype: Any = "FP32", data: Any = (0.5, 1)) -> dict[str, Any]:
@@ -163,7 +165,7 @@ def test_what_is_no_request_is_refused(raw: bytes) -> None:
 
 
 def test_shapes_whose_product_has_thousands_of_digits_are_refused() -> None:
-    codec = InferenceCodec("m", "7", [InputSpec("x", "FP32", (-1, -1))], ("y",))
+    codec = InferenceCodec("m", "7", [InputSpec("x", "FP32", (-1, -1))], ("y",), max_rows=1024)
     assert "limit per dimension" in refused(codec, body(tensor(shape=[10**4000, 10**4000])))
 
 
@@ -174,7 +176,7 @@ def test_long_values_are_not_sent_back_whole() -> None:
 
 
 def test_bytes_inputs_take_text() -> None:
-    codec = InferenceCodec("m", "7", [InputSpec("t", "BYTES", (-1,))], ("y",))
+    codec = InferenceCodec("m", "7", [InputSpec("t", "BYTES", (-1,))], ("y",), max_rows=1024)
     assert codec.decode(body(tensor("t", [2], "BYTES", ["a", "é"]))).inputs["t"].tolist() == ["a", "é"]
     assert "holds 1" in refused(codec, body(tensor("t", [1], "BYTES", [1])))
 
@@ -191,3 +193,21 @@ def test_the_reply_names_model_version_id_and_the_outputs_asked_for() -> None:
             {"name": "y", "datatype": "FP32", "shape": [1, 2], "data": [1.5, 2.0]},
         ],
     }
+
+
+def test_more_rows_than_the_queue_takes_are_refused_before_their_data_is_looked_at() -> None:
+    """Also where the data is no such tensor at all: nothing is flattened or packed for a request that cannot run."""
+    codec = InferenceCodec("m", "7", [InputSpec("x", "FP32", (-1, 2))], ("y",), max_rows=4)
+    assert codec.decode(body(tensor(shape=[4, 2], data=[1] * 8))).rows == 4
+    for data in ([1] * 10, [[1, 2]] * 5, ["a"]):
+        with pytest.raises(TooLarge, match="5 rows, the limit is 4"):
+            codec.decode(body(tensor(shape=[5, 2], data=data)))
+
+
+def test_nan_in_an_output_is_refused_where_it_is_no_answer() -> None:
+    parsed = TWO.decode(body(tensor(), tensor("n", [1], "INT8", [1])))
+    for wrong in (np.nan, np.inf, -np.inf):
+        with pytest.raises(InferenceError, match="output 'z'"):
+            TWO.encode(parsed, {"y": np.zeros(1, np.float32), "z": np.array([0, wrong])})
+    large = {"y": np.full(2, 1.7e308), "z": np.zeros(1, np.int64)}
+    assert json.loads(TWO.encode(parsed, large))["outputs"][0]["data"] == [1.7e308, 1.7e308]

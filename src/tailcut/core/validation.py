@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tailcut.core.tensors import NUMPY_OF, Array
-from tailcut.errors import BadRequest
+from tailcut.errors import BadRequest, InferenceError
 
 _HALF_BYTES = 2
 """BLAS has no FP16, so that its detour through NumPy's own loop is no gain there."""
@@ -86,6 +86,14 @@ def all_finite(array: Array) -> bool:
         if isfinite(np.vdot(flat, flat)):
             return True
     return bool(np.isfinite(array).all())
+
+
+def not_finite(output: str) -> InferenceError:
+    """Return the error for an output that holds NaN or infinity, which JSON would have as null."""
+    return InferenceError(
+        f"the model answered NaN or infinity in output {output!r}",
+        hint="look at the inputs of such a request; set allow_nan = true for this output if null is an answer",
+    )
 
 
 def check_rows(rows_by_input: dict[str, int]) -> int:

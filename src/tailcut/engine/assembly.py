@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from itertools import chain
 from reprlib import repr as shown
 from typing import Any
 
@@ -11,13 +12,15 @@ import msgspec
 import numpy as np
 
 from tailcut.core.tensors import Array, Arrays
-from tailcut.core.validation import InputSpec, check_rows
+from tailcut.core.validation import InputSpec, all_finite, check_rows, not_finite
 from tailcut.errors import BadRequest, HookError, TailcutError
 from tailcut.manifest import Model
 
 Rows = Sequence[Mapping[str, Any]]
 Preprocess = Callable[[Rows], Arrays]
 Postprocess = Callable[[Arrays], list[Any]]
+
+_LONGEST_SHOWN = 500
 
 
 def input_specs(model: Model) -> tuple[InputSpec, ...]:
@@ -36,6 +39,7 @@ class Assembly:
     def __init__(self, model: Model, preprocess: Preprocess | None, postprocess: Postprocess | None) -> None:
         self.specs = input_specs(model)
         self._columns = {tensor.name: tensor.columns for tensor in model.inputs}
+        self._finite = [tensor.name for tensor in model.outputs if not tensor.allow_nan]
         self._preprocess = preprocess or self._from_columns
         self._postprocess = postprocess or _as_records
 
@@ -70,8 +74,13 @@ class Assembly:
         """Return one JSON value per row.
 
         Raises:
+            InferenceError: an output holds NaN or infinity where the manifest does not allow it.
             HookError: the hook failed or returned another number of values.
         """
+        for name in self._finite:
+            array = outputs.get(name)
+            if array is not None and array.dtype.kind == "f" and not all_finite(array):
+                raise not_finite(name)
         try:
             values = self._postprocess(outputs)
         except Exception as error:
@@ -124,7 +133,8 @@ def _as_records(outputs: Arrays) -> list[Any]:
 def _said(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f"column {error.args[0]!r} is missing"
-    return f"{type(error).__name__}: {error}"
+    said = f"{type(error).__name__}: {error}"
+    return said if len(said) <= _LONGEST_SHOWN else f"{said[:_LONGEST_SHOWN]}..."  # it may quote the client's rows
 
 
 def encode_answer(value: Any) -> bytes:
@@ -166,6 +176,8 @@ def converted(values: Any, spec: InputSpec) -> Array:
         array = np.array(values, dtype=object)
         _only(array, (str, bytes), spec)
         return array
+    if not isinstance(values, np.ndarray):
+        _refuse_text(values, spec)
     array = np.asarray(values)
     kind = array.dtype.kind
     if kind not in "biufO" or (kind != "b" and spec.datatype == "BOOL"):
@@ -197,6 +209,18 @@ def _check_whole(array: Array, spec: InputSpec) -> None:
     for value in (array.min(), array.max()):
         if not limits.min <= int(value) <= limits.max:
             raise _unfit(value, spec)
+
+
+def _refuse_text(values: Any, spec: InputSpec) -> None:
+    """Refuse text before NumPy sees it: it would give every value as much memory as the longest text needs."""
+    level = values
+    while True:
+        kinds = set(map(type, level))
+        if any(issubclass(kind, str | bytes) for kind in kinds):
+            raise _unfit(next(value for value in level if isinstance(value, str | bytes)), spec)
+        if not kinds or not kinds <= {list, tuple}:
+            return  # numbers, or unevenly nested lists, of which NumPy makes nothing
+        level = list(chain.from_iterable(level))
 
 
 def _only(array: Array, kinds: tuple[type, ...], spec: InputSpec) -> None:

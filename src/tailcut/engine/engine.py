@@ -10,9 +10,10 @@ from typing import Literal
 from tailcut.engine.opening import Opened, open_deployment
 from tailcut.engine.path import Call, Path
 from tailcut.engine.samples import path_samples
-from tailcut.errors import NotReady, TailcutError
+from tailcut.errors import NotReady, StartError, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.observe.exposition import Exposition, Sample
+from tailcut.observe.failures import FailureLog
 from tailcut.observe.recorder import Recorder
 
 State = Literal["loading", "ready", "draining", "failed", "stopped"]
@@ -35,7 +36,9 @@ class Engine:
         self.exposition = Exposition(self.recorder, self.deployment.name, [self._samples])
         self.state: State = "loading"
         self.failure: TailcutError | None = None
+        self.failures = FailureLog()
         self.in_flight: dict[Call, None] = {}
+        self._late: set[Call] = set()
         self._watchers: dict[Call, asyncio.Task[None]] = {}
         self._opened: Opened | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -51,8 +54,9 @@ class Engine:
         self._tick(asyncio.get_running_loop())
         try:
             self._opened = await open_deployment(self.manifest, self.recorder, self.in_flight)
-        except TailcutError as error:
-            self.failure = error
+        except Exception as error:
+            unforeseen = StartError(f"unexpected {type(error).__name__}: {error}", hint="see the server's log")
+            self.failure = error if isinstance(error, TailcutError) else unforeseen
             self.state = "failed"
             raise
         self._variant = self._opened.variant.name
@@ -66,8 +70,8 @@ class Engine:
             self._timer.cancel()
         if self._opened is not None:
             path = self._opened.path
-            await asyncio.get_running_loop().run_in_executor(None, lambda: None)  # let answered requests leave first
-            path.dispatcher.close(timeout_s)
+            await asyncio.sleep(0)  # let answered requests leave first
+            await path.dispatcher.stop(timeout_s)
             if path.features is not None:
                 await path.features.close()
 
@@ -113,22 +117,34 @@ class Engine:
     def end(self, call: Call, outcome: str) -> None:
         """Count the request's one end; outcome is "ok" or the error's code."""
         del self.in_flight[call]
+        if self._late:
+            self._late.discard(call)
         if self._watchers:
             watcher = self._watchers.pop(call, None)
             if watcher is not None:
                 watcher.cancel()
         self.recorder.request(call.timings, call.route, call.variant, outcome, call.cache)
 
-    def _watch_clients(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Ask the connections of requests that take long whether their client is still there.
+    def is_late(self, call: Call) -> bool:
+        """Whether the reading of the request's body was cancelled here because its deadline had passed."""
+        return call in self._late
 
-        A watcher per request would cost more than most requests; one look every tick costs nothing when all is fast.
+    def _watch_clients(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look after requests that take long: is the client still there, is its body late?
+
+        A watcher or a timer per request would cost more than most requests; one look every tick costs nothing when all
+        is fast.
         """
-        old_ns = perf_counter_ns() - int(_TICK_S * 1e9)
+        now_ns = perf_counter_ns()
+        old_ns = now_ns - int(_TICK_S * 1e9)
         for call in self.in_flight:
             if call.timings.start_ns > old_ns:
                 break  # in order of arrival: all others are younger
-            if call.disconnected is not None:
+            if call.timings.last_ns == call.timings.start_ns:  # no stage has ended: its body is still being read
+                if now_ns >= call.deadline_ns and call.waiting is not None and call not in self._late:
+                    self._late.add(call)
+                    call.waiting.cancel()
+            elif call.disconnected is not None:
                 watcher = loop.create_task(_abandon_when_gone(call, call.disconnected))
                 call.disconnected = None
                 self._watchers[call] = watcher
@@ -139,6 +155,7 @@ class Engine:
         def tick() -> None:
             self.recorder.lag(perf_counter_ns() - due_ns)
             self._watch_clients(loop)
+            self.failures.flush(perf_counter_ns())
             if self.state != "stopped":
                 self._tick(loop)
 

@@ -9,9 +9,9 @@ GET  /metrics, /openapi.json
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
+from reprlib import repr as shown
 from time import perf_counter_ns
 from typing import Any
 
@@ -26,9 +26,11 @@ from tailcut.errors import (
     BadRequest,
     ClientGone,
     DeadlineExceeded,
+    HookError,
     MethodNotAllowed,
     NotFound,
     NotReady,
+    RequestTimeout,
     TailcutError,
 )
 from tailcut.observe.exposition import CONTENT_TYPE
@@ -38,15 +40,17 @@ from tailcut.server.http import (
     HeaderMap,
     Headers,
     Reply,
+    clipped,
+    deadline_ns,
     error_reply,
     json_reply,
     read_body,
+    tenant,
     timeout_ns,
+    traceparent,
 )
 from tailcut.server.inference import UNREADABLE, InferenceCodec
 from tailcut.server.openapi import openapi
-
-log = logging.getLogger("tailcut.server")
 
 Handler = Callable[[HeaderMap, Body], Awaitable[Reply]]
 
@@ -72,6 +76,8 @@ class Application:
         self._leaving: tuple[type[BaseException], ...] = (asyncio.CancelledError, *closed)
         deployment = engine.deployment
         self._max_body_bytes = int(deployment.server.max_body_bytes)
+        self._timeout_ns = int(deployment.slo.timeout_s * 1e9)
+        self._max_timeout_ns = int(deployment.server.max_timeout_s * 1e9)
         self._tenant_header = deployment.server.tenant_header.lower()
         self._codec: InferenceCodec | None = None
         self._predict_decoder = msgspec.json.Decoder(_Predict)
@@ -97,12 +103,16 @@ class Application:
             if route is None:
                 route = self._versioned(path)
             if route[0] != method and not (method == "HEAD" and route[0] == "GET"):
-                raise MethodNotAllowed(f"{path} takes {route[0]}, not {method}", hint=f"send {route[0]}")
+                allowed = "GET, HEAD" if route[0] == "GET" else route[0]
+                raise MethodNotAllowed(
+                    f"{path} takes {route[0]}, not {clipped(method)}", hint=f"send {route[0]}", allowed=allowed
+                )
             return await route[1](headers, body)
         except TailcutError as error:
             return error_reply(error)
         except Exception as error:
-            log.exception("unexpected error on %s %s", method, path)
+            what = f"unexpected error on {clipped(method)} {clipped(path)}"
+            self.engine.failures.failed(type(error).__name__, what, error, perf_counter_ns())
             return error_reply(
                 TailcutError(f"unexpected {type(error).__name__}", hint="a bug in tailcut: see the log and report it")
             )
@@ -112,13 +122,18 @@ class Application:
     async def _answer(self, route: str, work: Work, headers: HeaderMap, body: Body) -> Reply:
         """Run one request from its first byte to its encoded reply, and count its one end."""
         engine = self.engine
-        call = engine.begin(route, perf_counter_ns(), tenant=self._tenant(headers))
+        call = engine.begin(route, perf_counter_ns())
         outcome = "internal"
         try:
+            if self._tenant_header:
+                call.tenant = tenant(headers, self._tenant_header)
             asked_ns = timeout_ns(headers)
             if asked_ns:
-                call.deadline_ns = call.timings.start_ns + asked_ns
+                call.deadline_ns = self._deadline_ns(call, asked_ns)
+            # The engine cancels the reading of a body that is late: no timer per request.
+            call.waiting = asyncio.current_task()
             raw = await read_body(body, headers, self._max_body_bytes)
+            call.waiting = None
             # Only now: whoever waits for the end of the connection must not read the body away.
             call.disconnected = body.client_disconnect
             call.timings.lap(Stage.RECEIVE, perf_counter_ns())
@@ -130,13 +145,28 @@ class Application:
             outcome = error.code
             return self._failed(call, headers, error)
         except self._leaving as error:
-            if isinstance(error, asyncio.CancelledError) and not call.gone:
-                raise
-            gone = ClientGone("the client closed the connection before its answer was ready")
-            outcome = gone.code
-            return self._failed(call, headers, gone)
+            ended = self._ended(call, error)
+            outcome = ended.code
+            if isinstance(error, asyncio.CancelledError) and not (call.gone or engine.is_late(call)):
+                raise  # by the server that carries this application: it has nobody left to answer
+            return self._failed(call, headers, ended)
         finally:
             engine.end(call, outcome)
+
+    def _ended(self, call: Call, error: BaseException) -> TailcutError:
+        """Say why a request ended that was cancelled or whose connection closed."""
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and self.engine.is_late(call) and task is not None:
+            task.uncancel()
+            waited_s = (perf_counter_ns() - call.timings.start_ns) / 1e9
+            return RequestTimeout(
+                f"the request's body had not arrived after {waited_s:.1f} s, when its deadline passed",
+                hint="send the body at once, or a longer timeout in x-tailcut-timeout-ms",
+            )
+        return ClientGone("the client closed the connection before its answer was ready")
+
+    def _deadline_ns(self, call: Call, *asked_ns: int) -> int:
+        return deadline_ns(call.timings.start_ns, self._timeout_ns, self._max_timeout_ns, *asked_ns)
 
     async def _infer_bytes(self, call: Call, headers: HeaderMap, raw: bytes) -> bytes:
         path = self.engine.path
@@ -145,7 +175,7 @@ class Application:
         codec = self._codec or self._open_codec()
         inference = codec.decode(raw)
         if inference.timeout_ns:
-            call.deadline_ns = min(call.deadline_ns, call.timings.start_ns + inference.timeout_ns)
+            call.deadline_ns = self._deadline_ns(call, timeout_ns(headers), inference.timeout_ns)
         call.timings.lap(Stage.VALIDATE, perf_counter_ns())
         path.admit(call, inference.rows)
         outputs = await path.infer(call, inference.inputs, inference.rows, inference.outputs)
@@ -156,11 +186,12 @@ class Application:
         try:
             request = self._predict_decoder.decode(raw)
         except UNREADABLE as error:
-            raise BadRequest(f"the body is no prediction request: {error}", hint=_PREDICT_FORM) from error
+            raise BadRequest(f"the body is no prediction request: {clipped(error)}", hint=_PREDICT_FORM) from error
         has_entities, has_rows = request.entities is not msgspec.UNSET, request.rows is not msgspec.UNSET
         if has_entities is has_rows:
             raise BadRequest("a request has either entities or rows, and not both", hint=_PREDICT_FORM)
         if request.entities is not msgspec.UNSET and request.entities:
+            call.timings.lap(Stage.VALIDATE, perf_counter_ns())
             values = await path.predict_entities(call, request.entities)
         elif request.rows is not msgspec.UNSET and request.rows:
             values = await path.predict_rows(call, request.rows)
@@ -175,27 +206,32 @@ class Application:
             ("x-tailcut-variant", call.variant),
             ("x-tailcut-cache", call.cache),
         ]
-        traceparent = headers.get("traceparent")
-        if traceparent is not None:
-            reply.append(("traceparent", traceparent))
+        parent = traceparent(headers)
+        if parent is not None:
+            reply.append(("traceparent", parent))
         return reply
 
     def _failed(self, call: Call, headers: HeaderMap, error: TailcutError) -> Reply:
+        now_ns = perf_counter_ns()
+        call.timings.lap(_unfinished(call.timings.ns, error), now_ns)
         if error.status >= 500 and not isinstance(error, DeadlineExceeded | NotReady):
-            log.error("%s failed: %s", call.route, error, exc_info=error.__cause__)
+            self.engine.failures.failed(error.code, f"{call.route} failed: {error}", error.__cause__, now_ns)
         reply = error_reply(error)
         reply.headers.extend(self._headers(call, headers)[1:])
         return reply
 
-    def _tenant(self, headers: HeaderMap) -> str:
-        if not self._tenant_header:
-            return ""
-        return headers.get(self._tenant_header) or ""
-
     def _open_codec(self) -> InferenceCodec:
         opened = self.engine.opened
         path = opened.path
-        self._codec = InferenceCodec(self.engine.deployment.name, opened.variant.version, path.specs, path.outputs)
+        deployment = self.engine.deployment
+        self._codec = InferenceCodec(
+            deployment.name,
+            opened.variant.version,
+            path.specs,
+            path.outputs,
+            max_rows=deployment.batching.max_queue_rows,
+            nan_outputs=[tensor.name for tensor in deployment.model.outputs if tensor.allow_nan],
+        )
         return self._codec
 
     # -- Metadata, health, metrics -------------------------------------------------------------------------------------
@@ -240,11 +276,21 @@ class Application:
         if len(parts) >= 6 and parts[1:3] == ["v2", "models"] and parts[4] == "versions" and parts[3] == name:
             version = self.engine.opened.variant.version
             if parts[5] != version:
-                raise NotFound(f"model {name!r} has no version {parts[5]!r} here", hint=f"it serves {version!r}")
+                raise NotFound(f"model {name!r} has no version {shown(parts[5])} here", hint=f"it serves {version!r}")
             found = self._routes.get("/".join([*parts[:4], *parts[6:]]))
             if found is not None:
                 return found
         asked = parts[3:4] if parts[1:3] == ["v2", "models"] else parts[2:3] if parts[1:2] == ["predict"] else []
         if asked and asked != [name]:
-            raise NotFound(f"model {asked[0]!r} is unknown", hint=f"this server has {name!r}")
-        raise NotFound(f"no such path: {path}", hint="see /openapi.json for what there is")
+            raise NotFound(f"model {shown(asked[0])} is unknown", hint=f"this server has {name!r}")
+        raise NotFound(f"no such path: {clipped(path)}", hint="see /openapi.json for what there is")
+
+
+def _unfinished(ns: list[int], error: TailcutError) -> Stage:
+    """Return the stage that a failed request was in, so that the time since its last lap is not lost."""
+    for stage in (Stage.RECEIVE, Stage.VALIDATE, Stage.ADMIT):
+        if not ns[stage]:
+            return stage
+    if type(error) in {HookError, BadRequest}:
+        return Stage.POSTPROCESS if ns[Stage.INFER] else Stage.PREPROCESS
+    return Stage.ENCODE

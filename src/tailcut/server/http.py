@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from math import ceil
 from reprlib import repr as shown
@@ -9,10 +10,15 @@ from typing import Protocol
 
 import msgspec
 
-from tailcut.errors import BadRequest, Shed, TailcutError, TooLarge
+from tailcut.errors import BadRequest, MethodNotAllowed, RequestTimeout, Shed, TailcutError, TooLarge
 
 Headers = list[tuple[str, str]]
 _LONGEST_LENGTH = 20
+LONGEST_TENANT = 256
+_LONGEST_SHOWN = 200
+
+_TRACEPARENT = re.compile("00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+"""Source: https://www.w3.org/TR/trace-context/#traceparent-header-field-values, version 00."""
 
 JSON = ("content-type", "application/json")
 
@@ -93,6 +99,48 @@ def timeout_ns(headers: HeaderMap) -> int:
     return max(int(value_ms * 1e6), 1)
 
 
+def deadline_ns(start_ns: int, default_ns: int, longest_ns: int, *asked_ns: int) -> int:
+    """Return when a request must be answered.
+
+    Args:
+        default_ns: the server's own timeout, for a client that asked for none.
+        longest_ns: what a client may ask for at most; more counts as this much.
+        asked_ns: what the client asked for, in its header and in the protocol's parameter; 0 where it asked for
+            nothing. Of two, the shorter counts.
+    """
+    asked = [ns for ns in asked_ns if ns]
+    return start_ns + (min(*asked, longest_ns) if asked else default_ns)
+
+
+def tenant(headers: HeaderMap, name: str) -> str:
+    """Return the tenant that the header ``name`` (lower case) says.
+
+    Raises:
+        BadRequest: it is missing, empty, longer than 256 characters or not ASCII. Falling back to one tenant would
+            let its cache entries be shared.
+    """
+    found = headers.get(name)
+    if not found or len(found) > LONGEST_TENANT or not found.isascii():
+        seen = f"has {len(found)} characters" if found and found.isascii() else "is missing, empty or not ASCII"
+        raise BadRequest(
+            f"header {name} {seen}; it names the tenant and has 1 to {LONGEST_TENANT} ASCII characters",
+            hint=f"send {name}: your-tenant",
+        )
+    return found
+
+
+def traceparent(headers: HeaderMap) -> str | None:
+    """Return the request's ``traceparent`` where it is one; anything else is not sent back."""
+    found = headers.get("traceparent")
+    return found if found is not None and _TRACEPARENT.fullmatch(found) else None
+
+
+def clipped(text: object) -> str:
+    """Return text from outside for an error, cut to a bounded length."""
+    said = str(text)
+    return said if len(said) <= _LONGEST_SHOWN else f"{said[:_LONGEST_SHOWN]}..."
+
+
 def json_reply(value: object, status: int = 200) -> Reply:
     """Return ``value`` as a JSON reply."""
     return Reply(status, [JSON], msgspec.json.encode(value))
@@ -104,6 +152,10 @@ def error_reply(error: TailcutError) -> Reply:
     if isinstance(error, Shed):
         # Whole seconds is all that Retry-After can say (RFC 9110, 10.2.3).
         headers.append(("retry-after", str(max(1, ceil(error.retry_after_s)))))
+    elif isinstance(error, MethodNotAllowed):
+        headers.append(("allow", error.allowed))
+    elif isinstance(error, RequestTimeout):
+        headers.append(("connection", "close"))  # RFC 9110, 15.5.9: the rest of the body is not waited for
     body = {"error": error.message, "code": error.code, "hint": error.hint}
     return Reply(error.status, headers, msgspec.json.encode(body))
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Sequence
-from math import prod
+from collections.abc import Collection, Sequence
+from math import isfinite, prod
 from reprlib import repr as shown
 from typing import Any, Literal
 
@@ -18,8 +18,9 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from tailcut.core.tensors import DATATYPE_OF, Array, Arrays
-from tailcut.core.validation import InputSpec, check_names, check_rows
-from tailcut.errors import BadRequest
+from tailcut.core.validation import InputSpec, all_finite, check_names, check_rows, not_finite
+from tailcut.errors import BadRequest, TooLarge
+from tailcut.server.http import clipped
 
 _Parameters = dict[str, Any]
 
@@ -90,12 +91,25 @@ class InferenceCodec:
     Args:
         specs: what each input must be.
         outputs: the model's outputs in the manifest's order.
+        max_rows: a request of more is refused before its data is looked at.
+        nan_outputs: names of the outputs in which NaN and infinity are answers; both are null in JSON.
     """
 
-    def __init__(self, model: str, version: str, specs: Sequence[InputSpec], outputs: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        model: str,
+        version: str,
+        specs: Sequence[InputSpec],
+        outputs: tuple[str, ...],
+        *,
+        max_rows: int,
+        nan_outputs: Collection[str] = (),
+    ) -> None:
         self._specs = {spec.name: spec for spec in specs}
         self._names = [spec.name for spec in specs]
         self._outputs = outputs
+        self._max_rows = max_rows
+        self._nan_outputs = frozenset(nan_outputs)
         self._only = specs[0] if len(specs) == 1 else None
         self._floats = msgspec.json.Decoder(_FloatRequest) if all(spec.is_float for spec in specs) else None
         self._any = msgspec.json.Decoder(_AnyRequest)
@@ -108,6 +122,7 @@ class InferenceCodec:
 
         Raises:
             BadRequest: malformed, or an input has the wrong name, datatype, shape or value.
+            TooLarge: more than ``max_rows`` rows.
         """
         request: _FloatRequest | _AnyRequest
         if self._floats is not None:
@@ -122,7 +137,7 @@ class InferenceCodec:
         tensors = request.inputs
         only = self._only
         if only is not None and len(tensors) == 1 and tensors[0].name == only.name:
-            array = _array(tensors[0], only)
+            array = _array(tensors[0], only, self._max_rows)
             inputs, rows = {only.name: array}, array.shape[0]
         else:
             inputs, rows = self._many(tensors)
@@ -135,7 +150,11 @@ class InferenceCodec:
         return Inference(inputs, rows, outputs, request.id, timeout_ns)
 
     def encode(self, inference: Inference, outputs: Arrays) -> bytes:
-        """Write the reply; data flat, in row-major order."""
+        """Write the reply; data flat, in row-major order.
+
+        Raises:
+            InferenceError: an output holds NaN or infinity and is not one of ``nan_outputs``.
+        """
         reply: dict[str, Any] = {"model_name": self._model, "model_version": self._version}
         if inference.id is not UNSET:
             reply["id"] = inference.id
@@ -144,11 +163,22 @@ class InferenceCodec:
                 "name": name,
                 "datatype": DATATYPE_OF[outputs[name].dtype],
                 "shape": outputs[name].shape,
-                "data": _values(outputs[name]),
+                "data": self._values(name, outputs[name]),
             }
             for name in inference.outputs
         ]
         return self._encoder.encode(reply)
+
+    def _values(self, name: str, array: Array) -> list[Any]:
+        """Return the values flat, in row-major order; bytes as text, which is what JSON has."""
+        values: list[Any] = array.ravel().tolist()
+        if array.dtype.kind == "f":
+            # NaN and infinity stay in a sum; so may the overflow of large values, and then the array tells.
+            if not isfinite(sum(values)) and name not in self._nan_outputs and not all_finite(array):
+                raise not_finite(name)
+        elif array.dtype.hasobject:
+            return [value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in values]
+        return values
 
     def _decode_any(self, body: bytes) -> _AnyRequest:
         try:
@@ -158,7 +188,7 @@ class InferenceCodec:
 
     def _many(self, tensors: Sequence[_Floats | _Any]) -> tuple[Arrays, int]:
         check_names([tensor.name for tensor in tensors], self._names, "input")
-        inputs = {tensor.name: _array(tensor, self._specs[tensor.name]) for tensor in tensors}
+        inputs = {tensor.name: _array(tensor, self._specs[tensor.name], self._max_rows) for tensor in tensors}
         rows = check_rows({name: len(array) for name, array in inputs.items()})
         return {name: inputs[name] for name in self._names}, rows
 
@@ -173,7 +203,7 @@ class InferenceCodec:
         return self._outputs if tuple(names) == self._outputs else tuple(names)
 
 
-def _array(tensor: _Floats | _Any, spec: InputSpec) -> Array:
+def _array(tensor: _Floats | _Any, spec: InputSpec, max_rows: int) -> Array:
     data = tensor.data
     shape = tensor.shape
     if data is UNSET:
@@ -188,6 +218,11 @@ def _array(tensor: _Floats | _Any, spec: InputSpec) -> Array:
         raise BadRequest(
             f"input {tensor.name!r} has shape {shown(shape)}, the limit per dimension is {_LARGEST_SIZE}",
             hint="send as many values as the shape holds",
+        )
+    if shape[0] > max_rows:
+        raise TooLarge(
+            f"input {tensor.name!r} has {shape[0]} rows, the limit is {max_rows}",
+            hint="send fewer rows at once, or raise batching.max_queue_rows",
         )
     if isinstance(tensor, _Any):
         data = _flat(tensor.name, data, shape, spec)
@@ -260,12 +295,4 @@ def _timeout_ns(parameters: _Parameters) -> int:
 
 
 def _malformed(error: Exception) -> BadRequest:
-    return BadRequest(f"the body is no inference request: {error}", hint="see /openapi.json")
-
-
-def _values(array: Array) -> list[Any]:
-    """Return the values flat, in row-major order; bytes as text, which is what JSON has."""
-    values: list[Any] = array.ravel().tolist()
-    if array.dtype.hasobject:
-        return [value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in values]
-    return values
+    return BadRequest(f"the body is no inference request: {clipped(error)}", hint="see /openapi.json")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import tailcut
-from tailcut.manifest import Deployment, Tensor
+from tailcut.manifest import Deployment, Server, Tensor
+from tailcut.server.http import LONGEST_TENANT
 
 _TYPES = {"BOOL": "boolean", "FP16": "number", "FP32": "number", "FP64": "number", "BYTES": "string"}
 _ERRORS = {
     "400": "the request is wrong; `error` names the input, the value and the limit",
     "404": "no such model, version, path or entity",
+    "408": "the body had not arrived by the deadline",
     "413": "the body or the batch is over the limit",
     "429": "shed: the queue is full; retry after Retry-After seconds",
     "503": "not ready, or a feature group cannot be fetched",
@@ -21,8 +23,9 @@ _ERRORS = {
 def openapi(deployment: Deployment) -> dict[str, Any]:
     """Return the OpenAPI 3.1 description of a deployment's HTTP interface."""
     name = deployment.name
-    infer = _post("Open Inference Protocol v2 inference", "InferenceRequest", "InferenceReply")
-    predict = _post("Predict for entities or for feature rows", "PredictionRequest", "PredictionReply")
+    headers = _headers(deployment.server)
+    infer = _post("Open Inference Protocol v2 inference", "InferenceRequest", "InferenceReply", headers)
+    predict = _post("Predict for entities or for feature rows", "PredictionRequest", "PredictionReply", headers)
     return {
         "openapi": "3.1.0",
         "info": {"title": f"tailcut: {name}", "version": tailcut.__version__},
@@ -139,17 +142,33 @@ def _error(description: str) -> dict[str, Any]:
     return {"description": description, "content": _content("Error")}
 
 
-def _post(summary: str, request: str, reply: str) -> dict[str, Any]:
+def _headers(server: Server) -> list[dict[str, Any]]:
+    headers: list[dict[str, Any]] = [
+        {
+            "name": "x-tailcut-timeout-ms",
+            "in": "header",
+            "description": "deadline of this request in milliseconds; "
+            f"above {server.max_timeout_s * 1e3:g} it counts as that",
+            "schema": {"type": "number", "exclusiveMinimum": 0},
+        }
+    ]
+    if server.tenant_header:
+        headers.append(
+            {
+                "name": server.tenant_header.lower(),
+                "in": "header",
+                "required": True,
+                "description": "the tenant whose request it is",
+                "schema": {"type": "string", "minLength": 1, "maxLength": LONGEST_TENANT},
+            }
+        )
+    return headers
+
+
+def _post(summary: str, request: str, reply: str, headers: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "summary": summary,
-        "parameters": [
-            {
-                "name": "x-tailcut-timeout-ms",
-                "in": "header",
-                "description": "deadline of this request in milliseconds",
-                "schema": {"type": "number", "exclusiveMinimum": 0},
-            }
-        ],
+        "parameters": headers,
         "requestBody": {"required": True, "content": _content(request)},
         "responses": {
             "200": {"description": "the answer; Server-Timing has each stage in ms", "content": _content(reply)},

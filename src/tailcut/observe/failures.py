@@ -1,0 +1,55 @@
+"""Writes failures to the log without flooding it: while a source is down, every request fails, and in the same way."""
+
+from __future__ import annotations
+
+import logging
+
+log = logging.getLogger("tailcut.server")
+
+_INTERVAL_NS = 5_000_000_000
+
+
+class FailureLog:
+    """The first failure of a kind in full, then every few seconds how many more there were. Owned by the event loop."""
+
+    def __init__(self, interval_ns: int = _INTERVAL_NS) -> None:
+        self._interval_ns = interval_ns
+        self._kinds: dict[str, _Kind] = {}
+
+    def failed(self, kind: str, text: str, cause: BaseException | None, now_ns: int) -> None:
+        """Note one failure.
+
+        Args:
+            kind: what counts as the same failure: an error's code or an exception's class.
+            cause: its traceback goes to the log with the first failure.
+        """
+        known = self._kinds.get(kind)
+        if known is not None and now_ns - known.written_ns < self._interval_ns:
+            known.more += 1
+            known.text = text
+            return
+        if known is not None and known.more:
+            self._write_count(kind, known, now_ns)
+        self._kinds[kind] = _Kind(now_ns)
+        log.error("%s", text, exc_info=cause)
+
+    def flush(self, now_ns: int) -> None:
+        """Write the counts that are due."""
+        for kind, known in self._kinds.items():
+            if known.more and now_ns - known.written_ns >= self._interval_ns:
+                self._write_count(kind, known, now_ns)
+
+    def _write_count(self, kind: str, known: _Kind, now_ns: int) -> None:
+        seconds = (now_ns - known.written_ns) / 1e9
+        log.error("%s: %d more in %.0f s, the latest: %s", kind, known.more, seconds, known.text)
+        known.more = 0
+        known.written_ns = now_ns
+
+
+class _Kind:
+    __slots__ = ("more", "text", "written_ns")
+
+    def __init__(self, written_ns: int) -> None:
+        self.more = 0
+        self.text = ""
+        self.written_ns = written_ns
