@@ -40,6 +40,16 @@ shape = [-1, 4]
 [[model.outputs]]
 name = "probability"
 """
+_FEATURES = """
+[features]
+entity = ["id"]
+[[features.groups]]
+name = "values"
+key = ["id"]
+columns = ["value"]
+ttl = "5m"
+function = "model:values"
+"""
 _SHELLS = {"console", "bash", "sh", "shell"}
 _FENCE = re.compile(
     r"^(?P<fence>```+)(?P<language>[\w-]*)[^\n]*\n(?P<text>.*?)^(?P=fence)\s*$", re.MULTILINE | re.DOTALL
@@ -106,7 +116,8 @@ def manifest_error(text: str) -> str:
     whole = "model" in tree and "name" in tree
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "tailcut.toml"
-        file.write_text(text if whole else f"{_BASE}\n{text}", encoding="utf-8")
+        features = "" if "features" in tree else _FEATURES
+        file.write_text(text if whole else f"{_BASE}\n{features}\n{text}", encoding="utf-8")
         environment = dict.fromkeys(re.findall(r"\$\{(\w+)\}", text), "sqlite:///features.db")
         environment |= {name: "redis://localhost:6379/0" for name in environment if "REDIS" in name}
         try:
