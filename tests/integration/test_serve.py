@@ -36,7 +36,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, gate: Path) -> Iterator[Ser
     settings = [f"server.max_body={LIMIT}B", "slo.timeout=20s", "features.timeout=20s", "server.kill=30s"]
     more = FEATURES.replace("app_hooks:values", "slow_hooks:values")
     (directory / "slow_hooks.py").write_text(f"GATE = {str(gate)!r}\n{SLOW}")
-    with Served(directory, more, [*settings, 'server.tenant_header="x-tenant"']) as served:
+    with Served(directory, more, settings) as served:
         yield served
 
 
@@ -81,7 +81,7 @@ def test_one_connection_survives_wrong_requests_and_pipelining(server: Served) -
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("header", ["traceparent", "x-tenant", "x-tailcut-timeout-ms"])
+@pytest.mark.parametrize("header", ["traceparent", "x-tailcut-timeout-ms"])
 def test_headers_that_are_no_text_are_no_crash(server: Served, header: str) -> None:
     async def main() -> None:
         async with connected(server.port) as wire:
@@ -89,6 +89,31 @@ def test_headers_that_are_no_text_are_no_crash(server: Served, header: str) -> N
             status, _, body = await wire.ask(raw)
             assert status in {200, 400}, body
             assert (await wire.ask(as_bytes()))[0] == 200
+
+    asyncio.run(main())
+
+
+def test_a_tenant_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    async def main(port: int) -> None:
+        async with connected(port) as wire:
+            for header, status in ((b"", 400), (b"x-tenant: \xff\xfe\r\n", 400), (b"x-tenant: a\r\n", 200)):
+                raw = as_bytes(headers="H: V\r\n").replace(b"H: V\r\n", header)
+                assert (await wire.ask(raw))[0] == status
+
+    with Served(tmp_path, "", ['server.tenant_header="x-tenant"']) as served:
+        asyncio.run(main(served.port))
+
+
+def test_a_body_that_never_comes_is_a_408_and_the_connection_closes(server: Served) -> None:
+    async def main() -> None:
+        for head in ("content-length: 1000", "transfer-encoding: chunked"):
+            async with connected(server.port) as wire:
+                raw = f"POST {INFER} HTTP/1.1\r\nhost: h\r\nx-tailcut-timeout-ms: 1\r\n{head}\r\n\r\n"
+                status, headers, body = await wire.ask(raw.encode())
+                assert (status, json.loads(body)["code"]) == (408, "request_timeout")
+                assert headers["connection"] == "close"
+        assert samples(server.metrics(), "tailcut_in_flight") == {(): 0}
+        assert server.post(INFER)[0] == 200
 
     asyncio.run(main())
 

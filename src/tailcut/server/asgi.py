@@ -22,6 +22,9 @@ Send = Callable[[Message], Awaitable[None]]
 class ASGIApplication:
     """An ASGI 3 application.
 
+    The process belongs to the mounting app, so its floating point mode is left as it is: `tailcut serve` flushes
+    subnormals to zero, this does not.
+
     The engine starts with the lifespan; where the mounting app sends none, call ``start`` and ``stop``.
     """
 
