@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.features_kit import features, group
 from tailcut.core.tensors import Arrays
 from tailcut.engine.assembly import encode_answer
 from tailcut.engine.path import Path
-from tailcut.errors import BadRequest, UnknownEntity
+from tailcut.errors import BadRequest, TooLarge, UnknownEntity
 
 PLAIN = features(group(ttl="10s"), refresh_ahead=False)
 
@@ -328,5 +329,45 @@ def test_a_cached_answer_is_already_encoded() -> None:
             for _ in range(2):
                 values = await path.predict_entities(bench.call(), [1])
                 assert isinstance(values[0], msgspec.Raw)
+
+    bench.run(main())
+
+
+def test_too_many_entities_are_refused_before_they_are_read() -> None:
+    bench = PathBench(features=PLAIN)
+
+    async def main() -> None:
+        async with bench.opened() as path:
+            with pytest.raises(TooLarge):
+                await path.predict_entities(bench.call(), [["no entity"]] * 65)  # reading one would be a BadRequest
+
+    bench.run(main())
+
+
+def test_a_client_that_left_between_two_waits_is_not_computed_for() -> None:
+    bench = PathBench()
+
+    async def main() -> None:
+        async with bench.opened() as path:
+            call = bench.call()
+            call.abandon()
+            with pytest.raises(asyncio.CancelledError):
+                await path.infer(call, tensors(1), 1, ("y", "z"))
+            assert bench.computed == []
+
+    bench.run(main())
+
+
+def test_text_counts_in_an_entrys_size() -> None:
+    text = "x" * 5000
+    bench = PathBench(
+        tensor_ttl_s=5.0, answer=lambda inputs: {"y": np.full(len(inputs["x"]), text, object), "z": inputs["x"][:, 0]}
+    )
+
+    async def main() -> None:
+        async with bench.opened() as path:
+            await path.infer(bench.call(), tensors(1), 1, ("y", "z"))
+            assert bench.tensor is not None
+            assert bench.tensor.store.statistics().bytes > 5000
 
     bench.run(main())

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tailcut.core.batching import Entry, Planner
+from tailcut.core.costs import Cost, CostModel
 
 MAX_ROWS = 8
 MAX_QUEUE = 40
@@ -118,3 +119,50 @@ def test_without_merging_every_request_is_its_own_batch(n: int) -> None:
         planner.offer(Entry(1, 10))
     batches, _ = planner.plan(0, n)
     assert [len(batch) for batch in batches] == [1] * n
+
+
+ITEMS = st.lists(st.tuples(st.integers(1, 8), st.integers(1, 100)), min_size=1, max_size=40)
+
+
+@given(ITEMS, st.integers(0, 20), st.integers(0, 5), st.integers(1, 3), st.booleans())
+def test_every_batch_is_predicted_to_be_in_time_and_nothing_is_lost(
+    items: list[tuple[int, int]], base_ns: int, row_ns: int, idle: int, probe: bool
+) -> None:
+    planner: Planner[Entry] = Planner(max_rows=8, max_queue_rows=10_000)
+    entries = [Entry(rows, deadline) for rows, deadline in items]
+    for entry in entries:
+        planner.offer(entry)
+    cost = Cost(base_ns, row_ns)
+    batches, expired = planner.plan(0, idle, cost, probe=probe)
+    feasible = [entry for entry in entries if cost.batch_ns(entry.rows) < entry.deadline_ns]
+    if feasible or probe:
+        assert batches, "an executor stayed idle"
+    if feasible:
+        for batch in batches:
+            assert cost.batch_ns(sum(e.rows for e in batch)) < min(e.deadline_ns for e in batch)
+    elif probe:
+        assert len(batches) == len(batches[0]) == 1
+    left = [id(e) for batch in batches for e in batch] + [id(e) for e in expired]
+    assert len(left) == len(set(left))
+    assert planner.queue_rows == sum(e.rows for e in entries if id(e) not in left)
+    assert {id(e) for e in entries if e.waiting} == {id(e) for e in entries} - set(left)
+
+
+@given(st.integers(0, 10**8), st.integers(1, 10**7), st.lists(st.integers(1, 64), min_size=2, max_size=60))
+def test_the_cost_model_finds_the_line_behind_its_samples(base_ns: int, row_ns: int, sizes: list[int]) -> None:
+    model = CostModel()
+    assert model.cost == (0.0, 0.0)
+    for rows in (1, 64, *sizes):
+        model.observe(rows, base_ns + row_ns * rows)
+    for rows in (1, 8, 64):
+        assert abs(model.cost.batch_ns(rows) - (base_ns + row_ns * rows)) <= 0.01 * (base_ns + row_ns * rows)
+
+
+@given(st.lists(st.tuples(st.integers(1, 64), st.integers(0, 10**10)), min_size=1, max_size=60))
+def test_a_prediction_is_never_negative_and_never_falls_with_rows(samples: list[tuple[int, int]]) -> None:
+    model = CostModel()
+    for rows, duration_ns in samples:
+        model.observe(rows, duration_ns)
+    predicted = [model.cost.batch_ns(rows) for rows in range(1, 65)]
+    assert predicted[0] >= -1e-3
+    assert predicted == sorted(predicted)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tailcut.build import Holdout, hardware, parity, race, scoring
+from tailcut.build import Holdout, hardware, neighbours, parity, race, scoring
 from tailcut.build.verdicts import Race, drops, fastest, quality_refusal, speed_refusal
 from tailcut.core.tensors import Arrays
 from tailcut.errors import BuildError
@@ -231,3 +231,35 @@ def test_the_evidence_names_processor_and_versions() -> None:
     assert hardware.cpu()["model"]
     assert {"python", "numpy", "onnxruntime"} <= set(hardware.versions())
     assert "no-such-package" not in hardware.versions(["no-such-package"])
+
+
+# -- Neighbours ------------------------------------------------------------------------------------------------------
+
+
+def test_rows_that_do_not_see_each_other_may_share_batches() -> None:
+    found = neighbours.measure(StubRuntime(identity), HOLDOUT, "p")
+    assert found["merge"] is True
+    assert found["neighbour"] == {
+        "rows": 64,
+        "max_abs": {"batch of 8": 0.0, "batch of 32": 0.0, "extreme": 0.0},
+        "limit": 0.001,
+    }
+
+
+def test_one_scale_for_the_whole_batch_is_found_out_by_the_extreme_neighbour() -> None:
+    """As dynamic quantisation does: the largest value of the batch decides how coarse all of it is."""
+
+    def quantised(inputs: Arrays) -> Arrays:
+        scale = max(float(np.abs(inputs["x"]).max()), 1e-9) / 127
+        return {"p": np.clip(np.round(inputs["x"] / scale) * scale, 0, 1)}
+
+    found = neighbours.measure(StubRuntime(quantised), HOLDOUT, "p")
+    assert found["merge"] is False
+    assert found["neighbour"]["max_abs"]["extreme"] > 0.05
+
+
+def test_a_neighbour_that_turns_scores_into_nan_forbids_merging() -> None:
+    def mean(inputs: Arrays) -> Arrays:
+        return {"p": inputs["x"] * (np.nan if len(inputs["x"]) > 1 else 1.0)}
+
+    assert neighbours.measure(StubRuntime(mean), HOLDOUT, "p")["merge"] is False

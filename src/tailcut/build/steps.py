@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.build import hardware, parity, race, scoring
+from tailcut.build import hardware, neighbours, parity, race, scoring
 from tailcut.build.holdout import Holdout
 from tailcut.build.records import Made, Spec, manifest_of, openable
 from tailcut.core.tensors import Arrays
@@ -127,9 +127,10 @@ def score(spec: Spec) -> dict[str, Any]:
     np.save(_scores_file(spec.folder, spec.target), found, allow_pickle=False)
     source = np.load(_scores_file(spec.folder, spec.made[0].name), allow_pickle=False)
     metrics = scoring.measure(holdout, found, source, manifest.deployment.quality.budget)
+    evidence = {"metrics": metrics, **neighbours.measure(runtime, holdout, output)}
     if spec.target == spec.made[0].name:
-        return {"metrics": metrics, "constant": scoring.constant(holdout, found)}
-    return {"metrics": metrics, "agreement": scoring.agreement(source, found)}
+        return {**evidence, "constant": scoring.constant(holdout, found)}
+    return {**evidence, "agreement": scoring.agreement(source, found)}
 
 
 def run_race(spec: Spec) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from tailcut.engine.assembly import Assembly
 from tailcut.engine.dispatcher import Dispatcher
 from tailcut.engine.executors import Executor, InlineExecutor, ThreadExecutor
 from tailcut.engine.path import Path, PredictionStore
-from tailcut.engine.ticket import Ticket
+from tailcut.engine.ticket import Ticket, run_rows
 from tailcut.engine.version import deployment_version
 from tailcut.errors import ArtifactError, StartError, TailcutError
 from tailcut.features import FeatureService
@@ -76,7 +76,15 @@ def open_runtimes(manifest: Manifest, variant: Variant) -> list[Runtime]:
     source: Callable[[], Any] | None = None
     if variant.runtime == "torch":
         source = resolve(manifest.deployment.model.source, manifest)
-    return [open_runtime(variant, threads=pool.threads, source=source) for _ in range(pool.executors)]
+    runtimes: list[Runtime] = []
+    try:
+        # As they open, so that those before a failure are known.
+        runtimes.extend(open_runtime(variant, threads=pool.threads, source=source) for _ in range(pool.executors))
+    except BaseException:
+        for runtime in runtimes:
+            runtime.close()
+        raise
+    return runtimes
 
 
 def example_inputs(specs: Sequence[InputSpec], rows: int) -> Arrays:
@@ -109,7 +117,7 @@ def warm_up(runtime: Runtime, specs: Sequence[InputSpec], outputs: Sequence[str]
         for _ in range(_WARM_UP_RUNS):
             started_ns = perf_counter_ns()
             try:
-                runtime.run(inputs, outputs)
+                run_rows(runtime, inputs, rows, outputs)
             except TailcutError as error:
                 raise StartError(
                     f"warm-up failed at {rows} rows: {error.message}",
@@ -127,6 +135,12 @@ def _features(manifest: Manifest) -> Features:
     if path == features.database or FilePath(path).is_absolute():
         return features
     return msgspec.structs.replace(features, database=f"{_SQLITE}{manifest.directory / path}")
+
+
+async def _open_features(manifest: Manifest) -> FeatureService | None:
+    if not manifest.deployment.features.groups:
+        return None
+    return await FeatureService.open(_features(manifest), resolve=lambda ref: resolve(ref, manifest))
 
 
 def _hooks(manifest: Manifest) -> dict[str, Callable[..., Any]]:
@@ -167,13 +181,32 @@ def choose_executor(deployment: Deployment, medians: dict[int, int]) -> str:
 
 
 class Opened:
-    """A deployment that is ready to serve."""
+    """A deployment that is ready to serve.
+
+    Attributes:
+        executor: "inline" or "thread".
+        warm_up_ns: median nanoseconds per batch size.
+        merges: whether requests share batches: the manifest and the variant's evidence both have a say.
+    """
 
     def __init__(self, path: Path, variant: Variant, executor: str, warm_up_ns: dict[int, int]) -> None:
         self.path = path
+        self.merges = path.dispatcher.planner.merge
         self.variant = variant
         self.executor = executor
         self.warm_up_ns = warm_up_ns
+
+
+def _dispatcher(deployment: Deployment, variant: Variant, recorder: Recorder, medians: dict[int, int]) -> Dispatcher:
+    """Make the dispatcher, its predictions started from warm-up."""
+    settings = deployment.batching
+    merge = settings.mode != "off" and bool(variant.evidence.get("merge", True))
+    planner: Planner[Ticket] = Planner(max_rows=settings.max_rows, max_queue_rows=settings.max_queue_rows, merge=merge)
+    loop = asyncio.get_running_loop()
+    dispatcher = Dispatcher(planner, recorder, loop, stuck_after_s=deployment.slo.timeout_s)
+    for rows, median_ns in medians.items():
+        dispatcher.costs.observe(rows, median_ns)
+    return dispatcher
 
 
 async def open_deployment(manifest: Manifest, recorder: Recorder, in_flight: Sized = ()) -> Opened:
@@ -184,7 +217,6 @@ async def open_deployment(manifest: Manifest, recorder: Recorder, in_flight: Siz
     """
     loop = asyncio.get_running_loop()
     deployment = manifest.deployment
-    settings = deployment.batching
     variant = await loop.run_in_executor(None, find_variant, manifest)
     # The user's modules are imported here, off the event loop: what resolves them later finds them imported.
     hooks = await loop.run_in_executor(None, _hooks, manifest)
@@ -192,25 +224,24 @@ async def open_deployment(manifest: Manifest, recorder: Recorder, in_flight: Siz
         deployment.model, hooks.get(deployment.model.preprocess), hooks.get(deployment.model.postprocess)
     )
     outputs = tuple(tensor.name for tensor in deployment.model.outputs)
+    version = deployment_version(deployment, variant.sha256, list(hooks.values()))
     runtimes = await loop.run_in_executor(None, open_runtimes, manifest, variant)
-    max_rows = settings.max_rows
-    medians: dict[int, int] = {}
-    for runtime in runtimes:
-        medians = await loop.run_in_executor(None, warm_up, runtime, assembly.specs, outputs, max_rows)
-    planner: Planner[Ticket] = Planner(
-        max_rows=max_rows, max_queue_rows=settings.max_queue_rows, merge=settings.mode != "off"
-    )
-    dispatcher = Dispatcher(planner, recorder, loop, stuck_after_s=deployment.slo.timeout_s)
-    kind = choose_executor(deployment, medians)
+    try:
+        medians: dict[int, int] = {}
+        for runtime in runtimes:
+            max_rows = deployment.batching.max_rows
+            medians = await loop.run_in_executor(None, warm_up, runtime, assembly.specs, outputs, max_rows)
+        kind = choose_executor(deployment, medians)
+        features = await _open_features(manifest)
+    except BaseException:
+        for runtime in runtimes:
+            runtime.close()
+        raise
+    dispatcher = _dispatcher(deployment, variant, recorder, medians)
     for n, runtime in enumerate(runtimes):
         dispatcher.add(_executor(kind, runtime, dispatcher, loop, n))
-    for rows, median_ns in medians.items():
-        dispatcher.costs.observe(rows, median_ns)
-    features: FeatureService | None = None
-    if deployment.features.groups:
-        features = await FeatureService.open(_features(manifest), resolve=lambda ref: resolve(ref, manifest))
     path = Path(
-        version=deployment_version(deployment, variant.sha256, list(hooks.values())),
+        version=version,
         outputs=outputs,
         assembly=assembly,
         dispatcher=dispatcher,
