@@ -488,3 +488,21 @@ def test_close_tells_whoever_waits_and_can_be_called_twice() -> None:
                 await task
 
     clock.run(main())
+
+
+def test_what_an_earlier_level_found_ages_while_a_later_one_is_fetched() -> None:
+    """The first group's value is fresh for 10 s when it is found; the second group takes 4 s."""
+    clock_s: list[FakeClock] = []
+
+    async def slow(keys, context):
+        await clock_s[0].sleep(4)
+        return [{"other": 1} for _ in keys]
+
+    async def test(service, clock) -> None:
+        clock_s.append(clock)
+        task = asyncio.create_task(get(service, clock, 1, within_s=9))
+        await clock.pass_time(4)
+        assert (await task).fresh_for_s == [pytest.approx(6)]
+
+    first, second = group(), group("second", key=("value",), columns=("other",), ttl="1h")
+    run(test, features(first, second, timeout_s=8), {"g": StubSource(values), "second": slow})

@@ -127,7 +127,8 @@ class RSGIApplication:
         sys.stderr.write(
             f"tailcut: {self._manifest.deployment.name} is ready on {self._address} after "
             f"{perf_counter() - started_s:.1f} s: variant {opened.variant.name} ({opened.variant.runtime}, version "
-            f"{opened.variant.version}), {opened.executor} executor, ms per batch of rows {batch_ms}\n"
+            f"{opened.variant.version}), {opened.executor} executor, ms per batch of rows {batch_ms}"
+            f"{'' if opened.merges else ', requests do not share batches'}\n"
         )
         sys.stderr.flush()
 
