@@ -197,6 +197,16 @@ def test_faster_at_one_batch_size_and_not_slower_at_the_other_passes() -> None:
     assert speed_refusal([lap(1, 0.2, 0.2, 0.3), lap(8, 0.9, 0.9, 0.9)]) == ""
 
 
+def test_a_batch_that_requests_cannot_share_does_not_make_a_variant_faster() -> None:
+    """Faster at 8 rows only: enough where requests share batches, not where each runs alone."""
+    races = [lap(1, 1.0, 1.01, 1.0, 1.0), lap(8, 0.5, 0.5, 0.5, 0.5)]
+    assert speed_refusal(races) == ""
+    refused = speed_refusal(races, merges=False)
+    assert refused.startswith("not faster here")
+    assert refused.endswith("at batch 1 (ratio 1.00, rounds 1.00-1.01), and requests may not share its batches")
+    assert speed_refusal([lap(1, 0.8, 0.8, 0.8, 0.8), races[1]], merges=False) == ""
+
+
 def test_slower_at_one_batch_size_is_refused_for_that_size() -> None:
     assert "at batch 8 (ratio 1.20" in speed_refusal([lap(1, 0.5, 0.5), lap(8, 1.2, 1.2)])
 

@@ -166,7 +166,8 @@ def _judge_speed(running: _Build, source: str) -> dict[str, Any]:
             ],
         }
         if made.name != source:
-            _refuse(running, made.name, verdicts.speed_refusal(races))
+            merges = bool(running.evidence[made.name].get("merge", True))
+            _refuse(running, made.name, verdicts.speed_refusal(races, merges=merges))
     return raced
 
 

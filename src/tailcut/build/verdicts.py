@@ -56,16 +56,22 @@ def quality_refusal(found: Mapping[str, float], budget: Mapping[str, float]) -> 
     )
 
 
-def speed_refusal(races: Sequence[Race]) -> str:
+def speed_refusal(races: Sequence[Race], *, merges: bool = True) -> str:
     """Say why a variant is not faster than the one that it derives from.
 
     It is faster where, at one batch size at least, three rounds in four were won and the median ratio is under 1,
     and at no batch size the median ratio is above ``SLOWER``.
+
+    Args:
+        races: at batch ``LATENCY_ROWS`` and at larger ones.
+        merges: whether requests may share the variant's batches; where not, larger batches cannot win for it.
     """
     slower = [race for race in races if race.ratio > SLOWER]
-    if not slower and any(_wins(race) for race in races):
+    counted = [race for race in races if merges or race.batch_rows == LATENCY_ROWS]
+    if not slower and any(_wins(race) for race in counted):
         return ""
-    return f"not faster here: {describe(slower[0] if slower else races[0])}"
+    alone = "" if merges else ", and requests may not share its batches"
+    return f"not faster here: {describe(slower[0] if slower else counted[0])}{alone}"
 
 
 def describe(race: Race) -> str:
