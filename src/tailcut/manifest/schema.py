@@ -13,13 +13,16 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from tailcut.manifest.schema_build import Build, Cost, Holdout, Quality
 from tailcut.manifest.schema_features import FeatureGroup, Features
 from tailcut.manifest.section import NAME_PATTERN, Section
 from tailcut.manifest.units import Duration, Share, Size
 
 __all__ = [
     "Batching",
+    "Build",
     "Cache",
+    "Cost",
     "Datatype",
     "Deployment",
     "Duration",
@@ -68,7 +71,8 @@ class Model(Section, frozen=True, kw_only=True):
     source: Annotated[
         str,
         Meta(
-            description="'package.module:callable' that returns a torch.nn.Module, or a path to an .onnx file",
+            description="'package.module:callable' that returns a torch.nn.Module, or a scikit-learn, LightGBM or "
+            "XGBoost model; or a path to an .onnx file or a Hugging Face folder",
             examples=["my_model:build"],
         ),
     ]
@@ -93,26 +97,6 @@ class Model(Section, frozen=True, kw_only=True):
             examples=["my_model:postprocess"],
         ),
     ] = ""
-
-
-class Holdout(Section, frozen=True, kw_only=True):
-    """Labelled rows that no training step saw; the judge of every variant."""
-
-    source: Annotated[
-        str, Meta(description="'package.module:callable' -> tailcut.build.Holdout", examples=["my_model:holdout"])
-    ] = ""
-
-
-class Quality(Section, frozen=True, kw_only=True):
-    """How much worse than the source model a variant may be."""
-
-    budget: Annotated[
-        dict[str, float],
-        Meta(
-            description="largest drop allowed per metric (auc, accuracy: absolute fall; log_loss, mae: rise)",
-            examples=[{"auc": 0.004}],
-        ),
-    ] = field(default_factory=dict)
 
 
 class Slo(Section, frozen=True, kw_only=True):
@@ -176,7 +160,8 @@ class Serve(Section, frozen=True, kw_only=True):
     """Which variant is served."""
 
     variant: Annotated[
-        str, Meta(description="name of a variant ('torch', 'onnx', 'int8-dynamic'), or 'promoted' (the registry's)")
+        str,
+        Meta(description="name of a variant (see `tailcut build --list`), or 'promoted' (the registry's)"),
     ] = "promoted"
 
 
@@ -272,6 +257,8 @@ class Deployment(Section, frozen=True, kw_only=True):
     model: Annotated[Model, Meta(description="the model")]
     holdout: Annotated[Holdout, Meta(description="the holdout")] = Holdout()
     quality: Annotated[Quality, Meta(description="the quality budget")] = Quality()
+    build: Annotated[Build, Meta(description="the build")] = Build()
+    cost: Annotated[Cost, Meta(description="prices")] = Cost()
     slo: Annotated[Slo, Meta(description="the service level objective")] = Slo()
     features: Annotated[Features, Meta(description="features")] = Features()
     cache: Annotated[Cache, Meta(description="prediction caches")] = Cache()

@@ -1,0 +1,85 @@
+"""The part of the manifest that says how variants are made and judged. Public names are those of ``schema``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, field
+
+from tailcut.manifest.section import Section
+from tailcut.manifest.units import Duration, Share, Size
+
+
+class Holdout(Section, frozen=True, kw_only=True):
+    """Labelled rows that no training step saw; the judge of every variant."""
+
+    source: Annotated[
+        str,
+        Meta(
+            description="'package.module:callable' -> tailcut.build.Holdout, or a path to a .parquet, .csv or .npz",
+            examples=["my_model:holdout"],
+        ),
+    ] = ""
+    labels: Annotated[
+        str, Meta(description="column (or .npz array) of a holdout file that holds the labels", examples=["label"])
+    ] = ""
+    slices: Annotated[
+        tuple[str, ...],
+        Meta(description="columns of a holdout file whose values define slices", examples=[("country",)]),
+    ] = ()
+    selection: Annotated[
+        Share,
+        Meta(description="share of rows that calibrate and choose; the verdict comes from the others"),
+    ] = Share(0.3)
+
+
+class Quality(Section, frozen=True, kw_only=True):
+    """How much worse than the source model a variant may be."""
+
+    budget: Annotated[
+        dict[str, float],
+        Meta(
+            description="largest drop allowed per metric (auc, accuracy: absolute fall; log_loss, mae: rise)",
+            examples=[{"auc": 0.004}],
+        ),
+    ] = field(default_factory=dict)
+    metrics: Annotated[
+        dict[str, str],
+        Meta(
+            description="own metrics by name: 'package.module:callable', (labels, scores) -> one value per row",
+            examples=[{"profit": "my_model:profit"}],
+        ),
+    ] = field(default_factory=dict)
+    confidence: Annotated[float, Meta(description="one-sided confidence of a quality verdict", gt=0.5, lt=1)] = 0.95
+    slice_budget: Annotated[float, Meta(description="how many times the budget a single slice may drop", ge=1)] = 2.5
+
+
+class Build(Section, frozen=True, kw_only=True):
+    """What ``tailcut build`` makes, and how much each step may use."""
+
+    quantize: Annotated[bool, Meta(description="whether the INT8 recipes are tried")] = False
+    recipes: Annotated[
+        tuple[str, ...],
+        Meta(description="recipes to try; empty: every one that applies here", examples=[("onnx", "openvino")]),
+    ] = ()
+    train: Annotated[
+        str,
+        Meta(
+            description="'package.module:callable', (module) -> None, fine-tunes a torch module in place (int8-qat)",
+            examples=["my_model:fine_tune"],
+        ),
+    ] = ""
+    step_timeout_s: Annotated[Duration, Meta(description="longest that one step may take")] = field(
+        default=Duration(900.0), name="step_timeout"
+    )
+    step_memory_bytes: Annotated[Size, Meta(description="most memory of one step's process")] = field(
+        default=Size(12 * 1024 * 1024 * 1024), name="step_memory"
+    )
+
+
+class Cost(Section, frozen=True, kw_only=True):
+    """What the hardware costs, for the cost of a million requests."""
+
+    core_hour: Annotated[float, Meta(description="price of one CPU core for an hour", ge=0)] = 0.0
+    gpu_hour: Annotated[float, Meta(description="price of one GPU for an hour", ge=0)] = 0.0
+    currency: Annotated[str, Meta(description="name of the currency", examples=["USD"])] = "USD"
