@@ -196,6 +196,12 @@ class FeatureTimeout(DeadlineExceeded):
     code = "feature_timeout"
 
 
+class HookTimeout(DeadlineExceeded):
+    """The deadline passed while a preprocess or postprocess hook ran in a thread, or waited for one."""
+
+    code = "hook_timeout"
+
+
 class QueueTimeout(DeadlineExceeded):
     """The deadline passed while the request waited for an executor; it was never computed."""
 

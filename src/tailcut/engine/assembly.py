@@ -60,7 +60,7 @@ class Assembly:
                 raise HookError(f"preprocess turned {len(rows)} rows into {len(next(iter(given.values())))}")
         except HookError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a hook that wants to exit must not take the server along
             said = error.message if isinstance(error, TailcutError) else _said(error)
             if from_client:
                 raise BadRequest(f"the rows cannot be turned into inputs: {said}", hint=self._rows_hint()) from error
@@ -83,7 +83,7 @@ class Assembly:
                 raise not_finite(name)
         try:
             values = self._postprocess(outputs)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise HookError(f"postprocess failed: {_said(error)}", hint="run `tailcut check`") from error
         if not isinstance(values, list | tuple | np.ndarray):
             raise HookError(
@@ -130,7 +130,7 @@ def _as_records(outputs: Arrays) -> list[Any]:
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
     if isinstance(error, KeyError):
         return f"column {error.args[0]!r} is missing"
     said = f"{type(error).__name__}: {error}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from time import perf_counter_ns
+from time import perf_counter, perf_counter_ns
 from typing import Literal
 
 from tailcut.engine.opening import Opened, open_deployment
@@ -71,7 +71,10 @@ class Engine:
         if self._opened is not None:
             path = self._opened.path
             await asyncio.sleep(0)  # let answered requests leave first
+            give_up_s = perf_counter() + timeout_s
             await path.dispatcher.stop(timeout_s)
+            if path.hooks is not None:
+                await path.hooks.stop(max(give_up_s - perf_counter(), 0.0))
             if path.features is not None:
                 await path.features.close()
 
@@ -101,8 +104,11 @@ class Engine:
 
     @property
     def is_ready(self) -> bool:
-        """Whether requests should be sent here: warm, not draining, and at least one executor not stuck."""
-        return self.state == "ready" and self._opened is not None and self._opened.path.dispatcher.healthy
+        """Whether requests should be sent here: warm, not draining, not all executors or hook threads stuck."""
+        if self.state != "ready" or self._opened is None:
+            return False
+        path = self._opened.path
+        return path.dispatcher.healthy and (path.hooks is None or path.hooks.healthy)
 
     def begin(self, route: str, start_ns: int, timeout_ns: int = 0, tenant: str = "") -> Call:
         """Start the record of one request.

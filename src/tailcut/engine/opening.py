@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Sequence, Sized
+from functools import partial
+from inspect import iscoroutinefunction
 from pathlib import Path as FilePath
 from statistics import median
 from time import perf_counter_ns
@@ -15,11 +17,13 @@ import numpy as np
 
 from tailcut.cache import MemoryStore
 from tailcut.core.batching import Planner
+from tailcut.core.placement import INLINE_LIMIT_NS
 from tailcut.core.tensors import Arrays
 from tailcut.core.validation import InputSpec
 from tailcut.engine.assembly import Assembly
 from tailcut.engine.dispatcher import Dispatcher
 from tailcut.engine.executors import Executor, InlineExecutor, ThreadExecutor
+from tailcut.engine.hooks import Hooks, time_postprocess
 from tailcut.engine.path import Path, PredictionStore
 from tailcut.engine.ticket import Ticket, run_rows
 from tailcut.engine.version import deployment_version
@@ -30,9 +34,6 @@ from tailcut.observe.recorder import Recorder
 from tailcut.registry import Registry, Variant
 from tailcut.runtimes import open_runtime
 from tailcut.runtimes.base import Runtime
-
-_INLINE_LIMIT_NS = 1_000_000
-"""Longest batch that may run on the event loop: behind 50 ms inline batches clients were seen to wait 101 ms."""
 
 _SQLITE = "sqlite:///"
 _WARM_UP_RUNS = 5
@@ -128,6 +129,28 @@ def warm_up(runtime: Runtime, specs: Sequence[InputSpec], outputs: Sequence[str]
     return medians
 
 
+async def _place_hooks(
+    deployment: Deployment, assembly: Assembly, runtime: Runtime, outputs: Sequence[str]
+) -> Hooks | None:
+    """Make what runs the hooks; postprocess is measured on what the warm-up computes, off the event loop."""
+    model = deployment.model
+    if not model.preprocess and not model.postprocess:
+        return None
+    hooks = Hooks(
+        assembly,
+        preprocess=bool(model.preprocess),
+        postprocess=bool(model.postprocess),
+        stuck_after_s=deployment.slo.timeout_s,
+    )
+    if model.postprocess:
+        sizes = buckets(deployment.batching.max_rows)
+        computed = (run_rows(runtime, example_inputs(assembly.specs, rows), rows, outputs) for rows in sizes)
+        timed = partial(time_postprocess, assembly, computed, _WARM_UP_RUNS)
+        for rows, took_ns in await asyncio.get_running_loop().run_in_executor(None, timed):
+            hooks.postprocess.observe(rows, took_ns)
+    return hooks
+
+
 def _features(manifest: Manifest) -> Features:
     """Return the feature settings with a relative SQLite path taken from the manifest's folder."""
     features = manifest.deployment.features
@@ -148,7 +171,18 @@ def _hooks(manifest: Manifest) -> dict[str, Callable[..., Any]]:
     deployment = manifest.deployment
     references = [deployment.model.preprocess, deployment.model.postprocess]
     references += [group.function for group in deployment.features.groups]
-    return {reference: resolve(reference, manifest) for reference in references if reference}
+    found = {reference: resolve(reference, manifest) for reference in references if reference}
+    for key, reference in (
+        ("model.preprocess", deployment.model.preprocess),
+        ("model.postprocess", deployment.model.postprocess),
+    ):
+        hook = found.get(reference)
+        if hook is not None and (iscoroutinefunction(hook) or iscoroutinefunction(getattr(hook, "__call__", None))):  # noqa: B004
+            raise StartError(
+                f"{key}: {reference} is async; only plain functions are supported",
+                hint="write it as a plain function: where it is slow it runs in a thread",
+            )
+    return found
 
 
 def _store(settings: PredictionCache) -> PredictionStore | None:
@@ -169,14 +203,14 @@ def choose_executor(deployment: Deployment, medians: dict[int, int]) -> str:
     """
     wanted = deployment.pool.executor
     slowest_ns = max(medians.values())
-    if wanted == "inline" and slowest_ns > _INLINE_LIMIT_NS:
+    if wanted == "inline" and slowest_ns > INLINE_LIMIT_NS:
         raise StartError(
             f'pool.executor = "inline" with a batch that takes {slowest_ns / 1e6:.1f} ms; the limit is '
-            f"{_INLINE_LIMIT_NS / 1e6:.0f} ms, because the server answers nothing else meanwhile",
+            f"{INLINE_LIMIT_NS / 1e6:.0f} ms, because the server answers nothing else meanwhile",
             hint='set pool.executor = "thread" (or "auto"), or lower batching.max_rows',
         )
     if wanted == "auto":
-        return "inline" if slowest_ns <= _INLINE_LIMIT_NS and deployment.pool.executors == 1 else "thread"
+        return "inline" if slowest_ns <= INLINE_LIMIT_NS and deployment.pool.executors == 1 else "thread"
     return wanted
 
 
@@ -232,6 +266,7 @@ async def open_deployment(manifest: Manifest, recorder: Recorder, in_flight: Siz
             max_rows = deployment.batching.max_rows
             medians = await loop.run_in_executor(None, warm_up, runtime, assembly.specs, outputs, max_rows)
         kind = choose_executor(deployment, medians)
+        placed = await _place_hooks(deployment, assembly, runtimes[0], outputs)
         features = await _open_features(manifest)
     except BaseException:
         for runtime in runtimes:
@@ -245,6 +280,7 @@ async def open_deployment(manifest: Manifest, recorder: Recorder, in_flight: Siz
         outputs=outputs,
         assembly=assembly,
         dispatcher=dispatcher,
+        hooks=placed,
         features=features,
         entity_cache=_store(deployment.cache.entity) if features is not None else None,
         tensor_cache=_store(deployment.cache.tensor),

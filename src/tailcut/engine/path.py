@@ -8,7 +8,7 @@ Receiving and encoding belong to the protocol in front (server/). Every stage's 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence, Sized
+from collections.abc import Coroutine, Hashable, Mapping, Sequence, Sized
 from sys import getsizeof
 from time import perf_counter_ns
 from typing import Any
@@ -19,39 +19,20 @@ import numpy as np
 from tailcut.cache import MemoryStore
 from tailcut.core.keys import entity_prediction_key, tensor_prediction_key
 from tailcut.core.tensors import Arrays
-from tailcut.core.timings import Stage, Timings
+from tailcut.core.timings import Stage
 from tailcut.core.validation import InputSpec
 from tailcut.engine.assembly import Assembly, encode_answer
+from tailcut.engine.call import Call
 from tailcut.engine.dispatcher import Dispatcher
+from tailcut.engine.hooks import Hooks, ran_inline
 from tailcut.engine.ticket import join
 from tailcut.errors import BadRequest, DeadlineExceeded
 from tailcut.features import EntityKey, FeatureService
 
+__all__ = ["Call", "Path", "PredictionStore"]
+
 _ENTRY_OVERHEAD_BYTES = 200
 """What an entry costs beside its value: key, tuple, dict slots (measured with tracemalloc at 100,000 entries)."""
-
-
-class Call:
-    """One request on its way: its record, its deadline and what it holds."""
-
-    __slots__ = ("cache", "deadline_ns", "disconnected", "gone", "route", "tenant", "timings", "variant", "waiting")
-
-    def __init__(self, route: str, start_ns: int, deadline_ns: int, tenant: str, variant: str) -> None:
-        self.route = route
-        self.timings = Timings(start_ns)
-        self.deadline_ns = deadline_ns
-        self.tenant = tenant
-        self.variant = variant
-        self.cache = "off"
-        self.disconnected: Callable[[], Awaitable[None]] | None = None
-        self.gone = False
-        self.waiting: asyncio.Future[Any] | None = None
-
-    def abandon(self) -> None:
-        """Drop the work of a client that is gone: whatever the request waits for is cancelled."""
-        self.gone = True
-        if self.waiting is not None:
-            self.waiting.cancel()
 
 
 class PredictionStore:
@@ -70,6 +51,7 @@ class Path:
     Args:
         version: hash of everything an answer depends on; part of every prediction cache key.
         outputs: names of all outputs, in the manifest's order.
+        hooks: decides where preprocess and postprocess run; None where the user has neither.
         features: None where the deployment has no feature groups.
         entity_cache, tensor_cache: None where they are off.
         in_flight: the requests that are being answered, this one included; a request that is alone does not wait
@@ -83,6 +65,7 @@ class Path:
         outputs: tuple[str, ...],
         assembly: Assembly,
         dispatcher: Dispatcher,
+        hooks: Hooks | None = None,
         features: FeatureService | None = None,
         entity_cache: PredictionStore | None = None,
         tensor_cache: PredictionStore | None = None,
@@ -92,6 +75,7 @@ class Path:
         self.outputs = outputs
         self.assembly = assembly
         self.dispatcher = dispatcher
+        self.hooks = hooks
         self.features = features
         self.entity_cache = entity_cache
         self.tensor_cache = tensor_cache
@@ -197,12 +181,33 @@ class Path:
         return values, [life_s - elapsed_s for life_s in found.fresh_for_s]
 
     async def _predict(self, call: Call, rows: Sequence[Mapping[str, Any]], *, from_client: bool) -> list[Any]:
+        if self.hooks is not None:
+            return await self._predict_hooked(self.hooks, call, rows, from_client)
         inputs = self.assembly.inputs(rows, from_client=from_client)
         call.timings.lap(Stage.PREPROCESS, perf_counter_ns())
         outputs = await self.infer(call, inputs, len(rows), self.outputs)
         values = self.assembly.answers(outputs, len(rows))
         call.timings.lap(Stage.POSTPROCESS, perf_counter_ns())
         return values
+
+    async def _predict_hooked(
+        self, hooks: Hooks, call: Call, rows: Sequence[Mapping[str, Any]], from_client: bool
+    ) -> list[Any]:
+        count = len(rows)
+        if count <= hooks.preprocess.inline_rows:
+            try:
+                inputs = self.assembly.inputs(rows, from_client=from_client)
+            finally:
+                ran_inline(hooks.preprocess, call, Stage.PREPROCESS, count)
+        else:
+            inputs = await hooks.inputs(call, rows, from_client)
+        outputs = await self.infer(call, inputs, count, self.outputs)
+        if count > hooks.postprocess.inline_rows:
+            return await hooks.answers(call, outputs, count)
+        try:
+            return self.assembly.answers(outputs, count)
+        finally:
+            ran_inline(hooks.postprocess, call, Stage.POSTPROCESS, count)
 
     async def _infer_cached(
         self, cache: PredictionStore, call: Call, inputs: Arrays, rows: int, outputs: tuple[str, ...]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tailcut.cache import MemoryStatistics
+from tailcut.engine.hooks import Hooks
 from tailcut.engine.path import Path
 from tailcut.features import FeatureStatistics
 from tailcut.features.statistics import GroupStatistics
@@ -26,11 +27,21 @@ def path_samples(path: Path) -> Iterator[Sample]:
     dispatcher = path.dispatcher
     yield Sample("tailcut_queue_rows", "Rows that wait for an executor.", "gauge", {}, dispatcher.planner.queue_rows)
     yield Sample("tailcut_running_rows", "Rows that are being computed.", "gauge", {}, dispatcher.running_rows)
+    if path.hooks is not None:
+        yield from _hooks(path.hooks)
     for name, cache in (("entity", path.entity_cache), ("tensor", path.tensor_cache)):
         if cache is not None:
             yield from _prediction_cache(name, cache.store.statistics())
     if path.features is not None:
         yield from _features(path.features.statistics())
+
+
+def _hooks(hooks: Hooks) -> Iterator[Sample]:
+    yield Sample("tailcut_hook_threads_busy", "Threads that run a slow hook.", "gauge", {}, hooks.busy)
+    yield Sample("tailcut_hook_waiting", "Calls of slow hooks that wait for a thread.", "gauge", {}, hooks.waiting)
+    text = "Calls of a hook that were given to a thread, off the event loop."
+    for name, calls in hooks.calls.items():
+        yield Sample("tailcut_hook_thread_calls", text, "counter", {"hook": name}, calls)
 
 
 def _prediction_cache(cache: str, statistics: MemoryStatistics) -> Iterator[Sample]:
