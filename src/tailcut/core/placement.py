@@ -119,4 +119,4 @@ def _rows_within(cost: Cost, limit_ns: float) -> int:
     left_ns = limit_ns - cost.base_ns
     if left_ns < cost.row_ns:
         return 0
-    return min(int(left_ns / cost.row_ns), ALL_ROWS) if cost.row_ns > 0.0 else ALL_ROWS
+    return ALL_ROWS if left_ns >= cost.row_ns * ALL_ROWS else int(left_ns / cost.row_ns)
