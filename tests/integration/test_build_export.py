@@ -11,10 +11,10 @@ import pytest
 import torch
 from tests.models import graphs, tabular
 
-from tailcut.build import Holdout
-from tailcut.build.recipes import int8_dynamic, onnx_export, torch_source
+from tailcut.build import Holdout, sources
+from tailcut.build.recipes import int8_dynamic, onnx_export
 from tailcut.errors import BuildError
-from tailcut.manifest import Tensor
+from tailcut.manifest import Deployment, Manifest, Model, Tensor
 
 # The exporter's own use of a torch function that torch has since deprecated, and its naming of a shared dimension.
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
@@ -80,9 +80,11 @@ def test_an_onnx_source_with_a_fixed_batch_is_refused(tmp_path: Path) -> None:
         onnx_export.copy(tmp_path / "text.onnx", (), (), tmp_path / "m.onnx")
 
 
-def test_a_source_that_is_no_module_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match="gave a str, expected a torch"):
-        torch_source.save(tabular.not_a_module, "tests.models.tabular:not_a_module", tmp_path / "m.pt")
+def test_a_source_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    model = Model(source="tests.models.tabular:not_a_module", inputs=INPUTS, outputs=OUTPUTS)
+    manifest = Manifest(Deployment(name="m", model=model), Path(), {})
+    with pytest.raises(BuildError, match="gave a str, which tailcut cannot build from"):
+        sources.make(tmp_path, manifest, None)
 
 
 @pytest.mark.parametrize("saturates", [True, False])

@@ -1,36 +1,53 @@
-"""Source model and holdout -> variants, judged and stored; the fastest one that was not refused is promoted.
+"""Source model + holdout -> variants, judged and stored; the cheapest one that passed is promoted.
 
     holdout -> source -> score the source -> each recipe, then its score -> race -> verdicts -> registry -> promotion
 
-Each arrow is a child process with a time limit. What fails before the source is scored ends the build; what fails
-later costs one variant, which the record keeps with the reason.
+Each arrow is a child process with a time and a memory limit. What fails before the source is scored ends the build;
+what fails later costs one variant, which the record keeps with the reason.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tailcut.build import hardware, verdicts
+import msgspec
+
+from tailcut.build import hardware, here, verdicts
 from tailcut.build.children import run_step
+from tailcut.build.plan import applicable, base_of, check_names
+from tailcut.build.recipes import CATALOG
+from tailcut.build.recipes.base import Recipe, Subject
 from tailcut.build.records import Made, spec
-from tailcut.build.steps import artifact, onnx_source
+from tailcut.build.sources import Found
 from tailcut.errors import BuildError
 from tailcut.manifest import Manifest
 from tailcut.registry import NewVariant, Promotion, Registry, Version
 
-RECIPES: dict[str, str] = {"onnx": "torch", "int8-dynamic": "onnx"}
-"""Every recipe -> the variant that it is made from and must beat, in the order in which they are made."""
-
-RUNTIMES = {"torch": "torch", "onnx": "onnxruntime", "int8-dynamic": "onnxruntime"}
-STEP_TIMEOUT_S = 900.0
-
 Progress = Callable[[str, str], None]
 """Told (what, state) with state "started", "done in 1.2 s" or "failed: ..."."""
+
+
+@dataclass
+class Candidate:
+    """One variant on its way through the build."""
+
+    name: str
+    runtime: str
+    reference: str = ""
+    """The variant that it was made from and must beat; empty for the source."""
+    made: Made | None = None
+    refusals: list[str] = field(default_factory=list)
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def refused(self) -> str:
+        """Why it may not be promoted; empty where it may."""
+        return "; ".join(self.refusals)
 
 
 @dataclass
@@ -39,20 +56,28 @@ class _Build:
 
     manifest: Manifest
     folder: Path
-    timeout_s: float
+    here: here.Here
     progress: Progress
-    made: list[Made] = field(default_factory=list)
-    evidence: dict[str, dict[str, Any]] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
+    candidates: dict[str, Candidate] = field(default_factory=dict)
+    source: str = ""
     durations_s: dict[str, float] = field(default_factory=dict)
 
-    def step(self, step: str, target: str = "") -> dict[str, Any]:
+    @property
+    def made(self) -> list[Candidate]:
+        """What has an artifact, the source first."""
+        return [each for each in self.candidates.values() if each.made is not None]
+
+    def step(self, step: str, target: str = "", base: str = "") -> dict[str, Any]:
         """Run one step, timed and announced."""
         what = f"{step} {target}".strip()
         self.progress(what, "started")
         begun_s = time.monotonic()
+        made = [each.made for each in self.made if each.made is not None]
         try:
-            found = run_step(spec(step, self.manifest, self.folder, self.made, target), timeout_s=self.timeout_s)
+            found = run_step(
+                spec(step, self.manifest, self.folder, made, target, base),
+                timeout_s=self.manifest.deployment.build.step_timeout_s,
+            )
         except BuildError as error:
             self.progress(what, f"failed: {error.message}")
             raise
@@ -60,139 +85,155 @@ class _Build:
         self.progress(what, f"done in {self.durations_s[what]:.1f} s")
         return found
 
-    def make(self, recipe: str) -> None:
-        """Make a variant and score it."""
-        recipe_found = self.step(recipe)
-        made = Made(name=recipe, runtime=RUNTIMES[recipe], path=str(artifact(self.folder, recipe)))
-        self.made.append(made)
-        self.evidence[recipe] = {"recipe": recipe_found}
+    def score(self, candidate: Candidate) -> None:
+        """Score a variant on the holdout; without scores it is no variant."""
         try:
-            self.evidence[recipe] |= self.step("score", recipe)
+            candidate.evidence |= self.step("score", candidate.name)
         except BuildError:
-            self.made.remove(made)
+            candidate.made = None
             raise
 
+    def make_source(self) -> Subject:
+        """Make and score the source variant; say what it is."""
+        found = msgspec.convert(self.step("source"), Found)
+        self.source = found.variant
+        made = Made(name=found.variant, runtime=found.runtime, path=found.path, settings=found.settings)
+        candidate = Candidate(found.variant, found.runtime, made=made, evidence={"recipe": found.found})
+        self.candidates[found.variant] = candidate
+        self.score(candidate)
+        return Subject(kind=found.kind, trees=found.trees, deployment=self.manifest.deployment)
 
-def build(
-    manifest: Manifest,
-    *,
-    recipes: Sequence[str] = tuple(RECIPES),
-    step_timeout_s: float = STEP_TIMEOUT_S,
-    progress: Progress = lambda what, state: None,
-) -> tuple[Version, Promotion]:
+    def make(self, recipe: Recipe) -> None:
+        """Make a variant and score it; what goes wrong is its refusal."""
+        candidate = Candidate(recipe.name, recipe.runtime)
+        self.candidates[recipe.name] = candidate
+        base = base_of(recipe, [each.name for each in self.made])
+        if not base:
+            lacks = recipe.base[0]
+            other = self.candidates.get(lacks)
+            why = (other.refused if other else "it was not asked for").partition("\n")[0]
+            candidate.refusals.append(f"is made from {lacks!r}, which was not built: {why}")
+            return
+        candidate.reference = base
+        try:
+            made = self.step("make", recipe.name, base)
+            path = self.folder / f"{recipe.name}{recipe.suffix}"
+            candidate.made = Made(name=recipe.name, runtime=recipe.runtime, path=str(path), settings=made["settings"])
+            candidate.evidence["recipe"] = made["found"]
+            self.score(candidate)
+        except BuildError as error:
+            candidate.refusals.append(error.message)
+
+
+def build(manifest: Manifest, *, progress: Progress = lambda what, state: None) -> tuple[Version, Promotion]:
     """Build, judge, store and promote.
 
     Args:
-        manifest: names the source model, the holdout, the quality budget and the registry.
-        recipes: of ``RECIPES``; the source model itself is always a variant.
-        step_timeout_s: limit of each child process.
+        manifest: names the source model, the holdout, the quality budget, the recipes and the registry.
         progress: told when a step starts and ends.
 
     Returns:
-        the stored version, and what is promoted: the fastest variant that was not refused.
+        the stored version, and what is promoted: the cheapest variant that was not refused.
 
     Raises:
         BuildError: an unknown recipe, another build of this model, or the source or the holdout does not work.
         ArtifactError: the registry cannot be written.
     """
-    _check_recipes(recipes)
-    model = manifest.deployment.name
-    registry = Registry(manifest.directory / manifest.deployment.registry.path)
-    with registry.build_lock(model), tempfile.TemporaryDirectory(prefix="tailcut-build-") as folder:
-        running = _Build(manifest, Path(folder), step_timeout_s, progress)
-        source = "torch" if onnx_source(manifest) is None else "onnx"
+    deployment = manifest.deployment
+    check_names(deployment.build.recipes)
+    registry = Registry(manifest.directory / deployment.registry.path)
+    with registry.build_lock(deployment.name), tempfile.TemporaryDirectory(prefix="tailcut-build-") as folder:
+        running = _Build(manifest, Path(folder), here.look(), progress)
         holdout = running.step("holdout")
-        running.make(source)
-        _make_others(running, source, recipes)
-        _judge_quality(running, source)
-        raced = _judge_speed(running, source)
-        version = _store(running, registry, source, holdout, raced)
-        latency = {name: ms[str(verdicts.LATENCY_ROWS)] for name, ms in raced["ms"].items()}
-        kept = {name: rounds for name, rounds in latency.items() if not running.refused.get(name)}
-        return version, registry.promote(model, version.id, verdicts.fastest(kept) if kept else source)
+        _make_others(running, running.make_source())
+        _judge_quality(running)
+        raced = _judge_speed(running)
+        version = _store(running, registry, holdout, raced)
+        return version, registry.promote(deployment.name, version.id, _choose(running, raced))
 
 
-def _check_recipes(recipes: Sequence[str]) -> None:
-    unknown = [recipe for recipe in recipes if recipe not in RECIPES]
-    if unknown:
-        raise BuildError(f"there is no recipe {unknown[0]!r}", hint=f"the recipes are {', '.join(RECIPES)}")
-
-
-def _make_others(running: _Build, source: str, recipes: Sequence[str]) -> None:
-    for recipe, base in RECIPES.items():
-        if recipe not in recipes or recipe == source:
+def _make_others(running: _Build, subject: Subject) -> None:
+    why_not = {each.name: each.why_not for each in applicable(subject, running.here)}
+    for recipe in CATALOG:
+        if recipe.name == running.source:
             continue
-        if not any(made.name == base for made in running.made):
-            why = running.refused.get(base, "it is not among --recipes").partition("\n")[0]
-            running.refused[recipe] = f"is made from {base!r}, which was not built: {why}"
-            continue
-        try:
+        if why_not[recipe.name]:
+            refusals = [why_not[recipe.name]]
+            running.candidates[recipe.name] = Candidate(recipe.name, recipe.runtime, refusals=refusals)
+        else:
             running.make(recipe)
-        except BuildError as error:
-            running.refused[recipe] = error.message
 
 
-def _judge_quality(running: _Build, source: str) -> None:
+def _judge_quality(running: _Build) -> None:
     budget = running.manifest.deployment.quality.budget
-    of_source = running.evidence[source]["metrics"]
-    for made in running.made:
-        evidence = running.evidence[made.name]
+    of_source = running.candidates[running.source].evidence["metrics"]
+    for candidate in running.made:
+        evidence = candidate.evidence
         evidence["drops"] = verdicts.drops(of_source, evidence["metrics"])
         evidence["budget"] = budget
-        if made.name != source:
-            running.refused[made.name] = verdicts.quality_refusal(evidence["drops"], budget)
+        if candidate.name != running.source:
+            _refuse(candidate, verdicts.quality_refusal(evidence["drops"], budget))
 
 
-def _judge_speed(running: _Build, source: str) -> dict[str, Any]:
+def _judge_speed(running: _Build) -> dict[str, Any]:
     """Race all variants; without a race none but the source is known to be fast enough."""
     try:
         raced = running.step("race")
     except BuildError as error:
-        for made in running.made[1:]:
-            _refuse(running, made.name, f"the speed check failed: {error.message}")
+        for candidate in running.made[1:]:
+            _refuse(candidate, f"the speed check failed: {error.message}")
         return {"ms": {}, "failed": error.message}
-    ms = raced["ms"]
-    for made in running.made:
-        reference = RECIPES.get(made.name, source) if made.name != source else source
-        races = [
-            verdicts.Race(batch_rows=int(rows), ms=rounds, reference_ms=ms[reference][rows])
-            for rows, rounds in ms[made.name].items()
-        ]
-        running.evidence[made.name]["speed"] = {
-            "reference": reference,
-            "batches": [
-                {"rows": race.batch_rows, "ms": race.ms, "reference_ms": race.reference_ms, "ratio": race.ratio}
-                for race in races
-            ],
-        }
-        if made.name != source:
-            merges = bool(running.evidence[made.name].get("merge", True))
-            _refuse(running, made.name, verdicts.speed_refusal(races, merges=merges))
+    for candidate in running.made:
+        _judge_race(candidate, raced["ms"])
     return raced
 
 
-def _refuse(running: _Build, name: str, reason: str) -> None:
-    running.refused[name] = "; ".join(text for text in (running.refused.get(name, ""), reason) if text)
+def _judge_race(candidate: Candidate, ms: dict[str, dict[str, list[float]]]) -> None:
+    reference = candidate.reference or candidate.name
+    races = [
+        verdicts.Race(batch_rows=int(rows), ms=rounds, reference_ms=ms[reference][rows])
+        for rows, rounds in ms[candidate.name].items()
+    ]
+    candidate.evidence["speed"] = {
+        "reference": reference,
+        "batches": [
+            {"rows": race.batch_rows, "ms": race.ms, "reference_ms": race.reference_ms, "ratio": race.ratio}
+            for race in races
+        ],
+    }
+    if candidate.reference:
+        merges = bool(candidate.evidence.get("merge", True))
+        _refuse(candidate, verdicts.speed_refusal(races, merges=merges))
 
 
-def _store(running: _Build, registry: Registry, source: str, holdout: dict[str, Any], raced: dict[str, Any]) -> Version:
+def _refuse(candidate: Candidate, reason: str) -> None:
+    if reason:
+        candidate.refusals.append(reason)
+
+
+def _choose(running: _Build, raced: dict[str, Any]) -> str:
+    latency = {name: ms[str(verdicts.LATENCY_ROWS)] for name, ms in raced["ms"].items()}
+    kept = {name: rounds for name, rounds in latency.items() if not running.candidates[name].refused}
+    return verdicts.fastest(kept) if kept else running.source
+
+
+def _store(running: _Build, registry: Registry, holdout: dict[str, Any], raced: dict[str, Any]) -> Version:
     deployment = running.manifest.deployment
-    built = {made.name: Path(made.path) for made in running.made}
-    names = [*built, *(name for name in running.refused if name not in built)]
     return registry.add(
         deployment.name,
-        source=source,
+        source=running.source,
         inputs=deployment.model.inputs,
         outputs=deployment.model.outputs,
         variants=[
             NewVariant(
-                name=name,
-                runtime=RUNTIMES[name],
-                artifact=built.get(name),
-                refused=running.refused.get(name, ""),
-                evidence=running.evidence.get(name, {}),
+                name=each.name,
+                runtime=each.runtime,
+                artifact=Path(each.made.path) if each.made else None,
+                refused=each.refused,
+                evidence=each.evidence,
+                settings=each.made.settings if each.made else {},
             )
-            for name in names
+            for each in running.candidates.values()
         ],
         evidence={
             "cpu": hardware.cpu(),

@@ -27,7 +27,7 @@ def run_step(spec: Spec, *, timeout_s: float) -> dict[str, Any]:
     name = f"{spec.step}-{spec.target}" if spec.target else spec.step
     spec_file, outcome_file, log_file = (folder / f"{name}.{end}" for end in ("spec.json", "outcome.json", "log"))
     spec_file.write_bytes(msgspec.json.encode(spec))
-    what = f"step {spec.step!r}{f' for {spec.target!r}' if spec.target else ''}"
+    what = spec.title
     with log_file.open("wb") as log:
         # A session of its own, so that what the step starts ends with it.
         child = subprocess.Popen(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     runtime: str
     path: str
+    settings: dict[str, Any] = {}
+    """Of the runtime, such as its provider; they belong to the variant."""
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,11 +31,20 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """A key of ``steps.STEPS``."""
     target: str = ""
     """The variant that the step is about."""
+    base: str = ""
+    """The variant that a recipe starts from."""
     folder: str
     """Where the build keeps its files; steps find each other's work here."""
     deployment: dict[str, Any]
     directory: str
     made: list[Made] = []
+
+    @property
+    def title(self) -> str:
+        """What the step is called in messages."""
+        if self.step == "make":
+            return f"recipe {self.target!r}"
+        return f"step {self.step!r}{f' for {self.target!r}' if self.target else ''}"
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,13 +64,15 @@ class Openable:
     artifact: Path
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    settings: Mapping[str, Any]
 
 
-def spec(step: str, manifest: Manifest, folder: Path, made: list[Made], target: str = "") -> Spec:
+def spec(step: str, manifest: Manifest, folder: Path, made: list[Made], target: str = "", base: str = "") -> Spec:
     """Describe a step of a manifest's build."""
     return Spec(
         step=step,
         target=target,
+        base=base,
         folder=str(folder),
         deployment=to_plain(manifest.deployment),
         directory=str(manifest.directory),
@@ -73,4 +87,6 @@ def manifest_of(step: Spec) -> Manifest:
 
 def openable(made: Made, deployment: Deployment) -> Openable:
     """Say how to open a variant that was made."""
-    return Openable(made.name, made.runtime, Path(made.path), deployment.model.inputs, deployment.model.outputs)
+    return Openable(
+        made.name, made.runtime, Path(made.path), deployment.model.inputs, deployment.model.outputs, made.settings
+    )

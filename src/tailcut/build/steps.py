@@ -7,24 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from tailcut.build import hardware, neighbours, parity, race, scoring
+from tailcut.build import here, neighbours, race, scoring, sources
 from tailcut.build.holdout import Holdout
+from tailcut.build.recipes import recipe
+from tailcut.build.recipes.base import Work
 from tailcut.build.records import Made, Spec, manifest_of, openable
-from tailcut.core.tensors import Arrays
 from tailcut.errors import BuildError
-from tailcut.manifest import Manifest, resolve
+from tailcut.manifest import resolve
 from tailcut.runtimes import Runtime, open_runtime
 
 HOLDOUT_FILE = "holdout.npz"
-_CANDIDATE_ROWS = 2048
-
-
-def onnx_source(manifest: Manifest) -> Path | None:
-    """Path of the source model where it is an .onnx file, else None (then it is a callable)."""
-    source = manifest.deployment.model.source
-    return (manifest.directory / source).resolve() if source.endswith(".onnx") else None
 
 
 def load_holdout(spec: Spec) -> dict[str, Any]:
@@ -52,69 +47,27 @@ def load_holdout(spec: Spec) -> dict[str, Any]:
     }
 
 
-def make_torch(spec: Spec) -> dict[str, Any]:
-    """Recipe "torch"."""
-    from tailcut.build.recipes import torch_source
-
-    manifest = manifest_of(spec)
-    reference = manifest.deployment.model.source
-    return torch_source.save(resolve(reference, manifest), reference, artifact(spec.folder, "torch"))
+def make_source(spec: Spec) -> dict[str, Any]:
+    """Load the source model, find its kind and write its artifact; a ``Found`` as plain values."""
+    found = sources.make(Path(spec.folder), manifest_of(spec), _holdout(spec))
+    plain: dict[str, Any] = msgspec.to_builtins(found)
+    return plain
 
 
-def make_onnx(spec: Spec) -> dict[str, Any]:
-    """Recipe "onnx": export and check parity, or take the source's own .onnx file."""
-    from tailcut.build.recipes import onnx_export
-
-    manifest = manifest_of(spec)
-    model = manifest.deployment.model
-    path = artifact(spec.folder, "onnx")
-    given = onnx_source(manifest)
-    if given is not None:
-        found = onnx_export.copy(given, model.inputs, model.outputs, path)
-        _open(spec, Made(name="onnx", runtime="onnxruntime", path=str(path))).close()
-        return found
-    from tailcut.runtimes.torch import load_module
-
-    holdout = _holdout(spec)
-    source = _made(spec, "torch")
-    module = load_module(openable(source, manifest.deployment), resolve(model.source, manifest))
-    found = onnx_export.export(module, holdout, model.inputs, model.outputs, path)
-    names = [tensor.name for tensor in model.outputs]
-    torch_runtime = _open(spec, source)
-    onnx_runtime = _open(spec, Made(name="onnx", runtime="onnxruntime", path=str(path)))
-
-    def run(runtime: Runtime) -> Callable[[Arrays], Arrays]:
-        return lambda inputs: runtime.run(inputs, names)
-
-    compared = parity.check(run(torch_runtime), run(onnx_runtime), holdout, model.outputs)
-    return {
-        **found,
-        "parity": {"absolute": parity.ABSOLUTE, "relative": parity.RELATIVE, "found": compared},
-    }
-
-
-def make_int8_dynamic(spec: Spec) -> dict[str, Any]:
-    """Recipe "int8-dynamic", from the onnx variant."""
-    from tailcut.build.recipes import int8_dynamic
-
-    base = _made(spec, "onnx")
-    manifest = manifest_of(spec)
-    holdout = _holdout(spec)
-    output = manifest.deployment.model.outputs[0].name
-    rows = holdout.take(min(_CANDIDATE_ROWS, holdout.rows))
-    expected = _open(spec, base).run(rows, [output])[output]
-
-    def error_of(file: Path) -> float:
-        candidate = _open(spec, Made(name="int8-dynamic", runtime="onnxruntime", path=str(file)))
-        return int8_dynamic.mean_abs_error(expected, candidate.run(rows, [output])[output])
-
-    cpu = hardware.cpu()
-    return int8_dynamic.quantize(
-        Path(base.path),
-        artifact(spec.folder, "int8-dynamic"),
-        saturates=hardware.saturates(cpu["machine"], cpu["flags"]),
-        error_of=error_of,
+def make_variant(spec: Spec) -> dict[str, Any]:
+    """Run the recipe ``spec.target`` on the variant ``spec.base``."""
+    made = {each.name: each for each in spec.made}
+    work = Work(
+        manifest=manifest_of(spec),
+        folder=Path(spec.folder),
+        path=artifact(spec.folder, spec.target),
+        base=made[spec.base],
+        made=made,
+        selection=_holdout(spec),
+        here=here.look(),
     )
+    result = recipe(spec.target).make(work)
+    return {"found": dict(result.found), "settings": dict(result.settings)}
 
 
 def score(spec: Spec) -> dict[str, Any]:
@@ -144,9 +97,8 @@ def run_race(spec: Spec) -> dict[str, Any]:
 
 STEPS: dict[str, Callable[[Spec], dict[str, Any]]] = {
     "holdout": load_holdout,
-    "torch": make_torch,
-    "onnx": make_onnx,
-    "int8-dynamic": make_int8_dynamic,
+    "source": make_source,
+    "make": make_variant,
     "score": score,
     "race": run_race,
 }
@@ -154,7 +106,7 @@ STEPS: dict[str, Callable[[Spec], dict[str, Any]]] = {
 
 def artifact(folder: str | Path, name: str) -> Path:
     """Where a recipe leaves its file."""
-    return Path(folder) / f"{name}.{'pt' if name == 'torch' else 'onnx'}"
+    return Path(folder) / f"{name}{recipe(name).suffix}"
 
 
 def _scores_file(folder: str, name: str) -> Path:

@@ -33,14 +33,14 @@ def do(spec: Spec) -> Outcome:
         return Outcome(error=error.message, hint=error.hint)
     except ModuleNotFoundError as error:
         return Outcome(
-            error=f"step {spec.step!r} needs the package {error.name!r}, which is not installed",
+            error=f"{spec.title} needs the package {error.name!r}, which is not installed",
             hint="pip install 'tailcut[build]'",
         )
     except Exception as error:
         traceback.print_exc()
         frame = traceback.extract_tb(error.__traceback__)[-1]
         return Outcome(
-            error=f"step {spec.step!r} raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})",
+            error=f"{spec.title} raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})",
             hint="mend that line, or leave the recipe out with --recipes",
         )
 

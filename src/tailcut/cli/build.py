@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailcut.cli.console import note, stderr, write
-from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples, load_manifest
+from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples, load_manifest, manifest_option
 from tailcut.errors import BuildError
 
 if TYPE_CHECKING:
     from tailcut.build.builder import Progress
-
-_TIME_LIMIT_S = 900.0
 
 
 def register(app: typer.Typer) -> None:
@@ -25,7 +23,7 @@ def register(app: typer.Typer) -> None:
         "build",
         epilog=examples(
             ("tailcut build", "make every variant of ./tailcut.toml and promote the best"),
-            ("tailcut build --recipes onnx", "no INT8"),
+            ("tailcut build --quantize", "the INT8 recipes too"),
             ("tailcut build --set quality.budget.auc=0.002 --json build.json", "a tighter budget; keep the evidence"),
         ),
     )(build)
@@ -35,9 +33,12 @@ def build(
     manifest: ManifestPath = DEFAULT_MANIFEST,
     settings: Settings = None,
     recipes: Annotated[
-        str, typer.Option(metavar="NAMES", help="Recipes to make, with commas between; the source is always there.")
-    ] = "onnx,int8-dynamic",
-    time_limit: Annotated[float, typer.Option(metavar="SECONDS", min=1, help="Limit of each step.")] = _TIME_LIMIT_S,
+        str | None, typer.Option(metavar="NAMES", help="Try these recipes only, with commas between (build.recipes).")
+    ] = None,
+    quantize: Annotated[
+        bool | None, typer.Option("--quantize/--no-quantize", help="Try the INT8 recipes, or not (build.quantize).")
+    ] = None,
+    time_limit: Annotated[str | None, manifest_option("build.step_timeout", "--time-limit")] = None,
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write version and evidence as JSON.")] = None,
 ) -> None:
     """Make the variants of the model, check their quality and speed, keep them in the registry, promote the best.
@@ -50,10 +51,9 @@ def build(
     from tailcut.build import build as make
     from tailcut.cli._versions import print_table, refusals, summary, table
 
-    loaded = load_manifest(manifest, settings, keep_unset=True)
-    names = tuple(name.strip() for name in recipes.split(",") if name.strip())
+    loaded = load_manifest(manifest, settings, _recipes(recipes), _quantize(quantize), time_limit, keep_unset=True)
     with _progress() as progress:
-        version, promotion = make(loaded, recipes=names, step_timeout_s=time_limit, progress=progress)
+        version, promotion = make(loaded, progress=progress)
     if json is not None:
         content = msgspec.json.encode({"version": version, "promotion": promotion})
         try:
@@ -67,6 +67,18 @@ def build(
     for line in (*refusals(version), *summary(version)):
         write(line)
     note(f"promoted {promotion.variant!r} of {version.model} version {version.id}; next: tailcut serve")
+
+
+def _recipes(names: str | None) -> str | None:
+    """Turn names with commas between into an override."""
+    if names is None:
+        return None
+    quoted = ", ".join(f'"{name.strip()}"' for name in names.split(",") if name.strip())
+    return f"build.recipes=[{quoted}]"
+
+
+def _quantize(wanted: bool | None) -> str | None:
+    return None if wanted is None else f"build.quantize={str(wanted).lower()}"
 
 
 @contextmanager

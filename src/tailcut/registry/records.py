@@ -25,6 +25,7 @@ class NewVariant:
     artifact: Path | None
     refused: str = ""
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Variant:
         evidence: what the build measured of it.
         refused: why it may not be promoted; empty where it may.
         size_bytes: of the artifact.
+        settings: of the runtime.
     """
 
     model: str
@@ -55,6 +57,7 @@ class Variant:
     evidence: Mapping[str, Any] = field(default_factory=dict)
     refused: str = ""
     size_bytes: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 class VariantRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +68,7 @@ class VariantRecord(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int = 0
     refused: str = ""
     evidence: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +103,6 @@ def version_id(
     variants: Mapping[str, VariantRecord],
 ) -> str:
     """Name a version by what its answers depend on: tensors and artifacts, not timings or dates."""
-    artifacts = [(name, each.runtime, each.sha256) for name, each in sorted(variants.items()) if each.sha256]
+    artifacts = [(name, each.runtime, each.sha256, sorted(each.settings.items())) for name, each in sorted(variants.items()) if each.sha256]
     content = msgspec.json.encode((SCHEMA, model, inputs, outputs, artifacts))
     return hashlib.sha256(content).hexdigest()[:12]

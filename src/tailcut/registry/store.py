@@ -195,6 +195,7 @@ class Registry:
             size_bytes=size_bytes,
             refused=variant.refused,
             evidence=dict(variant.evidence),
+            settings=dict(variant.settings),
         )
 
     def _checked(self, record: Version, name: str, found: VariantRecord) -> Variant:
@@ -221,6 +222,7 @@ class Registry:
             evidence=found.evidence,
             refused=found.refused,
             size_bytes=size_bytes,
+            settings=found.settings,
         )
 
     def _versions(self, model: str) -> tuple[Version, ...]:

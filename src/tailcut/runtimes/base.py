@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from tailcut.core.tensors import Arrays
 from tailcut.manifest import Tensor
@@ -47,3 +47,6 @@ class Openable(Protocol):
 
     @property
     def outputs(self) -> tuple[Tensor, ...]: ...
+
+    @property
+    def settings(self) -> Mapping[str, Any]: ...

@@ -1,1 +1,21 @@
-"""One file per recipe: how a variant is made. Each runs in a child process of the builder."""
+"""One file per recipe: how a variant is made. Each runs in a child process of the builder.
+
+A new recipe is a file here and a line in ``CATALOG``.
+"""
+
+from __future__ import annotations
+
+from tailcut.build.recipes.base import Recipe
+from tailcut.build.recipes.int8_dynamic import Int8Dynamic
+from tailcut.build.recipes.onnx import Onnx
+
+CATALOG: tuple[Recipe, ...] = (
+    Onnx(),
+    Int8Dynamic(),
+)
+"""Every recipe, in the order in which they are made: a recipe stands after those that it can be made from."""
+
+
+def recipe(name: str) -> Recipe:
+    """Find a recipe; KeyError where there is none."""
+    return {each.name: each for each in CATALOG}[name]

@@ -11,10 +11,40 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tailcut.build.here import Here
+from tailcut.build.recipes.base import TREES, Result, Subject, Work, missing
 from tailcut.core.tensors import Array
 from tailcut.errors import BuildError
 
 OPERATORS = ("MatMul", "Gemm")
+_CANDIDATE_ROWS = 2048
+
+
+class Int8Dynamic:
+    """Linear layers with 8-bit weights; activations are quantised batch by batch."""
+
+    name = "int8-dynamic"
+    base = ("onnx",)
+    runtime = "onnxruntime"
+    suffix = ".onnx"
+    summary = "INT8 weights, activations quantised per batch; needs no calibration"
+
+    def why_not(self, subject: Subject, here: Here) -> str:
+        """Trees have no products to quantise."""
+        if subject.trees:
+            return TREES
+        return missing(here, "onnx", extra="build")
+
+    def make(self, work: Work) -> Result:
+        """Quantise the fp32 file every way that fits this processor and keep the closest."""
+        output = work.manifest.deployment.model.outputs[0].name
+        rows = work.selection.take(min(_CANDIDATE_ROWS, work.selection.rows))
+        expected = work.open(work.base).run(rows, [output])[output]
+
+        def error_of(file: Path) -> float:
+            return mean_abs_error(expected, work.open_file(file, self.runtime).run(rows, [output])[output])
+
+        return Result(quantize(Path(work.base.path), work.path, saturates=work.here.saturates, error_of=error_of))
 
 
 def quantize(base: Path, path: Path, *, saturates: bool, error_of: Callable[[Path], float]) -> dict[str, Any]:

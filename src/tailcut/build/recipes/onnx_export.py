@@ -1,4 +1,4 @@
-"""Recipe "onnx": the torch.export based exporter, with a dynamic batch and nothing of this machine in the file.
+"""Export to ONNX: the torch.export based exporter, with a dynamic batch and nothing of this machine in the file.
 
 Pitfalls that it guards against: the exporter bakes in a dimension whose example has size 0 or 1 (pytorch issue
 148629), drops dynamic dimensions silently (pytorch issues 149065, 148886), and by default writes weights to a second

@@ -1,0 +1,57 @@
+"""Recipe "onnx": the source model exported, checked against it at several batch sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tailcut.build import parity
+from tailcut.build.here import Here
+from tailcut.build.recipes import onnx_export
+from tailcut.build.recipes.base import Result, Subject, Work, missing
+from tailcut.core.tensors import Arrays
+from tailcut.manifest import resolve
+from tailcut.runtimes import Runtime
+
+
+class Onnx:
+    """The torch module in onnxruntime."""
+
+    name = "onnx"
+    base = ("torch",)
+    runtime = "onnxruntime"
+    suffix = ".onnx"
+    summary = "exported to ONNX, fp32, graph-optimised by onnxruntime"
+
+    def why_not(self, subject: Subject, here: Here) -> str:
+        """Torch modules only: an ONNX source is this variant already."""
+        if subject.kind == "onnx":
+            return "the source is an ONNX file already"
+        return missing(here, "torch", "onnx", "onnxscript", extra="build")
+
+    def make(self, work: Work) -> Result:
+        """Export and compare with the source.
+
+        Raises:
+            BuildError: it cannot be exported, or gives other answers.
+        """
+        from tailcut.build.records import openable
+        from tailcut.runtimes.torch import load_module
+
+        deployment = work.manifest.deployment
+        model = deployment.model
+        module = load_module(openable(work.base, deployment), resolve(model.source, work.manifest))
+        found = onnx_export.export(module, work.selection, model.inputs, model.outputs, work.path)
+        names = [tensor.name for tensor in model.outputs]
+
+        def run(runtime: Runtime) -> Callable[[Arrays], Arrays]:
+            return lambda inputs: runtime.run(inputs, names)
+
+        compared = parity.check(
+            run(work.open(work.base)),
+            run(work.open_file(work.path, self.runtime)),
+            work.selection,
+            model.outputs,
+        )
+        return Result(
+            {**found, "parity": {"absolute": parity.ABSOLUTE, "relative": parity.RELATIVE, "found": compared}}
+        )
