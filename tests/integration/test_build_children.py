@@ -50,6 +50,12 @@ def test_a_hang_is_killed_at_its_limit(tmp_path: Path) -> None:
         run("tests.models.holdouts:hanging", tmp_path, timeout_s=0.2)
 
 
+def test_a_step_that_takes_too_much_memory_is_killed_at_its_limit(tmp_path: Path) -> None:
+    step = spec("holdout", manifest("tests.models.holdouts:greedy"), tmp_path, [])
+    with pytest.raises(BuildError, match=r"held \d+ MiB of memory, the limit is 256 MiB and was killed\n.*taking all"):
+        run_step(step, timeout_s=60.0, memory_bytes=256 << 20)
+
+
 def test_an_exception_of_the_users_code_names_the_line(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"raised KeyError: 'arrival_delay' \(.*holdouts\.py:\d+\)"):
         run("tests.models.holdouts:raising", tmp_path)

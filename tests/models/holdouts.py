@@ -32,6 +32,13 @@ def hanging() -> Holdout:
     return holdout()
 
 
+def greedy() -> Holdout:
+    sys.stderr.write("taking all that is there\n")
+    held = np.ones(400 << 20, dtype=np.uint8)
+    threading.Event().wait(60)  # it is killed long before
+    return Holdout(inputs={"x": held}, labels=held)
+
+
 def raising() -> Holdout:
     raise KeyError("arrival_delay")
 

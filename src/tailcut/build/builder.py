@@ -77,6 +77,7 @@ class _Build:
             found = run_step(
                 spec(step, self.manifest, self.folder, made, target, base),
                 timeout_s=self.manifest.deployment.build.step_timeout_s,
+                memory_bytes=self.manifest.deployment.build.step_memory_bytes,
             )
         except BuildError as error:
             self.progress(what, f"failed: {error.message}")

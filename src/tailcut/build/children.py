@@ -6,22 +6,30 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from tailcut.build.memory import session_bytes
 from tailcut.build.records import Outcome, Spec
 from tailcut.errors import BuildError
 
 _TAIL_LINES = 5
+_LOOK_S = 0.25
 
 
-def run_step(spec: Spec, *, timeout_s: float) -> dict[str, Any]:
+def run_step(spec: Spec, *, timeout_s: float, memory_bytes: int | None = None) -> dict[str, Any]:
     """Do one step in a child process and return its findings.
 
+    Args:
+        timeout_s: it is killed after this long.
+        memory_bytes: it is killed when it and its own children hold more (resident, looked at every ``_LOOK_S``).
+
     Raises:
-        BuildError: the step refused, crashed (with its last lines of output), or did not end in ``timeout_s``.
+        BuildError: the step refused, crashed (with its last lines of output), or went over a limit.
     """
     folder = Path(spec.folder)
     name = f"{spec.step}-{spec.target}" if spec.target else spec.step
@@ -38,16 +46,17 @@ def run_step(spec: Spec, *, timeout_s: float) -> dict[str, Any]:
             start_new_session=True,
         )
         try:
-            code = child.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            _kill(child)
-            raise BuildError(
-                f"{what} did not end within {timeout_s:g} s and was killed{_tail(log_file)}",
-                hint="allow more with --time-limit, or leave the recipe out with --recipes",
-            ) from None
+            over = _watch(child, timeout_s, memory_bytes)
         except BaseException:  # Ctrl-C does not reach the child's own session
             _kill(child)
             raise
+        if over:
+            _kill(child)
+            raise BuildError(
+                f"{what} {over[0]} and was killed{_tail(log_file)}",
+                hint=f"{over[1]}, or leave the recipe out with --recipes",
+            )
+    code = child.returncode
     if code != 0 or not outcome_file.exists():
         raise BuildError(
             f"{what} crashed ({_how(code)}){_tail(log_file)}",
@@ -57,6 +66,24 @@ def run_step(spec: Spec, *, timeout_s: float) -> dict[str, Any]:
     if outcome.error:
         raise BuildError(outcome.error, hint=outcome.hint)
     return outcome.found
+
+
+def _watch(child: subprocess.Popen[bytes], timeout_s: float, memory_bytes: int | None) -> tuple[str, str] | None:
+    """Wait for the child; say what it went over, and the way out, or None when it has ended by itself."""
+    ends_s = time.monotonic() + timeout_s
+    while True:
+        left_s = ends_s - time.monotonic()
+        if left_s <= 0:
+            return f"did not end within {timeout_s:g} s", "allow more with --time-limit"
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(left_s if memory_bytes is None else min(left_s, _LOOK_S))
+            return None
+        if memory_bytes is not None and (held := session_bytes(child.pid)) > memory_bytes:
+            mib = 1 << 20
+            return (
+                f"held {held // mib} MiB of memory, the limit is {memory_bytes // mib} MiB",
+                "allow more with build.step_memory",
+            )
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:
