@@ -8,7 +8,8 @@ Receiving and encoding belong to the protocol in front (server/). Every stage's 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Hashable, Mapping, Sequence, Sized
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence, Sized
+from functools import partial
 from sys import getsizeof
 from time import perf_counter_ns
 from typing import Any
@@ -80,6 +81,9 @@ class Path:
         self.entity_cache = entity_cache
         self.tensor_cache = tensor_cache
         self._in_flight = in_flight
+        self._predict: Callable[..., Coroutine[Any, Any, list[Any]]] = self._predict_plain
+        if hooks is not None:
+            self._predict = partial(self._predict_hooked, hooks)
         self._one_lane = all(spec.fixed for spec in assembly.specs)
 
     @property
@@ -180,9 +184,7 @@ class Path:
         elapsed_s = (perf_counter_ns() - fetched_ns) / 1e9
         return values, [life_s - elapsed_s for life_s in found.fresh_for_s]
 
-    async def _predict(self, call: Call, rows: Sequence[Mapping[str, Any]], *, from_client: bool) -> list[Any]:
-        if self.hooks is not None:
-            return await self._predict_hooked(self.hooks, call, rows, from_client)
+    async def _predict_plain(self, call: Call, rows: Sequence[Mapping[str, Any]], *, from_client: bool) -> list[Any]:
         inputs = self.assembly.inputs(rows, from_client=from_client)
         call.timings.lap(Stage.PREPROCESS, perf_counter_ns())
         outputs = await self.infer(call, inputs, len(rows), self.outputs)
@@ -191,7 +193,7 @@ class Path:
         return values
 
     async def _predict_hooked(
-        self, hooks: Hooks, call: Call, rows: Sequence[Mapping[str, Any]], from_client: bool
+        self, hooks: Hooks, call: Call, rows: Sequence[Mapping[str, Any]], *, from_client: bool
     ) -> list[Any]:
         count = len(rows)
         if count <= hooks.preprocess.inline_rows:

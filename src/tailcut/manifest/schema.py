@@ -86,14 +86,16 @@ class Model(Section, frozen=True, kw_only=True):
     preprocess: Annotated[
         str,
         Meta(
-            description="'package.module:callable', feature rows (list of dicts) -> dict of input arrays",
+            description="'package.module:callable', feature rows (list of dicts) -> dict of input arrays; "
+            "a plain function, called from several threads at once",
             examples=["my_model:preprocess"],
         ),
     ] = ""
     postprocess: Annotated[
         str,
         Meta(
-            description="'package.module:callable', dict of output arrays -> list with one JSON value a row",
+            description="'package.module:callable', dict of output arrays -> list with one JSON value a row; "
+            "a plain function, called from several threads at once",
             examples=["my_model:postprocess"],
         ),
     ] = ""
