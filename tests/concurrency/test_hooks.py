@@ -7,12 +7,17 @@ import json
 import re
 import threading
 from pathlib import Path
+from time import perf_counter_ns
 
 import pytest
 from tests.app_kit import GOOD, INFER, Client, counters
-from tests.concurrency.hooking import ROW, TENANT, ask, blocked, control, serve, until, until_inline
+from tests.concurrency.hooking import ROW, TENANT, ask, blocked, control, preprocess, serve, until, until_inline
 
-from tailcut.errors import StartError
+from tailcut.engine.assembly import Assembly
+from tailcut.engine.hooks import Hooks
+from tailcut.engine.path import Call
+from tailcut.errors import Shed, StartError
+from tailcut.manifest import Model, Tensor
 
 LATE = {"x_tailcut_timeout_ms": "30"}
 PATIENT = ('slo.timeout="30s"', 'server.kill="60s"')
@@ -96,6 +101,30 @@ def test_waiting_calls_are_served_in_order_when_a_thread_is_free(tmp_path: Path)
         assert [answer.json["predictions"][0]["y"] for answer in answers] == [0, 1, 2]
 
     serve(test, tmp_path, *PATIENT, pre="preprocess")
+
+
+def test_no_more_calls_wait_for_a_thread_than_may() -> None:
+    async def main() -> None:
+        model = Model(source="m:m", inputs=(Tensor(name="x", shape=(-1, 2)),), outputs=(Tensor(name="y"),))
+        assembly = Assembly(model, preprocess, None)
+        hooks = Hooks(assembly, preprocess=True, postprocess=False, stuck_after_s=60, max_threads=1, max_waiting=1)
+        start_ns = perf_counter_ns()
+        calls = [Call("predict", start_ns, start_ns + 60 * 10**9, "", "v") for _ in range(3)]
+        control.close()
+        try:
+            runs, waits = [asyncio.create_task(hooks.inputs(call, [ROW], True)) for call in calls[:2]]
+            await control.wait_entered()
+            with pytest.raises(Shed, match="1 calls of hooks wait for a thread, the limit is 1"):
+                await hooks.inputs(calls[2], [ROW], True)
+            waits.cancel()
+            await asyncio.gather(waits, return_exceptions=True)
+            assert hooks.waiting == 0, "its place is free"
+        finally:
+            control.open()
+        assert (await runs)["x"].tolist() == [[1, 2]]
+        await hooks.stop(10)
+
+    asyncio.run(main())
 
 
 @BOTH

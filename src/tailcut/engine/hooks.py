@@ -187,11 +187,11 @@ class Hooks:
         future: asyncio.Future[T] = self._loop.create_future()
         job = _Job(name, placement, rows, work, future)
         self.calls[name] += 1
-        self._waiting[job] = None
-        self._start_next()
         timer = self._loop.call_later(left_ns / 1e9, self._expire, job)
         call.waiting = future
+        self._waiting[job] = None
         try:
+            self._start_next()
             return await future
         finally:
             call.waiting = None
