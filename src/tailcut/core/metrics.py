@@ -34,18 +34,27 @@ def auc(labels: Array, scores: Array) -> float:
     n_negative = positive.size - n_positive
     if not n_positive or not n_negative:
         raise ValueError(f"AUC needs both classes, the labels are {n_positive} positive and {n_negative} negative rows")
-    _, place, counts = np.unique(np.asarray(scores), return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    mid_ranks: Floats = ends - (counts - 1) / 2.0
-    rank_sum = float(mid_ranks[place][positive].sum())
+    rank_sum = float(mid_ranks(scores)[positive].sum())
     return (rank_sum - n_positive * (n_positive + 1) / 2.0) / (float(n_positive) * n_negative)
 
 
-def log_loss(labels: Array, scores: Array) -> float:
-    """Mean negative log-likelihood in nats of (n,) labels 0/1 under (n,) probabilities, clipped to be finite."""
-    y = np.asarray(labels).astype(np.float64)
+def log_loss_rows(labels: Array, scores: Array) -> Floats:
+    """Negative log-likelihood per row in nats, clipped to be finite.
+
+    Args:
+        labels: (n,) of 0 and 1, or of class numbers.
+        scores: (n,) probabilities of class 1, or (n, classes) probabilities of each.
+    """
     p: Floats = np.clip(np.asarray(scores, dtype=np.float64), LOG_LOSS_CLIP, 1.0 - LOG_LOSS_CLIP)
-    return float(-np.mean(y * np.log(p) + (1.0 - y) * np.log1p(-p)))
+    if p.ndim == 2:
+        return -np.log(p[np.arange(len(p)), np.asarray(labels).astype(np.intp)])
+    y = np.asarray(labels).astype(np.float64)
+    return -(y * np.log(p) + (1.0 - y) * np.log1p(-p))
+
+
+def log_loss(labels: Array, scores: Array) -> float:
+    """Mean of ``log_loss_rows``."""
+    return float(np.mean(log_loss_rows(labels, scores)))
 
 
 def decide(scores: Array) -> Array:
@@ -55,9 +64,15 @@ def decide(scores: Array) -> Array:
     return classes
 
 
+def right_rows(labels: Array, scores: Array) -> npt.NDArray[np.bool_]:
+    """Whether each row's class (see ``decide``) is the (n,) label."""
+    right: npt.NDArray[np.bool_] = decide(scores) == np.asarray(labels)
+    return right
+
+
 def accuracy(labels: Array, scores: Array) -> float:
     """Share of rows whose class (see ``decide``) is the (n,) label."""
-    return float(np.mean(decide(scores) == np.asarray(labels)))
+    return float(np.mean(right_rows(labels, scores)))
 
 
 def f1(labels: Array, scores: Array) -> float:
@@ -67,21 +82,54 @@ def f1(labels: Array, scores: Array) -> float:
     return both / (both + float(np.sum(truth != found))) if both else 0.0
 
 
+def absolute_error_rows(labels: Array, scores: Array) -> Floats:
+    """Absolute error per row, in the label's unit: the mean over what a row holds, where that is several values."""
+    error: Floats = np.abs(np.asarray(scores, dtype=np.float64) - np.asarray(labels, dtype=np.float64))
+    return error if error.ndim == 1 else error.reshape(len(error), -1).mean(axis=1)
+
+
 def mae(labels: Array, scores: Array) -> float:
     """Mean absolute error, in the label's unit."""
-    error: Floats = np.asarray(scores, dtype=np.float64) - np.asarray(labels, dtype=np.float64)
-    return float(np.mean(np.abs(error)))
+    return float(np.mean(absolute_error_rows(labels, scores)))
 
 
-def cosine(reference: Array, outputs: Array) -> float:
-    """Mean over rows of the cosine between (n, d) reference and output vectors; two zero vectors agree (1)."""
+def mid_ranks(values: Array) -> Floats:
+    """Rank of each of (n,) values from 1 on, those of equal values averaged."""
+    _, place, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    found: Floats = (ends - (counts - 1) / 2.0)[place]
+    return found
+
+
+def spearman(labels: Array, scores: Array) -> float:
+    """Spearman's rank correlation of (n,) scores with (n,) labels: Pearson's of the mid-ranks, ties and all.
+
+    0 where the scores are constant: they order nothing.
+
+    Raises:
+        ValueError: constant labels.
+    """
+    a, b = mid_ranks(labels), mid_ranks(scores)
+    a, b = a - a.mean(), b - b.mean()
+    if not a.any():
+        raise ValueError(f"Spearman needs labels that differ, all {a.size} are equal")
+    return float((a @ b) / np.sqrt((a @ a) * (b @ b))) if b.any() else 0.0
+
+
+def cosine_rows(reference: Array, outputs: Array) -> Floats:
+    """Cosine per row between (n, d) reference and output vectors; two zero vectors agree (1)."""
     a, b = np.asarray(reference, dtype=np.float64), np.asarray(outputs, dtype=np.float64)
     a, b = a.reshape(a.shape[0], -1), b.reshape(b.shape[0], -1)
     lengths: Floats = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     dots: Floats = np.einsum("ij,ij->i", a, b)
     both_zero = ~a.any(axis=1) & ~b.any(axis=1)
     similarity: Floats = np.divide(dots, lengths, out=np.zeros_like(dots), where=lengths > 0)
-    return float(np.mean(np.where(both_zero, 1.0, similarity)))
+    return np.where(both_zero, 1.0, similarity)
+
+
+def cosine(reference: Array, outputs: Array) -> float:
+    """Mean of ``cosine_rows``."""
+    return float(np.mean(cosine_rows(reference, outputs)))
 
 
 METRICS: dict[str, Callable[[Array, Array], float]] = {
@@ -90,6 +138,7 @@ METRICS: dict[str, Callable[[Array, Array], float]] = {
     "accuracy": accuracy,
     "f1": f1,
     "mae": mae,
+    "spearman": spearman,
     "cosine": cosine,
 }
 """Every metric by name. ``cosine`` compares with the source model's outputs, all others with the labels."""
