@@ -5,7 +5,9 @@ from tailcut.manifest.loading import Manifest, load, with_overrides
 from tailcut.manifest.references import resolve
 from tailcut.manifest.schema import (
     Batching,
+    Build,
     Cache,
+    Cost,
     Deployment,
     Duration,
     FeatureGroup,
@@ -36,7 +38,9 @@ from tailcut.manifest.units import (
 
 __all__ = [
     "Batching",
+    "Build",
     "Cache",
+    "Cost",
     "Deployment",
     "Duration",
     "FeatureGroup",

@@ -7,14 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
+from tailcut.core.metric_names import METRIC_NAMES
 from tailcut.errors import ManifestError
 from tailcut.manifest.checks_features import feature_problems
 from tailcut.manifest.keys import nearest
 from tailcut.manifest.schema import Deployment, Tensor
 from tailcut.manifest.units import Duration, format_duration
-
-METRICS = ("auc", "accuracy", "log_loss", "mae", "f1", "cosine")
-"""Metrics that a quality budget can be set on."""
 
 REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 """'package.module:callable'."""
@@ -86,11 +84,11 @@ def _shape(path: str, tensor: Tensor) -> Iterator[ManifestError]:
 
 def _quality(deployment: Deployment) -> Iterator[ManifestError]:
     for metric, budget in deployment.quality.budget.items():
-        if metric not in METRICS:
-            close = nearest(metric, METRICS)
+        if metric not in METRIC_NAMES:
+            close = nearest(metric, METRIC_NAMES)
             hint = f"did you mean {close}? " if close else ""
             yield ManifestError(
-                f"quality.budget.{metric}: unknown metric", hint=f"{hint}the metrics are {', '.join(METRICS)}"
+                f"quality.budget.{metric}: unknown metric", hint=f"{hint}the metrics are {', '.join(METRIC_NAMES)}"
             )
         if not budget >= 0:
             yield ManifestError(

@@ -69,6 +69,12 @@ class Build(Section, frozen=True, kw_only=True):
             examples=["my_model:fine_tune"],
         ),
     ] = ""
+    rounds: Annotated[
+        int, Meta(description="rounds of load, each variant in turn, that a verdict on speed rests on", ge=3)
+    ] = 7
+    round_s: Annotated[Duration, Meta(description="how long each round sends load to a variant")] = field(
+        default=Duration(3.0), name="round"
+    )
     step_timeout_s: Annotated[Duration, Meta(description="longest that one step may take")] = field(
         default=Duration(900.0), name="step_timeout"
     )
