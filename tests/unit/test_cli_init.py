@@ -226,6 +226,13 @@ def test_help_imports_nothing_heavy(line: list[str]) -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_reading_a_manifest_imports_nothing_heavy(tmp_path: Path) -> None:
+    assert run(["init", str(tmp_path)]) == ExitCode.OK
+    code = f"from pathlib import Path; from tailcut.manifest import load; load(Path({str(tmp_path)!r})); {HEAVY}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
+
+
 @pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
 def test_the_program_prints_errors_to_stderr_and_respects_no_color(
     tmp_path: Path, no_color: str, coloured: bool

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tailcut.core import metrics
+from tailcut.core.metric_names import METRIC_NAMES
 
 
 def test_auc_of_one_class_says_what_the_labels_hold() -> None:
@@ -34,3 +35,8 @@ def test_cosine_of_a_zero_vector_with_another_is_zero_and_with_itself_one() -> N
 def test_drop_of_log_loss_is_its_rise_and_of_auc_its_fall() -> None:
     assert metrics.drop("log_loss", 0.40, 0.41) == pytest.approx(0.01)
     assert metrics.drop("auc", 0.75, 0.74) == pytest.approx(0.01)
+
+
+def test_every_metric_that_a_manifest_may_name_can_be_computed() -> None:
+    assert set(metrics.METRICS) == set(METRIC_NAMES)
+    assert set(METRIC_NAMES) >= metrics.RISES | metrics.PROBABILITIES | metrics.BINARY

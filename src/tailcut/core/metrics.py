@@ -141,7 +141,7 @@ METRICS: dict[str, Callable[[Array, Array], float]] = {
     "spearman": spearman,
     "cosine": cosine,
 }
-"""Every metric by name. ``cosine`` compares with the source model's outputs, all others with the labels."""
+"""Every metric of ``METRIC_NAMES``. ``cosine`` compares with the source model's outputs, all others with the labels."""
 
 RISES = frozenset({"log_loss", "mae"})
 """Metrics of which less is better: a rise is the drop."""
