@@ -19,6 +19,7 @@ from tailcut.features.preload import Table
 from tailcut.features.sources.base import Source, SourceError
 from tailcut.features.sources.postgres import PostgresDatabase, PostgresSource
 from tailcut.features.sources.python import FunctionSource
+from tailcut.features.sources.queried import GroupQueries
 from tailcut.features.sources.sql import Dialect, Query, compile_query, mentions_keys
 from tailcut.features.sources.sqlite import SqliteDatabase, SqliteSource
 from tailcut.manifest.schema import FeatureGroup, Features
@@ -124,12 +125,12 @@ class Opener:
         if spec.preload_sql:
             preload = compile_query(spec.preload_sql, dialect, 1, f"{where}: preload_sql")
             _check_tenant(preload, spec, f"{where}: preload_sql")
-        parts = (spec.key, spec.columns, query, preload, where)
+        group = GroupQueries(spec.key, spec.columns, query, preload, where)
         source: SqliteSource | PostgresSource
         if isinstance(self.database, SqliteDatabase):
-            source = SqliteSource(self.database, *parts)
+            source = SqliteSource(self.database, group)
         else:
-            source = PostgresSource(self.database, *parts)
+            source = PostgresSource(self.database, group)
         await source.check()
         return source
 

@@ -9,18 +9,9 @@ from contextlib import suppress
 from typing import Any
 
 from tailcut.errors import MissingExtra, StartError
-from tailcut.features.sources.base import (
-    Answer,
-    Key,
-    KeyTypeRefused,
-    SourceContext,
-    SourceDown,
-    SourceError,
-    Values,
-    align,
-    checked_table,
-)
-from tailcut.features.sources.sql import Query, column_positions, postgres_keys
+from tailcut.features.sources.base import Answer, Key, KeyTypeRefused, SourceContext, SourceDown, SourceError
+from tailcut.features.sources.queried import GroupQueries, QueriedSource, arguments
+from tailcut.features.sources.sql import postgres_keys
 
 CONNECT_TIMEOUT_S = 5.0
 _CLEAN_UP_TIMEOUT_S = 1.0
@@ -103,28 +94,13 @@ class PostgresDatabase:
             connection.terminate()
 
 
-class PostgresSource:
-    """One feature group's query."""
+class PostgresSource(QueriedSource[PostgresDatabase]):
+    """One feature group's query, prepared for the key types that are asked for."""
 
-    def __init__(
-        self,
-        database: PostgresDatabase,
-        key: tuple[str, ...],
-        columns: tuple[str, ...],
-        query: Query | None,
-        preload: Query | None,
-        where: str,
-    ) -> None:
-        self._database = database
-        self._key = key
-        self._columns = columns
-        self._query = query
-        self._preload = preload
-        self._where = where
+    def __init__(self, database: PostgresDatabase, group: GroupQueries) -> None:
+        super().__init__(database, group)
         self._texts: dict[tuple[type, ...], str] = {}
         self._accepted: set[tuple[type, ...]] = set()
-        self._positions: list[int] = []
-        self._all_positions: list[int] = []
 
     async def check(self) -> None:
         """Prepare the queries once and find their columns.
@@ -132,15 +108,14 @@ class PostgresSource:
         Raises:
             StartError: a query is wrong or misses a column.
         """
-        if self._query is not None:
-            self._positions = self._find(await self._columns_of_query(), f"{self._where}: sql")
-        if self._preload is not None:
-            found = await self._prepared(self._preload.alone(), f"{self._where}: preload_sql")
-            self._all_positions = self._find(found, f"{self._where}: preload_sql")
+        if self._group.query is not None:
+            self._positions = self._find(await self._columns_of_query(), "sql")
+        if self._group.preload is not None:
+            self._all_positions = self._find(await self._prepared(self._group.preload.alone()), "preload_sql")
 
     async def fetch(self, keys: Sequence[Key], context: SourceContext) -> list[Answer]:
         """Answer for all keys with one query (one per combination of key types, which is one in practice)."""
-        assert self._query is not None
+        assert self._group.query is not None
         by_types: dict[tuple[type, ...], list[int]] = {}
         for index, key in enumerate(keys):
             by_types.setdefault(tuple(map(type, key)), []).append(index)
@@ -157,32 +132,25 @@ class PostgresSource:
                 answers[index] = answer
         return answers
 
-    async def fetch_all(self, context: SourceContext) -> list[tuple[Key, Values]]:
-        """Read the whole table."""
-        assert self._preload is not None
-        rows = await self._run(self._preload.alone(), _arguments(self._preload, context), ())
-        size = len(self._key)
-        found = [(tuple(row[:size]), [row[i] for i in self._all_positions]) for row in rows]
-        return await checked_table(found, self._columns)
-
     async def _fetch_alike(self, keys: list[Key], types: tuple[type, ...], context: SourceContext) -> list[Answer]:
-        assert self._query is not None
+        assert self._group.query is not None
         text = self._texts.get(types) or self._text(types)
-        arguments = [*map(list, zip(*keys, strict=True)), *_arguments(self._query, context)]
-        rows = await self._run(text, arguments, types)
+        values = [*map(list, zip(*keys, strict=True)), *arguments(self._group.query, context)]
+        rows = await self._run(text, values, types)
         self._accepted.add(types)
-        size = len(self._key)
-        return align(keys, [(tuple(row[:size]), [row[i] for i in self._positions]) for row in rows], self._columns)
+        return self._aligned(keys, rows)
 
-    async def _run(self, text: str, arguments: Sequence[Any], types: tuple[type, ...]) -> list[Any]:
+    async def _run(self, text: str, values: Sequence[Any], types: tuple[type, ...] = ()) -> list[Any]:
         import asyncpg
 
         try:
-            return await self._database.fetch(text, arguments)
+            return await self._database.fetch(text, values)
         except asyncpg.PostgresError as error:
             state = error.sqlstate or ""
             if types and types not in self._accepted and state in _TYPE_ERRORS:
-                names = ", ".join(f"{column}: {kind.__name__}" for column, kind in zip(self._key, types, strict=True))
+                names = ", ".join(
+                    f"{column}: {kind.__name__}" for column, kind in zip(self._group.key, types, strict=True)
+                )
                 raise KeyTypeRefused(f"the query does not take a key of these types ({names})") from error
             raise (SourceError if state.startswith(_DATA_ERRORS) else SourceDown)(_text(error)) from error
         except asyncpg.DataError as error:
@@ -191,20 +159,20 @@ class PostgresSource:
             raise SourceDown(_text(error)) from error
 
     def _text(self, types: tuple[type, ...]) -> str:
-        assert self._query is not None
+        assert self._group.query is not None
         names = [_TYPE_OF.get(kind, "") for kind in types]
         if not all(names):
             raise KeyTypeRefused(f"a key of the types {[kind.__name__ for kind in types]} cannot be looked up in SQL")
-        self._texts[types] = self._query.behind(postgres_keys(self._key, names))
+        self._texts[types] = self._group.query.behind(postgres_keys(self._group.key, names))
         return self._texts[types]
 
     async def _columns_of_query(self) -> list[str]:
         """Key types are not known before the first request, so types are tried until the query takes them."""
         import asyncpg
 
-        candidates: list[tuple[type, ...]] = [(kind,) * len(self._key) for kind in (str, int, float)]
-        if 1 < len(self._key) <= 4:
-            candidates += [mixed for mixed in itertools.product((str, int), repeat=len(self._key))]
+        candidates: list[tuple[type, ...]] = [(kind,) * len(self._group.key) for kind in (str, int, float)]
+        if 1 < len(self._group.key) <= 4:
+            candidates += [mixed for mixed in itertools.product((str, int), repeat=len(self._group.key))]
         refused: Exception | None = None
         for types in candidates:
             try:
@@ -215,24 +183,19 @@ class PostgresSource:
                     refused = error
                     break
         raise StartError(
-            f"{self._where}: sql is refused by the database: {refused}",
-            hint="the query reads from keys(" + ", ".join(self._key) + "), whose types are those of the entities",
+            f"{self._group.where}: sql is refused by the database: {refused}",
+            hint="the query reads from keys(" + ", ".join(self._group.key) + "), whose types are those of the entities",
         ) from refused
 
-    async def _prepared(self, text: str, where: str) -> list[str]:
+    async def _prepared(self, text: str) -> list[str]:
         import asyncpg
 
         try:
             return await self._database.columns(text)
         except asyncpg.PostgresError as error:
-            raise StartError(f"{where} is refused by the database: {error}", hint="correct the query") from error
-
-    def _find(self, found: list[str], where: str) -> list[int]:
-        return column_positions(found, self._key, self._columns, where)
-
-
-def _arguments(query: Query, context: SourceContext) -> list[Any]:
-    return [context.now if name == "now" else context.tenant for name in query.parameters]
+            raise StartError(
+                f"{self._group.where}: preload_sql is refused by the database: {error}", hint="correct the query"
+            ) from error
 
 
 async def _leave_as_is(_: Any) -> None:

@@ -10,23 +10,16 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
 from tailcut.errors import StartError
-from tailcut.features.sources.base import (
-    Answer,
-    Key,
-    SourceContext,
-    SourceDown,
-    SourceError,
-    Values,
-    align,
-    checked_table,
-)
-from tailcut.features.sources.sql import Query, column_positions, sqlite_keys
+from tailcut.features.sources.base import Answer, Key, SourceContext, SourceDown, SourceError
+from tailcut.features.sources.queried import QueriedSource, arguments
+from tailcut.features.sources.sql import sqlite_keys
 
 MAX_CONNECTIONS = 4
 """Each is a thread; more of them only fight for the interpreter."""
@@ -119,27 +112,13 @@ class SqliteDatabase:
             self._free.put_nowait(connection)
 
 
-class SqliteSource:
-    """One feature group's query."""
+class SqliteSource(QueriedSource[SqliteDatabase]):
+    """One feature group's query; keys travel as one JSON text."""
 
-    def __init__(
-        self,
-        database: SqliteDatabase,
-        key: tuple[str, ...],
-        columns: tuple[str, ...],
-        query: Query | None,
-        preload: Query | None,
-        where: str,
-    ) -> None:
-        self._database = database
-        self._key = key
-        self._columns = columns
-        self._query = query
-        self._preload = preload
-        self._where = where
-        self._text = "" if query is None else query.behind(sqlite_keys(key))
-        self._positions: list[int] = []
-        self._all_positions: list[int] = []
+    @cached_property
+    def _text(self) -> str:
+        assert self._group.query is not None
+        return self._group.query.behind(sqlite_keys(self._group.key))
 
     async def check(self) -> None:
         """Run the query for no keys, find its columns.
@@ -148,43 +127,36 @@ class SqliteSource:
             StartError: a query is wrong or misses a column.
         """
         nothing = SourceContext(now=0.0, tenant="", deadline_s=0.0)
-        if self._query is not None:
-            self._positions = await self._find(self._text, ["[]", *_arguments(self._query, nothing)], "sql")
-        if self._preload is not None:
-            text = f"SELECT * FROM (\n{self._preload.alone()}\n) LIMIT 0"
-            self._all_positions = await self._find(text, _arguments(self._preload, nothing), "preload_sql")
+        if self._group.query is not None:
+            values = ["[]", *arguments(self._group.query, nothing)]
+            self._positions = await self._described(self._text, values, "sql")
+        if self._group.preload is not None:
+            text = f"SELECT * FROM (\n{self._group.preload.alone()}\n) LIMIT 0"
+            self._all_positions = await self._described(text, arguments(self._group.preload, nothing), "preload_sql")
 
     async def fetch(self, keys: Sequence[Key], context: SourceContext) -> list[Answer]:
         """Answer for all keys with one query."""
-        assert self._query is not None
+        assert self._group.query is not None
         if any(isinstance(value, bytes) for key in keys for value in key):
             raise SourceError("a key column holds bytes, which cannot be looked up in SQLite: use hex() in the query")
         asked = msgspec.json.encode(keys).decode()
-        rows = await self._run(self._text, [asked, *_arguments(self._query, context)])
-        size = len(self._key)
-        return align(keys, [(tuple(row[:size]), [row[i] for i in self._positions]) for row in rows], self._columns)
+        rows = await self._run(self._text, [asked, *arguments(self._group.query, context)])
+        return self._aligned(keys, rows)
 
-    async def fetch_all(self, context: SourceContext) -> list[tuple[Key, Values]]:
-        """Read the whole table."""
-        assert self._preload is not None
-        rows = await self._run(self._preload.alone(), _arguments(self._preload, context))
-        size = len(self._key)
-        found = [(tuple(row[:size]), [row[i] for i in self._all_positions]) for row in rows]
-        return await checked_table(found, self._columns)
-
-    async def _run(self, text: str, arguments: Sequence[Any]) -> list[Any]:
+    async def _run(self, text: str, values: Sequence[Any]) -> list[Any]:
         try:
-            return await self._database.fetch(text, arguments)
+            return await self._database.fetch(text, values)
         except sqlite3.Error as error:
             raise SourceDown(str(error)) from error
 
-    async def _find(self, text: str, arguments: Sequence[Any], setting: str) -> list[int]:
-        where = f"{self._where}: {setting}"
+    async def _described(self, text: str, values: Sequence[Any], setting: str) -> list[int]:
         try:
-            found = await self._database.columns(text, arguments)
+            found = await self._database.columns(text, values)
         except sqlite3.Error as error:
-            raise StartError(f"{where} is refused by the database: {error}", hint="correct the query") from error
-        return column_positions(found, self._key, self._columns, where)
+            raise StartError(
+                f"{self._group.where}: {setting} is refused by the database: {error}", hint="correct the query"
+            ) from error
+        return self._find(found, setting)
 
 
 def _existing(path: str) -> str:
@@ -193,7 +165,3 @@ def _existing(path: str) -> str:
             f"features.database: there is no file {os.path.abspath(path)}", hint="create it, or correct the path"
         )
     return os.path.abspath(path)
-
-
-def _arguments(query: Query, context: SourceContext) -> list[Any]:
-    return [context.now if name == "now" else context.tenant for name in query.parameters]
