@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailcut.core.slo import Tally, hopeless, judge, parse_duration_s, parse_objectives, parse_share
+from tailcut.core.slo import Tally, hopeless, judge, parse_duration_s, parse_objectives
 from tailcut.errors import LoadTestError
 
 
@@ -23,9 +23,10 @@ def test_objectives_are_read_as_written() -> None:
         ("p0=1s", "unknown objective 'p0'"),
         ("p101=1s", "unknown objective"),
         ("latency=1s", "unknown objective"),
-        ("p95=200", "not a duration"),
+        ("p95=200", "has no unit"),
         ("errors=x", "not a share"),
-        ("errors=101%", "not between"),
+        ("errors=101%", "more than 100%"),
+        ("errors=2", "not between 0 and 1"),
     ],
 )
 def test_wrong_objectives_are_refused(text: str, says: str) -> None:
@@ -34,9 +35,16 @@ def test_wrong_objectives_are_refused(text: str, says: str) -> None:
     assert caught.value.hint
 
 
-def test_units() -> None:
-    assert [parse_duration_s(text) for text in ("250us", "15ms", "1.5s", "5m", "2h")] == [250e-6, 0.015, 1.5, 300, 7200]
-    assert parse_share("0.1%") == parse_share("0.001")
+def test_units_are_those_of_the_manifest() -> None:
+    texts = ("250us", "15ms", "1.5s", "5m", "2h", "1d")
+    assert [parse_duration_s(text) for text in texts] == [250e-6, 0.015, 1.5, 300, 7200, 86400]
+    assert parse_objectives("errors=0.1%") == parse_objectives("errors=0.001")
+
+
+def test_a_duration_without_a_unit_is_refused() -> None:
+    with pytest.raises(LoadTestError, match='"5" has no unit; write "5s" or "5ms"') as caught:
+        parse_duration_s("5")
+    assert caught.value.hint
 
 
 def test_a_verdict_says_which_objective_the_value_and_the_limit() -> None:

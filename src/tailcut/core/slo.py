@@ -7,10 +7,10 @@ import re
 import msgspec
 
 from tailcut.core.statistics import samples_needed
+from tailcut.core.units import UnitError, parse_duration, parse_share
 from tailcut.errors import LoadTestError
 
-_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|h)\s*$")
+_NUMBER = re.compile(r"^\d+(?:\.\d+)?$", re.ASCII)
 _PERCENTILE = re.compile(r"^p(\d{1,2}(?:\.\d+)?)$")
 
 
@@ -81,31 +81,15 @@ class Tally(msgspec.Struct, kw_only=True):
 
 
 def parse_duration_s(text: str) -> float:
-    """Read "250us", "15ms", "30s", "5m" or "2h" as seconds.
+    """Read "250us", "15ms", "30s", "5m", "2h" or "1d" as seconds.
 
     Raises:
         LoadTestError: no number, or no unit (a bare number is ambiguous).
     """
-    match = _DURATION.match(text)
-    if match is None:
-        raise LoadTestError(f"{text!r} is not a duration", hint="write a number and a unit: 250us, 15ms, 30s, 5m, 2h")
-    return float(match[1]) * _UNITS_S[match[2]]
-
-
-def parse_share(text: str) -> float:
-    """Read "0.1%" or "0.001" as a fraction between 0 and 1.
-
-    Raises:
-        LoadTestError: not a number, or outside 0 to 1.
-    """
-    stripped = text.strip()
     try:
-        value = float(stripped.removesuffix("%")) / (100 if stripped.endswith("%") else 1)
-    except ValueError:
-        raise LoadTestError(f"{text!r} is not a share", hint="write 0.1% or 0.001") from None
-    if not 0 <= value <= 1:
-        raise LoadTestError(f"the share {text!r} is not between 0 and 100%", hint="write 0.1% or 0.001")
-    return value
+        return float(parse_duration(text))
+    except UnitError as error:
+        raise LoadTestError(str(error), hint="durations are written 250us, 15ms, 30s, 5m, 2h or 1d") from None
 
 
 def parse_objectives(text: str) -> Objectives:
@@ -126,7 +110,7 @@ def parse_objectives(text: str) -> Objectives:
             )
         seen.add(name)
         if name == "errors":
-            errors = parse_share(value)
+            errors = _errors_share(value)
         else:
             latency.append(LatencyObjective(share=_share_of(name), limit_s=parse_duration_s(value)))
     if not seen:
@@ -184,6 +168,14 @@ def _judge_latency(one: LatencyObjective, seen_ms: float | None, count: int) -> 
         met=seen_ms is not None and seen_ms <= one.limit_s * 1e3,
         note=f"rests on few samples: {count}, better {samples_needed(one.share)}" if few else "",
     )
+
+
+def _errors_share(text: str) -> float:
+    """A percentage, or a fraction as a bare number."""
+    try:
+        return float(parse_share(float(text) if _NUMBER.match(text) else text))
+    except UnitError as error:
+        raise LoadTestError(str(error), hint="shares are written 0.1% or 0.001") from None
 
 
 def _share_of(name: str) -> float:

@@ -12,6 +12,7 @@ import msgspec
 
 from tailcut.cache.bypass import BypassedStore
 from tailcut.cache.redis import RedisStore
+from tailcut.core.units import UnitError, parse_duration
 from tailcut.errors import ManifestError, StartError
 from tailcut.features.entry import StoredEntry
 from tailcut.features.groups import Group
@@ -23,7 +24,6 @@ from tailcut.features.sources.queried import GroupQueries
 from tailcut.features.sources.sql import Dialect, Query, compile_query, mentions_keys
 from tailcut.features.sources.sqlite import SqliteDatabase, SqliteSource
 from tailcut.manifest.schema import FeatureGroup, Features
-from tailcut.manifest.units import UnitError, parse_duration
 
 Resolve = Callable[[str], Callable[..., Any]]
 _SQLITE = "sqlite:///"

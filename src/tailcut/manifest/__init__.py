@@ -1,5 +1,13 @@
 """tailcut.toml -> one frozen ``Deployment``; the only definition of configuration."""
 
+from tailcut.core.units import (
+    format_duration,
+    format_share,
+    format_size,
+    parse_duration,
+    parse_share,
+    parse_size,
+)
 from tailcut.manifest.levels import groups_in_levels
 from tailcut.manifest.loading import Manifest, load, with_overrides
 from tailcut.manifest.references import resolve
@@ -26,14 +34,6 @@ from tailcut.manifest.schema import (
     Size,
     Slo,
     Tensor,
-)
-from tailcut.manifest.units import (
-    format_duration,
-    format_share,
-    format_size,
-    parse_duration,
-    parse_share,
-    parse_size,
 )
 
 __all__ = [

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
 from tailcut.core.metric_names import METRIC_NAMES
+from tailcut.core.units import Duration, format_duration
 from tailcut.errors import ManifestError
 from tailcut.manifest.checks_features import feature_problems
 from tailcut.manifest.keys import nearest
 from tailcut.manifest.schema import Deployment, Tensor
-from tailcut.manifest.units import Duration, format_duration
 
 REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 """'package.module:callable'."""

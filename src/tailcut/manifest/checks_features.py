@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from tailcut.core.units import UnitError, parse_duration
 from tailcut.errors import ManifestError
 from tailcut.manifest.keys import nearest
 from tailcut.manifest.levels import groups_in_levels
 from tailcut.manifest.schema import Deployment, FeatureGroup, Features
-from tailcut.manifest.units import UnitError, parse_duration
 
 _DATABASES = ("postgresql://", "sqlite:///")
 _REDISES = ("redis://", "rediss://", "unix://")

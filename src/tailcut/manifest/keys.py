@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from tailcut.core.units import Duration, Share, Size, format_duration, format_share, format_size
 from tailcut.manifest.schema import Deployment
 from tailcut.manifest.section import NAME_PATTERN, Section
-from tailcut.manifest.units import Duration, Share, Size, format_duration, format_share, format_size
 
 ENVIRONMENT_PREFIX = "TAILCUT_"
 _FORMATS: dict[type, Callable[[Any], str]] = {Duration: format_duration, Size: format_size, Share: format_share}

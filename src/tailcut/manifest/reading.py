@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from tailcut.core.units import Duration, Share, Size, UnitError, parse_duration, parse_share, parse_size
 from tailcut.errors import ManifestError
 from tailcut.manifest.keys import Key, dotted, expected, keys_of, leaves, nearest, to_toml, variable
 from tailcut.manifest.schema import Deployment
 from tailcut.manifest.section import Section
-from tailcut.manifest.units import Duration, Share, Size, UnitError, parse_duration, parse_share, parse_size
 
 Path = tuple[str, ...]
 _PARSERS: dict[type, Any] = {Duration: parse_duration, Size: parse_size, Share: parse_share}

@@ -13,10 +13,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from tailcut.core.units import Duration, Share, Size
 from tailcut.manifest.schema_build import Build, Cost, Holdout, Quality
 from tailcut.manifest.schema_features import FeatureGroup, Features
 from tailcut.manifest.section import NAME_PATTERN, Section
-from tailcut.manifest.units import Duration, Share, Size
 
 __all__ = [
     "Batching",

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
+from tailcut.core.units import Duration, Share, Size
 from tailcut.manifest.section import Section
-from tailcut.manifest.units import Duration, Share, Size
 
 
 class Holdout(Section, frozen=True, kw_only=True):

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from tailcut.core.units import Duration, Share, Size
 from tailcut.manifest.section import NAME_PATTERN, Section
-from tailcut.manifest.units import Duration, Share, Size
 
 
 class FeatureGroup(Section, frozen=True, kw_only=True):
