@@ -48,25 +48,3 @@ class Histogram:
         """Return, per bound and then for infinity, how many values were at or below it."""
         running = 0
         return [running := running + count for count in self.counts]
-
-    def quantile(self, q: float) -> float:
-        """Return an upper bound of the ``q`` quantile: the bound of the bucket that holds it (inf above the last).
-
-        Args:
-            q: between 0 and 1.
-
-        Raises:
-            ValueError: nothing was counted yet, or q lies outside [0, 1].
-        """
-        if not 0 <= q <= 1:
-            raise ValueError(f"q must lie in [0, 1], got {q}")
-        count = self.count
-        if count == 0:
-            raise ValueError("the histogram is empty")
-        rank = max(1, -(-q * count // 1))
-        running = 0
-        for bound, bucket in zip(self.bounds, self.counts, strict=False):
-            running += bucket
-            if running >= rank:
-                return float(bound)
-        return float("inf")
