@@ -35,3 +35,32 @@ def linear(path: Path, *, width: int = 4, batch: int | str = "batch", seed: int 
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
     return path
+
+
+def expanding(path: Path) -> Path:
+    """x (batch, 4) FP32 -> y (batch,): row sums of ones, expanded as exporters write torch's expand(-1, 4)."""
+    constants = {"start": [0], "end": [1], "four": [4], "minus": [-1]}
+    weights = [numpy_helper.from_array(np.array(value, np.int64), name) for name, value in constants.items()]
+    weights.append(numpy_helper.from_array(np.ones((1, 1), np.float32), "one"))
+    fill = numpy_helper.from_array(np.array([1], np.int64))
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Slice", ["shape", "start", "end"], ["rows"]),
+        helper.make_node("Concat", ["rows", "four"], ["wanted"], axis=0),
+        helper.make_node("Shape", ["wanted"], ["rank"]),
+        helper.make_node("ConstantOfShape", ["rank"], ["ones"], value=fill),
+        helper.make_node("Mul", ["ones", "minus"], ["free"]),
+        helper.make_node("Equal", ["wanted", "free"], ["kept"]),
+        helper.make_node("Where", ["kept", "ones", "wanted"], ["target"]),
+        helper.make_node("Expand", ["one", "target"], ["spread"]),
+        helper.make_node("ReduceSum", ["spread", "end"], ["y"], keepdims=0),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "expanding",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch"])],
+        weights,
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path

@@ -128,8 +128,8 @@ def test_torch_fails_one_batch_and_runs_the_next(torch_variant: Variant) -> None
 
 
 def test_an_unknown_runtime_is_refused(onnx_variant: Variant) -> None:
-    with pytest.raises(ArtifactError, match="wants runtime 'openvino'"):
-        open_runtime(replace(onnx_variant, runtime="openvino"), threads=1)
+    with pytest.raises(ArtifactError, match="wants runtime 'abacus'"):
+        open_runtime(replace(onnx_variant, runtime="abacus"), threads=1)
 
 
 def test_serving_imports_neither_torch_nor_onnx(onnx_variant: Variant) -> None:

@@ -15,7 +15,8 @@ def open_runtime(variant: Openable, *, threads: int, source: Callable[[], Any] |
     """Open a variant.
 
     Args:
-        variant: from the registry; "onnxruntime" opens an .onnx file, "torch" a state dict.
+        variant: from the registry; "onnxruntime" opens an .onnx file, "openvino" one or an .ovir file, "torch" a
+            state dict.
         threads: threads of the runtime for one batch.
         source: makes the torch.nn.Module that the state dict belongs to; needed by "torch" only.
 
@@ -29,6 +30,10 @@ def open_runtime(variant: Openable, *, threads: int, source: Callable[[], Any] |
         from tailcut.runtimes.onnxruntime import OnnxRuntime
 
         return OnnxRuntime(variant, threads=threads)
+    if variant.runtime == "openvino":
+        from tailcut.runtimes.openvino import OpenVinoRuntime
+
+        return OpenVinoRuntime(variant, threads=threads)
     if variant.runtime == "torch":
         if source is None:
             raise ArtifactError(

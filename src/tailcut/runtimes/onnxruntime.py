@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tailcut.core.tensors import DATATYPE_OF, Arrays
+from tailcut.core.tensors import Arrays
 from tailcut.errors import ArtifactError, InferenceError
-from tailcut.manifest import Tensor
 from tailcut.runtimes.base import Openable
+from tailcut.runtimes.checks import Described, check_tensors, first_line, shapes
 
 _DATATYPES: dict[str, str] = {
     "tensor(bool)": "BOOL",
@@ -32,7 +32,6 @@ _DATATYPES: dict[str, str] = {
 }
 
 _SPIN_US = "200"
-_HINT = "make model.inputs and model.outputs in the manifest agree with the model, then run `tailcut build` again"
 
 
 class OnnxRuntime:
@@ -49,11 +48,14 @@ class OnnxRuntime:
         except Exception as error:  # onnxruntime's own classes share no public base
             raise ArtifactError(
                 f"onnxruntime {onnxruntime.__version__} cannot open {variant.artifact} "
-                f"(variant {variant.name!r}): {_first_line(error)}",
+                f"(variant {variant.name!r}): {first_line(error)}",
                 hint="run `tailcut build` again, or promote another version",
             ) from error
-        _check(variant, "input", variant.inputs, session.get_inputs())
-        _check(variant, "output", variant.outputs, session.get_outputs())
+        for kind, wanted, nodes in (
+            ("input", variant.inputs, session.get_inputs()),
+            ("output", variant.outputs, session.get_outputs()),
+        ):
+            check_tensors(variant, kind, wanted, _described(nodes), [node.name for node in nodes])
         self._session: Any = session
         # The session inside the session: its wrapper checks again what the path has checked (12 us of a lone request).
         inner = getattr(session, "_sess", None)
@@ -74,7 +76,7 @@ class OnnxRuntime:
             return dict(zip(outputs, values, strict=True))
         except Exception as error:
             raise InferenceError(
-                f"variant {self._name!r} failed on {_shapes(inputs)}: {_first_line(error)}",
+                f"variant {self._name!r} failed on {shapes(inputs)}: {first_line(error)}",
                 hint="the other batches are not affected; try the same rows one at a time",
             ) from error
 
@@ -125,40 +127,10 @@ def flush_subnormals() -> None:
     onnxruntime.InferenceSession(_IDENTITY, session_options(1), providers=["CPUExecutionProvider"])
 
 
-def _check(variant: Openable, kind: str, wanted: tuple[Tensor, ...], nodes: Sequence[Any]) -> None:
-    """Compare the manifest's tensors with the model's: names, datatypes, ranks and fixed dimensions."""
-    found = {node.name: node for node in nodes}
-    missing = [tensor.name for tensor in wanted if tensor.name not in found]
-    unfed = sorted(set(found) - {tensor.name for tensor in wanted}) if kind == "input" else []
-    if missing or unfed:
-        raise ArtifactError(
-            f"{kind}s of {variant.artifact} (variant {variant.name!r}) are {sorted(found)}, "
-            f"the manifest names {sorted(tensor.name for tensor in wanted)}",
-            hint=_HINT,
-        )
-    for tensor in wanted:
-        node = found[tensor.name]
+def _described(nodes: Sequence[Any]) -> dict[str, Described]:
+    found: dict[str, Described] = {}
+    for node in nodes:
         shape = tuple(dim if isinstance(dim, int) else -1 for dim in node.shape)
-        datatype = _DATATYPES.get(node.type, node.type)
-        if datatype != tensor.datatype or not _fits(tensor.shape, shape):
-            raise ArtifactError(
-                f"{kind} {tensor.name!r} of {variant.artifact} (variant {variant.name!r}) is {datatype} "
-                f"{list(shape)}, the manifest says {tensor.datatype} {list(tensor.shape)} (-1 is a free dimension)",
-                hint=_HINT,
-            )
-
-
-def _fits(wanted: tuple[int, ...], found: tuple[int, ...]) -> bool:
-    if not found and wanted:  # onnxruntime shows an unknown rank as no dimensions
-        return True
-    return len(wanted) == len(found) and all(b in (-1, a) for a, b in zip(wanted, found, strict=True))
-
-
-def _shapes(inputs: Arrays) -> str:
-    return ", ".join(
-        f"{name} {DATATYPE_OF.get(array.dtype, str(array.dtype))} {list(array.shape)}" for name, array in inputs.items()
-    )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+        # onnxruntime shows an unknown rank as no dimensions
+        found[node.name] = (_DATATYPES.get(node.type, node.type), shape or None)
+    return found
