@@ -150,6 +150,16 @@ def test_all_is_kept_and_set_up_is_undone(climbed: tuple[LadderRecord, Path, lis
     assert "LADDER_EXAMPLE_SCALE" not in os.environ
 
 
+def test_the_file_names_no_folder_of_this_machine(climbed: tuple[LadderRecord, Path, list[str]]) -> None:
+    record, out, _ = climbed
+    served = [rung.command for rung in record.rungs if "--manifest" in rung.command]
+    assert len(served) >= 3
+    for command in served:
+        assert not Path(command[0]).is_absolute()
+        assert not Path(command[command.index("--manifest") + 1]).is_absolute()
+    assert str(Path.cwd()) not in (out / "ladder.json").read_text()
+
+
 def test_reports_are_made_again_from_the_file_alone(
     climbed: tuple[LadderRecord, Path, list[str]], tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from tailcut.ladder.machine import Cores, choose_cores, commit_of, machine_facts
 from tailcut.ladder.measuring import Bench
 from tailcut.ladder.options import LadderOptions, describe
 from tailcut.ladder.pilot import measure_pilot
+from tailcut.ladder.places import machine_places, without_places
 from tailcut.ladder.planning import choose_rungs, plan_rungs, round_order
 from tailcut.ladder.rungs import RungRun
 from tailcut.manifest import Deployment, Manifest, load, resolve
@@ -77,6 +78,7 @@ class _Climber:
         self._runs = self._make_runs()
         self._pilot: PilotFacts | None = None
         self._setup = _without_secrets(variables)
+        self._places = machine_places(manifest.directory)
 
     def climb(self) -> LadderRecord:
         options = self._options
@@ -146,7 +148,7 @@ class _Climber:
 
     def _record(self) -> LadderRecord:
         deployment = self._manifest.deployment
-        return LadderRecord(
+        record = LadderRecord(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             deployment=deployment.name,
             command=self._options.command,
@@ -161,6 +163,7 @@ class _Climber:
             rungs=tuple(rung.record() for rung in self._runs),
             notes=(self._cores.note,),
         )
+        return without_places(record, self._places)
 
 
 def _check(deployment: Deployment, options: LadderOptions) -> None:
