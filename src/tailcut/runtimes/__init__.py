@@ -18,7 +18,8 @@ def open_runtime(variant: Openable, *, threads: int, source: Callable[[], Any] |
         variant: from the registry; "onnxruntime" opens an .onnx file, "openvino" one or an .ovir file, "torch" a
             state dict.
         threads: threads of the runtime for one batch.
-        source: makes the torch.nn.Module that the state dict belongs to; needed by "torch" only.
+        source: makes the live object that the artifact belongs to: the torch.nn.Module of a state dict ("torch"), the
+            estimator ("sklearn"); see ``runtimes.live.source_of``.
 
     Raises:
         ArtifactError: the artifact cannot be opened, or does not take and give the variant's tensors.
@@ -34,16 +35,34 @@ def open_runtime(variant: Openable, *, threads: int, source: Callable[[], Any] |
         from tailcut.runtimes.openvino import OpenVinoRuntime
 
         return OpenVinoRuntime(variant, threads=threads)
+    if variant.runtime in {"torch", "sklearn"}:
+        return _open_live(variant, threads, source)
+    if variant.runtime == "lightgbm":
+        from tailcut.runtimes.lightgbm import LightGBMRuntime
+
+        return LightGBMRuntime(variant, threads=threads)
+    if variant.runtime == "xgboost":
+        from tailcut.runtimes.xgboost import XGBoostRuntime
+
+        return XGBoostRuntime(variant, threads=threads)
+    raise ArtifactError(
+        f"variant {variant.name!r} wants runtime {variant.runtime!r}, which this tailcut does not have",
+        hint="upgrade tailcut, or build the model again with this one",
+    )
+
+
+def _open_live(variant: Openable, threads: int, source: Callable[[], Any] | None) -> Runtime:
+    """Open what needs the model's code beside the artifact."""
+    if source is None:
+        parts = "a torch state dict" if variant.runtime == "torch" else "probe rows of a scikit-learn estimator"
+        raise ArtifactError(
+            f"variant {variant.name!r} is {parts} and needs what model.source gives",
+            hint="set model.source to 'package.module:callable', or serve variant 'onnx'",
+        )
     if variant.runtime == "torch":
-        if source is None:
-            raise ArtifactError(
-                f"variant {variant.name!r} is a torch state dict and needs the module that it belongs to",
-                hint="set model.source to 'package.module:callable', or serve variant 'onnx'",
-            )
         from tailcut.runtimes.torch import TorchRuntime
 
         return TorchRuntime(variant, threads=threads, source=source)
-    raise ArtifactError(
-        f"variant {variant.name!r} wants runtime {variant.runtime!r}, which this tailcut does not have",
-        hint="it has onnxruntime and torch; upgrade tailcut, or build the model again with this one",
-    )
+    from tailcut.runtimes.sklearn import SklearnRuntime
+
+    return SklearnRuntime(variant, source=source)

@@ -16,8 +16,9 @@ import msgspec
 from tailcut.build.here import Here
 from tailcut.build.holdout import Holdout
 from tailcut.build.records import Made, openable
-from tailcut.manifest import Deployment, Manifest, resolve
+from tailcut.manifest import Deployment, Manifest
 from tailcut.runtimes import Runtime, open_runtime
+from tailcut.runtimes.live import source_of
 
 INT8 = frozenset({"int8-dynamic", "int8-static", "openvino-int8", "int8-qat"})
 """Recipes that ``build.quantize`` asks for."""
@@ -65,8 +66,9 @@ class Work:
 
     def open(self, made: Made, *, threads: int = 1) -> Runtime:
         """Open a variant of this build."""
-        source = resolve(self.manifest.deployment.model.source, self.manifest) if made.runtime == "torch" else None
-        return open_runtime(openable(made, self.manifest.deployment), threads=threads, source=source)
+        return open_runtime(
+            openable(made, self.manifest.deployment), threads=threads, source=source_of(self.manifest, made.runtime)
+        )
 
     def open_file(self, path: Path, runtime: str, settings: Mapping[str, Any] | None = None) -> Runtime:
         """Open a candidate file that is no variant yet."""

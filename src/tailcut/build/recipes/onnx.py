@@ -6,26 +6,28 @@ from collections.abc import Callable
 
 from tailcut.build import parity
 from tailcut.build.here import Here
-from tailcut.build.recipes import onnx_export
+from tailcut.build.recipes import onnx_export, trees
 from tailcut.build.recipes.base import Result, Subject, Work, missing
 from tailcut.core.tensors import Arrays
-from tailcut.manifest import resolve
 from tailcut.runtimes import Runtime
+from tailcut.runtimes.live import source_of
 
 
 class Onnx:
-    """The torch module in onnxruntime."""
+    """The source model in onnxruntime: a torch module exported, a model on tables by ``recipes.trees``."""
 
     name = "onnx"
-    base = ("torch",)
+    base = ("torch", "sklearn", "lightgbm", "xgboost")
     runtime = "onnxruntime"
     suffix = ".onnx"
     summary = "exported to ONNX, fp32, graph-optimised by onnxruntime"
 
     def why_not(self, subject: Subject, here: Here) -> str:
-        """Torch modules only: an ONNX source is this variant already."""
+        """An ONNX source is this variant already."""
         if subject.kind == "onnx":
             return "the source is an ONNX file already"
+        if subject.kind in trees.KINDS:
+            return trees.why_not(subject, here)
         return missing(here, "torch", "onnx", "onnxscript", extra="build")
 
     def make(self, work: Work) -> Result:
@@ -34,12 +36,16 @@ class Onnx:
         Raises:
             BuildError: it cannot be exported, or gives other answers.
         """
+        if work.base.runtime in trees.KINDS:
+            return trees.make(work)
         from tailcut.build.records import openable
         from tailcut.runtimes.torch import load_module
 
         deployment = work.manifest.deployment
         model = deployment.model
-        module = load_module(openable(work.base, deployment), resolve(model.source, work.manifest))
+        source = source_of(work.manifest, work.base.runtime)
+        assert source is not None
+        module = load_module(openable(work.base, deployment), source)
         found = onnx_export.export(module, work.selection, model.inputs, model.outputs, work.path)
         names = [tensor.name for tensor in model.outputs]
 

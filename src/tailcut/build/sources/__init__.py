@@ -6,22 +6,29 @@ from pathlib import Path
 from typing import Any
 
 from tailcut.build.sources.base import Found, Source, SourceWork
+from tailcut.build.sources.huggingface import HuggingFaceSource
+from tailcut.build.sources.lightgbm import LightGBMSource
 from tailcut.build.sources.onnx import OnnxSource
+from tailcut.build.sources.sklearn import SklearnSource
 from tailcut.build.sources.torch import TorchSource
+from tailcut.build.sources.xgboost import XGBoostSource
 from tailcut.errors import BuildError
 from tailcut.manifest import Manifest, resolve
+from tailcut.runtimes.live import source_path
 
 __all__ = ["SOURCES", "Found", "Source", "SourceWork", "make", "source_file"]
 
-SOURCES: tuple[Source, ...] = (OnnxSource(), TorchSource())
+SOURCES: tuple[Source, ...] = (
+    OnnxSource(),
+    HuggingFaceSource(),
+    TorchSource(),
+    LightGBMSource(),
+    XGBoostSource(),
+    SklearnSource(),
+)
+"""Every kind; LightGBM's and XGBoost's estimators are scikit-learn estimators too, so theirs stand before it."""
 
-
-def source_file(manifest: Manifest) -> Path | None:
-    """Path of the source model where ``model.source`` is a file or folder, else None (then it is a callable)."""
-    reference = manifest.deployment.model.source
-    if ":" in reference and "/" not in reference:
-        return None
-    return (manifest.directory / reference).resolve()
+source_file = source_path
 
 
 def make(work_folder: Path, manifest: Manifest, selection: Any) -> Found:
@@ -46,8 +53,14 @@ def make(work_folder: Path, manifest: Manifest, selection: Any) -> Found:
                 settings=dict(result.settings),
                 found=dict(result.found),
             )
-    given = f"gave a {type(model).__name__}" if path is None else "is neither a known file nor a folder"
+    if path is None:
+        given = f"gave a {type(model).__name__}, which tailcut cannot build from"
+    elif not path.exists():
+        given = f"is no 'module:callable', and there is no file or folder {path}"
+    else:
+        given = f"is neither an .onnx file nor a Hugging Face folder (one with config.json): {path}"
     raise BuildError(
-        f"model.source {reference} {given}, which tailcut cannot build from",
-        hint="it builds from a torch.nn.Module, an .onnx file and the other kinds of docs/how-to/build.md",
+        f"model.source {reference} {given}",
+        hint="name a callable that returns a torch.nn.Module or a fitted scikit-learn, LightGBM or XGBoost model, "
+        "or a path to an .onnx file or a Hugging Face folder",
     )

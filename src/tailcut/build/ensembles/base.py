@@ -1,0 +1,91 @@
+"""One form for every library's trees, with thresholds that compare as the library's own do.
+
+Libraries train on float32 or float64 values and keep float64 thresholds; ONNX compares float32 with float32. For
+every float32 x, ``x <= t`` is ``x <= down(t)``, where down(t) is the greatest float32 that is not above t; rounding to
+the nearest (as converters do: half of LightGBM's thresholds go up) sends a row on the threshold the other way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+Doubles = np.ndarray[Any, np.dtype[np.float64]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+Link = Literal["identity", "sigmoid", "softmax", "exp"]
+
+LEAF = -1
+"""In ``Tree.left``: the node is a leaf."""
+
+
+@dataclass(frozen=True)
+class Tree:
+    """One tree; node 0 is the root.
+
+    Attributes:
+        feature: (nodes,) column that a split looks at.
+        threshold: (nodes,) float32, see ``down``.
+        left: (nodes,) node taken where the comparison holds; LEAF in leaves.
+        right: (nodes,) node taken where it does not.
+        missing_left: (nodes,) whether NaN goes left.
+        value: (nodes, targets) what a leaf adds to each of ``targets``.
+        targets: outputs that the leaves add to.
+        categories: node -> values that go left, for splits on a category; all other values go right.
+    """
+
+    feature: Ints
+    threshold: Floats
+    left: Ints
+    right: Ints
+    missing_left: Bools
+    value: Doubles
+    targets: tuple[int, ...]
+    categories: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def splits(self) -> Ints:
+        """Nodes that are no leaves."""
+        return np.flatnonzero(self.left != LEAF)
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Trees whose leaves are added up.
+
+    Attributes:
+        trees: all of them.
+        features: columns of the input.
+        targets: outputs before the link; 1 gives an output of shape (rows,).
+        base: (targets,) added to the sum.
+        less: whether a split holds for ``x < threshold`` (XGBoost) or ``x <= threshold``.
+        link: from the sum to the answer; "sigmoid" and "softmax" give probabilities.
+        scale: factor on the sum, before the link.
+    """
+
+    trees: tuple[Tree, ...]
+    features: int
+    targets: int
+    base: Doubles
+    less: Literal["<", "<="]
+    link: Link
+    scale: float = 1.0
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return sum(len(tree.left) for tree in self.trees)
+
+
+def down(thresholds: Any) -> Floats:
+    """Return the greatest float32 that is not above each float64 threshold."""
+    wide = np.asarray(thresholds, dtype=np.float64)
+    with np.errstate(over="ignore"):
+        near = wide.astype(np.float32)
+        below = np.nextafter(near, np.float32(-np.inf))
+    return np.where(near.astype(np.float64) > wide, below, near).astype(np.float32)
