@@ -52,14 +52,14 @@ def share_upper(hits: int, rows: int, alpha: float) -> float:
 
 
 def crossing(falling: Callable[[float], float], low: float, high: float) -> float:
-    """Find where a falling function goes from above 0 to 0 or below, to 60 halvings of [low, high].
+    """Find where a falling function goes from above 0 to 0 or below, to 45 halvings of [low, high].
 
     Returns the upper end of the last bracket, so that the function is not above 0 there; ``low`` where it never is
     above 0, ``high`` where it always is.
     """
     if falling(low) <= 0.0:
         return low
-    for _ in range(60):
+    for _ in range(45):
         middle = 0.5 * (low + high)
         if not low < middle < high:
             break

@@ -18,6 +18,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """At or under alpha exactly where the procedure rejects: the family's error then stays within alpha."""
     factor: int
     """How many hypotheses were still standing when this one was looked at; its own limit stands at alpha / factor."""
+    family: int
+    """How many hypotheses there are."""
     floor: float
     """The adjusted p of the test before it: no test is rejected once one before it was not."""
 
@@ -30,7 +32,7 @@ def steps(ps: Sequence[float]) -> list[Step]:
     for done, place in enumerate(order):
         factor = len(ps) - done
         adjusted = min(1.0, max(floor, ps[place] * factor))
-        found[place] = Step(p_adjusted=adjusted, factor=factor, floor=floor)
+        found[place] = Step(p_adjusted=adjusted, factor=factor, family=len(ps), floor=floor)
         floor = adjusted
     return [found[place] for place in range(len(ps))]
 

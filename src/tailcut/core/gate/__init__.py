@@ -1,0 +1,19 @@
+"""The statistical gate: whether a variant's quality stands within its budget, with confidence, on paired rows."""
+
+from tailcut.core.gate.agreement import compare
+from tailcut.core.gate.evidence import OwnRows
+from tailcut.core.gate.judging import judge
+from tailcut.core.gate.paired import rows_needed
+from tailcut.core.gate.verdict import Agreement, MetricVerdict, Outcome, QualityVerdict, SliceVerdict
+
+__all__ = [
+    "Agreement",
+    "MetricVerdict",
+    "Outcome",
+    "OwnRows",
+    "QualityVerdict",
+    "SliceVerdict",
+    "compare",
+    "judge",
+    "rows_needed",
+]

@@ -1,0 +1,82 @@
+"""How close two models' outputs are, without labels: called agreement, because both may be wrong together.
+
+Source: Jensen-Shannon divergence after Lin 1991, IEEE Trans. Inf. Theory 37:145-151; it stays finite where a
+probability is 0, as the Kullback-Leibler divergence does not.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from tailcut.core.gate.bootstrap import estimate
+from tailcut.core.gate.distributions import share_upper
+from tailcut.core.gate.influence import mean_parts
+from tailcut.core.gate.verdict import Agreement
+from tailcut.core.metrics import cosine_rows, decide
+from tailcut.core.tensors import Array
+
+Floats = npt.NDArray[np.float64]
+Kind = Literal["jensen-shannon", "cosine-distance", "absolute-difference"]
+
+
+def compare(source: Array, variant: Array, *, confidence: float, decisions: bool | None = None) -> Agreement:
+    """Compare two models' outputs on the same rows.
+
+    Args:
+        source, variant: (n,) or (n, d) outputs.
+        confidence: of the one-sided upper limits.
+        decisions: whether outputs are decisions (see ``metrics.decide``); None: where they are probabilities.
+
+    Raises:
+        ValueError: different shapes, or no rows.
+    """
+    if source.shape != variant.shape or not source.shape[0]:
+        raise ValueError(f"outputs of {list(source.shape)} and {list(variant.shape)} cannot be compared")
+    kind, rows = divergence_rows(source, variant)
+    decided = kind == "jensen-shannon" if decisions is None else decisions
+    flips = int(np.sum(decide(source) != decide(variant))) if decided else 0
+    return Agreement(
+        rows=len(source),
+        flips=flips if decided else None,
+        agree=1.0 - flips / len(source) if decided else None,
+        disagree_upper=share_upper(flips, len(source), 1.0 - confidence) if decided else None,
+        divergence=kind,
+        divergence_mean=float(rows.mean()),
+        divergence_upper=_upper(rows, 1.0 - confidence),
+    )
+
+
+def divergence_rows(source: Array, variant: Array) -> tuple[Kind, Floats]:
+    """Per-row divergence, (n,), and which one: by whether the source's outputs are probabilities, vectors or values."""
+    a, b = np.asarray(source, dtype=np.float64), np.asarray(variant, dtype=np.float64)
+    if _probabilities(a) and _probabilities(b):
+        if a.ndim == 1:
+            a, b = np.stack([1.0 - a, a], axis=1), np.stack([1.0 - b, b], axis=1)
+        middle = (a + b) / 2.0
+        return "jensen-shannon", np.maximum(_relative(a, middle) + _relative(b, middle), 0.0) / 2.0
+    if a.ndim > 1:
+        return "cosine-distance", 1.0 - cosine_rows(a, b)
+    return "absolute-difference", np.abs(a - b)
+
+
+def _probabilities(values: Floats) -> bool:
+    if values.ndim > 2 or values.min() < 0.0 or values.max() > 1.0:
+        return False
+    return values.ndim == 1 or bool(np.allclose(values.sum(axis=1), 1.0, atol=1e-3))
+
+
+def _relative(p: Floats, q: Floats) -> Floats:
+    terms = p * np.log(np.divide(p, q, out=np.ones_like(p), where=p > 0.0))
+    found: Floats = terms.sum(axis=1)
+    return found
+
+
+def _upper(rows: Floats, alpha: float) -> float | None:
+    if rows.size < 2:
+        return None
+    limit = estimate(mean_parts(np.zeros(rows.size), rows, rises=True), seed=None).upper(alpha)
+    return limit if math.isfinite(limit) else None

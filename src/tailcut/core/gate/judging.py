@@ -1,0 +1,226 @@
+"""The quality gate: variants against the source model on the same confirmation rows.
+
+A variant passes where non-inferiority is shown for every budgeted metric and no slice is shown to be hurt. Each metric
+must pass, so that metrics need no correction among themselves (Berger 1982, the intersection-union test); variants
+judged together share the error by Holm, earlier verdicts from the same rows take their part of it (``holm``).
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tailcut.core.gate.agreement import compare
+from tailcut.core.gate.bootstrap import RESAMPLES
+from tailcut.core.gate.distributions import normal_quantile
+from tailcut.core.gate.evidence import Comparison, Evidence, OwnRows
+from tailcut.core.gate.holm import Step, steps
+from tailcut.core.gate.reasons import reason_of, reuse_warning
+from tailcut.core.gate.slices import Groups, group, judge_slices, worst
+from tailcut.core.gate.terms import Rows, Terms, check
+from tailcut.core.gate.verdict import MetricVerdict, Outcome, QualityVerdict, SliceVerdict
+from tailcut.core.metrics import PROBABILITIES, drop
+from tailcut.core.tensors import Array
+
+POWER = 0.8
+
+
+_Case = tuple[Comparison, Evidence | None, str]
+
+
+def judge(
+    candidates: Mapping[str, Array],
+    source: Array,
+    labels: Array | None,
+    slices: Mapping[str, Array],
+    budget: Mapping[str, float],
+    *,
+    confidence: float = 0.95,
+    slice_budget: float = 2.5,
+    uses: int = 0,
+    own_metrics: Mapping[str, OwnRows] | None = None,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> dict[str, QualityVerdict]:
+    """Judge variants together on the same confirmation rows.
+
+    Args:
+        candidates: variant -> scores, the model's first output, shaped as the source's.
+        source: (n,) or (n, ...) scores of the source model.
+        labels: (n,) or as the scores; None where there are none: then only ``cosine`` and user metrics can be judged.
+        slices: slice name -> (n,) of the group that each row belongs to.
+        budget: metric -> largest drop, above 0, in the metric's own unit.
+        confidence: one-sided confidence of the first verdict from these rows.
+        slice_budget: how many times the budget a slice may drop.
+        uses: verdicts that the same rows gave before.
+        own_metrics: a user's metric -> its per-row values; more is better.
+        seed: of the bootstrap; the same seed gives the same verdicts.
+        resamples: of the bootstrap.
+
+    Raises:
+        BuildError: scores, labels, slices or user values that do not fit one another, a metric that is not known, a
+            budget that is not above 0, scores that are not finite.
+    """
+    rows = Rows(source, labels, slices, own_metrics or {})
+    terms = Terms(budget, confidence, slice_budget, uses, seed, resamples)
+    check(candidates, rows, terms)
+    groups = {name: group(values) for name, values in slices.items()}
+    cases = {name: _cases(name, scores, rows, terms) for name, scores in candidates.items()}
+    held = dict(zip(cases, steps([_largest_p(found, budget) for found in cases.values()]), strict=True))
+    return {name: _verdict(name, candidates[name], cases[name], held[name], rows, groups, terms) for name in candidates}
+
+
+def are_decisions(source: Array, labels: Array | None, budget: Mapping[str, float]) -> bool:
+    """Say whether scores stand for classes: where a metric of classes has a budget, or labels number their columns."""
+    if PROBABILITIES & set(budget):
+        return True
+    if labels is None or labels.ndim != 1 or labels.dtype.kind not in "biu":
+        return False
+    columns = source.shape[1] if source.ndim == 2 else 2
+    inside = bool(labels.min() >= 0 and labels.max() < columns)
+    return inside and (source.ndim == 2 or bool(source.min() >= 0 and source.max() <= 1))
+
+
+def _largest_p(cases: Sequence[_Case], budget: Mapping[str, float]) -> float:
+    ps = [1.0 if evidence is None else evidence.p_below(budget[one.metric]) for one, evidence, _ in cases]
+    return max(ps, default=1.0)
+
+
+def _cases(name: str, scores: Array, rows: Rows, terms: Terms) -> list[_Case]:
+    found: list[_Case] = []
+    for metric in terms.budget:
+        own = rows.own.get(metric)
+        comparison = (
+            Comparison(metric, rows.labels, rows.source, scores)
+            if own is None
+            else Comparison(metric, None, own.source, own.variants[name], own=True)
+        )
+        # Each pair has its own draws, so that no verdict hangs on which others are judged beside it.
+        rng = np.random.default_rng([terms.seed, zlib.crc32(f"{name}\0{metric}".encode())])
+        try:
+            found.append((comparison, comparison.whole(rng, terms.resamples), ""))
+        except ValueError as error:
+            found.append((comparison, None, str(error)))
+    return found
+
+
+def _verdict(
+    name: str, scores: Array, cases: Sequence[_Case], step: Step, rows: Rows, groups: Mapping[str, Groups], terms: Terms
+) -> QualityVerdict:
+    largest = _largest_p(cases, terms.budget)
+    metrics = tuple(_metric(case, step, largest, terms) for case in cases)
+    slices = judge_slices(
+        [comparison for comparison, evidence, _ in cases if evidence is not None],
+        groups,
+        {metric: terms.slice_budget * limit for metric, limit in terms.budget.items()},
+        1.0 - terms.confidence,
+    )
+    decisions = are_decisions(rows.source, rows.labels, terms.budget)
+    agreement = compare(rows.source, scores, confidence=terms.confidence, decisions=decisions)
+    outcome = _outcome(metrics, slices)
+    return QualityVerdict(
+        variant=name,
+        outcome=outcome,
+        reason=reason_of(
+            outcome, metrics, slices, agreement, confidence=terms.confidence, labels=rows.labels is not None
+        ),
+        confidence=terms.confidence,
+        alpha=terms.alpha,
+        uses=terms.uses,
+        rows=len(rows.source),
+        metrics=metrics,
+        slices=slices,
+        worst_slice=worst(slices),
+        flip_rate=None if agreement.flips is None else agreement.flips / agreement.rows,
+        agreement=agreement,
+        warning=reuse_warning(terms.uses, terms.confidence, terms.alpha),
+    )
+
+
+def _outcome(metrics: Sequence[MetricVerdict], slices: Sequence[SliceVerdict]) -> Outcome:
+    if "fail" in {one.outcome for one in metrics} | {one.outcome for one in slices}:
+        return "fail"
+    return "pass" if metrics and all(one.outcome == "pass" for one in metrics) else "inconclusive"
+
+
+def _metric(case: _Case, step: Step, largest: float, terms: Terms) -> MetricVerdict:
+    comparison, evidence, note = case
+    budget = terms.budget[comparison.metric]
+    if evidence is None:
+        return _undecided(comparison, budget, note)
+    p = evidence.p_below(budget)
+    # Holm's procedure judges a variant by its largest p: the others only have to clear their own share of the error.
+    stopped = p == largest and step.floor > terms.alpha
+    p_adjusted = step.floor if stopped else min(1.0, p * step.factor)
+    factor = step.family if stopped else step.factor
+    # The error of wrongly calling a variant bad is not what earlier uses spend, so it stays at the confidence.
+    alpha = 1.0 - terms.confidence
+    harmed = evidence.p_above(budget) <= alpha
+    outcome: Outcome = "fail" if harmed else "pass" if p_adjusted <= terms.alpha else "inconclusive"
+    source, variant = comparison.values()
+    size = len(comparison.source)
+    return MetricVerdict(
+        metric=comparison.metric,
+        source=source,
+        variant=variant,
+        drop=evidence.drop,
+        lower=_finite(evidence.lower(alpha)),
+        upper=_finite(evidence.upper(terms.alpha / factor)),
+        p=p,
+        p_adjusted=p_adjusted,
+        budget=budget,
+        outcome=outcome,
+        rows=size,
+        rows_needed=None if outcome != "inconclusive" else _needed(evidence, budget, terms.alpha / factor, p, size),
+    )
+
+
+def _needed(evidence: Evidence, budget: float, alpha: float, p: float, rows: int) -> int | None:
+    """Rows that would decide it.
+
+    A drop within two standard errors of 0 is planned as none: on few rows the estimate is noise, and a plan made from
+    it would jump between hundreds and millions. Where that many rows are there already, what they showed is scaled.
+    """
+    if abs(evidence.drop) <= 2.0 * evidence.se:
+        needed = evidence.rows_needed(0.0, budget, alpha, POWER)
+        if needed is None or needed > rows:
+            return needed
+    if 0.0 < p < 0.5:
+        wanted = normal_quantile(1.0 - alpha) + normal_quantile(POWER)
+        return math.ceil(rows * max((wanted / normal_quantile(1.0 - p)) ** 2, 1.0)) + 1
+    return evidence.rows_needed(evidence.drop, budget, alpha, POWER)
+
+
+def _undecided(comparison: Comparison, budget: float, note: str) -> MetricVerdict:
+    try:
+        source, variant = comparison.values()
+    except ValueError:
+        return _blank(comparison, budget, note, None, None)
+    return _blank(comparison, budget, note, source, variant)
+
+
+def _blank(
+    comparison: Comparison, budget: float, note: str, source: float | None, variant: float | None
+) -> MetricVerdict:
+    return MetricVerdict(
+        metric=comparison.metric,
+        source=source,
+        variant=variant,
+        drop=None if source is None or variant is None else drop(comparison.metric, source, variant),
+        lower=None,
+        upper=None,
+        p=1.0,
+        p_adjusted=1.0,
+        budget=budget,
+        outcome="inconclusive",
+        rows=len(comparison.source),
+        rows_needed=None,
+        note=note,
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

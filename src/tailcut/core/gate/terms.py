@@ -1,0 +1,126 @@
+"""What the gate is given, and whether it fits together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tailcut.core.gate.bootstrap import RESAMPLES
+from tailcut.core.gate.evidence import OwnRows
+from tailcut.core.gate.holm import alpha_of_use
+from tailcut.core.metrics import BINARY, METRICS
+from tailcut.core.tensors import Array
+from tailcut.errors import BuildError
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What variants are judged by.
+
+    Attributes:
+        budget: metric -> largest drop, above 0, in the metric's own unit.
+        confidence: one-sided confidence of the first verdict from these rows.
+        slice_budget: how many times the budget a slice may drop.
+        uses: verdicts that the same rows gave before.
+        seed: of the bootstrap; the same seed gives the same verdicts.
+        resamples: of the bootstrap.
+    """
+
+    budget: Mapping[str, float]
+    confidence: float = 0.95
+    slice_budget: float = 2.5
+    uses: int = 0
+    seed: int = 0
+    resamples: int = RESAMPLES
+
+    @property
+    def alpha(self) -> float:
+        """Error that this verdict may spend."""
+        return alpha_of_use(1.0 - self.confidence, self.uses)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What is known of the confirmation rows.
+
+    Attributes:
+        source: (n,) or (n, ...) scores of the source model.
+        labels: (n,), or None where there are none.
+        slices: slice name -> (n,) of the group that each row belongs to.
+        own: a user's metric -> its per-row values; more is better.
+    """
+
+    source: Array
+    labels: Array | None
+    slices: Mapping[str, Array] = field(default_factory=dict)
+    own: Mapping[str, OwnRows] = field(default_factory=dict)
+
+
+def check(candidates: Mapping[str, Array], rows: Rows, terms: Terms) -> None:
+    """Refuse what cannot be judged.
+
+    Raises:
+        BuildError: see ``judging.judge``.
+    """
+    count = len(rows.source)
+    if not count:
+        raise BuildError("there are no confirmation rows", hint="a few thousand labelled rows judge well")
+    if not 0.5 < terms.confidence < 1.0:
+        raise BuildError(
+            f"the confidence is {terms.confidence}, it must lie between 0.5 and 1", hint="0.95 is the default"
+        )
+    sized = [("labels", rows.labels), *((f"slice {name!r}", values) for name, values in rows.slices.items())]
+    for name, own in rows.own.items():
+        sized += [(f"values of {name!r} for the source", own.source)]
+        sized += [(f"values of {name!r} for {who!r}", values) for who, values in own.variants.items()]
+    for what, values in sized:
+        if values is not None and len(values) != count:
+            raise BuildError(f"the {what} have {len(values)} rows, the scores have {count}", hint="give one per row")
+    for name, scores in (("the source model", rows.source), *candidates.items()):
+        _check_scores(name, scores, rows.source)
+    for metric, limit in terms.budget.items():
+        _check_metric(metric, limit, candidates, rows)
+
+
+def _check_scores(name: str, scores: Array, source: Array) -> None:
+    if scores.shape != source.shape:
+        raise BuildError(
+            f"scores of {name} are {list(scores.shape)}, those of the source model {list(source.shape)}",
+            hint="both must be the model's first output on the same rows",
+        )
+    if not np.isfinite(scores.astype(np.float64)).all():
+        raise BuildError(f"scores of {name} hold NaN or infinity", hint="a variant with such answers must not serve")
+
+
+def _check_metric(metric: str, limit: float, candidates: Mapping[str, Array], rows: Rows) -> None:
+    if not limit > 0.0:
+        raise BuildError(
+            f"the budget of {metric} is {limit}; that a drop is not above 0 can never be shown on any number of rows",
+            hint="allow a small drop, such as 0.004",
+        )
+    own = rows.own.get(metric)
+    if own is not None:
+        missing = sorted(set(candidates) - set(own.variants))
+        if missing:
+            raise BuildError(f"{metric} has no values for {', '.join(missing)}", hint="give one per row and variant")
+        for values in (own.source, *own.variants.values()):
+            if values.ndim != 1 or not np.isfinite(values.astype(np.float64)).all():
+                raise BuildError(
+                    f"{metric} gave values of shape {list(values.shape)}, or NaN or infinity among them",
+                    hint="return one finite number per row",
+                )
+    elif metric not in METRICS:
+        raise BuildError(f"there is no metric {metric!r}", hint=f"take one of {', '.join(sorted(METRICS))}")
+    elif metric in BINARY and metric != "log_loss" and rows.labels is not None:
+        _check_binary(metric, rows.source, rows.labels)
+
+
+def _check_binary(metric: str, source: Array, labels: Array) -> None:
+    flat = source.ndim == 1 or (source.ndim == 2 and source.shape[1] == 2)
+    if not flat or not np.isin(labels, (0, 1)).all():
+        raise BuildError(
+            f"{metric} needs labels of 0 and 1 and one score a row, scores are {list(source.shape)}",
+            hint="give accuracy or log_loss a budget instead",
+        )
