@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.manifest_kit import written
+from tests.manifest_kit import refused, written
 
 from tailcut.errors import ManifestError
 from tailcut.manifest import Duration, Share, Size, load, with_overrides
