@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Collection, Iterable
-from importlib import metadata
-from pathlib import Path
 from typing import Any
 
-_FLAGS = ("avx", "avx2", "fma", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "asimddp")
+from tailcut.core.fingerprint import Machine
+from tailcut.registry.machine import package_versions, read_machine
+
 _PACKAGES = ("tailcut", "numpy", "onnxruntime", "onnx", "onnxscript", "torch")
 
 
-def cpu() -> dict[str, Any]:
-    """Describe this machine's processor: model, architecture, usable cores and the flags that decide kernels."""
-    info = _first_processor()
-    flags = set(info.get("flags", info.get("Features", "")).split())
+def cpu(machine: Machine | None = None) -> dict[str, Any]:
+    """Describe a machine's processor: model, architecture, usable cores and the flags that decide kernels.
+
+    Args:
+        machine: the one to describe; this one where None.
+    """
+    machine = machine or read_machine()
     return {
-        "model": info.get("model name", "") or platform.processor() or platform.machine(),
-        "machine": platform.machine(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        "flags": [flag for flag in _FLAGS if flag in flags],
+        "model": machine.processor,
+        "machine": machine.architecture,
+        "cores": machine.cores,
+        "flags": list(machine.flags),
     }
 
 
 def versions(packages: Iterable[str] = _PACKAGES) -> dict[str, str]:
     """Versions of Python and of the packages that made or ran a variant; absent ones are left out."""
-    found = {"python": platform.python_version()}
-    for name in packages:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    return {"python": platform.python_version(), **package_versions(packages)}
 
 
 def saturates(machine: str, flags: Collection[str]) -> bool:
@@ -43,12 +39,3 @@ def saturates(machine: str, flags: Collection[str]) -> bool:
     (onnxruntime's quantization guide, "when to use reduce range"; onnxruntime issues 6004 and 14642).
     """
     return machine in {"x86_64", "AMD64"} and not {"avx512_vnni", "avx_vnni"} & set(flags)
-
-
-def _first_processor() -> dict[str, str]:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return {}
-    pairs = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
-    return {name.strip(): value.strip() for name, _, value in pairs}

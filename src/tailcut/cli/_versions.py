@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tailcut.cli.console import stdout
-from tailcut.registry import Promotion, VariantRecord, Version
+from tailcut.registry import Change, Diff, Promotion, VariantRecord, Version, state_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -32,7 +32,7 @@ def table(version: Version, promotion: Promotion | None) -> Table:
         latency_ms = _latency_ms(each)
         found.add_row(
             name,
-            _size(each.size_bytes),
+            size(each.size_bytes),
             *(f"{values[metric]:.4f}" if metric in values else "-" for metric in metrics),
             _drop(each.evidence) if name != version.source else "-",
             *(f"{latency_ms[rows]:.3f} ms" if rows in latency_ms else "-" for rows in batches),
@@ -77,6 +77,36 @@ def summary(version: Version) -> Iterable[str]:
         )
 
 
+def differences(diff: Diff) -> Iterable[str]:
+    """One line per difference, grouped by what it is about."""
+    if diff.same:
+        yield f"{diff.old} and {diff.new} have the same artifacts, settings, metrics and manifest"
+        return
+    yield f"{diff.old} -> {diff.new}"
+    yield from (f"  + {name}" for name in diff.added)
+    yield from (f"  - {name}" for name in diff.removed)
+    groups = {**diff.changed, "version": diff.version, "manifest": diff.manifest}
+    for name, changes in groups.items():
+        if changes:
+            yield f"  {name}"
+            yield from (f"    {_change(each)}" for each in changes)
+
+
+def _change(change: Change) -> str:
+    old, new = (_value(change.what, value) for value in (change.old, change.new))
+    return f"{change.what}: {old} -> {new}"
+
+
+def _value(what: str, value: Any) -> str:
+    if value is None:
+        return "none"
+    if what == "sha256" or what.startswith("origins."):
+        return str(value)[:12]
+    if what == "size_bytes":
+        return f"{value} ({size(value)})"
+    return f"{value:.6g}" if isinstance(value, float) else str(value) or "empty"
+
+
 def _latency_ms(variant: VariantRecord) -> dict[int, float]:
     batches = variant.evidence.get("speed", {}).get("batches", [])
     return {batch["rows"]: statistics.median(batch["ms"]) for batch in batches}
@@ -94,7 +124,8 @@ def _drop(evidence: Mapping[str, Any]) -> str:
     )
 
 
-def _size(size_bytes: int) -> str:
+def size(size_bytes: int) -> str:
+    """A size for people; "-" for none."""
     if not size_bytes:
         return "-"
     return f"{size_bytes / 1024:.1f} KiB" if size_bytes < 1024 * 1024 else f"{size_bytes / 1024 / 1024:.1f} MiB"
@@ -107,4 +138,5 @@ def _verdict(version: Version, promotion: Promotion | None, name: str, variant: 
         return "not built"
     if variant.refused:
         return "refused"
-    return "source" if name == version.source else "kept"
+    state = state_of(version, name, promotion)
+    return f"source, {state}" if name == version.source else state

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 EXTRA_OF_MODULE = {
     "asyncpg": "postgres",
+    "fsspec": "remote",
     "hiredis": "redis",
     "matplotlib": "report",
     "onnx": "build",

@@ -1,21 +1,24 @@
-"""``tailcut registry``: list, show, verify and promote what was built."""
+"""``tailcut registry``: list, compare, verify, promote and clear up what was built."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from tailcut.cli._versions import print_table, refusals, summary, table
+from tailcut.cli._versions import differences, print_table, refusals, size, summary, table
 from tailcut.cli.console import ExitCode, note, print_error, write
 from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples, load_manifest
 from tailcut.errors import ArtifactError, ManifestError
-from tailcut.registry import Registry, Version
+from tailcut.registry import Promotion, Registry, Version, state_of
 
-Folder = Annotated[
-    Path | None,
-    typer.Option("--registry", metavar="FOLDER", help="The registry's folder; the manifest is not read where given."),
+Place = Annotated[
+    str | None,
+    typer.Option(
+        "--registry", metavar="PLACE", help="The registry's folder or URL; the manifest is not read where given."
+    ),
 ]
 Model = Annotated[str, typer.Option(metavar="NAME", help="Model; the manifest's where not given.")]
 Which = Annotated[str, typer.Option("--version", metavar="ID", help="A version's id, 'latest' or 'promoted'.")]
@@ -25,30 +28,16 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def register(app: typer.Typer) -> None:
     """Add the group of commands to the application."""
     group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
-    group.command("list", epilog=examples(("tailcut registry list", "versions, newest first")))(list_versions)
-    group.command(
-        "show",
-        epilog=examples(
-            ("tailcut registry show", "the promoted version"),
-            ("tailcut registry show --version latest --json", "all evidence of the last build"),
-        ),
-    )(show)
-    group.command("verify", epilog=examples(("tailcut registry verify", "check every artifact's hash")))(verify)
-    group.command(
-        "promote",
-        epilog=examples(
-            ("tailcut registry promote onnx", "serve the onnx variant of the last build"),
-            ("tailcut registry promote onnx --version 5e6b4acf3f59", "roll back to an older build"),
-        ),
-    )(promote)
-    app.add_typer(group, name="registry", help="List, promote and verify the variants in the registry.")
+    for command, pairs in _COMMANDS.items():
+        group.command(command.__name__.replace("_versions", "").replace("_", "-"), epilog=examples(*pairs))(command)
+    app.add_typer(group, name="registry", help="List, compare, promote, verify and clear up what was built.")
 
 
 def list_versions(
-    manifest: ManifestPath = DEFAULT_MANIFEST, settings: Settings = None, folder: Folder = None, as_json: AsJson = False
+    manifest: ManifestPath = DEFAULT_MANIFEST, settings: Settings = None, place: Place = None, as_json: AsJson = False
 ) -> None:
     """List every model's versions, newest first; the promoted one is marked."""
-    registry = _open(manifest, settings, folder)[0]
+    registry = _open(manifest, settings, place)[0]
     versions = registry.list()
     if as_json:
         _print_json([_brief(registry, version) for version in versions])
@@ -59,11 +48,11 @@ def list_versions(
     found = Table("model", "version", "created (UTC)", "variants", "promoted", box=SIMPLE_HEAD, pad_edge=False)
     for version in versions:
         brief = _brief(registry, version)
-        variants = ", ".join(brief["variants"])
+        variants = ", ".join(f"{name} ({state})" for name, state in brief["states"].items())
         found.add_row(version.model, version.id, version.created[:19], variants, brief["promoted"] or "")
     print_table(found)
     if not versions:
-        note(f"{registry.root} holds no model yet; `tailcut build` makes one")
+        note(f"{registry.url} holds no model yet; `tailcut build` makes one")
 
 
 def show(
@@ -71,11 +60,11 @@ def show(
     settings: Settings = None,
     model: Model = "",
     version: Which = "promoted",
-    folder: Folder = None,
+    place: Place = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a version's variants with their evidence."""
-    registry, named = _open(manifest, settings, folder)
+    registry, named = _open(manifest, settings, place)
     name = model or named or _only_model(registry)
     record = registry.version(name, version)
     if as_json:
@@ -83,20 +72,39 @@ def show(
         return
     write(f"{record.model} version {record.id}, built {record.created[:19]} UTC")
     print_table(table(record, registry.promotion(name)))
-    for line in (*refusals(record), *summary(record)):
+    for line in (*refusals(record), *_on_this_machine(registry, record), *summary(record)):
         write(line)
 
 
-def verify(manifest: ManifestPath = DEFAULT_MANIFEST, settings: Settings = None, folder: Folder = None) -> None:
+def diff(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="A version's id, 'latest' or 'promoted'.")] = "promoted",
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The version to compare it with.")] = "latest",
+    manifest: ManifestPath = DEFAULT_MANIFEST,
+    settings: Settings = None,
+    model: Model = "",
+    place: Place = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two versions: variants, artifacts, settings, metrics, machines and the manifests they were built from."""
+    registry, named = _open(manifest, settings, place)
+    found = registry.diff(model or named or _only_model(registry), old, new)
+    if as_json:
+        _print_json(found)
+        return
+    for line in differences(found):
+        write(line)
+
+
+def verify(manifest: ManifestPath = DEFAULT_MANIFEST, settings: Settings = None, place: Place = None) -> None:
     """Check size and SHA-256 of every artifact of every version; the exit code is 1 where one is bad."""
-    registry = _open(manifest, settings, folder)[0]
+    registry = _open(manifest, settings, place)[0]
     bad = 0
     for version in registry.list():
         for name, record in version.variants.items():
             if not record.sha256:
                 continue
             try:
-                variant = registry.variant(version.model, name, version.id)
+                variant = registry.artifact(version.model, name, version.id)
             except ArtifactError as error:
                 bad += 1
                 print_error(error.message, error.hint)
@@ -112,29 +120,106 @@ def promote(
     settings: Settings = None,
     model: Model = "",
     version: Which = "latest",
-    folder: Folder = None,
+    place: Place = None,
     force: Annotated[bool, typer.Option("--force", help="Promote it although it was refused.")] = False,
 ) -> None:
-    """Make a variant the one that is served from the next start on; an older version is a roll-back."""
-    registry, named = _open(manifest, settings, folder)
+    """Make a variant the one that is served; a running server follows. Each promotion can be rolled back."""
+    registry, named = _open(manifest, settings, place)
     name = model or named or _only_model(registry)
-    promotion = registry.promote(name, version, variant, force=force)
-    write(f"{name} {promotion.version} {promotion.variant}")
+    _print_promotion(name, registry.promote(name, version, variant, force=force))
 
 
-def _open(manifest: Path, settings: list[str] | None, folder: Path | None) -> tuple[Registry, str]:
-    """Find the registry and the manifest's model; with a folder given no manifest is read and the name is empty."""
-    if folder is not None:
-        return Registry(folder), ""
+def rollback(
+    manifest: ManifestPath = DEFAULT_MANIFEST, settings: Settings = None, model: Model = "", place: Place = None
+) -> None:
+    """Serve what was served before; again, what was served before that."""
+    registry, named = _open(manifest, settings, place)
+    name = model or named or _only_model(registry)
+    _print_promotion(name, registry.rollback(name))
+
+
+def retire(
+    version: Annotated[str, typer.Argument(metavar="ID", help="The version's id.")],
+    manifest: ManifestPath = DEFAULT_MANIFEST,
+    settings: Settings = None,
+    model: Model = "",
+    place: Place = None,
+) -> None:
+    """Serve a version no more, and let gc remove it. Building the same artifacts again brings it back."""
+    registry, named = _open(manifest, settings, place)
+    record = registry.retire(model or named or _only_model(registry), version)
+    write(f"{record.model} {record.id} retired")
+
+
+def gc(
+    manifest: ManifestPath = DEFAULT_MANIFEST,
+    settings: Settings = None,
+    place: Place = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
+) -> None:
+    """Remove retired versions and artifacts that nothing refers to; what is served and the way back stay."""
+    registry = _open(manifest, settings, place)[0]
+    found = registry.collect_garbage(dry_run=dry_run)
+    for path in found.files:
+        write(path)
+    for kept in found.kept:
+        note(f"{kept} is retired and stays: it is promoted, or what a rollback goes to")
+    removed = "would be removed" if dry_run else "removed"
+    note(f"{len(found.versions)} versions, {len(found.files)} files, {size(found.freed_bytes)} {removed}")
+
+
+_COMMANDS: dict[Callable[..., None], tuple[tuple[str, str], ...]] = {
+    list_versions: (("tailcut registry list", "versions, newest first"),),
+    show: (
+        ("tailcut registry show", "the promoted version"),
+        ("tailcut registry show --version latest --json", "all evidence of the last build"),
+    ),
+    diff: (
+        ("tailcut registry diff", "what the last build changed against what is served"),
+        ("tailcut registry diff 5e6b4acf3f59 latest --json", "two versions, for programs"),
+    ),
+    verify: (("tailcut registry verify", "check every artifact's hash"),),
+    promote: (
+        ("tailcut registry promote onnx", "serve the onnx variant of the last build"),
+        ("tailcut registry promote onnx --version 5e6b4acf3f59", "of an older build"),
+    ),
+    rollback: (("tailcut registry rollback", "serve what was served before"),),
+    retire: (("tailcut registry retire 5e6b4acf3f59", "this version is not served any more"),),
+    gc: (
+        ("tailcut registry gc --dry-run", "what could be removed, and how much that is"),
+        ("tailcut registry gc", "remove it"),
+    ),
+}
+
+
+def _open(manifest: Path, settings: list[str] | None, place: str | None) -> tuple[Registry, str]:
+    """Find the registry and the manifest's model; with a place given no manifest is read and the name is empty."""
+    if place is not None:
+        return Registry(place), ""
     loaded = load_manifest(manifest, settings, keep_unset=True)
-    return Registry(loaded.directory / loaded.deployment.registry.path), loaded.deployment.name
+    return Registry.of(loaded), loaded.deployment.name
+
+
+def _on_this_machine(registry: Registry, record: Version) -> Iterator[str]:
+    """What of a version's evidence does not hold on this machine."""
+    for name, each in record.variants.items():
+        found = registry.trust(record, name)
+        if each.sha256 and found.level != "trusted":
+            yield f"{name} is {_LEVELS.get(found.level, found.level)} here: {found.reason}"
+
+
+_LEVELS = {"remeasure": "to be measured again"}
+
+
+def _print_promotion(model: str, promotion: Promotion) -> None:
+    write(f"{model} {promotion.version} {promotion.variant}")
 
 
 def _only_model(registry: Registry) -> str:
     models = registry.models()
     if len(models) != 1:
         raise ManifestError(
-            f"{registry.root} holds {len(models)} models ({', '.join(models) or 'none'})",
+            f"{registry.url} holds {len(models)} models ({', '.join(models) or 'none'})",
             hint="name one with --model NAME",
         )
     return models[0]
@@ -148,6 +233,8 @@ def _brief(registry: Registry, version: Version) -> dict[str, Any]:
         "version": version.id,
         "created": version.created,
         "variants": [name for name, each in version.variants.items() if each.sha256],
+        "states": {name: state_of(version, name, promotion) for name, each in version.variants.items() if each.sha256},
+        "retired": version.retired or None,
         "promoted": promotion.variant if promotion is not None and here else None,
     }
 

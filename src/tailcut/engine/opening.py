@@ -51,7 +51,7 @@ def find_variant(manifest: Manifest) -> Variant:
     """
     deployment = manifest.deployment
     if deployment.serve.variant != "source":
-        registry = Registry(manifest.directory / deployment.registry.path)
+        registry = Registry.of(manifest)
         return registry.variant(deployment.name, deployment.serve.variant)
     path = manifest.directory / deployment.model.source
     if path.suffix != ".onnx" or not path.is_file():

@@ -170,7 +170,7 @@ class Serve(Section, frozen=True, kw_only=True):
 class Registry(Section, frozen=True, kw_only=True):
     """Where artifacts and their evidence are kept."""
 
-    path: Annotated[str, Meta(description="folder; relative paths start at the manifest's folder")] = (
+    path: Annotated[str, Meta(description="folder, from the manifest's, or a URL that fsspec knows")] = (
         ".tailcut/registry"
     )
 

@@ -1,6 +1,25 @@
-"""Artifacts and their evidence: content-addressed, written atomically, hash-checked when loaded."""
+"""Artifacts and their evidence: content-addressed, checked before they are opened, tied to the hardware they suit."""
 
-from tailcut.registry.records import NewVariant, Promotion, Variant, VariantRecord, Version
+from tailcut.registry._files import digest
+from tailcut.registry.collect import Collected
+from tailcut.registry.diff import Change, Diff
+from tailcut.registry.machine import read_machine
+from tailcut.registry.records import Move, NewVariant, Promotion, State, Variant, VariantRecord, Version, state_of
 from tailcut.registry.store import Registry
 
-__all__ = ["NewVariant", "Promotion", "Registry", "Variant", "VariantRecord", "Version"]
+__all__ = [
+    "Change",
+    "Collected",
+    "Diff",
+    "Move",
+    "NewVariant",
+    "Promotion",
+    "Registry",
+    "State",
+    "Variant",
+    "VariantRecord",
+    "Version",
+    "digest",
+    "read_machine",
+    "state_of",
+]

@@ -24,6 +24,26 @@ def digest(path: Path) -> str:
     return sha.hexdigest()
 
 
+def check(path: Path, sha256: str, size_bytes: int, what: str) -> None:
+    """Check an artifact before it is opened.
+
+    Raises:
+        ArtifactError: it is missing, truncated or corrupt.
+    """
+    hint = "run `tailcut build` again, or promote another version"
+    try:
+        found_bytes = path.stat().st_size
+        if found_bytes != size_bytes:
+            raise ArtifactError(f"{what} has {found_bytes} bytes, expected {size_bytes}", hint=hint)
+        found = digest(path)
+    except FileNotFoundError as error:
+        raise ArtifactError(f"{what} is missing", hint=hint) from error
+    except OSError as error:
+        raise ArtifactError(f"{what} cannot be read: {error.strerror}", hint="check the rights on it") from error
+    if found != sha256:
+        raise ArtifactError(f"{what} is corrupt: SHA-256 is {found}, expected {sha256}", hint=hint)
+
+
 class Staging:
     """Files written beside their final places, which appear all at once or not at all.
 
@@ -59,6 +79,11 @@ class Staging:
                 file.write(chunk)
             _flush(file)
         return sha.hexdigest()
+
+    def reserve(self, target: Path, size_bytes: int) -> Path:
+        """Return where somebody else is to write ``size_bytes`` for ``target``; the file is there, and empty."""
+        with self._open(target, size_bytes):
+            return self._staged[-1][0]
 
     def commit(self) -> None:
         """Rename every staged file into its place, and make the renames durable."""

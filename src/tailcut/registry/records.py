@@ -1,4 +1,4 @@
-"""What a registry keeps: one JSON record per version, and the variant that a runtime opens."""
+"""What the registry keeps: one JSON record per version, and the variant that a runtime opens."""
 
 from __future__ import annotations
 
@@ -6,19 +6,37 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
+from tailcut.core.fingerprint import Keys, Trust
 from tailcut.manifest import Tensor
 
-SCHEMA = 1
-"""Number of the record's form; a reader refuses a later one."""
+SCHEMA = 2
+"""Number of the record's form; a reader refuses a later one. 1 had the evidence inside and no keys."""
+
+_ID_SCHEMA = 1
+
+State = Literal["candidate", "passed", "promoted", "retired"]
+"""candidate: made, but not proven (refused, inconclusive, not judged, not built); passed: within the budgets here;
+promoted: what is served; retired: not served any more, its artifacts may be collected."""
 
 
 @dataclass(frozen=True)
 class NewVariant:
-    """A variant to add: an artifact file, or (``artifact=None``) the reason why there is none."""
+    """A variant to add: an artifact file, or (``artifact=None``) the reason why there is none.
+
+    Attributes:
+        name: such as "onnx" or "int8-dynamic".
+        runtime: that opens the artifact.
+        refused: why it may not be promoted; empty where it may.
+        evidence: what the build measured of it.
+        settings: of the runtime.
+        base: whether it belongs to the portable base: an fp32 file whose runtime keeps fp32 on every processor. The
+            source always does.
+        keys: of the machine that it is for, where that is not the one that adds it.
+    """
 
     name: str
     runtime: str
@@ -26,6 +44,8 @@ class NewVariant:
     refused: str = ""
     evidence: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    base: bool = False
+    keys: Keys | None = None
 
 
 @dataclass(frozen=True)
@@ -34,9 +54,9 @@ class Variant:
 
     Attributes:
         model: name of the deployment.
-        name: "torch", "onnx" or "int8-dynamic".
-        runtime: "torch" or "onnxruntime".
-        artifact: the file: a state dict of plain tensors, or an ONNX file.
+        name: such as "onnx" or "int8-dynamic".
+        runtime: that opens the artifact.
+        artifact: a local file: a state dict of plain tensors, an ONNX file, and so on.
         sha256: of the artifact.
         inputs, outputs: tensors of the model.
         version: id of the version that it belongs to.
@@ -44,6 +64,7 @@ class Variant:
         refused: why it may not be promoted; empty where it may.
         size_bytes: of the artifact.
         settings: of the runtime.
+        trust: how far the evidence holds on this machine.
     """
 
     model: str
@@ -58,6 +79,7 @@ class Variant:
     refused: str = ""
     size_bytes: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
+    trust: Trust = field(default_factory=Trust)
 
 
 class VariantRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,10 +91,17 @@ class VariantRecord(msgspec.Struct, frozen=True, kw_only=True):
     refused: str = ""
     evidence: dict[str, Any] = {}
     settings: dict[str, Any] = {}
+    state: Literal["candidate", "passed"] = "candidate"
+    base: bool = False
+    keys: Keys | None = None
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """One build of a model: every variant of it, with the evidence."""
+    """One build of a model: every variant of it, with the evidence.
+
+    On the disk evidence and manifest lie in a file of their own, which ``evidence_sha256`` names and seals, so that
+    listing stays quick: in what ``Registry.list`` returns they are empty.
+    """
 
     schema: int = SCHEMA
     model: str
@@ -85,15 +114,37 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     outputs: tuple[Tensor, ...]
     variants: dict[str, VariantRecord]
     evidence: dict[str, Any] = {}
+    manifest: dict[str, Any] = {}
+    """The deployment as it was built, passwords in addresses left out."""
+    evidence_sha256: str = ""
+    origins: dict[str, str] = {}
+    """Files that the source model came from, with the SHA-256 of each."""
+    retired: str = ""
+    """When it was retired: UTC, ISO 8601; empty where it was not."""
+
+    def is_base(self, name: str) -> bool:
+        """Tell whether a variant belongs to the portable base."""
+        return name == self.source or self.variants[name].base
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True):
+    """One change of what is served; ``undone`` once a rollback has gone behind it."""
+
+    version: str
+    variant: str
+    at: str
+    how: Literal["promote", "force", "rollback"] = "promote"
+    undone: bool = False
 
 
 class Promotion(msgspec.Struct, frozen=True, kw_only=True):
-    """The pointer to what is served."""
+    """The pointer to what is served, with how it came there, newest first. One file, so that it changes at once."""
 
     version: str
     variant: str
     promoted: str
     """UTC, ISO 8601."""
+    history: tuple[Move, ...] = ()
 
 
 def version_id(
@@ -102,7 +153,18 @@ def version_id(
     outputs: tuple[Tensor, ...],
     variants: Mapping[str, VariantRecord],
 ) -> str:
-    """Name a version by what its answers depend on: tensors and artifacts, not timings or dates."""
-    artifacts = [(name, each.runtime, each.sha256, sorted(each.settings.items())) for name, each in sorted(variants.items()) if each.sha256]
-    content = msgspec.json.encode((SCHEMA, model, inputs, outputs, artifacts))
+    """Name a version by what its answers depend on: tensors, artifacts and settings, not timings or dates."""
+    artifacts = [
+        (name, each.runtime, each.sha256, sorted(each.settings.items()))
+        for name, each in sorted(variants.items())
+        if each.sha256
+    ]
+    content = msgspec.json.encode((_ID_SCHEMA, model, inputs, outputs, artifacts))
     return hashlib.sha256(content).hexdigest()[:12]
+
+
+def state_of(version: Version, name: str, promotion: Promotion | None) -> State:
+    """Name the state of a variant."""
+    if promotion is not None and (promotion.version, promotion.variant) == (version.id, name):
+        return "promoted"
+    return "retired" if version.retired else version.variants[name].state

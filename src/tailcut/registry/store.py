@@ -1,56 +1,45 @@
-"""The registry: a folder of content-addressed artifacts, one record per version, and a pointer to what is served.
+"""The registry: content-addressed artifacts, one record per version, and a pointer to what is served.
 
-    <root>/blobs/sha256/ab/abcd...                 artifacts, named by their own hash
-    <root>/models/<model>/versions/<id>/version.json
-    <root>/models/<model>/promoted.json
-    <root>/models/<model>/build.lock
-
-Everything is written atomically, nothing is pickled, and an artifact's size and hash are checked when it is loaded.
+Everything is written atomically, nothing is pickled, an artifact's size and hash are checked before it is opened, and
+what was judged on another machine is not taken for judged on this one. See ``documents`` for where each file lies.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Tensor
-from tailcut.registry._files import Staging, digest
-from tailcut.registry._lock import build_lock
-from tailcut.registry.records import (
-    SCHEMA,
-    NewVariant,
-    Promotion,
-    Variant,
-    VariantRecord,
-    Version,
-    version_id,
-)
-
-_Record = TypeVar("_Record", Version, Promotion)
+from tailcut.registry import adding, checking, collect, ledger
+from tailcut.registry.documents import decode, encode, model_path, write_header, write_version
+from tailcut.registry.history import earlier, promoted, rolled_back
+from tailcut.registry.reading import Reader
+from tailcut.registry.records import SCHEMA, Move, NewVariant, Promotion, Version, version_id
+from tailcut.registry.storage import now
 
 
-class Registry:
-    """Artifacts and their evidence in a local folder.
+class Registry(Reader):
+    """Artifacts and their evidence.
 
     Args:
-        root: the folder; made when something is first added.
+        root: a local folder, made when something is first added, or a URL that fsspec knows ("s3://bucket/models").
+        machine: whose keys variants get, and are judged by; this one where None.
+        cache: local folder for artifacts that are fetched from a URL; the user's cache folder where None.
+
+    Raises:
+        MissingExtra: a URL, and fsspec or its scheme's package is not installed.
     """
 
-    def __init__(self, root: Path | str) -> None:
-        self.root = Path(root)
-
-    # -- Writing -----------------------------------------------------------------------------------------------------
+    # -- Building ----------------------------------------------------------------------------------------------------
 
     def build_lock(self, model: str) -> AbstractContextManager[None]:
         """Lock ``model`` against other builds; a BuildError names the process that holds it."""
-        return build_lock(self._folder(model) / "build.lock", model)
+        return self._storage.build_lock(model_path(model, "build.lock"), model)
 
     def add(
         self,
@@ -61,230 +50,159 @@ class Registry:
         outputs: Sequence[Tensor],
         variants: Sequence[NewVariant],
         evidence: Mapping[str, Any] | None = None,
+        manifest: Mapping[str, Any] | None = None,
+        origins: Mapping[Path, str] | None = None,
     ) -> Version:
         """Store artifacts and the record of one build.
 
-        The id is made from tensors and artifacts: the same artifacts again give the same version with new evidence.
+        The id is made from tensors and artifacts: the same artifacts again give the same version with new evidence,
+        and one that was retired is back.
+
+        Args:
+            model: name of the deployment.
+            source: name of the variant that all others are judged against.
+            inputs, outputs: tensors of the model.
+            variants: all that were tried.
+            evidence: of the build as a whole.
+            manifest: the deployment as plain values; passwords in addresses are left out.
+            origins: files that the source model came from, with the SHA-256 that each had when the build began.
 
         Raises:
-            ArtifactError: an artifact is missing or the folder cannot be written; the registry is as it was.
+            ArtifactError: an artifact is missing, an origin changed meanwhile, or the registry cannot be written; it
+                is as it was.
         """
-        with Staging() as staging:
-            records = {each.name: self._stage(staging, each) for each in variants}
-            version = Version(
-                model=model,
-                id=version_id(model, tuple(inputs), tuple(outputs), records),
-                created=_now(),
-                source=source,
-                inputs=tuple(inputs),
-                outputs=tuple(outputs),
-                variants=records,
-                evidence=dict(evidence or {}),
-            )
-            staging.write(self._version_file(model, version.id), _encode(version))
-            staging.commit()
-        return version
+        records = {each.name: adding.record(each, self.machine, source=each.name == source) for each in variants}
+        version = Version(
+            model=model,
+            id=version_id(model, tuple(inputs), tuple(outputs), records),
+            created=now(),
+            source=source,
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
+            variants=records,
+            evidence=dict(evidence or {}),
+            manifest=dict(manifest or {}),
+            origins={str(path): sha for path, sha in (origins or {}).items()},
+        )
+        artifacts = {each.name: each.artifact for each in variants if each.artifact is not None}
+        return adding.store(self._storage, version, artifacts)
+
+    def confirmations(self, model: str, split_sha256: str, artifacts: Sequence[str]) -> int:
+        """Count the other sets of artifacts that earlier builds judged on this confirmation split."""
+        return ledger.count_other(self._ledger(model), split_sha256, artifacts)
+
+    def record_confirmation(self, model: str, split_sha256: str, artifacts: Sequence[str]) -> None:
+        """Note that a confirmation split has judged these artifacts (their SHA-256s); kept for good."""
+        with self._storage.changing(model_path(model, "pointers.lock")):
+            after = ledger.recorded(self._ledger(model), split_sha256, artifacts)
+            self._write(model_path(model, "confirmations.json"), encode(after))
+
+    # -- Promoting ---------------------------------------------------------------------------------------------------
 
     def promote(self, model: str, version: str, variant: str, *, force: bool = False) -> Promotion:
-        """Make a variant the one that is served from now on.
+        """Make a variant the one that is served from now on; a running server follows.
 
         Raises:
-            ArtifactError: no such version or variant, a corrupt artifact, or a refused variant without ``force``.
+            ArtifactError: no such version or variant, a corrupt artifact, a retired version, or one that was refused
+                or never passed the gate without ``force``.
         """
-        chosen = self.variant(model, variant, version)
+        record = self.version(model, version)
+        checking.refuse_retired(record)
+        chosen = self._checked(record, variant)
         if chosen.refused and not force:
             raise ArtifactError(
-                f"variant {variant!r} of model {model!r} version {chosen.version} was refused: {chosen.refused}",
+                f"variant {variant!r} of model {model!r} version {record.id} was refused: {chosen.refused}",
                 hint="promote another variant, raise the quality budget and build again, or say --force",
             )
-        promotion = Promotion(version=chosen.version, variant=chosen.name, promoted=_now())
-        with Staging() as staging:
-            staging.write(self._folder(model) / "promoted.json", _encode(promotion))
-            staging.commit()
-        return promotion
+        move = Move(version=record.id, variant=variant, at=now(), how="force" if chosen.refused else "promote")
+        with self._storage.changing(model_path(model, "pointers.lock")):
+            before = self.promotion(model)
+            after = promoted(before, move)
+            if after is not before:
+                self._write(model_path(model, "promoted.json"), encode(after))
+        return after
 
-    # -- Reading -----------------------------------------------------------------------------------------------------
-
-    def models(self) -> tuple[str, ...]:
-        """Names of the models that have a version, sorted."""
-        return tuple(sorted({path.parents[2].name for path in self.root.glob("models/*/versions/*/version.json")}))
-
-    def list(self, model: str | None = None) -> tuple[Version, ...]:
-        """Return the versions of ``model`` (or of every model), newest first within a model."""
-        names = self.models() if model is None else (model,)
-        return tuple(version for name in names for version in self._versions(name))
-
-    def promotion(self, model: str) -> Promotion | None:
-        """Return what is promoted, or None."""
-        path = self._folder(model) / "promoted.json"
-        return _decode(path, Promotion) if path.exists() else None
-
-    def version(self, model: str, version: str = "promoted") -> Version:
-        """Read the record of a version.
-
-        Args:
-            model: name of the deployment.
-            version: "promoted", "latest" or an id.
+    def rollback(self, model: str) -> Promotion:
+        """Serve what was served before; again, what was served before that.
 
         Raises:
-            ArtifactError: there is none, or its file is corrupt.
+            ArtifactError: there is nothing to go back to, with the reason for each earlier promotion.
         """
-        if version == "promoted":
-            promotion = self.promotion(model)
-            if promotion is None:
-                raise self._missing(model, f"nothing of model {model!r} is promoted in {self.root}")
-            version = promotion.version
-        elif version == "latest":
-            versions = self._versions(model)
-            if not versions:
-                raise self._missing(model, f"model {model!r} has no version in {self.root}")
-            return versions[0]
-        path = self._version_file(model, version)
-        if not path.exists():
-            raise self._missing(model, f"model {model!r} has no version {version!r} in {self.root}")
-        return self._read_version(path)
+        with self._storage.changing(model_path(model, "pointers.lock")):
+            before = self._promoted(model)
+            after = rolled_back(before, now(), lambda move: self._unusable(model, move))
+            if after is None:
+                tried = (f"{each.variant} of {each.version}: {self._unusable(model, each)}" for each in earlier(before))
+                raise ArtifactError(
+                    "; ".join((f"model {model!r} has no earlier promotion to go back to in {self.url}", *tried)),
+                    hint="`tailcut registry list` shows what can be promoted",
+                )
+            self._write(model_path(model, "promoted.json"), encode(after))
+        return after
 
-    def variant(self, model: str, name: str = "promoted", version: str = "promoted") -> Variant:
-        """Find a variant and check its artifact's size and SHA-256.
+    # -- Clearing up -------------------------------------------------------------------------------------------------
 
-        Args:
-            model: name of the deployment.
-            name: "promoted" or a variant's name.
-            version: "promoted", "latest" or an id.
+    def retire(self, model: str, version: str) -> Version:
+        """Serve a version no more; ``collect_garbage`` may remove it.
 
         Raises:
-            ArtifactError: there is none, it could not be built, or its file is missing, truncated or corrupt.
+            ArtifactError: there is none, or it is promoted.
         """
-        if name == "promoted":
+        with self._storage.changing(model_path(model, "pointers.lock")):
+            record = self.version(model, version)
             promotion = self.promotion(model)
-            if promotion is None:
-                raise self._missing(model, f"nothing of model {model!r} is promoted in {self.root}")
-            name, version = promotion.variant, promotion.version
-        record = self.version(model, version)
-        found = record.variants.get(name)
-        if found is None:
-            raise ArtifactError(
-                f"model {model!r} version {record.id} has no variant {name!r}",
-                hint=f"it has: {', '.join(record.variants)}",
+            if promotion is not None and promotion.version == record.id:
+                raise ArtifactError(
+                    f"version {record.id} of model {model!r} is promoted ({promotion.variant!r} is served)",
+                    hint="promote another version first, or roll back",
+                )
+            retired = replace(record, schema=SCHEMA, retired=record.retired or now())
+            with self._storage.adding(), self._storage.batch() as batch:
+                if record.evidence_sha256:
+                    write_header(batch, retired)
+                else:
+                    retired = write_version(batch, retired)
+                batch.commit()
+        return retired
+
+    def collect_garbage(self, *, dry_run: bool = False) -> collect.Collected:
+        """Remove retired versions, artifacts that nothing refers to, and what failed writes left behind.
+
+        What is promoted and what the next rollback goes to stay.
+
+        Raises:
+            BuildError: a build is under way, or artifacts are being added.
+            ArtifactError: a record is corrupt, so that nobody knows what it refers to.
+        """
+        models = tuple(self._storage.names("models"))
+        with collect.locked(self._storage, models):
+            contents = collect.Contents(
+                versions=self.list(), promotions={model: self.promotion(model) for model in models}
             )
-        if not found.sha256:
-            raise ArtifactError(
-                f"variant {name!r} of model {model!r} version {record.id} was not built: {found.refused}",
-                hint=f"mend that and run `tailcut build` again, or choose one of: {', '.join(_built(record))}",
-            )
-        return self._checked(record, name, found)
+            found = collect.plan(self._storage, contents)
+            if not dry_run:
+                collect.remove(self._storage, found)
+        return found
 
     # -- Inside ------------------------------------------------------------------------------------------------------
 
-    def _stage(self, staging: Staging, variant: NewVariant) -> VariantRecord:
-        sha, size_bytes = "", 0
-        if variant.artifact is not None:
-            if not variant.artifact.is_file():
-                raise ArtifactError(f"artifact {variant.artifact} of variant {variant.name!r} does not exist")
-            sha, size_bytes = digest(variant.artifact), variant.artifact.stat().st_size
-            blob = self._blob(sha)
-            if not (blob.exists() and blob.stat().st_size == size_bytes and digest(blob) == sha):
-                copied = staging.copy(blob, variant.artifact)
-                if copied != sha:
-                    raise ArtifactError(
-                        f"artifact {variant.artifact} changed while it was read", hint="build into a folder of its own"
-                    )
-        return VariantRecord(
-            runtime=variant.runtime,
-            sha256=sha,
-            size_bytes=size_bytes,
-            refused=variant.refused,
-            evidence=dict(variant.evidence),
-            settings=dict(variant.settings),
-        )
+    def _unusable(self, model: str, move: Move) -> str:
+        """Say why a variant that was promoted once cannot be served now; empty where it can."""
+        try:
+            record = self.version(model, move.version)
+            checking.refuse_retired(record)
+            self._checked(record, move.variant)
+        except ArtifactError as error:
+            return error.message
+        return ""
 
-    def _checked(self, record: Version, name: str, found: VariantRecord) -> Variant:
-        path = self._blob(found.sha256)
-        what = f"artifact {path} (variant {name!r} of model {record.model!r} version {record.id})"
-        hint = "run `tailcut build` again, or promote another version"
-        if not path.exists():
-            raise ArtifactError(f"{what} is missing", hint=hint)
-        size_bytes = path.stat().st_size
-        if size_bytes != found.size_bytes:
-            raise ArtifactError(f"{what} has {size_bytes} bytes, expected {found.size_bytes}", hint=hint)
-        sha = digest(path)
-        if sha != found.sha256:
-            raise ArtifactError(f"{what} is corrupt: SHA-256 is {sha}, expected {found.sha256}", hint=hint)
-        return Variant(
-            model=record.model,
-            name=name,
-            runtime=found.runtime,
-            artifact=path,
-            sha256=sha,
-            inputs=record.inputs,
-            outputs=record.outputs,
-            version=record.id,
-            evidence=found.evidence,
-            refused=found.refused,
-            size_bytes=size_bytes,
-            settings=found.settings,
-        )
+    def _ledger(self, model: str) -> ledger.Ledger:
+        try:
+            return decode(self._storage, model_path(model, "confirmations.json"), ledger.Ledger)
+        except FileNotFoundError:
+            return ledger.Ledger()
 
-    def _versions(self, model: str) -> tuple[Version, ...]:
-        found = [self._read_version(path) for path in self._folder(model).glob("versions/*/version.json")]
-        return tuple(sorted(found, key=lambda version: (version.created, version.id), reverse=True))
-
-    def _read_version(self, path: Path) -> Version:
-        version = _decode(path, Version)
-        if version.schema > SCHEMA:
-            raise ArtifactError(
-                f"{path} has schema {version.schema}, this tailcut reads up to {SCHEMA}",
-                hint="upgrade tailcut, or build the model again with this one",
-            )
-        expected = version_id(version.model, version.inputs, version.outputs, version.variants)
-        if not version.id == expected == path.parent.name:
-            raise ArtifactError(
-                f"{path} is corrupt: its content has the id {expected}, expected {path.parent.name}",
-                hint="run `tailcut build` again, or promote another version",
-            )
-        return version
-
-    def _folder(self, model: str) -> Path:
-        if not model or model.startswith(".") or os.sep in model:
-            raise ArtifactError(f"{model!r} cannot be a model's name", hint="letters, digits, '_', '.' and '-' only")
-        return self.root / "models" / model
-
-    def _version_file(self, model: str, version: str) -> Path:
-        if not version.isalnum():
-            raise ArtifactError(f"{version!r} is not a version id", hint="`tailcut registry list` shows the ids")
-        return self._folder(model) / "versions" / version / "version.json"
-
-    def _blob(self, sha: str) -> Path:
-        return self.root / "blobs" / "sha256" / sha[:2] / sha
-
-    def _missing(self, model: str, message: str) -> ArtifactError:
-        ids = sorted(path.name for path in self._folder(model).glob("versions/*"))
-        known = (
-            f"versions of {model!r}: {', '.join(ids)}" if ids else f"models here: {', '.join(self.models()) or 'none'}"
-        )
-        return ArtifactError(message, hint=f"{known}; run `tailcut build`, or `tailcut registry promote`")
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds")
-
-
-def _built(version: Version) -> tuple[str, ...]:
-    return tuple(name for name, each in version.variants.items() if each.sha256)
-
-
-def _encode(record: Version | Promotion) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
-
-
-def _decode(path: Path, kind: type[_Record]) -> _Record:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except OSError as error:
-        raise ArtifactError(
-            f"cannot read {path}: {error.strerror}", hint="check that it exists and its rights"
-        ) from error
-    except msgspec.MsgspecError as error:
-        raise ArtifactError(
-            f"{path} is corrupt: {error}", hint="run `tailcut build` again, or promote another version"
-        ) from error
+    def _write(self, path: str, content: bytes) -> None:
+        with self._storage.batch() as batch:
+            batch.write(path, content)
+            batch.commit()

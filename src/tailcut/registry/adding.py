@@ -1,0 +1,102 @@
+"""Puts one build into a registry: artifacts first, then the evidence, the record last."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from tailcut.core.fingerprint import Machine, keys_of, uses_gpu
+from tailcut.errors import ArtifactError
+from tailcut.registry._files import digest
+from tailcut.registry.documents import blob_path, write_version
+from tailcut.registry.records import NewVariant, VariantRecord, Version
+from tailcut.registry.storage import Batch, Storage
+
+_PASSWORD = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]+@")
+
+
+def store(storage: Storage, version: Version, artifacts: Mapping[str, Path]) -> Version:
+    """Store a version whose records are made; see ``Registry.add``.
+
+    Args:
+        storage: where.
+        version: the record; ``origins`` are checked once more when everything is copied.
+        artifacts: file of each variant that has one.
+    """
+    kept = replace(version, manifest=without_passwords(version.manifest), origins=_relative(version.origins))
+    with storage.adding(), storage.batch() as batch:
+        for name, path in artifacts.items():
+            _copy(storage, batch, path, version.variants[name])
+        check_origins({Path(path): sha for path, sha in version.origins.items()})
+        sealed = write_version(batch, kept)
+        batch.commit()
+    return sealed
+
+
+def record(variant: NewVariant, machine: Machine, *, source: bool) -> VariantRecord:
+    """Make the record of a variant: hash and size of its artifact, its state, its keys.
+
+    Raises:
+        ArtifactError: the artifact is not there or cannot be read, or the settings are no JSON.
+    """
+    sha, size_bytes = "", 0
+    if variant.artifact is not None:
+        if not variant.artifact.is_file():
+            raise ArtifactError(f"artifact {variant.artifact} of variant {variant.name!r} does not exist")
+        sha, size_bytes = digest(variant.artifact), variant.artifact.stat().st_size
+    gpu = uses_gpu(variant.runtime, variant.settings)
+    return VariantRecord(
+        runtime=variant.runtime,
+        sha256=sha,
+        size_bytes=size_bytes,
+        refused=variant.refused,
+        evidence=dict(variant.evidence),
+        settings=dict(variant.settings),
+        state="passed" if sha and not variant.refused else "candidate",
+        base=bool(sha) and (source or variant.base),
+        keys=(variant.keys or keys_of(machine, variant.runtime, gpu=gpu)) if sha else None,
+    )
+
+
+def check_origins(origins: Mapping[Path, str]) -> None:
+    """Check that the files that a model came from are still what they were.
+
+    Raises:
+        ArtifactError: one changed meanwhile, or is gone.
+    """
+    for path, expected in origins.items():
+        found = digest(path) if path.is_file() else ""
+        if found != expected:
+            became = f"its SHA-256 was {expected} and is {found}" if found else "it is gone"
+            raise ArtifactError(
+                f"{path} changed while the model was built from it: {became}",
+                hint="the registry is as it was; run `tailcut build` again and leave the file alone meanwhile",
+            )
+
+
+def without_passwords(tree: Any) -> Any:
+    """Leave out the passwords of addresses ("postgresql://me:secret@host/db"): a registry is handed around."""
+    if isinstance(tree, str):
+        return _PASSWORD.sub(r"\1:***@", tree)
+    if isinstance(tree, Mapping):
+        return {name: without_passwords(each) for name, each in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [without_passwords(each) for each in tree]
+    return tree
+
+
+def _copy(storage: Storage, batch: Batch, path: Path, kept: VariantRecord) -> None:
+    blob = blob_path(kept.sha256)
+    if storage.holds(blob, kept.sha256, kept.size_bytes):
+        return
+    if batch.copy(blob, path) != kept.sha256:
+        raise ArtifactError(f"artifact {path} changed while it was read", hint="build into a folder of its own")
+
+
+def _relative(origins: Mapping[str, str]) -> dict[str, str]:
+    """Keep names, not the folders of the machine that built it."""
+    return {Path(path).name: sha for path, sha in origins.items()}

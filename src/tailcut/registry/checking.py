@@ -1,0 +1,74 @@
+"""May this variant be opened on this machine? Its keys, and what its file really is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from tailcut.core.fingerprint import Machine, Trust, keys_of, trust, uses_gpu
+from tailcut.errors import ArtifactError
+from tailcut.registry.records import Variant, Version
+
+FROM_REGISTRY = "`tailcut build --from-registry` makes and judges the variants for this machine"
+
+
+def trust_here(version: Version, name: str, machine: Machine) -> Trust:
+    """Judge how far a variant's evidence holds on a machine."""
+    found = version.variants[name]
+    here = keys_of(machine, found.runtime, gpu=uses_gpu(found.runtime, found.settings))
+    return trust(found.keys, here, base=version.is_base(name))
+
+
+def refuse_untrusted(version: Version, name: str, found: Trust, *, unverified: bool) -> None:
+    """Refuse what cannot be opened here, and what was not judged here unless that is allowed.
+
+    Raises:
+        ArtifactError: with what differs, both values, and the way out.
+    """
+    what = f"variant {name!r} of model {version.model!r} version {version.id}"
+    if found.level == "not openable":
+        raise ArtifactError(f"{what} is not opened here: {found.reason}", hint=FROM_REGISTRY)
+    if found.level == "unverified" and not unverified:
+        raise ArtifactError(
+            f"{what} is unverified here, its quality verdict holds for other kernels: {found.reason}",
+            hint=f"{FROM_REGISTRY}; meanwhile serve one of its base: {', '.join(base_names(version)) or 'none'}",
+        )
+
+
+def refuse_retired(version: Version) -> None:
+    """Refuse a version that is not served any more.
+
+    Raises:
+        ArtifactError: it was retired.
+    """
+    if version.retired:
+        raise ArtifactError(
+            f"version {version.id} of model {version.model!r} was retired at {version.retired[:19]} UTC",
+            hint="promote another version, or run `tailcut build` again",
+        )
+
+
+def refuse_pickle(variant: Variant) -> None:
+    """Refuse an artifact that runs code when it is loaded.
+
+    Raises:
+        ArtifactError: it is a pickle.
+    """
+    if variant.runtime == "pickle" or is_pickle(variant.artifact):
+        raise ArtifactError(
+            f"artifact {variant.artifact} (variant {variant.name!r} of model {variant.model!r}) is a pickle, "
+            "and loading a pickle runs whatever code is in it",
+            hint="use another form of the model (ONNX, a state dict); where you made the file yourself, say --trust",
+        )
+
+
+def is_pickle(path: Path) -> bool:
+    """Tell whether a file starts as pickles of protocol 2 and later do: the opcode PROTO and its number."""
+    with path.open("rb") as file:
+        start = file.read(2)
+    return len(start) == 2 and start[0] == 0x80 and 2 <= start[1] <= 5
+
+
+def base_names(version: Version) -> Iterable[str]:
+    """Names of the portable base's variants."""
+    return [name for name, each in version.variants.items() if each.sha256 and version.is_base(name)]

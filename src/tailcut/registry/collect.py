@@ -1,0 +1,105 @@
+"""Garbage collection: artifacts of retired versions that nothing else refers to, and what failed writes left."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+import msgspec
+
+from tailcut.registry.documents import blob_path, evidence_path, model_path, version_path
+from tailcut.registry.history import earlier
+from tailcut.registry.records import Promotion, Version
+from tailcut.registry.storage import Storage
+
+_TEMPORARY = re.compile(r"(^|/)[^/]+\.[0-9a-f]{12}\.tmp$")
+_EVIDENCE = re.compile(r"/evidence-[0-9a-f]{12}\.json$")
+
+
+class Collected(msgspec.Struct, frozen=True, kw_only=True):
+    """What was removed, or would be.
+
+    Attributes:
+        versions: "model/id" of each version that goes.
+        files: every file, by its path in the registry.
+        freed_bytes: their size.
+        kept: "model/id" of retired versions that stay because they are promoted or the way back.
+    """
+
+    versions: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    freed_bytes: int = 0
+    kept: tuple[str, ...] = ()
+
+
+class Contents(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a registry refers to. ``versions`` are those of all models."""
+
+    versions: tuple[Version, ...]
+    promotions: dict[str, Promotion | None]
+
+
+@contextmanager
+def locked(storage: Storage, models: Sequence[str]) -> Iterator[None]:
+    """Hold the locks of collection: no build of these models runs, and nothing is added.
+
+    Raises:
+        BuildError: a build is under way.
+    """
+    with ExitStack() as stack:
+        for model in models:
+            stack.enter_context(storage.build_lock(model_path(model, "build.lock"), model))
+        stack.enter_context(storage.collecting())
+        yield
+
+
+def plan(storage: Storage, contents: Contents) -> Collected:
+    """Say what can go."""
+    needed = {
+        f"{model}/{version}" for model, promotion in contents.promotions.items() for version in _needed(promotion)
+    }
+    retired = [each for each in contents.versions if each.retired]
+    going = [each for each in retired if f"{each.model}/{each.id}" not in needed]
+    gone = {f"{each.model}/{each.id}" for each in going}
+    staying = [each for each in contents.versions if f"{each.model}/{each.id}" not in gone]
+    files = [*_records(going), *_orphans(storage, staying)]
+    files = list(dict.fromkeys(path for path in files if storage.size_bytes(path) is not None))
+    return Collected(
+        versions=tuple(sorted(gone)),
+        files=tuple(files),
+        freed_bytes=sum(storage.size_bytes(path) or 0 for path in files),
+        kept=tuple(f"{each.model}/{each.id}" for each in retired if f"{each.model}/{each.id}" in needed),
+    )
+
+
+def remove(storage: Storage, collected: Collected) -> None:
+    """Remove in the order of the plan: records first, so that nothing ever refers to an artifact that is gone."""
+    for path in collected.files:
+        storage.remove(path)
+
+
+def _needed(promotion: Promotion | None) -> set[str]:
+    """Versions that are served or that the next rollback goes to."""
+    if promotion is None:
+        return set()
+    back = next(earlier(promotion), None)
+    return {promotion.version} | ({back.version} if back is not None else set())
+
+
+def _records(versions: Sequence[Version]) -> Iterator[str]:
+    for version in versions:
+        yield version_path(version.model, version.id)
+        if version.evidence_sha256:
+            yield evidence_path(version)
+
+
+def _orphans(storage: Storage, staying: Sequence[Version]) -> Iterator[str]:
+    """Files that no staying version refers to and that no write under way can have made."""
+    referred = {blob_path(each.sha256) for version in staying for each in version.variants.values() if each.sha256}
+    referred |= {evidence_path(version) for version in staying if version.evidence_sha256}
+    for folder in ("models", "blobs"):
+        for path in storage.files(folder):
+            loose = folder == "blobs" or _EVIDENCE.search(path) or _TEMPORARY.search(path)
+            if loose and path not in referred:
+                yield path

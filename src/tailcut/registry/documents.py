@@ -1,0 +1,169 @@
+"""Where each file of a registry lies, and how records become files and back.
+
+blobs/sha256/ab/abcd...                               artifacts, named by their own hash
+models/<model>/versions/<id>/version.json             what a version is: small
+models/<model>/versions/<id>/evidence-<hash>.json     what was measured of it, and the manifest
+models/<model>/promoted.json                          the pointer to what is served, with its history
+models/<model>/confirmations.json                     which artifacts each confirmation split has judged
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from tailcut.errors import ArtifactError
+from tailcut.registry.records import SCHEMA, Promotion, Version, version_id
+from tailcut.registry.storage import Batch, Storage
+
+_Record = TypeVar("_Record", bound=msgspec.Struct)
+_AGAIN = "run `tailcut build` again, or promote another version"
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """The file beside version.json."""
+
+    model: str
+    version: str
+    evidence: dict[str, Any] = {}
+    manifest: dict[str, Any] = {}
+    variants: dict[str, dict[str, Any]] = {}
+
+
+def blob_path(sha256: str) -> str:
+    """Where an artifact lies."""
+    return f"blobs/sha256/{sha256[:2]}/{sha256}"
+
+
+def model_path(model: str, name: str = "") -> str:
+    """Where a file of a model lies.
+
+    Raises:
+        ArtifactError: the name could leave the folder.
+    """
+    if not model or model.startswith(".") or "/" in model or "\\" in model:
+        raise ArtifactError(f"{model!r} cannot be a model's name", hint="letters, digits, '_', '.' and '-' only")
+    return f"models/{model}/{name}".rstrip("/")
+
+
+def version_path(model: str, version: str, name: str = "version.json") -> str:
+    """Where a file of a version lies.
+
+    Raises:
+        ArtifactError: model or id could leave the folder.
+    """
+    if not version.isalnum():
+        raise ArtifactError(f"{version!r} is not a version id", hint="`tailcut registry list` shows the ids")
+    return model_path(model, f"versions/{version}/{name}")
+
+
+def evidence_path(version: Version) -> str:
+    """Where a version's evidence lies."""
+    return version_path(version.model, version.id, f"evidence-{version.evidence_sha256[:12]}.json")
+
+
+def write_version(batch: Batch, version: Version) -> Version:
+    """Write a version's two files, evidence first; return the version with its seal."""
+    content = encode(
+        Evidence(
+            model=version.model,
+            version=version.id,
+            evidence=version.evidence,
+            manifest=version.manifest,
+            variants={name: each.evidence for name, each in version.variants.items()},
+        )
+    )
+    sealed = replace(version, evidence_sha256=hashlib.sha256(content).hexdigest())
+    batch.write(evidence_path(sealed), content)
+    write_header(batch, sealed)
+    return sealed
+
+
+def write_header(batch: Batch, version: Version) -> None:
+    """Write version.json alone; the evidence that it names stays."""
+    bare = {name: replace(each, evidence={}) for name, each in version.variants.items()}
+    header = replace(version, evidence={}, manifest={}, variants=bare)
+    batch.write(version_path(version.model, version.id), encode(header))
+
+
+def read_version(storage: Storage, model: str, version: str, *, evidence: bool) -> Version:
+    """Read a version and check it against its id and its seal.
+
+    Raises:
+        ArtifactError: a file is missing or corrupt, or of a later tailcut.
+        FileNotFoundError: there is no such version.
+    """
+    path = version_path(model, version)
+    found = decode(storage, path, Version)
+    if found.schema > SCHEMA:
+        raise ArtifactError(
+            f"{storage.url}/{path} has schema {found.schema}, this tailcut reads up to {SCHEMA}",
+            hint="upgrade tailcut, or build the model again with this one",
+        )
+    expected = version_id(found.model, found.inputs, found.outputs, found.variants)
+    if not found.id == expected == version:
+        raise ArtifactError(
+            f"{storage.url}/{path} is corrupt: its content has the id {expected}, expected {version}", hint=_AGAIN
+        )
+    if found.schema < SCHEMA:
+        return _from_first(found)
+    return _with_evidence(storage, found) if evidence else found
+
+
+def read_promotion(storage: Storage, model: str) -> Promotion | None:
+    """Read what is promoted; None where nothing is."""
+    try:
+        return decode(storage, model_path(model, "promoted.json"), Promotion)
+    except FileNotFoundError:
+        return None
+
+
+def encode(record: msgspec.Struct | Mapping[str, Any]) -> bytes:
+    """JSON that people can read."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
+
+
+def decode(storage: Storage, path: str, kind: type[_Record]) -> _Record:
+    """Read a record.
+
+    Raises:
+        ArtifactError: it is corrupt.
+        FileNotFoundError: there is none.
+    """
+    return _decoded(storage.read(path), f"{storage.url}/{path}", kind)
+
+
+def _decoded(content: bytes, where: str, kind: type[_Record]) -> _Record:
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ArtifactError(f"{where} is corrupt: {error}", hint=_AGAIN) from error
+
+
+def _from_first(version: Version) -> Version:
+    """Read a record of schema 1: what was built and not refused had passed; the machine was not kept."""
+    states = {
+        name: replace(each, state="passed" if each.sha256 and not each.refused else "candidate")
+        for name, each in version.variants.items()
+    }
+    return replace(version, variants=states)
+
+
+def _with_evidence(storage: Storage, version: Version) -> Version:
+    path = evidence_path(version)
+    where = f"{storage.url}/{path}"
+    try:
+        content = storage.read(path)
+    except FileNotFoundError as error:
+        raise ArtifactError(f"{where} is missing", hint=_AGAIN) from error
+    found = hashlib.sha256(content).hexdigest()
+    if found != version.evidence_sha256:
+        message = f"{where} is corrupt: SHA-256 is {found}, expected {version.evidence_sha256}"
+        raise ArtifactError(message, hint=_AGAIN)
+    kept = _decoded(content, where, Evidence)
+    variants = {name: replace(each, evidence=kept.variants.get(name, {})) for name, each in version.variants.items()}
+    return replace(version, evidence=kept.evidence, manifest=kept.manifest, variants=variants)

@@ -1,0 +1,130 @@
+"""A registry in a local folder: renames are atomic, locks are the kernel's and end with their holder."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+
+from tailcut.errors import ArtifactError, BuildError
+from tailcut.registry._files import Staging, check, digest
+from tailcut.registry._lock import build_lock
+
+
+class LocalStorage:
+    """Keeps files under one folder; see ``Storage``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.url = str(root)
+
+    def read(self, path: str) -> bytes:
+        file = self.root / path
+        try:
+            return file.read_bytes()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise ArtifactError(f"cannot read {file}: {error.strerror}", hint="check the rights on it") from error
+
+    def size_bytes(self, path: str) -> int | None:
+        try:
+            return (self.root / path).stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def stamp(self, path: str) -> Hashable:
+        try:
+            found = (self.root / path).stat()
+        except FileNotFoundError:
+            return None
+        # A replaced file has another inode, even where the clock is too coarse to tell.
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self.root / folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def files(self, folder: str) -> Iterator[str]:
+        for path in sorted((self.root / folder).rglob("*")):
+            if path.is_file():
+                yield path.relative_to(self.root).as_posix()
+
+    def remove(self, path: str) -> None:
+        file = self.root / path
+        try:
+            file.unlink(missing_ok=True)
+        except OSError as error:
+            raise ArtifactError(f"cannot remove {file}: {error.strerror}", hint="check the rights on it") from error
+        with suppress(OSError):
+            file.parent.rmdir()
+
+    @contextmanager
+    def batch(self) -> Iterator[_LocalBatch]:
+        with Staging() as staging:
+            yield _LocalBatch(self.root, staging)
+
+    def holds(self, path: str, sha256: str, size_bytes: int) -> bool:
+        file = self.root / path
+        return self.size_bytes(path) == size_bytes and digest(file) == sha256
+
+    def fetch(self, path: str, sha256: str, size_bytes: int, what: str) -> Path:
+        file = self.root / path
+        check(file, sha256, size_bytes, f"artifact {file} ({what})")
+        return file
+
+    def build_lock(self, path: str, model: str) -> AbstractContextManager[None]:
+        return build_lock(self.root / path, model)
+
+    def changing(self, path: str) -> AbstractContextManager[None]:
+        return self._flock(path, fcntl.LOCK_EX)
+
+    def adding(self) -> AbstractContextManager[None]:
+        return self._flock("registry.lock", fcntl.LOCK_SH)
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        try:
+            with self._flock("registry.lock", fcntl.LOCK_EX | fcntl.LOCK_NB):
+                yield
+        except BlockingIOError as error:
+            raise BuildError(
+                f"artifacts are being added to {self.url}, so nothing can be removed",
+                hint="try again when that is done",
+            ) from error
+
+    @contextmanager
+    def _flock(self, path: str, how: int) -> Iterator[None]:
+        file = self.root / path
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise ArtifactError(
+                f"cannot write {file}: {error.strerror}",
+                hint="the registry is as it was; set registry.path to a folder that can be written",
+            ) from error
+        try:
+            fcntl.flock(handle, how)
+            yield
+        finally:
+            os.close(handle)
+
+
+class _LocalBatch:
+    def __init__(self, root: Path, staging: Staging) -> None:
+        self._root = root
+        self._staging = staging
+
+    def write(self, path: str, content: bytes) -> None:
+        self._staging.write(self._root / path, content)
+
+    def copy(self, path: str, source: Path) -> str:
+        return self._staging.copy(self._root / path, source)
+
+    def commit(self) -> None:
+        self._staging.commit()
