@@ -1,4 +1,7 @@
-"""The holdout: labelled rows that no training step saw, the judge of every variant."""
+"""The holdout: rows that no training step saw, the judge of every variant.
+
+Of rows without labels a variant can be compared with the source model only, not with the truth.
+"""
 
 from __future__ import annotations
 
@@ -13,65 +16,86 @@ from tailcut.core.tensors import DATATYPE_OF, Array, Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Tensor
 
+LEAST_ROWS = 10
+"""A holdout of fewer rows is not split: neither part could say anything."""
+
+MULTIPLE = 16
+"""Padded inputs are cut to multiples of this, as ``tailcut.text`` pads them."""
+
+_MOST_CLASSES = 100
 _SLICE_HINT = "give a label and every slice one value per input row"
 
 
 @dataclass(frozen=True)
 class Holdout:
-    """Labelled rows, as the model takes them.
+    """Rows, as the model takes them.
 
     Attributes:
         inputs: input name -> (rows, ...).
-        labels: (rows,) of 0 and 1, class numbers or values.
+        labels: (rows,) of 0 and 1, class numbers or values; None where they are not known.
         slices: slice name -> (rows,) of the group that each row belongs to; optional.
+        padding: name of the input, (rows, tokens) of 0 and 1, that tells values from padding; "take" then cuts off
+            what is padding in all its rows, as serving would not have padded so far. Empty: nothing is padding.
 
     Raises:
         BuildError: no rows, no inputs, different numbers of rows, or a label that is NaN or no number.
     """
 
     inputs: Arrays
-    labels: Array
+    labels: Array | None = None
     slices: Arrays = field(default_factory=dict)
+    padding: str = ""
 
     def __post_init__(self) -> None:
         if not self.inputs:
             raise BuildError("the holdout has no inputs", hint="give one array per tensor of model.inputs")
+        if self.padding and self.padding not in self.inputs:
+            raise BuildError(
+                f"the holdout's padding is {self.padding!r}, its inputs are {sorted(self.inputs)}",
+                hint="name the input that is 1 where there is a value, such as attention_mask",
+            )
+        first, rows = "", 0
         for what, array in self._parts():
             if not isinstance(array, np.ndarray) or array.ndim == 0:
                 raise BuildError(
                     f"the holdout's {what} is a {type(array).__name__}, expected an array with a row per example",
                     hint="numpy.asarray(...) makes one",
                 )
-            if len(array) != len(self.labels):
+            first, rows = (first, rows) if first else (what, len(array))
+            if len(array) != rows:
+                have = "have" if first == "labels" else "has"
                 raise BuildError(
-                    f"the holdout's {what} has {len(array)} rows, its labels have {len(self.labels)}", hint=_SLICE_HINT
+                    f"the holdout's {what} has {len(array)} rows, its {first} {have} {rows}", hint=_SLICE_HINT
                 )
-        if not len(self.labels):
+        if not rows:
             raise BuildError("the holdout has no rows", hint="a few thousand labelled rows judge well")
-        self._check_labels()
+        if self.labels is not None:
+            _check_labels(self.labels)
 
     @property
     def rows(self) -> int:
         """Number of rows."""
-        return len(self.labels)
+        return len(next(iter(self.inputs.values())))
+
+    @property
+    def truth(self) -> Array:
+        """The labels.
+
+        Raises:
+            BuildError: there are none.
+        """
+        if self.labels is None:
+            raise BuildError(
+                "the holdout has no labels, so variants can only be compared with the source model",
+                hint="name their column in holdout.labels, or take quality budgets off that need labels",
+            )
+        return self.labels
 
     def _parts(self) -> list[tuple[str, Array]]:
         inputs = [(f"input {name!r}", array) for name, array in self.inputs.items()]
         slices = [(f"slice {name!r}", array) for name, array in self.slices.items()]
-        return [("labels", self.labels), *inputs, *slices]
-
-    def _check_labels(self) -> None:
-        if self.labels.dtype.kind not in "biuf":
-            raise BuildError(
-                f"the holdout's labels are {self.labels.dtype}, expected numbers", hint="number the classes from 0"
-            )
-        if self.labels.dtype.kind == "f":
-            bad = np.flatnonzero(~np.isfinite(self.labels.reshape(self.rows, -1)).all(axis=1))
-            if bad.size:
-                raise BuildError(
-                    f"{bad.size} of {self.rows} labels are NaN or infinite, the first in row {bad[0]}",
-                    hint="leave out the rows whose outcome is not known",
-                )
+        labels = [("labels", self.labels)] if self.labels is not None else []
+        return [*labels, *inputs, *slices]
 
     def check(self, tensors: Sequence[Tensor]) -> None:
         """Compare the inputs with the manifest's tensors.
@@ -104,9 +128,64 @@ class Holdout:
                 )
 
     def take(self, rows: int, start: int = 0) -> Arrays:
-        """Return ``rows`` input rows from ``start`` on, going round where there are fewer."""
-        places = (start + np.arange(rows)) % self.rows
-        return {name: np.ascontiguousarray(array[places]) for name, array in self.inputs.items()}
+        """Return ``rows`` input rows from ``start`` on, going round where there are fewer; see ``padding``."""
+        return self.at((start + np.arange(rows)) % self.rows)
+
+    def at(self, places: Array) -> Arrays:
+        """Return the input rows at ``places``, (wanted,) of row numbers; see ``padding``."""
+        found = {name: array[places] for name, array in self.inputs.items()}
+        if self.padding:
+            mask = found[self.padding]
+            longest = int(np.flatnonzero(mask.any(axis=0))[-1]) + 1 if mask.any() else 1
+            width = -(-longest // MULTIPLE) * MULTIPLE
+            padded = [name for name, array in found.items() if array.shape[1:2] == mask.shape[1:]]
+            found |= {name: found[name][:, :width] for name in padded}
+        return {name: np.ascontiguousarray(array) for name, array in found.items()}
+
+    def subset(self, places: Array) -> Holdout:
+        """Return the holdout of the rows at ``places``, (wanted,) of row numbers."""
+        return Holdout(
+            inputs={name: array[places] for name, array in self.inputs.items()},
+            labels=None if self.labels is None else self.labels[places],
+            slices={name: array[places] for name, array in self.slices.items()},
+            padding=self.padding,
+        )
+
+    def split(self, selection_share: float, seed: int = 0) -> tuple[Holdout, Holdout]:
+        """Part the rows into a selection and a confirmation split.
+
+        The same data and seed give the same parts. Each class is in both parts by its share where labels are classes.
+
+        Args:
+            selection_share: of the rows, between 0 and 1.
+            seed: for another split of the same data.
+
+        Returns:
+            (selection, confirmation), each in the order of the rows.
+
+        Raises:
+            BuildError: fewer than LEAST_ROWS rows, or labels that are all the same.
+        """
+        if not 0 < selection_share < 1:
+            raise BuildError(
+                f"holdout.selection is {selection_share}, it must be between 0 and 1",
+                hint="0.3 leaves 70 % of the rows for the verdict",
+            )
+        if self.rows < LEAST_ROWS:
+            raise BuildError(
+                f"the holdout has {self.rows} rows, the least is {LEAST_ROWS}",
+                hint="a few thousand labelled rows judge well",
+            )
+        groups = np.zeros(self.rows, dtype=np.int64) if self.labels is None else _groups(self.labels)
+        digest = hashlib.sha256(f"{self.digest()} {seed}".encode()).digest()
+        rng = np.random.default_rng(int.from_bytes(digest[:8], "big"))
+        chosen = np.zeros(self.rows, dtype=np.bool_)
+        for group in np.unique(groups):
+            places = rng.permutation(np.flatnonzero(groups == group))
+            # Of a class with two rows or more both parts have one.
+            least = 1 if len(places) > 1 else 0
+            chosen[places[: max(least, min(len(places) - least, round(len(places) * selection_share)))]] = True
+        return self.subset(np.flatnonzero(chosen)), self.subset(np.flatnonzero(~chosen))
 
     def digest(self) -> str:
         """SHA-256 of names, datatypes, shapes and values: the data that the evidence rests on."""
@@ -121,7 +200,10 @@ class Holdout:
         """Write as .npz without pickle; text in slices becomes fixed-width Unicode."""
         groups = (("input", self.inputs), ("slice", self.slices))
         arrays = {f"{group}/{name}": array for group, named in groups for name, array in named.items()}
-        arrays["labels"] = self.labels
+        if self.labels is not None:
+            arrays["labels"] = self.labels
+        if self.padding:
+            arrays["padding"] = np.array(self.padding)
         plain = {name: array.astype("U") if array.dtype.kind == "O" else array for name, array in arrays.items()}
         with path.open("wb") as file:
             np.savez(file, **plain)  # type: ignore[arg-type]  # the stub takes any keyword for allow_pickle
@@ -133,4 +215,35 @@ class Holdout:
             named = {name: arrays[name] for name in arrays.files}
         inputs = {name[6:]: array for name, array in named.items() if name.startswith("input/")}
         slices = {name[6:]: array for name, array in named.items() if name.startswith("slice/")}
-        return Holdout(inputs=inputs, labels=named["labels"], slices=slices)
+        padding = str(named["padding"]) if "padding" in named else ""
+        return Holdout(inputs=inputs, labels=named.get("labels"), slices=slices, padding=padding)
+
+
+def _check_labels(labels: Array) -> None:
+    if labels.dtype.kind not in "biuf":
+        raise BuildError(f"the holdout's labels are {labels.dtype}, expected numbers", hint="number the classes from 0")
+    if labels.dtype.kind == "f":
+        bad = np.flatnonzero(~np.isfinite(labels.reshape(len(labels), -1)).all(axis=1))
+        if bad.size:
+            raise BuildError(
+                f"{bad.size} of {len(labels)} labels are NaN or infinite, the first in row {bad[0]}",
+                hint="leave out the rows whose outcome is not known",
+            )
+
+
+def _groups(labels: Array) -> Array:
+    """Return the class of each row where labels are classes, else one class for all.
+
+    Raises:
+        BuildError: all labels are the same.
+    """
+    if labels.ndim != 1:
+        return np.zeros(len(labels), dtype=np.int64)
+    values, places = np.unique(labels, return_inverse=True)
+    if values.size == 1:
+        raise BuildError(
+            f"every one of the holdout's {len(labels)} labels is {values[0]}: nothing can be told apart",
+            hint="take a holdout with every outcome in it",
+        )
+    whole = labels.dtype.kind in "biu" or bool((np.rint(labels) == labels).all())
+    return places if whole and values.size <= _MOST_CLASSES else np.zeros(len(labels), dtype=np.int64)

@@ -68,10 +68,10 @@ def measure(holdout: Holdout, found: Array, source: Array, budget: Mapping[str, 
     Raises:
         BuildError: labels or scores that a metric cannot be computed of.
     """
-    names = metric_names(holdout.labels, found, budget)
+    names = metric_names(holdout.truth, found, budget)
     for name in names:
-        _check(name, holdout.labels, found)
-    return {name: METRICS[name](source if name == "cosine" else holdout.labels, found) for name in names}
+        _check(name, holdout.truth, found)
+    return {name: METRICS[name](source if name == "cosine" else holdout.truth, found) for name in names}
 
 
 def agreement(source: Array, found: Array) -> dict[str, Any]:
@@ -85,12 +85,12 @@ def agreement(source: Array, found: Array) -> dict[str, Any]:
 
 def constant(holdout: Holdout, found: Array) -> dict[str, float]:
     """Metrics of the best constant answer (the labels' mean): what the model's own figures stand beside."""
-    if found.ndim != 1 or holdout.labels.ndim != 1:
+    if holdout.labels is None or found.ndim != 1 or holdout.labels.ndim != 1:
         return {}
-    mean = float(holdout.labels.astype(np.float64).mean())
+    mean = float(holdout.truth.astype(np.float64).mean())
     answer = np.full(holdout.rows, mean)
-    names = metric_names(holdout.labels, found, {})
-    return {name: METRICS[name](holdout.labels, answer) for name in names}
+    names = metric_names(holdout.truth, found, {})
+    return {name: METRICS[name](holdout.truth, answer) for name in names}
 
 
 def _check(name: str, labels: Array, found: Array) -> None:

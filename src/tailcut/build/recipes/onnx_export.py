@@ -22,6 +22,7 @@ EXAMPLE_ROWS = 2
 LARGEST_BYTES = 1_900_000_000
 """Protocol buffers end at 2 GiB; larger models need their weights in a second file, which the registry cannot hold."""
 
+_OUTPUT = "tailcut.output."
 _OPERATOR = re.compile(r"OpOverload\(op='([\w.:]+)'|torch\.ops\.([\w.]+?)(?:\.default)?[ )(]")
 _FIXED = re.compile(r"You marked L\['(\w+)'\]\.size\(\)\[(\d+)\] as dynamic but your code specialized it .*?\((\d+)\)")
 _SHAPE_HINT = "derive shapes from the input tensors (x.shape[0], x.reshape(-1, ...)), not from Python numbers"
@@ -59,7 +60,7 @@ def export(
             program,
             dynamo=True,
             input_names=[tensor.name for tensor in inputs],
-            output_names=[tensor.name for tensor in outputs],
+            output_names=[f"{_OUTPUT}{tensor.name}" for tensor in outputs],
             external_data=False,
             optimize=True,
             verbose=False,
@@ -67,6 +68,7 @@ def export(
     except Exception as error:
         raise _refused(error, program) from error
     assert made is not None
+    _rename(made.model_proto.graph, {tensor.name for tensor in outputs})
     return _write(made.model_proto, inputs, outputs, path)
 
 
@@ -119,6 +121,26 @@ def _write(model: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], 
         "nodes": len(model.graph.node),
         "example_rows": EXAMPLE_ROWS,
     }
+
+
+def _rename(graph: Any, outputs: set[str]) -> None:
+    """Give the outputs their names; values inside that have one of these make room.
+
+    The exporter names values after operators (a model with an embedding has a value "embedding") and does not see
+    that an output is called the same.
+    """
+
+    def new(name: str) -> str:
+        return f"{name}.inside" if name in outputs else name.removeprefix(_OUTPUT)
+
+    for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
+        value.name = new(value.name)
+    for node in graph.node:
+        node.input[:] = map(new, node.input)
+        node.output[:] = map(new, node.output)
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                _rename(inner, outputs)
 
 
 def _check_batch(graph: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> None:

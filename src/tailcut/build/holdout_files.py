@@ -1,0 +1,155 @@
+"""Holdouts from files: .parquet, .csv or .npz, with the columns that the manifest names.
+
+An input tensor takes the columns that its ``columns`` name; one without takes the column (or .npz array) of its own
+name. Where the source is a Hugging Face folder the column "text" goes through its tokenizer.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tailcut.build.holdout import Holdout
+from tailcut.core.tensors import NUMPY_OF, Array, Arrays
+from tailcut.errors import BuildError
+from tailcut.manifest import Manifest, Tensor
+from tailcut.manifest.keys import nearest
+
+SUFFIXES = (".parquet", ".csv", ".npz")
+
+
+def is_file(reference: str) -> bool:
+    """Tell whether ``holdout.source`` is a path of such a file (else it is a callable)."""
+    return reference.lower().endswith(SUFFIXES)
+
+
+def load(manifest: Manifest) -> Holdout:
+    """Read the file that ``holdout.source`` names.
+
+    Raises:
+        BuildError: no such file, unreadable, empty, a column missing, or values of another type.
+    """
+    settings = manifest.deployment.holdout
+    path = (manifest.directory / settings.source).resolve()
+    columns = _read(path)
+    rows = len(next(iter(columns.values()))) if columns else 0
+    if not rows:
+        raise BuildError(f"the holdout {path} has no rows", hint="a few thousand labelled rows judge well")
+    inputs, padding = _inputs(manifest, columns, path)
+    labels = _labels(_column(columns, settings.labels, "holdout.labels", path)) if settings.labels else None
+    slices = {name: _column(columns, name, "holdout.slices", path) for name in settings.slices}
+    holdout = Holdout(inputs=inputs, labels=labels, slices=slices, padding=padding)
+    holdout.check(manifest.deployment.model.inputs)
+    return holdout
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return the columns by name: NumPy arrays."""
+    if not path.is_file():
+        near = sorted(each.name for each in path.parent.glob("*") if each.suffix in SUFFIXES)[:5]
+        raise BuildError(
+            f"holdout.source: there is no file {path}",
+            hint=f"the folder has {', '.join(near)}" if near else "relative paths start at the manifest's folder",
+        )
+    try:
+        if path.suffix.lower() == ".npz":
+            with np.load(path, allow_pickle=False) as arrays:
+                return {name: arrays[name] for name in arrays.files}
+        return _table(path)
+    except BuildError:
+        raise
+    except ImportError as error:
+        raise BuildError(
+            f"reading {path.suffix} needs the package {error.name!r}", hint="pip install pandas pyarrow"
+        ) from error
+    except Exception as error:  # pandas, pyarrow, zipfile and NumPy each raise their own
+        said = str(error).strip().partition("\n")[0]
+        raise BuildError(
+            f"cannot read the holdout {path}: {type(error).__name__}: {said}",
+            hint=f"it must be a {path.suffix[1:]} file; arrays in an .npz are of numbers or text, not of objects",
+        ) from error
+
+
+def _table(path: Path) -> dict[str, Any]:
+    import pandas
+
+    table = pandas.read_parquet(path) if path.suffix.lower() == ".parquet" else pandas.read_csv(path)
+    return {str(name): table[name].to_numpy() for name in table.columns}
+
+
+def _column(columns: dict[str, Any], name: str, key: str, path: Path) -> Any:
+    if name not in columns:
+        close = nearest(name, list(columns))
+        names = ", ".join(list(columns)[:12]) + (", ..." if len(columns) > 12 else "")
+        raise BuildError(
+            f"{key}: the holdout {path.name} has no column {name!r}",
+            hint=f"did you mean {close}?" if close else f"it has {names}",
+        )
+    return columns[name]
+
+
+def _inputs(manifest: Manifest, columns: dict[str, Any], path: Path) -> tuple[Arrays, str]:
+    from tailcut import text
+
+    tensors = manifest.deployment.model.inputs
+    if text.FIELD in columns and not any(tensor.name in columns or tensor.columns for tensor in tensors):
+        preprocess = text.preprocess_of(manifest)
+        if preprocess is not None:
+            texts = [{text.FIELD: value} for value in columns[text.FIELD].tolist()]
+            return preprocess(texts), "attention_mask"
+    return {tensor.name: _input(tensor, columns, path) for tensor in tensors}, ""
+
+
+def _input(tensor: Tensor, columns: dict[str, Any], path: Path) -> Array:
+    if tensor.columns:
+        key = f"model.inputs {tensor.name!r}, columns"
+        parts = [_values(tensor, _column(columns, name, key, path), name) for name in tensor.columns]
+        joined = np.stack(parts, axis=1)
+        return joined[:, 0] if len(tensor.shape) == 1 and len(parts) == 1 else joined
+    found = _column(columns, tensor.name, "model.inputs", path)
+    array = _values(tensor, found, tensor.name)
+    return array[:, None] if array.ndim == 1 and tensor.shape[1:] == (1,) else array
+
+
+def _values(tensor: Tensor, values: Any, name: str) -> Array:
+    """Convert a column to the tensor's datatype; refuse what would not survive."""
+    wanted = NUMPY_OF[tensor.datatype]
+    array = np.asarray(values)
+    if array.dtype.kind == "O" and tensor.datatype != "BYTES":
+        array = _plain(array, name)
+    if tensor.datatype == "BYTES":
+        return np.array([str(value) for value in array.tolist()], dtype=object)
+    if array.dtype.kind not in "biuf":
+        raise BuildError(
+            f"column {name!r} of the holdout holds {array.dtype}, {tensor.name!r} is {tensor.datatype}",
+            hint="turn it into numbers as production does, or make the holdout with a callable",
+        )
+    if wanted.kind in "iu" and array.dtype.kind == "f":
+        bad = np.flatnonzero(~(np.isfinite(array) & (np.rint(array) == array)).reshape(len(array), -1).all(axis=1))
+        if bad.size:
+            raise BuildError(
+                f"column {name!r} of the holdout holds {array[bad[0]]} in row {bad[0]}, {tensor.name!r} is "
+                f"{tensor.datatype} ({bad.size} such rows)",
+                hint="fill the gaps as production does, or make the tensor FP32",
+            )
+    return np.ascontiguousarray(array.astype(wanted))
+
+
+def _plain(array: Array, name: str) -> Array:
+    """Make lists of numbers in a column (embeddings, token ids) one array."""
+    try:
+        made = np.stack([np.asarray(value) for value in array.tolist()])
+    except ValueError as error:
+        raise BuildError(
+            f"column {name!r} of the holdout holds lists of different lengths", hint="pad them, as production does"
+        ) from error
+    return made
+
+
+def _labels(values: Any) -> Array:
+    array = np.asarray(values)
+    if array.dtype.kind == "O" and all(isinstance(value, bool) for value in array.tolist()):
+        return array.astype(np.int64)
+    return array.astype(np.int64) if array.dtype.kind == "b" else array
