@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tailcut.build import Holdout
 from tailcut.errors import BuildError
@@ -78,3 +80,70 @@ def test_the_digest_sees_values_types_and_names() -> None:
 
 def test_take_goes_round_where_rows_are_few() -> None:
     assert Holdout(inputs={"x": X[:, 0]}, labels=Y).take(6, start=3)["x"].tolist() == [9, 0, 3, 6, 9, 0]
+
+
+def test_rows_without_labels_are_a_holdout_too(tmp_path: Path) -> None:
+    holdout = Holdout(inputs={"x": X})
+    holdout.save(tmp_path / "holdout.npz")
+    assert Holdout.load(tmp_path / "holdout.npz").labels is None
+    assert holdout.rows == 4
+    assert holdout.digest() != Holdout(inputs={"x": X}, labels=Y).digest()
+
+
+@given(
+    classes=st.lists(st.integers(0, 4), min_size=10, max_size=300).filter(lambda values: len(set(values)) > 1),
+    share=st.floats(0.1, 0.9),
+    seed=st.integers(0, 5),
+)
+def test_a_split_loses_no_row_and_keeps_the_shares_of_classes(classes: list[int], share: float, seed: int) -> None:
+    labels = np.array(classes)
+    holdout = Holdout(inputs={"row": np.arange(len(labels))}, labels=labels)
+    selection, confirmation = holdout.split(share, seed)
+    taken = [*selection.inputs["row"].tolist(), *confirmation.inputs["row"].tolist()]
+    assert sorted(taken) == list(range(len(labels)))
+    for part in (selection, confirmation):
+        np.testing.assert_array_equal(part.truth, labels[part.inputs["row"]])
+        assert (np.diff(part.inputs["row"]) > 0).all()
+    for value in set(classes):
+        rows, chosen = (labels == value).sum(), (selection.truth == value).sum()
+        assert abs(chosen - rows * share) <= 1
+        if rows > 1:
+            assert 0 < chosen < rows
+    again = holdout.split(share, seed)[0]
+    assert again.digest() == selection.digest()
+
+
+def test_another_seed_or_other_data_split_otherwise() -> None:
+    labels = np.arange(200) % 2
+    holdout = Holdout(inputs={"row": np.arange(200)}, labels=labels)
+    other = Holdout(inputs={"row": np.arange(200) + 1000}, labels=labels)
+    first = holdout.split(0.3)[0].inputs["row"].tolist()
+    assert holdout.split(0.3, seed=1)[0].inputs["row"].tolist() != first
+    assert (other.split(0.3)[0].inputs["row"] - 1000).tolist() != first
+
+
+@pytest.mark.parametrize(
+    ("labels", "share", "text"),
+    [
+        (np.arange(9) % 2, 0.3, "the holdout has 9 rows, the least is 10"),
+        (np.ones(20), 0.3, r"every one of the holdout's 20 labels is 1\.0"),
+        (np.arange(20) % 2, 1.0, r"holdout\.selection is 1\.0, it must be between 0 and 1"),
+    ],
+)
+def test_what_cannot_be_split_is_refused(labels: np.ndarray, share: float, text: str) -> None:
+    with pytest.raises(BuildError, match=text):
+        Holdout(inputs={"row": np.arange(len(labels))}, labels=labels).split(share)
+
+
+def test_padding_that_all_rows_share_is_cut_off(tmp_path: Path) -> None:
+    lengths = np.array([3, 17, 40, 5])
+    mask = (np.arange(64) < lengths[:, None]).astype(np.int64)
+    inputs = {"input_ids": mask * 7, "attention_mask": mask, "other": np.zeros((4, 3))}
+    Holdout(inputs=inputs, padding="attention_mask").save(tmp_path / "holdout.npz")
+    holdout = Holdout.load(tmp_path / "holdout.npz")
+    widths = [holdout.take(1, row)["input_ids"].shape[1] for row in range(4)]
+    assert widths == [16, 32, 48, 16]
+    assert holdout.at(np.array([0, 2]))["attention_mask"].sum(axis=1).tolist() == [3, 40]
+    assert holdout.take(2)["other"].shape == (2, 3)
+    with pytest.raises(BuildError, match="padding is 'mask', its inputs are"):
+        Holdout(inputs=inputs, padding="mask")

@@ -1,0 +1,130 @@
+"""build.holdout_files: holdouts from .parquet, .csv and .npz, and what is said of those that cannot be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tailcut.build import holdout_files
+from tailcut.errors import BuildError
+from tailcut.manifest import Deployment, Holdout, Manifest, Model, Tensor
+
+TABLE = pd.DataFrame(
+    {
+        "age": [30.5, 41.0, 52.25],
+        "visits": [1, 2, 3],
+        "country": ["CH", "DE", "CH"],
+        "bought": [0, 1, 0],
+    }
+)
+PERSON = Tensor(name="person", shape=(-1, 2), columns=("age", "visits"))
+VISITS = Tensor(name="visits", datatype="INT64", shape=(-1,))
+
+
+def manifest(
+    folder: Path,
+    file: str,
+    *inputs: Tensor,
+    labels: str = "bought",
+    slices: tuple[str, ...] = (),
+) -> Manifest:
+    model = Model(source="m:model", inputs=inputs or (PERSON,), outputs=(Tensor(name="y"),))
+    holdout = Holdout(source=file, labels=labels, slices=slices)
+    return Manifest(Deployment(name="m", model=model, holdout=holdout), folder, {})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    TABLE.to_csv(tmp_path / "rows.csv", index=False)
+    TABLE.to_parquet(tmp_path / "rows.parquet")
+    arrays = {name: TABLE[name].to_numpy() for name in ("visits", "bought")}
+    country = TABLE["country"].to_numpy().astype("U")
+    np.savez(tmp_path / "rows.npz", country=country, person=TABLE[["age", "visits"]].to_numpy(), **arrays)
+    return tmp_path
+
+
+@pytest.mark.parametrize("file", ["rows.csv", "rows.parquet"])
+def test_tables_fill_tensors_from_columns(folder: Path, file: str) -> None:
+    found = holdout_files.load(manifest(folder, file, PERSON, VISITS, slices=("country",)))
+    np.testing.assert_array_equal(found.inputs["person"], np.array([[30.5, 1], [41, 2], [52.25, 3]], dtype=np.float32))
+    assert found.inputs["person"].dtype == np.float32
+    assert found.inputs["visits"].tolist() == [1, 2, 3]
+    assert found.truth.tolist() == [0, 1, 0]
+    assert found.slices["country"].tolist() == ["CH", "DE", "CH"]
+
+
+def test_npz_has_an_array_per_tensor(folder: Path) -> None:
+    whole = Tensor(name="person", shape=(-1, 2))
+    found = holdout_files.load(manifest(folder, "rows.npz", whole, VISITS))
+    assert found.inputs["person"].shape == (3, 2)
+    assert found.truth.tolist() == [0, 1, 0]
+
+
+def test_labels_are_optional(folder: Path) -> None:
+    found = holdout_files.load(manifest(folder, "rows.csv", labels=""))
+    assert found.labels is None
+    with pytest.raises(BuildError, match="no labels"):
+        _ = found.truth
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"file": "row.csv"}, r"there is no file .*row\.csv[\s\S]*the folder has rows\.csv, rows\.npz, rows\.parquet"),
+        ({"labels": "bougth"}, r"holdout\.labels: .* no column 'bougth'\s+hint: did you mean bought\?"),
+        ({"slices": ("countri",)}, r"holdout\.slices: .* no column 'countri'"),
+        ({"labels": "country"}, r"labels are .*, expected numbers"),
+    ],
+)
+def test_what_is_missing_is_named(folder: Path, change: dict, text: str) -> None:
+    wanted = {"file": "rows.csv"} | change
+    with pytest.raises(BuildError, match=text) as refused:
+        holdout_files.load(manifest(folder, **wanted))
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("tensor", "text"),
+    [
+        (
+            Tensor(name="p", shape=(-1, 2), columns=("age", "visit")),
+            r"model\.inputs 'p', columns: .* no column 'visit'",
+        ),
+        (Tensor(name="ages", shape=(-1,)), r"model\.inputs: .* no column 'ages'\s+hint: did you mean age\?"),
+        (Tensor(name="country", shape=(-1,)), r"column 'country' of the holdout holds .*, 'country' is FP32"),
+        (Tensor(name="age", datatype="INT64", shape=(-1,)), r"holds 30\.5 in row 0, 'age' is INT64 \(2 such rows\)"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_named(folder: Path, tensor: Tensor, text: str) -> None:
+    with pytest.raises(BuildError, match=text):
+        holdout_files.load(manifest(folder, "rows.parquet", tensor))
+
+
+def test_nan_labels_are_counted(folder: Path) -> None:
+    TABLE.assign(bought=[0, None, 1]).to_csv(folder / "gaps.csv", index=False)
+    with pytest.raises(BuildError, match="1 of 3 labels are NaN or infinite, the first in row 1"):
+        holdout_files.load(manifest(folder, "gaps.csv"))
+
+
+def test_empty_and_broken_files_are_refused(folder: Path) -> None:
+    TABLE[:0].to_csv(folder / "empty.csv", index=False)
+    with pytest.raises(BuildError, match=r"empty\.csv has no rows"):
+        holdout_files.load(manifest(folder, "empty.csv"))
+    for suffix in ("parquet", "npz"):
+        (folder / f"broken.{suffix}").write_bytes(b"not this")
+        with pytest.raises(BuildError, match=rf"cannot read the holdout .*broken\.{suffix}"):
+            holdout_files.load(manifest(folder, f"broken.{suffix}"))
+
+
+def test_pickled_arrays_are_not_loaded(folder: Path) -> None:
+    np.savez(folder / "objects.npz", person=np.array([[1.0, 2.0]]), bought=np.array([{}], dtype=object))
+    with pytest.raises(BuildError, match=r"cannot read the holdout .*objects\.npz"):
+        holdout_files.load(manifest(folder, "objects.npz", Tensor(name="person", shape=(-1, 2))))
+
+
+@pytest.mark.parametrize(("reference", "file"), [("rows.CSV", True), ("a/b.npz", True), ("m.csv:load", False)])
+def test_paths_are_told_from_callables(reference: str, file: bool) -> None:
+    assert holdout_files.is_file(reference) is file
