@@ -83,12 +83,13 @@ def _shape(path: str, tensor: Tensor) -> Iterator[ManifestError]:
 
 
 def _quality(deployment: Deployment) -> Iterator[ManifestError]:
+    known = (*METRIC_NAMES, *deployment.quality.metrics)
     for metric, budget in deployment.quality.budget.items():
-        if metric not in METRIC_NAMES:
-            close = nearest(metric, METRIC_NAMES)
+        if metric not in known:
+            close = nearest(metric, known)
             hint = f"did you mean {close}? " if close else ""
             yield ManifestError(
-                f"quality.budget.{metric}: unknown metric", hint=f"{hint}the metrics are {', '.join(METRIC_NAMES)}"
+                f"quality.budget.{metric}: unknown metric", hint=f"{hint}the metrics are {', '.join(known)}"
             )
         if not budget >= 0:
             yield ManifestError(
