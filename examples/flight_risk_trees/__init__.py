@@ -1,0 +1,1 @@
+"""The same question as flight_risk, answered by gradient-boosted trees on the same features."""
