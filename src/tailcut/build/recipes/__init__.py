@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from tailcut.build.recipes.base import Recipe
 from tailcut.build.recipes.int8_dynamic import Int8Dynamic
+from tailcut.build.recipes.int8_static import Int8Static
 from tailcut.build.recipes.onnx import Onnx
 
 CATALOG: tuple[Recipe, ...] = (
     Onnx(),
     Int8Dynamic(),
+    Int8Static(),
 )
 """Every recipe, in the order in which they are made: a recipe stands after those that it can be made from."""
 

@@ -63,7 +63,7 @@ def quantize(base: Path, path: Path, *, saturates: bool, error_of: Callable[[Pat
         BuildError: nothing to quantise, or no candidate could be built.
     """
     prepared = path.with_suffix(".prepared.onnx")
-    symbolic = _prepare(base, prepared)
+    symbolic = prepare(base, prepared)
     kinds = [(per_channel, reduce) for reduce in sorted({saturates, False}) for per_channel in (True, False)]
     candidates = [_candidate(prepared, path, *kind, error_of) for kind in kinds]
     usable = [each for each in candidates if "file" in each and each["reduce_range"] == saturates]
@@ -104,7 +104,7 @@ def mean_abs_error(expected: Array, given: Array) -> float:
     return float(abs(expected.astype("f8") - given.astype("f8")).mean())
 
 
-def _prepare(base: Path, prepared: Path) -> bool:
+def prepare(base: Path, prepared: Path) -> bool:
     """Infer shapes and fold constants; say whether symbolic inference worked, which some exports defeat."""
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
