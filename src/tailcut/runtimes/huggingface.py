@@ -96,8 +96,9 @@ def _load(description: Description, *, weights: bool) -> Any:
     # Plain attention: the exporters and quantizers know its operators.
     options = {"attn_implementation": "eager", "trust_remote_code": False}
     logging: Any = transformers.utils.logging
-    level = logging.get_verbosity()
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -116,6 +117,8 @@ def _load(description: Description, *, weights: bool) -> Any:
         ) from error
     finally:
         logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
     return model.eval()
 
 

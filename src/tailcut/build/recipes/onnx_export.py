@@ -8,6 +8,7 @@ file. So the example has two rows, the result's dimensions are checked, and weig
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,8 +69,7 @@ def export(
     except Exception as error:
         raise _refused(error, program) from error
     assert made is not None
-    _rename(made.model_proto.graph, {tensor.name for tensor in outputs})
-    return _write(made.model_proto, inputs, outputs, path)
+    return _write(_renamed(made.model_proto, {tensor.name for tensor in outputs}), inputs, outputs, path)
 
 
 def copy(source: Path, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], path: Path) -> dict[str, Any]:
@@ -123,24 +123,25 @@ def _write(model: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], 
     }
 
 
-def _rename(graph: Any, outputs: set[str]) -> None:
+def _renamed(model: Any, outputs: set[str]) -> Any:
     """Give the outputs their names; values inside that have one of these make room.
 
     The exporter names values after operators (a model with an embedding has a value "embedding") and does not see
     that an output is called the same.
     """
+    _rename(model.graph, lambda name: f"{name}.inside" if name in outputs else name.removeprefix(_OUTPUT))
+    return model
 
-    def new(name: str) -> str:
-        return f"{name}.inside" if name in outputs else name.removeprefix(_OUTPUT)
 
+def _rename(graph: Any, new: Callable[[str], str]) -> None:
     for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
         value.name = new(value.name)
     for node in graph.node:
         node.input[:] = map(new, node.input)
         node.output[:] = map(new, node.output)
         for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                _rename(inner, outputs)
+            for inner in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+                _rename(inner, new)
 
 
 def _check_batch(graph: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> None:
