@@ -2,7 +2,7 @@
 
 from tailcut.core.gate.agreement import compare
 from tailcut.core.gate.evidence import OwnRows
-from tailcut.core.gate.judging import judge
+from tailcut.core.gate.judging import are_decisions, judge
 from tailcut.core.gate.paired import rows_needed
 from tailcut.core.gate.verdict import Agreement, MetricVerdict, Outcome, QualityVerdict, SliceVerdict
 
@@ -13,6 +13,7 @@ __all__ = [
     "OwnRows",
     "QualityVerdict",
     "SliceVerdict",
+    "are_decisions",
     "compare",
     "judge",
     "rows_needed",

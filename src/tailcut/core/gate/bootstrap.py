@@ -100,7 +100,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
             steps *= 2.0
             if steps > 1e6:
                 return math.inf
-        return self.se * crossing(lambda far: self._tail(-far) - alpha, 0.0, steps)
+        return self.se * crossing(lambda far: self._tail(-far), alpha, 0.0, steps)
 
     def _unseen(self, margin: float) -> float:
         """Chance to see none of the rows of a fault that alone makes the drop ``margin``."""

@@ -48,22 +48,39 @@ def share_upper(hits: int, rows: int, alpha: float) -> float:
     if hits >= rows:
         return 1.0
     # P(X <= hits; share) = I_{1-share}(rows - hits, hits + 1) falls as the share rises.
-    return crossing(lambda share: incomplete_beta(1.0 - share, rows - hits, hits + 1) - alpha, hits / rows, 1.0)
+    return crossing(lambda share: incomplete_beta(1.0 - share, rows - hits, hits + 1), alpha, hits / rows, 1.0)
 
 
-def crossing(falling: Callable[[float], float], low: float, high: float) -> float:
-    """Find where a falling function goes from above 0 to 0 or below, to 45 halvings of [low, high].
+def crossing(p_of: Callable[[float], float], alpha: float, low: float, high: float) -> float:
+    """Find where a falling p-value comes down to ``alpha``, to 1e-11 of [low, high]; steps may be in it.
 
-    Returns the upper end of the last bracket, so that the function is not above 0 there; ``low`` where it never is
-    above 0, ``high`` where it always is.
+    The ITP method of Oliveira and Takahashi 2020, ACM Trans. Math. Softw. 47:5: false position, pulled towards the
+    middle just so far that it never takes more than one evaluation beyond halving; on the logarithm, which is nearly
+    straight in a tail. Returns the bracket's upper end, so that p is not above ``alpha`` there; ``low`` where it never
+    is, ``high`` where it always is.
     """
-    if falling(low) <= 0.0:
-        return low
-    for _ in range(45):
-        middle = 0.5 * (low + high)
-        if not low < middle < high:
+
+    def falling(at: float) -> float:
+        return math.log(max(p_of(at), _TINY) / alpha)
+
+    at_low, at_high = falling(low), falling(high)
+    if at_low <= 0.0 or at_high > 0.0:
+        return low if at_low <= 0.0 else high
+    close, pull = 1e-11 * (high - low), 0.2 / (high - low)
+    allowed = high - low
+    while high - low > close:
+        width, middle = high - low, 0.5 * (low + high)
+        guess = (high * at_low - low * at_high) / (at_low - at_high)
+        side = math.copysign(1.0, middle - guess)
+        shift = max(pull * width * width, 0.25 * close)
+        nearer = guess + side * shift if shift <= abs(middle - guess) else middle
+        reach = max(allowed - 0.5 * width, 0.0)
+        point = nearer if abs(nearer - middle) <= reach else middle - side * reach
+        allowed *= 0.5
+        if not low < point < high:
             break
-        low, high = (middle, high) if falling(middle) > 0.0 else (low, middle)
+        value = falling(point)
+        low, at_low, high, at_high = (point, value, high, at_high) if value > 0.0 else (low, at_low, point, value)
     return high
 
 

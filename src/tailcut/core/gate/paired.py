@@ -56,27 +56,34 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
     def p_below(self, margin: float) -> float:
         """P-value of "the drop is ``margin`` or more": small where it is shown to be less.
 
-        Without a row that differs this is (1 - margin) ** rows, the chance of seeing none.
+        At least (1 - margin) ** rows, the chance of seeing none of the rows of a fault that strikes a share ``margin``
+        of them, and just that where no row differs: 200 rows show nothing about 4 in 1,000, however well they went.
         """
-        return 1.0 if self.drop >= margin else _p(self, margin)
+        if self.drop >= margin or margin <= 0.0:
+            return 1.0
+        return max(_p(self, margin), (1.0 - margin) ** self.rows)
 
     def p_above(self, margin: float) -> float:
         """P-value of "the drop is ``margin`` or less": small where harm beyond it is shown."""
         return 1.0 if self.drop <= margin else _p(_swapped(self), -margin)
 
     def upper(self, alpha: float) -> float:
-        """One-sided upper limit of the drop at confidence 1 - ``alpha``: the least margin that ``p_below`` accepts."""
-        if self.drop >= 1.0:
-            return 1.0
-        return crossing(lambda margin: _p(self, margin) - alpha, self.drop, 1.0 - 1e-12)
+        """One-sided upper limit of the drop at confidence 1 - ``alpha``: the least margin that ``p_below`` allows."""
+        return max(self._limit(alpha), -math.expm1(math.log(alpha) / self.rows))
 
     def lower(self, alpha: float) -> float:
         """One-sided lower limit of the drop at confidence 1 - ``alpha``."""
-        return -_swapped(self).upper(alpha)
+        return -_swapped(self)._limit(alpha)
 
     def rows_needed(self, drop: float, budget: float, alpha: float, power: float = 0.8) -> int | None:
         """Rows that would decide it were the true drop ``drop``; None where it stands at the budget."""
         return rows_needed(self.discordance, drop, budget, 1.0 - alpha, power)
+
+    def _limit(self, alpha: float) -> float:
+        """Least margin that Tango's test accepts."""
+        if self.drop >= 1.0:
+            return 1.0
+        return crossing(lambda margin: _p(self, margin), alpha, self.drop, 1.0 - 1e-12)
 
 
 def count(source_right: npt.ArrayLike, variant_right: npt.ArrayLike) -> Pairs:
