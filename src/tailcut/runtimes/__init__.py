@@ -54,9 +54,9 @@ def open_runtime(variant: Openable, *, threads: int, source: Callable[[], Any] |
 def _open_live(variant: Openable, threads: int, source: Callable[[], Any] | None) -> Runtime:
     """Open what needs the model's code beside the artifact."""
     if source is None:
-        parts = "a torch state dict" if variant.runtime == "torch" else "probe rows of a scikit-learn estimator"
+        parts = "a torch state dict and needs the module" if variant.runtime == "torch" else "a test of the estimator"
         raise ArtifactError(
-            f"variant {variant.name!r} is {parts} and needs what model.source gives",
+            f"variant {variant.name!r} is {parts} that it belongs to",
             hint="set model.source to 'package.module:callable', or serve variant 'onnx'",
         )
     if variant.runtime == "torch":
