@@ -11,8 +11,9 @@ import typer
 from tailcut.cli._versions import differences, print_table, refusals, size, summary, table
 from tailcut.cli.console import ExitCode, note, print_error, write
 from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples, load_manifest
-from tailcut.errors import ArtifactError, ManifestError
-from tailcut.registry import Promotion, Registry, Version, state_of
+from tailcut.core.fingerprint import Machine
+from tailcut.errors import ManifestError
+from tailcut.registry import Promotion, Registry, Version, read_machine, state_of
 
 Place = Annotated[
     str | None,
@@ -22,6 +23,12 @@ Place = Annotated[
 ]
 Model = Annotated[str, typer.Option(metavar="NAME", help="Model; the manifest's where not given.")]
 Which = Annotated[str, typer.Option("--version", metavar="ID", help="A version's id, 'latest' or 'promoted'.")]
+OtherMachine = Annotated[
+    Path | None,
+    typer.Option(
+        "--machine", metavar="FILE", help="Judge for this machine, as `tailcut registry machine` printed it there."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -61,10 +68,11 @@ def show(
     model: Model = "",
     version: Which = "promoted",
     place: Place = None,
+    machine: OtherMachine = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a version's variants with their evidence."""
-    registry, named = _open(manifest, settings, place)
+    """Show a version's variants with their evidence, and which of it does not hold on this machine."""
+    registry, named = _open(manifest, settings, place, _read_machine(machine))
     name = model or named or _only_model(registry)
     record = registry.version(name, version)
     if as_json:
@@ -74,6 +82,11 @@ def show(
     print_table(table(record, registry.promotion(name)))
     for line in (*refusals(record), *_on_this_machine(registry, record), *summary(record)):
         write(line)
+
+
+def machine() -> None:
+    """Print what variants depend on of this machine, as JSON: processor, cores, quota, memory, GPU, packages."""
+    _print_json(read_machine())
 
 
 def diff(
@@ -96,20 +109,15 @@ def diff(
 
 
 def verify(manifest: ManifestPath = DEFAULT_MANIFEST, settings: Settings = None, place: Place = None) -> None:
-    """Check size and SHA-256 of every artifact of every version; the exit code is 1 where one is bad."""
+    """Check every record, and size and SHA-256 of every artifact; the exit code is 1 where one is bad."""
     registry = _open(manifest, settings, place)[0]
     bad = 0
-    for version in registry.list():
-        for name, record in version.variants.items():
-            if not record.sha256:
-                continue
-            try:
-                variant = registry.artifact(version.model, name, version.id)
-            except ArtifactError as error:
-                bad += 1
-                print_error(error.message, error.hint)
-            else:
-                write(f"ok {version.model} {version.id} {name} {variant.sha256}")
+    for what, error in registry.verify():
+        if error is None:
+            write(f"ok {what}")
+        else:
+            bad += 1
+            print_error(error.message, error.hint)
     if bad:
         raise typer.Exit(ExitCode.FAILED)
 
@@ -173,7 +181,9 @@ _COMMANDS: dict[Callable[..., None], tuple[tuple[str, str], ...]] = {
     show: (
         ("tailcut registry show", "the promoted version"),
         ("tailcut registry show --version latest --json", "all evidence of the last build"),
+        ("tailcut registry show --machine machine.json", "would it be trusted there?"),
     ),
+    machine: (("tailcut registry machine > machine.json", "keep what this machine is"),),
     diff: (
         ("tailcut registry diff", "what the last build changed against what is served"),
         ("tailcut registry diff 5e6b4acf3f59 latest --json", "two versions, for programs"),
@@ -192,12 +202,31 @@ _COMMANDS: dict[Callable[..., None], tuple[tuple[str, str], ...]] = {
 }
 
 
-def _open(manifest: Path, settings: list[str] | None, place: str | None) -> tuple[Registry, str]:
+def _open(
+    manifest: Path, settings: list[str] | None, place: str | None, machine: Machine | None = None
+) -> tuple[Registry, str]:
     """Find the registry and the manifest's model; with a place given no manifest is read and the name is empty."""
     if place is not None:
-        return Registry(place), ""
+        return Registry(place, machine=machine), ""
     loaded = load_manifest(manifest, settings, keep_unset=True)
-    return Registry.of(loaded), loaded.deployment.name
+    return Registry.of(loaded, machine=machine), loaded.deployment.name
+
+
+def _read_machine(file: Path | None) -> Machine | None:
+    """Read what ``tailcut registry machine`` printed."""
+    import msgspec
+
+    if file is None:
+        return None
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Machine)
+    except OSError as error:
+        raise ManifestError(f"--machine: cannot read {file}: {error.strerror}", hint=_PRINTED) from error
+    except msgspec.MsgspecError as error:
+        raise ManifestError(f"--machine: {file} describes no machine: {error}", hint=_PRINTED) from error
+
+
+_PRINTED = "run `tailcut registry machine > machine.json` on that machine"
 
 
 def _on_this_machine(registry: Registry, record: Version) -> Iterator[str]:

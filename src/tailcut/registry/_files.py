@@ -24,13 +24,15 @@ def digest(path: Path) -> str:
     return sha.hexdigest()
 
 
-def check(path: Path, sha256: str, size_bytes: int, what: str) -> None:
-    """Check an artifact before it is opened.
+_AGAIN = "run `tailcut build` again, or promote another version"
+
+
+def check(path: Path, sha256: str, size_bytes: int, what: str, hint: str = _AGAIN) -> None:
+    """Check an artifact before it is opened; ``what`` names it in messages.
 
     Raises:
         ArtifactError: it is missing, truncated or corrupt.
     """
-    hint = "run `tailcut build` again, or promote another version"
     try:
         found_bytes = path.stat().st_size
         if found_bytes != size_bytes:

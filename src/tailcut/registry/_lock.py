@@ -8,7 +8,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tailcut.errors import BuildError
+from tailcut.errors import ArtifactError, BuildError
+
+
+def open_lock(path: Path) -> int:
+    """Open a lock's file, made where it is not there; return the descriptor.
+
+    Raises:
+        ArtifactError: it cannot be made.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise ArtifactError(
+            f"cannot write {path}: {error.strerror}",
+            hint="the registry is as it was; set registry.path to a folder that can be written",
+        ) from error
 
 
 @contextmanager
@@ -17,9 +33,9 @@ def build_lock(path: Path, model: str) -> Iterator[None]:
 
     Raises:
         BuildError: another process holds it.
+        ArtifactError: the lock's file cannot be made.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    handle = open_lock(path)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -98,5 +99,6 @@ def _copy(storage: Storage, batch: Batch, path: Path, kept: VariantRecord) -> No
 
 
 def _relative(origins: Mapping[str, str]) -> dict[str, str]:
-    """Keep names, not the folders of the machine that built it."""
-    return {Path(path).name: sha for path, sha in origins.items()}
+    """Keep names below the folder that all have in common, not the folders of the machine that built it."""
+    common = os.path.commonpath([os.path.dirname(path) for path in origins]) if origins else ""
+    return {os.path.relpath(path, common or "."): sha for path, sha in origins.items()}

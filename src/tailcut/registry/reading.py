@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -27,10 +27,10 @@ class Reader:
         self._machine = machine
 
     @classmethod
-    def of(cls, manifest: Manifest) -> Self:
+    def of(cls, manifest: Manifest, *, machine: Machine | None = None) -> Self:
         """Open the registry of a manifest: a URL, or a path that starts at the manifest's folder."""
         path = manifest.deployment.registry.path
-        return cls(path if "://" in path else manifest.directory / path)
+        return cls(path if "://" in path else manifest.directory / path, machine=machine)
 
     @property
     def url(self) -> str:
@@ -132,6 +132,23 @@ class Reader:
         """
         record, name = self._find(model, name, version)
         return self._checked(record, name)
+
+    def verify(self) -> Iterator[tuple[str, ArtifactError | None]]:
+        """Check every record and artifact of every version; yield what was checked, and what is wrong with it."""
+        for model in self.models():
+            for each in self._ids(model):
+                try:
+                    record = self.version(model, each)
+                except ArtifactError as error:
+                    yield f"{model} {each}", error
+                    continue
+                for name in (name for name, found in record.variants.items() if found.sha256):
+                    try:
+                        checked = self._checked(record, name)
+                    except ArtifactError as error:
+                        yield f"{model} {each} {name}", error
+                    else:
+                        yield f"{model} {each} {name} {checked.sha256}", None
 
     def trust(self, version: Version, name: str) -> Trust:
         """Judge how far a variant's evidence holds on this machine."""

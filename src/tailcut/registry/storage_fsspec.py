@@ -11,7 +11,7 @@ import hashlib
 import os
 import secrets
 import socket
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from tailcut.registry._files import Staging, check, digest
 from tailcut.registry.storage import now
 
 _AS_IT_WAS = "the registry is as it was; check the rights and the space there, or set registry.path to another place"
+
+_REPLACE = "remove that object and run `tailcut build` again, or promote another version"
 
 
 class FsspecStorage:
@@ -95,7 +97,7 @@ class FsspecStorage:
             temporary = staging.reserve(kept, found)
             with self._doing("read", path):
                 self._files.get_file(self._at(path), str(temporary))
-            check(temporary, sha256, size_bytes, f"artifact {self.url}/{path} ({what})")
+            check(temporary, sha256, size_bytes, f"artifact {self.url}/{path} ({what})", hint=_REPLACE)
             staging.commit()
         return kept
 
@@ -130,7 +132,7 @@ class FsspecStorage:
         me = f"process {os.getpid()} on {socket.gethostname()} since {now()[:19]} UTC".encode()
         with self._doing("write", path):
             try:
-                self._files.pipe_file(self._at(path), me, mode="create")
+                self._in_folder(path, lambda target: self._files.pipe_file(target, me, mode="create"))
             except FileExistsError:
                 self._refuse_if(path, held)
                 raise
@@ -151,27 +153,34 @@ class FsspecStorage:
 
     def put(self, path: str, content: bytes | Path) -> None:
         """Write one object; where that fails half-way nothing is left at a path that was free."""
-        target = self._at(path)
         was_there = self.size_bytes(path) is not None
         with self._doing("write", path):
             try:
                 if isinstance(content, Path):
-                    self._files.put_file(str(content), target)
+                    self._in_folder(path, lambda target: self._files.put_file(str(content), target))
                 elif "file" in _protocols(self._files):
-                    self._renamed(target, content)
+                    self._in_folder(path, lambda target: self._renamed(target, content))
                 else:
-                    self._files.pipe_file(target, content)
+                    self._in_folder(path, lambda target: self._files.pipe_file(target, content))
             except BaseException:
                 if not was_there:
                     with suppress(Exception):
-                        self._files.rm_file(target)
+                        self._files.rm_file(self._at(path))
                 raise
+
+    def _in_folder(self, path: str, write: Callable[[str], None]) -> None:
+        """Write; an object store has no folders, a file system may want the folder first."""
+        target = self._at(path)
+        try:
+            write(target)
+        except FileNotFoundError:
+            self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
+            write(target)
 
     def _renamed(self, target: str, content: bytes) -> None:
         """Replace a file of a file system, whose writes are not atomic as an object's are."""
         temporary = f"{target}.{secrets.token_hex(6)}.tmp"
         try:
-            self._files.makedirs(self._files._parent(target), exist_ok=True)
             self._files.pipe_file(temporary, content)
             self._files.mv(temporary, target)
         except BaseException:

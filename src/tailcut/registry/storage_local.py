@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tailcut.errors import ArtifactError, BuildError
 from tailcut.registry._files import Staging, check, digest
-from tailcut.registry._lock import build_lock
+from tailcut.registry._lock import build_lock, open_lock
 
 
 class LocalStorage:
@@ -99,15 +99,7 @@ class LocalStorage:
 
     @contextmanager
     def _flock(self, path: str, how: int) -> Iterator[None]:
-        file = self.root / path
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise ArtifactError(
-                f"cannot write {file}: {error.strerror}",
-                hint="the registry is as it was; set registry.path to a folder that can be written",
-            ) from error
+        handle = open_lock(self.root / path)
         try:
             fcntl.flock(handle, how)
             yield

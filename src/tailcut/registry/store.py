@@ -106,16 +106,16 @@ class Registry(Reader):
             ArtifactError: no such version or variant, a corrupt artifact, a retired version, or one that was refused
                 or never passed the gate without ``force``.
         """
-        record = self.version(model, version)
-        checking.refuse_retired(record)
-        chosen = self._checked(record, variant)
-        if chosen.refused and not force:
-            raise ArtifactError(
-                f"variant {variant!r} of model {model!r} version {record.id} was refused: {chosen.refused}",
-                hint="promote another variant, raise the quality budget and build again, or say --force",
-            )
-        move = Move(version=record.id, variant=variant, at=now(), how="force" if chosen.refused else "promote")
         with self._storage.changing(model_path(model, "pointers.lock")):
+            record = self.version(model, version)
+            checking.refuse_retired(record)
+            chosen = self._checked(record, variant)
+            if chosen.refused and not force:
+                raise ArtifactError(
+                    f"variant {variant!r} of model {model!r} version {record.id} was refused: {chosen.refused}",
+                    hint="promote another variant, raise the quality budget and build again, or say --force",
+                )
+            move = Move(version=record.id, variant=variant, at=now(), how="force" if chosen.refused else "promote")
             before = self.promotion(model)
             after = promoted(before, move)
             if after is not before:

@@ -1,0 +1,133 @@
+"""``tailcut registry``: the commands, against a registry on the disk and behind a URL."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+from tests.registry_kit import AVX2, add
+
+from tailcut.cli.app import run
+from tailcut.cli.console import ExitCode
+from tailcut.core.fingerprint import Machine
+from tailcut.registry import Registry, read_machine
+from tailcut.registry.diff import diff_versions, flatten
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    return Registry(tmp_path / "registry")
+
+
+def tailcut(registry: Registry, capsys: Capture, *arguments: str, code: ExitCode = ExitCode.OK) -> str:
+    """Run a command and return what it wrote; what it said on stderr comes after it."""
+    assert run(["registry", *arguments, "--registry", registry.url]) == code
+    seen = capsys.readouterr()
+    return seen.out + seen.err
+
+
+def test_promote_roll_back_retire_and_clear_up(registry: Registry, tmp_path: Path, capsys: Capture) -> None:
+    old, new = add(registry, tmp_path, b"1"), add(registry, tmp_path, b"2")
+    assert tailcut(registry, capsys, "promote", "onnx", "--version", old.id).split() == ["flights", old.id, "onnx"]
+    tailcut(registry, capsys, "promote", "int8")
+    assert tailcut(registry, capsys, "rollback").split() == ["flights", old.id, "onnx"]
+    assert "is promoted" in tailcut(registry, capsys, "retire", old.id, code=ExitCode.NOT_STARTED)
+    tailcut(registry, capsys, "promote", "torch")
+    tailcut(registry, capsys, "promote", "onnx")
+    assert f"{old.id} retired" in tailcut(registry, capsys, "retire", old.id)
+    listed = tailcut(registry, capsys, "list")
+    assert "onnx (promoted)" in listed
+    assert "onnx (retired)" in listed
+    planned = tailcut(registry, capsys, "gc", "--dry-run")
+    assert "1 versions, 5 files" in planned
+    assert "would be removed" in planned
+    done = tailcut(registry, capsys, "gc")
+    assert done == planned.replace("would be removed", "removed")
+    brief = json.loads(tailcut(registry, capsys, "list", "--json"))
+    assert [(each["version"], each["states"]["onnx"]) for each in brief] == [(new.id, "promoted")]
+    nothing = tailcut(registry, capsys, "rollback", "--model", "another", code=ExitCode.NOT_STARTED)
+    assert "nothing of model 'another' is promoted" in nothing
+
+
+def test_a_retired_way_back_stays_and_is_named(registry: Registry, tmp_path: Path, capsys: Capture) -> None:
+    old, new = add(registry, tmp_path, b"1"), add(registry, tmp_path, b"2")
+    for each in (old, new):
+        registry.promote("flights", each.id, "onnx")
+    registry.retire("flights", old.id)
+    assert f"flights/{old.id} is retired and stays" in tailcut(registry, capsys, "gc")
+
+
+def test_diff_says_what_changed_and_nothing_else(registry: Registry, tmp_path: Path, capsys: Capture) -> None:
+    old = add(registry, tmp_path, b"1", manifest={"slo": {"rate": 100}, "name": "flights"})
+    new = add(registry, tmp_path, b"22", manifest={"slo": {"rate": 200}, "name": "flights"}, refused="auc fell")
+    registry.promote("flights", old.id, "onnx")
+    text = tailcut(registry, capsys, "diff")
+    assert f"{old.id} -> {new.id}" in text
+    assert "slo.rate: 100 -> 200" in text
+    assert "settings.threads: 1 -> 2" in text
+    assert "refused: empty -> auc fell" in text
+    assert "size_bytes: 5 (0.0 KiB) -> 6 (0.0 KiB)" in text
+    assert "flights" not in text
+    assert "auc:" not in text
+    found = json.loads(tailcut(registry, capsys, "diff", new.id, old.id, "--json"))
+    assert found["manifest"] == [{"what": "slo.rate", "old": 200, "new": 100}]
+    assert "have the same artifacts" in tailcut(registry, capsys, "diff", old.id, old.id)
+
+
+def test_a_diff_names_variants_that_came_and_went(registry: Registry, tmp_path: Path) -> None:
+    version = registry.version("flights", add(registry, tmp_path).id)
+    fewer = replace(version, variants={name: each for name, each in version.variants.items() if name != "int8"})
+    assert diff_versions(version, fewer).removed == ("int8",)
+    assert diff_versions(fewer, version).added == ("int8",)
+    assert diff_versions(version, version).same
+    assert flatten({"a": [{"name": "g", "ttl": 1}], "b": [1, 2], "c": {}}) == {
+        "a.g.name": "g",
+        "a.g.ttl": 1,
+        "b": [1, 2],
+    }
+
+
+def test_show_judges_for_another_machine(registry: Registry, tmp_path: Path, capsys: Capture) -> None:
+    version = add(registry, tmp_path)
+    assert run(["registry", "machine"]) == ExitCode.OK
+    here = msgspec.json.decode(capsys.readouterr().out, type=Machine)
+    assert here == read_machine()
+    assert " is to be measured" not in tailcut(registry, capsys, "show", "--version", version.id)
+    other = tmp_path / "machine.json"
+    other.write_bytes(msgspec.json.encode(AVX2))
+    there = tailcut(registry, capsys, "show", "--version", version.id, "--machine", str(other))
+    assert "torch is to be measured again here: processor: " in there
+    other.write_bytes(msgspec.json.encode(replace(AVX2, architecture="sparc")))
+    there = tailcut(registry, capsys, "show", "--version", version.id, "--machine", str(other))
+    assert f"int8 is not openable here: architecture: {here.architecture} where it was built, sparc here" in there
+    other.write_text("{}")
+    wrong = tailcut(registry, capsys, "show", "--version", version.id, "--machine", str(other), code=ExitCode.USAGE)
+    assert "describes no machine" in wrong
+
+
+def test_verify_goes_on_after_what_is_bad(registry: Registry, tmp_path: Path, capsys: Capture) -> None:
+    first, second = add(registry, tmp_path, b"1"), add(registry, tmp_path, b"2")
+    (registry.root / "models" / "flights" / "versions" / first.id / "version.json").write_text("{")
+    text = tailcut(registry, capsys, "verify", code=ExitCode.FAILED)
+    assert text.count(f"ok flights {second.id}") == 3
+    assert f"{first.id}/version.json is corrupt" in text
+
+
+def test_a_registry_behind_a_url(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    url = f"memory://{secrets.token_hex(6)}"
+    registry = Registry(url)
+    version = add(registry, tmp_path)
+    (tmp_path / "tailcut.toml").write_text(
+        'name = "flights"\n[model]\nsource = "model.onnx"\ninputs = [{ name = "x", shape = [-1, 4] }]\n'
+        f'outputs = [{{ name = "y" }}]\n[registry]\npath = "{url}"\n'
+    )
+    assert run(["registry", "promote", "onnx", "-m", str(tmp_path)]) == ExitCode.OK
+    assert capsys.readouterr().out.split() == ["flights", version.id, "onnx"]
+    assert registry.variant("flights").artifact.is_relative_to(tmp_path / "cache")
