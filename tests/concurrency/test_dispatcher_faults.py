@@ -58,11 +58,12 @@ def test_a_failing_batch_fails_alone() -> None:
 
     async def main() -> None:
         bench.open()
-        first, second, third = bench.submit(1), bench.submit(2), bench.submit(3)
+        first, second, third = bench.submit(1), bench.submit(2), bench.submit(3, slack_s=11)
         await bench.settle()
-        bench.executors[0].finish(InferenceError("broken"))
+        for _ in range(3):  # together, and then each alone
+            bench.executors[0].finish(InferenceError("broken"))
+            await bench.settle()
         assert [str(error_of(one[0])) for one in (first, second)] == ["broken", "broken"]
-        await bench.settle()
         bench.executors[0].finish()
         assert answer(third) == [3]
         assert bench.dispatcher.healthy

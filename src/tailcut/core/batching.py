@@ -85,9 +85,13 @@ class Planner(Generic[E]):
         self._lanes: dict[Hashable, _Heap[E]] = {}
         self._sequence = 0
 
-    def offer(self, entry: E) -> bool:
-        """Accept an entry into the queue, or return False where it would exceed ``max_queue_rows``."""
-        if self.queue_rows + entry.rows > self.max_queue_rows:
+    def offer(self, entry: E, *, again: bool = False) -> bool:
+        """Accept an entry into the queue, or return False where it would exceed ``max_queue_rows``.
+
+        Args:
+            again: it was accepted before and its batch failed, so there is a place for it whatever waits now.
+        """
+        if not again and self.queue_rows + entry.rows > self.max_queue_rows:
             return False
         entry.waiting = True
         self.queue_rows += entry.rows

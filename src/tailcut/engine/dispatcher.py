@@ -17,6 +17,7 @@ from tailcut.core.costs import CostModel
 from tailcut.core.tensors import Arrays
 from tailcut.engine import refusals
 from tailcut.engine.executors import Executor, InlineExecutor
+from tailcut.engine.isolation import Isolation
 from tailcut.engine.running import Running
 from tailcut.engine.ticket import Ticket, split
 from tailcut.engine.wakeup import NEVER_NS, Wakeup
@@ -50,6 +51,7 @@ class Dispatcher:
     ) -> None:
         self.planner = planner
         self.costs = CostModel()
+        self.isolation = Isolation()
         self._observer = observer
         self._loop = loop
         self._clock_ns = clock_ns
@@ -242,18 +244,14 @@ class Dispatcher:
         started_ns: int,
         finished_ns: int,
     ) -> None:
-        """Hand every ticket of a finished batch its end and take the executor back."""
+        """Hand every ticket of a finished batch its end, or one more run alone, and take the executor back."""
         rows = self._running.end(executor)
         self._idle.append(executor)
-        for index, ticket in enumerate(batch):
+        for ticket in batch:
             ticket.started_ns = started_ns
             ticket.finished_ns = finished_ns
-            if ticket.future.done():
-                continue
-            if isinstance(result, TailcutError):
-                ticket.future.set_exception(result)
-            else:
-                ticket.future.set_result(result[index])
+        for ticket in self.isolation.hand_out(batch, result, NEVER_NS if self._closed else self._clock_ns()):
+            self.planner.offer(ticket, again=True)
         self.costs.observe(rows, finished_ns - started_ns)
         self._observer.batch(rows, finished_ns - started_ns)
         if self.planner.queue_rows:
@@ -291,6 +289,8 @@ class Dispatcher:
     def _expire(self, ticket: Ticket, now_ns: int) -> None:
         ticket.started_ns = ticket.finished_ns = now_ns
         message = "no executor can answer before the deadline; the request was not computed"
+        if ticket.alone:
+            message = "its batch failed, and the deadline passes before the request can be run alone"
         self._fail(ticket, refusals.late(QueueTimeout, message))
 
     @staticmethod

@@ -41,9 +41,7 @@ def _attempt(runtime: Runtime, batch: Sequence[Ticket]) -> list[Arrays] | Tailcu
 
 def _broken(error: BaseException) -> InferenceError:
     """Return the error for what is no exception of a model: SystemExit, say, which would end the server."""
-    return InferenceError(
-        f"the executor failed: {type(error).__name__}: {error}", hint="only this batch is affected; see the log"
-    )
+    return InferenceError(f"the executor failed: {type(error).__name__}: {error}", hint="see the server's log")
 
 
 class InlineExecutor:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tailcut.cache import MemoryStatistics
 from tailcut.engine.hooks import Hooks
+from tailcut.engine.isolation import Isolation
 from tailcut.engine.path import Path
 from tailcut.features import FeatureStatistics
 from tailcut.features.statistics import GroupStatistics
@@ -27,6 +28,7 @@ def path_samples(path: Path) -> Iterator[Sample]:
     dispatcher = path.dispatcher
     yield Sample("tailcut_queue_rows", "Rows that wait for an executor.", "gauge", {}, dispatcher.planner.queue_rows)
     yield Sample("tailcut_running_rows", "Rows that are being computed.", "gauge", {}, dispatcher.running_rows)
+    yield from _isolation(dispatcher.isolation)
     if path.hooks is not None:
         yield from _hooks(path.hooks)
     for name, cache in (("entity", path.entity_cache), ("tensor", path.tensor_cache)):
@@ -34,6 +36,14 @@ def path_samples(path: Path) -> Iterator[Sample]:
             yield from _prediction_cache(name, cache.store.statistics())
     if path.features is not None:
         yield from _features(path.features.statistics())
+
+
+def _isolation(isolation: Isolation) -> Iterator[Sample]:
+    text = "Batches that failed and whose requests were run again, one by one."
+    yield Sample("tailcut_batches_taken_apart", text, "counter", {}, isolation.batches)
+    text = "Requests, or parts of large ones, that were run again alone because their batch failed."
+    for outcome, count in (("answered", isolation.answered), ("failed", isolation.failed)):
+        yield Sample("tailcut_runs_alone", text, "counter", {"outcome": outcome}, count)
 
 
 def _hooks(hooks: Hooks) -> Iterator[Sample]:

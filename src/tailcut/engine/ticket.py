@@ -13,13 +13,18 @@ from tailcut.errors import InferenceError, TailcutError
 from tailcut.runtimes.base import Runtime
 
 
+class WrongRows(InferenceError):
+    """The model returned another number of rows than it was given: its own fault, whatever it was given."""
+
+
 class Ticket(Entry):
     """Rows that wait for an executor, with the future that their request awaits.
 
     ``started_ns`` and ``finished_ns`` are set by the executor; the request's queue and infer stages come from them.
+    ``alone`` where it runs a second time, by itself, because the batch that it was in failed.
     """
 
-    __slots__ = ("finished_ns", "future", "inputs", "outputs", "started_ns")
+    __slots__ = ("alone", "finished_ns", "future", "inputs", "outputs", "started_ns")
 
     def __init__(
         self,
@@ -36,14 +41,20 @@ class Ticket(Entry):
         self.future = future
         self.started_ns = 0
         self.finished_ns = 0
+        self.alone = False
+
+    def set_alone(self) -> None:
+        """Share no batch with anybody."""
+        self.alone = True
+        self.lane = object()  # equal to nobody else's
 
 
 def run_rows(runtime: Runtime, inputs: Arrays, rows: int, outputs: Sequence[str]) -> Arrays:
     """Run one batch and check that there is an answer for every row.
 
     Raises:
-        InferenceError: the runtime raised, or returned a number of rows other than it was given; an answer is then
-            nobody's, so none is handed out.
+        InferenceError: the runtime raised, or returned a number of rows other than it was given (WrongRows); an
+            answer is then nobody's, so none is handed out.
     """
     try:
         found = runtime.run(inputs, outputs)
@@ -56,7 +67,7 @@ def run_rows(runtime: Runtime, inputs: Arrays, rows: int, outputs: Sequence[str]
         ) from error
     for name, array in found.items():
         if not array.ndim or len(array) != rows:
-            raise InferenceError(
+            raise WrongRows(
                 f"output {name!r} has shape {list(array.shape)} for a batch of {rows} rows",
                 hint="every output's first dimension must be the batch; export the model with a dynamic batch",
             )
