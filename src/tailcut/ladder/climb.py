@@ -13,7 +13,7 @@ from pathlib import Path
 from tailcut.core.slo import LatencyObjective, Objectives
 from tailcut.errors import LoadTestError, ManifestError, TailcutError
 from tailcut.ladder.evidence import Evidence, read_evidence
-from tailcut.ladder.machine import Cores, choose_cores, commit_of, machine_facts, package_versions, pinned
+from tailcut.ladder.machine import PACKAGES, Cores, choose_cores, commit_of, machine_facts, pinned
 from tailcut.ladder.measuring import Bench
 from tailcut.ladder.options import LadderOptions, describe
 from tailcut.ladder.pilot import measure_pilot
@@ -21,6 +21,7 @@ from tailcut.ladder.places import machine_places, without_places
 from tailcut.ladder.planning import choose_rungs, plan_rungs, round_order
 from tailcut.ladder.rungs import RungRun
 from tailcut.manifest import Deployment, Manifest, load, resolve
+from tailcut.registry.machine import package_versions
 from tailcut.report.ladder_file import COMFORTABLE, LadderRecord, PilotFacts, save_ladder
 
 Tell = Callable[[str], None]
@@ -154,7 +155,7 @@ class _Climber:
             command=self._options.command,
             commit=commit_of(self._manifest.directory),
             machine=machine_facts(),
-            versions=package_versions(),
+            versions=package_versions(PACKAGES),
             settings={**describe(self._options), "set-up": self._setup},
             slo=str(self._slo),
             quality_budget=dict(deployment.quality.budget),

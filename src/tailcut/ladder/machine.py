@@ -7,15 +7,17 @@ import platform
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 
 import msgspec
 
-_PACKAGES = (
+from tailcut.registry import read_machine
+
+PACKAGES = (
     "tailcut", "granian", "uvloop", "msgspec", "numpy", "onnxruntime", "torch", "fastapi", "uvicorn", "asyncpg",
     "psycopg", "aiosqlite", "redis", "httptools",
 )  # fmt: skip
+"""Those whose versions may matter to a ladder."""
 
 
 class Cores(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,24 +59,14 @@ def pinned(core: int | None) -> Iterator[None]:
 
 def machine_facts() -> dict[str, str]:
     """Describe the machine."""
+    machine = read_machine()
     return {
-        "cpu": _cpu_name(),
-        "cores": str(len(os.sched_getaffinity(0))),
-        "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB",
+        "cpu": machine.processor,
+        "cores": str(machine.cores),
+        "memory": f"{machine.memory_bytes / 2**30:.1f} GiB",
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
     }
-
-
-def package_versions() -> dict[str, str]:
-    """List the versions of what may matter."""
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def commit_of(folder: Path) -> str:
@@ -91,13 +83,3 @@ def _git(folder: Path, *arguments: str) -> str:
         ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=10
     )
     return done.stdout.strip()
-
-
-def _cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.machine()
