@@ -2,6 +2,7 @@
 
 /delay/MS       answers after MS milliseconds, any number at once
 /serial/MS      one request at a time, each takes MS milliseconds: capacity 1000/MS per second
+/admit/RATE     answers so many a second at once, and sheds the others with 429
 /stall/MS       blocks the whole server for MS milliseconds
 /status/CODE    answers with that status
 /timing         answers with Server-Timing and X-Tailcut-Cache
@@ -27,6 +28,7 @@ _REASONS = {200: "OK", 429: "Too Many Requests", 500: "Internal Server Error", 5
 class Server:
     def __init__(self) -> None:
         self.busy_until_s = 0.0
+        self.tokens, self.filled_s = 0.0, 0.0
 
     def answer_in_s(self, kind: str, argument: float, now_s: float) -> float:
         if kind == "delay":
@@ -35,6 +37,13 @@ class Server:
             self.busy_until_s = max(now_s, self.busy_until_s) + argument / 1000
             return self.busy_until_s - now_s
         return 0.0
+
+    def admits(self, rate: float, now_s: float) -> bool:
+        self.tokens = min(rate / 10, self.tokens + (now_s - self.filled_s) * rate)
+        self.filled_s = now_s
+        admitted = self.tokens >= 1
+        self.tokens -= admitted
+        return admitted
 
 
 class Connection(asyncio.Protocol):
@@ -66,6 +75,9 @@ class Connection(asyncio.Protocol):
             self.transport.close()
         elif kind == "status":
             self.reply(int(argument), b'{"error": "as asked"}')
+        elif kind == "admit":
+            admitted = self.server.admits(float(argument), asyncio.get_running_loop().time())
+            self.reply(200 if admitted else 429)
         elif kind == "close":
             self.reply(headers="Connection: close\r\n")
             self.transport.close()

@@ -164,6 +164,17 @@ def test_capacity_of_a_server_with_a_known_service_rate(server: tuple[str, int])
     assert any(step.stopped_early for step in found.steps), "a hopeless step must be ended early"
 
 
+def test_shedding_is_no_capacity(server: tuple[str, int]) -> None:
+    """A server that refuses fast what it cannot take meets a latency limit with what it answers, at any rate."""
+    found = find_capacity(
+        plan(server, "/admit/100", duration_s=0.5, warmup_s=0.2),
+        parse_objectives("p95=50ms"),
+        limits=SearchLimits(tolerance=0.3, max_rate=800.0),
+    )
+    assert 0 < found.rate <= 150
+    assert "were not answered" in found.limit or "failed" in found.limit
+
+
 def test_nobody_listening_is_an_error_that_says_so() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -32,7 +32,11 @@ class LatencyObjective(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Objectives(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run must meet: latency limits, and the largest share of failed and shed requests (None: not judged)."""
+    """What a run must meet: latency limits, and the largest share of failed and shed requests (None: no own limit).
+
+    A latency limit is about all requests: one that was not answered, however quickly it failed, is later than any
+    limit. Otherwise a server could meet it by refusing.
+    """
 
     latency: tuple[LatencyObjective, ...] = ()
     errors: float | None = None
@@ -61,7 +65,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         verdict = "met" if self.met else "MISSED"
-        seen = "no answers" if self.seen is None else f"{self.seen:.4g} {self.unit}"
+        seen = "no answer" if self.seen is None else f"{self.seen:.4g} {self.unit}"
         note = f" ({self.note})" if self.note else ""
         return f"{self.objective} {verdict}: {seen}, limit {self.limit:g} {self.unit}{note}"
 
@@ -72,7 +76,7 @@ class Tally(msgspec.Struct, kw_only=True):
     Args:
         planned: requests that will be measured.
         failed: of them, failed or shed so far.
-        late: per latency objective, those beyond its limit so far (answered late or still waiting).
+        late: per latency objective, those beyond its limit so far (answered late, not answered, or still waiting).
     """
 
     planned: int
@@ -123,11 +127,12 @@ def judge(objectives: Objectives, seen_ms: dict[str, float | None], failed: int,
 
     Args:
         objectives: what was asked for.
-        seen_ms: per latency objective's name, the percentile seen in milliseconds; None where nothing was answered.
+        seen_ms: per latency objective's name, the percentile of all requests in milliseconds; None where it falls on
+            one that was not answered, or there was none.
         failed: requests that failed or were shed.
         count: requests measured.
     """
-    findings = [_judge_latency(one, seen_ms[one.name], count) for one in objectives.latency]
+    findings = [_judge_latency(one, seen_ms[one.name], failed, count) for one in objectives.latency]
     if objectives.errors is not None:
         share = failed / count if count else 1.0
         findings.append(
@@ -150,7 +155,8 @@ def hopeless(objectives: Objectives, tally: Tally) -> str:
     """
     for one, late in zip(objectives.latency, tally.late, strict=True):
         if late > (1 - one.share) * tally.planned + 1e-9:
-            return f"{one.name} (limit {one.limit_s * 1e3:g} ms): {late} of {tally.planned} requests are already later"
+            limit = f"{one.name} (limit {one.limit_s * 1e3:g} ms)"
+            return f"{limit}: {late} of {tally.planned} requests are already later, or failed"
     if objectives.errors is not None and tally.failed > objectives.errors * tally.planned + 1e-9:
         return (
             f"errors (limit {objectives.errors * 100:g} %): {tally.failed} of {tally.planned} requests already failed"
@@ -158,15 +164,19 @@ def hopeless(objectives: Objectives, tally: Tally) -> str:
     return ""
 
 
-def _judge_latency(one: LatencyObjective, seen_ms: float | None, count: int) -> Finding:
-    few = count < samples_needed(one.share)
+def _judge_latency(one: LatencyObjective, seen_ms: float | None, failed: int, count: int) -> Finding:
+    notes = []
+    if seen_ms is None and failed:
+        notes.append(f"{failed} of {count} requests were not answered")
+    if count < samples_needed(one.share):
+        notes.append(f"rests on few samples: {count}, better {samples_needed(one.share)}")
     return Finding(
         objective=one.name,
         seen=seen_ms,
         limit=one.limit_s * 1e3,
         unit="ms",
         met=seen_ms is not None and seen_ms <= one.limit_s * 1e3,
-        note=f"rests on few samples: {count}, better {samples_needed(one.share)}" if few else "",
+        note="; ".join(notes),
     )
 
 

@@ -66,11 +66,10 @@ class Recorder:
         answered = 200 <= status < 300
         if not answered:
             self.tally.failed += 1
-        if answered or status == Failure.TIMEOUT:
-            latency_ns = now_ns - self.start_ns - self.intended[index]
-            for place, limit_ns in enumerate(self.limits_ns):
-                if latency_ns > limit_ns:
-                    self.tally.late[place] += 1
+        latency_ns = now_ns - self.start_ns - self.intended[index]
+        for place, limit_ns in enumerate(self.limits_ns):
+            if not answered or latency_ns > limit_ns:
+                self.tally.late[place] += 1
 
     def server_timing(self, index: int, value: bytes) -> None:
         """Take in a Server-Timing header. Source: https://www.w3.org/TR/server-timing/."""

@@ -74,7 +74,7 @@ def summarise_run(plan: LoadPlan, samples: Samples, facts: RunFacts) -> LoadResu
         connections_opened=facts.connections_opened,
         delayed_by_cap=facts.delayed_by_cap,
         max_outstanding=facts.max_outstanding,
-        findings=judge(plan.slo, _seen(plan.slo, judged_ms), failed, requests),
+        findings=judge(plan.slo, _seen(plan.slo, took_ms, answered), failed, requests),
         warnings=_warnings(plan, facts, latency_ms, lag_ms),
         bodies=facts.bodies,
         stopped=facts.stopped,
@@ -106,8 +106,15 @@ def _errors(status: npt.NDArray[np.int16]) -> dict[str, int]:
     return {kind: count for kind, count in errors.items() if count}
 
 
-def _seen(slo: Objectives, judged_ms: npt.NDArray[np.float64]) -> dict[str, float | None]:
-    return {one.name: percentile(judged_ms, one.share) if judged_ms.size else None for one in slo.latency}
+def _seen(
+    slo: Objectives, took_ms: npt.NDArray[np.float64], answered: npt.NDArray[np.bool_]
+) -> dict[str, float | None]:
+    """Percentiles of all requests; None where one falls on a request that was not answered."""
+    if not took_ms.size:
+        return {one.name: None for one in slo.latency}
+    waited_ms = np.where(answered, took_ms, np.inf)
+    found = {one.name: percentile(waited_ms, one.share) for one in slo.latency}
+    return {name: value if np.isfinite(value) else None for name, value in found.items()}
 
 
 def _server_side(
