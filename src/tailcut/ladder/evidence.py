@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -35,8 +34,7 @@ def read_evidence(manifest: Manifest) -> Evidence:
     """
     deployment = manifest.deployment
     wanted = [rung.variant for rung in deployment.ladder.rungs if rung.variant]
-    path = Path(deployment.registry.path)
-    registry = Registry(path if path.is_absolute() else manifest.directory / path)
+    registry = Registry.of(manifest)
     try:
         promoted = registry.promotion(deployment.name) is not None
         version = registry.version(deployment.name, "promoted" if promoted else "latest")
