@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from typing import TYPE_CHECKING
 
 from tailcut.core.freshness import is_in_use, next_interval_s, refresh_due_s
@@ -16,7 +17,11 @@ if TYPE_CHECKING:
 MAX_KEYS_PER_GROUP = 10_000
 """Keys kept fresh in the background per group; keys above it are refreshed by the requests that miss."""
 
+COMPACT_FROM = 4096
+"""Planned refreshes, outdated ones among them, from which on the outdated ones are looked for and thrown away."""
+
 _SAME_SHARE = 0.01
+_TAKEN = -math.inf
 
 
 class Usage:
@@ -33,7 +38,7 @@ class Usage:
         self.interval_s = 0.0
         self.ttl_s = entry.ttl_s
         self.fresh_until_s = entry.fresh_until_s
-        self.due_s = 0.0
+        self.due_s = _TAKEN
 
 
 def is_newer(entry: Entry, usage: Usage) -> bool:
@@ -42,11 +47,25 @@ def is_newer(entry: Entry, usage: Usage) -> bool:
 
 
 class UsageTable:
-    """Keys in use in the order in which they fall due. Noting one costs well under a microsecond."""
+    """Keys in use in the order in which they fall due. Noting one costs well under a microsecond.
 
-    def __init__(self) -> None:
+    A key that gets another time leaves its earlier plan behind, until that time or until the next clearing: a cache
+    that is too small for what is in use writes keys far more often than they fall due.
+
+    Args:
+        compact_from: see ``COMPACT_FROM``.
+    """
+
+    def __init__(self, compact_from: int = COMPACT_FROM) -> None:
         self._due: list[tuple[float, int, Usage]] = []
         self._order = itertools.count()
+        self._compact_from = compact_from
+        self._compact_at = compact_from
+
+    @property
+    def planned(self) -> int:
+        """Planned refreshes that are kept, outdated ones included."""
+        return len(self._due)
 
     def note(self, group: Group, key: Key, store_key: bytes, tenant: str, entry: Entry, now_s: float) -> None:
         """A request asked for a key and got ``entry``."""
@@ -83,8 +102,9 @@ class UsageTable:
         taken: list[Usage] = []
         while self._due and self._due[0][0] <= now_s and len(taken) < most:
             due_s, _, usage = heapq.heappop(self._due)
-            if due_s != usage.due_s or usage.group.usages.get(usage.store_key) is not usage:
+            if not _is_current(due_s, usage):
                 continue
+            usage.due_s = _TAKEN
             if usage.ttl_s > 0 and is_in_use(usage.last_asked_s, usage.interval_s, usage.ttl_s, now_s):
                 taken.append(usage)
             else:
@@ -92,5 +112,16 @@ class UsageTable:
         return taken
 
     def _schedule(self, usage: Usage, due_s: float) -> None:
+        if due_s == usage.due_s:
+            return
         usage.due_s = due_s
         heapq.heappush(self._due, (due_s, next(self._order), usage))
+        if len(self._due) > self._compact_at:
+            self._due = [planned for planned in self._due if _is_current(planned[0], planned[2])]
+            heapq.heapify(self._due)
+            # At least half of what is looked through next time is new: a constant share of each write.
+            self._compact_at = max(self._compact_from, 2 * len(self._due))
+
+
+def _is_current(due_s: float, usage: Usage) -> bool:
+    return due_s == usage.due_s and usage.group.usages.get(usage.store_key) is usage
