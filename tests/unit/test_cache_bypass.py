@@ -150,3 +150,21 @@ def test_close_ends_probing_and_later_calls_find_nothing() -> None:
         assert await store.get_many([b"a"]) == [None]
 
     clock.run(main())
+
+
+def test_a_probe_that_the_client_library_cancels_is_a_failed_probe() -> None:
+    """Seen before: the probing ended with it, and the store was bypassed for ever."""
+    clock, faulty, store = make()
+
+    async def main() -> None:
+        faulty.mode = "cancels"
+        await store.get_many([b"a"] * 2)
+        assert not await store.probe()
+        await clock.pass_time(1)
+        assert faulty.probes > 2
+        faulty.mode = "well"
+        await clock.pass_time(10)
+        assert not store.statistics().bypassed
+        await store.close()
+
+    clock.run(main())

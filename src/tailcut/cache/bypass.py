@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -17,6 +17,7 @@ from tailcut.cache.store import Store
 from tailcut.core.freshness import retry_delay_s
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 FAILURES_TO_BYPASS = 3
 """In a row. One alone may be our own stalled event loop; each costs a request the time-out at most."""
@@ -66,8 +67,7 @@ class BypassedStore(Generic[T]):
         if self._bypassed():
             return [None] * len(keys)
         try:
-            async with asyncio.timeout(self._timeout_s):
-                values = await self._store.get_many(keys)
+            values = await self._within(self._store.get_many(keys))
             if len(values) != len(keys):
                 raise ValueError(f"the store gave {len(values)} values for {len(keys)} keys")
         except Exception as error:
@@ -81,8 +81,7 @@ class BypassedStore(Generic[T]):
         if not items or self._bypassed():
             return
         try:
-            async with asyncio.timeout(self._timeout_s):
-                await self._store.put_many(items)
+            await self._within(self._store.put_many(items))
         except Exception as error:
             self._failed(error)
         # A write that went well says nothing about look-ups: only those end a row of failures.
@@ -90,8 +89,7 @@ class BypassedStore(Generic[T]):
     async def probe(self) -> bool:
         """Ask the store for a sign of life; start bypassing it if there is none."""
         try:
-            async with asyncio.timeout(self._timeout_s):
-                await self._store.probe()
+            await self._within(self._store.probe())
         except Exception as error:
             self._bypass(error)
             return False
@@ -119,6 +117,17 @@ class BypassedStore(Generic[T]):
             async with asyncio.timeout(max(self._timeout_s, 1.0)):
                 await self._store.close()
 
+    async def _within(self, call: Awaitable[R]) -> R:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await call
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Nobody cancelled this task, so it is the store's own: passed on, it would end the probing for ever.
+            raise ConnectionError("the store's client cancelled the call") from error
+
     def _bypassed(self) -> bool:
         if self._probe is None and not self._closed:
             return False
@@ -143,8 +152,7 @@ class BypassedStore(Generic[T]):
             tries += 1
             await asyncio.sleep(retry_delay_s(tries))
             try:
-                async with asyncio.timeout(self._timeout_s):
-                    await self._store.probe()
+                await self._within(self._store.probe())
             except Exception as error:
                 _log.debug("store probe %d failed: %s", tries, error)
                 continue

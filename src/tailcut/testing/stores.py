@@ -8,14 +8,15 @@ from typing import Generic, Literal, TypeVar
 
 T = TypeVar("T")
 
-Mode = Literal["well", "fails", "hangs", "hangs_writing", "short"]
+Mode = Literal["well", "fails", "hangs", "hangs_writing", "short", "cancels"]
 
 
 class FaultyStore(Generic[T]):
     """A store in memory (TTLs are recorded, not enforced) that behaves as ``mode`` says.
 
     ``well``; ``fails``: every call raises ``ConnectionError``; ``hangs``: every call waits until it is cancelled;
-    ``hangs_writing``: writes do that, look-ups are well; ``short``: look-ups return too few values.
+    ``hangs_writing``: writes do that, look-ups are well; ``short``: look-ups return too few values;
+    ``cancels``: every call raises ``CancelledError`` though nobody cancelled it, as a broken client library may.
     """
 
     def __init__(self) -> None:
@@ -55,5 +56,7 @@ class FaultyStore(Generic[T]):
     async def _behave(self, *, writing: bool = False) -> None:
         if self.mode == "fails":
             raise ConnectionError("the store is down")
+        if self.mode == "cancels":
+            raise asyncio.CancelledError
         if self.mode == "hangs" or (writing and self.mode == "hangs_writing"):
             await asyncio.get_running_loop().create_future()
