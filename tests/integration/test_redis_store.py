@@ -298,3 +298,45 @@ def test_wrong_credentials_stop_the_start(server) -> None:
             await FeatureService.open(setup, resolve=resolver({"g": StubSource({})}))
 
     asyncio.run(main())
+
+
+def without_look_ups(server: RedisServer) -> str:
+    """URL of a user who may ping and write but not look up."""
+    client = redis.Redis.from_url(server.url)
+    client.execute_command("ACL", "SETUSER", "writer", "on", ">secret", "~*", "+ping", "+set")
+    client.close()
+    return server.url.replace("//", "//writer:secret@")
+
+
+def test_a_redis_that_answers_pings_but_no_look_ups_stays_bypassed(server) -> None:
+    """Seen before: it came back after every ping, so that three look-ups failed ten times a second."""
+
+    async def main() -> None:
+        store: BypassedStore[StoredEntry] = BypassedStore(
+            RedisStore(without_look_ups(server), StoredEntry, timeout_s=TIMEOUT_S), TIMEOUT_S
+        )
+        for _ in range(3):
+            assert await store.get_many([b"a", b"b"]) == [None, None]
+        assert not await store.probe()
+        assert store.statistics().bypassed
+        client = redis.Redis.from_url(server.url)
+        client.execute_command("ACL", "SETUSER", "writer", "+mget")
+        client.close()
+
+        async def back() -> bool:
+            return not store.statistics().bypassed
+
+        await until(back)
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_rights_that_are_missing_stop_the_start(server) -> None:
+    async def main() -> None:
+        setup = features(group(), cache="redis", redis=without_look_ups(server), redis_timeout_s=1.0)
+        with pytest.raises(StartError, match=r"features\.redis refuses .*mget") as caught:
+            await FeatureService.open(setup, resolve=resolver({"g": StubSource({})}))
+        assert "MGET" in caught.value.hint
+
+    asyncio.run(main())

@@ -16,6 +16,8 @@ KEY_PREFIX = b"tailcut:1:"
 
 MAX_CONNECTIONS = 64
 
+_PROBED = [KEY_PREFIX + b"probe:1", KEY_PREFIX + b"probe:2"]
+
 
 class RedisStore(Generic[T]):
     """Values of one type in Redis. Errors are raised as they come: wrap it in ``BypassedStore``.
@@ -53,9 +55,13 @@ class RedisStore(Generic[T]):
             self.refused += isinstance(reply, Exception)
 
     async def probe(self) -> None:
-        """Ask over a new connection, because the pooled ones may be those that failed."""
+        """Look two keys up over a new connection, because the pooled ones may be those that failed.
+
+        A PING is answered also where look-ups are refused: without the right to MGET, or by a cluster, which takes no
+        keys of different slots in one MGET.
+        """
         await self._client.connection_pool.disconnect(inuse_connections=False)
-        await self._client.ping()
+        await self._client.mget(_PROBED)
 
     async def close(self) -> None:
         """Close all connections."""

@@ -188,10 +188,10 @@ class Opener:
 
 
 async def open_store(features: Features) -> BypassedStore[StoredEntry]:
-    """Connect to Redis. Down is no reason not to start; refusing our credentials is.
+    """Connect to Redis. Down is no reason not to start; refusing our credentials or look-ups is.
 
     Raises:
-        StartError: a wrong URL or wrong credentials.
+        StartError: a wrong URL, wrong credentials or missing rights.
         MissingExtra: redis-py is not installed.
     """
     if not features.redis or "${" in features.redis:
@@ -199,7 +199,7 @@ async def open_store(features: Features) -> BypassedStore[StoredEntry]:
             f'features.cache is "redis", but features.redis is {features.redis!r}', hint="write redis://host:port/db"
         )
     redis = RedisStore(features.redis, StoredEntry, timeout_s=features.redis_timeout_s)
-    from redis.exceptions import AuthenticationError
+    from redis.exceptions import AuthenticationError, NoPermissionError
 
     store = BypassedStore(redis, features.redis_timeout_s)
     try:
@@ -207,6 +207,11 @@ async def open_store(features: Features) -> BypassedStore[StoredEntry]:
     except AuthenticationError as error:
         await store.close()
         raise StartError(f"features.redis refuses the credentials: {error}", hint="correct features.redis") from error
+    except NoPermissionError as error:
+        await store.close()
+        raise StartError(
+            f"features.redis refuses what the cache needs: {error}", hint="give its user the rights to MGET and SET"
+        ) from error
     except Exception:
         await store.probe()
     return store
