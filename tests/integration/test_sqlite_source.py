@@ -81,6 +81,19 @@ def test_keys_of_several_columns_and_types(database) -> None:
     run(setup, test)
 
 
+def test_keys_that_are_equal_but_of_other_types_do_not_fail_each_other(database) -> None:
+    """One client asks for 2, its neighbour in the batch for 2.0: Python takes them for one key, the query does not."""
+    setup = features(
+        group(sql="SELECT keys.id, value FROM keys JOIN numbers ON numbers.id = keys.id"), database=url(database)
+    )
+
+    async def test(service) -> None:
+        rows = await get(service, 2, 2.0, 1, True)
+        assert [row["value"] for row in rows] == ["two", "two", "one", "one"]
+
+    run(setup, test)
+
+
 def test_integers_of_64_bits_stay_exact(database) -> None:
     sql = "SELECT keys.id, value FROM keys JOIN numbers USING (id)"
 

@@ -126,6 +126,21 @@ def exact_values(values: Sequence[Any], columns: Sequence[str]) -> Values:
     return tuple([exact(value, column) for value, column in zip(values, columns, strict=True)])
 
 
+def without_equals(keys: Sequence[Key]) -> list[list[int]]:
+    """Places of the keys, in lists within which no two keys are equal (2 and 2.0, 1 and True); one list in practice.
+
+    A result's rows find their keys by equality, so that keys of other types must not be asked for together.
+    """
+    lists: list[list[int]] = []
+    times: dict[Key, int] = {}
+    for place, key in enumerate(keys):
+        nth = times[key] = times.get(key, -1) + 1
+        if nth == len(lists):
+            lists.append([])
+        lists[nth].append(place)
+    return lists
+
+
 def align(keys: Sequence[Key], rows: Sequence[tuple[Key, Sequence[Any]]], columns: Sequence[str]) -> list[Answer]:
     """Give each key its row, in the order of ``keys``. Two rows for a key, or a bad value, are that key's error alone.
 

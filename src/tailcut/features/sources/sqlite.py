@@ -17,7 +17,7 @@ from urllib.parse import quote
 import msgspec
 
 from tailcut.errors import StartError
-from tailcut.features.sources.base import Answer, Key, SourceContext, SourceDown, SourceError
+from tailcut.features.sources.base import Answer, Key, SourceContext, SourceDown, SourceError, without_equals
 from tailcut.features.sources.queried import QueriedSource, arguments
 from tailcut.features.sources.sql import sqlite_keys
 
@@ -135,7 +135,15 @@ class SqliteSource(QueriedSource[SqliteDatabase]):
             self._all_positions = await self._described(text, arguments(self._group.preload, nothing), "preload_sql")
 
     async def fetch(self, keys: Sequence[Key], context: SourceContext) -> list[Answer]:
-        """Answer for all keys with one query."""
+        """Answer for all keys with one query (two where Python takes keys of two types for equal: 2 and 2.0)."""
+        answers: list[Answer] = [None] * len(keys)
+        for places in without_equals(keys):
+            found = await self._fetch_unequal([keys[place] for place in places], context)
+            for place, answer in zip(places, found, strict=True):
+                answers[place] = answer
+        return answers
+
+    async def _fetch_unequal(self, keys: list[Key], context: SourceContext) -> list[Answer]:
         assert self._group.query is not None
         if any(isinstance(value, bytes) for key in keys for value in key):
             raise SourceError("a key column holds bytes, which cannot be looked up in SQLite: use hex() in the query")
