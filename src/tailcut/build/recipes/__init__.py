@@ -9,11 +9,15 @@ from tailcut.build.recipes.base import Recipe
 from tailcut.build.recipes.int8_dynamic import Int8Dynamic
 from tailcut.build.recipes.int8_static import Int8Static
 from tailcut.build.recipes.onnx import Onnx
+from tailcut.build.recipes.openvino import OpenVino
+from tailcut.build.recipes.openvino_int8 import OpenVinoInt8
 
 CATALOG: tuple[Recipe, ...] = (
     Onnx(),
     Int8Dynamic(),
     Int8Static(),
+    OpenVino(),
+    OpenVinoInt8(),
 )
 """Every recipe, in the order in which they are made: a recipe stands after those that it can be made from."""
 

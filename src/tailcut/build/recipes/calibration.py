@@ -25,7 +25,6 @@ _LEVELS = 128
 
 Range = tuple[float, float]
 METHODS = ("min-max", "mean of extremes", "percentile 99.9", "percentile 99.99", "percentile 99.999", "entropy")
-MASK = "attention_mask"
 
 
 class Spread:
@@ -119,21 +118,10 @@ def _divergence(counts: npt.NDArray[np.int64], start: int, stop: int) -> float:
 
 
 def batches(selection: Holdout, rows: int, chunk_rows: int = CHUNK_ROWS) -> Iterator[Arrays]:
-    """Yield the first ``rows`` rows in small batches, without the columns that are padding in all of a batch."""
-    for start in range(0, min(rows, selection.rows), chunk_rows):
-        yield trimmed(selection.take(min(chunk_rows, selection.rows - start), start))
-
-
-def trimmed(inputs: Arrays) -> Arrays:
-    """Drop trailing columns that the attention mask, where there is one, leaves out of every row."""
-    mask = inputs.get(MASK)
-    if mask is None or mask.ndim != 2 or not mask.any():
-        return inputs
-    length = int(np.flatnonzero(mask.any(axis=0))[-1]) + 1
-    return {
-        name: np.ascontiguousarray(array[:, :length]) if array.shape[1:2] == mask.shape[1:] else array
-        for name, array in inputs.items()
-    }
+    """Yield the first ``rows`` rows in small batches."""
+    most = min(rows, selection.rows)
+    for start in range(0, most, chunk_rows):
+        yield selection.take(min(chunk_rows, most - start), start)
 
 
 def observe(model: Path, tensors: Iterable[str], rows: Iterable[Arrays], folder: Path) -> dict[str, Spread]:

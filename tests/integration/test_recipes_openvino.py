@@ -1,0 +1,169 @@
+"""Recipes "openvino" and "openvino-int8" on a small BERT and on a model with one layer that 8 bits ruin."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import warnings
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from tests import recipe_kit
+from tests.models import encoder
+
+from tailcut.build import Holdout
+from tailcut.build.here import Here
+from tailcut.build.recipes import onnx_export, recipe
+from tailcut.build.recipes.base import TREES, Subject
+from tailcut.build.records import Made
+from tailcut.runtimes.onnxruntime import flush_subnormals
+
+pytest.importorskip("openvino")
+pytest.importorskip("nncf")
+pytest.importorskip("transformers")
+pytestmark = pytest.mark.integration
+
+X86 = Here(machine="x86_64", flags=("avx2",), cores=2, packages={"openvino": "1", "nncf": "1"})
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("bert")
+    model = recipe_kit.manifest(folder, recipe_kit.ENCODER).deployment.model
+    path = folder / "m.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        onnx_export.export(encoder.encoder(), encoder.holdout(), model.inputs, model.outputs, path)
+    return Made(name="onnx", runtime="onnxruntime", path=str(path))
+
+
+def made(work: recipe_kit.Work, name: str) -> Made:
+    return Made(name=name, runtime="openvino", path=str(work.path))
+
+
+def test_fp32_gives_the_bases_answers_from_one_file(bert: Made, tmp_path: Path) -> None:
+    work = recipe_kit.work(tmp_path, recipe_kit.ENCODER, bert, encoder.holdout(), "openvino.ovir")
+    found = recipe("openvino").make(work).found
+    assert found["operators"] == {"MatMul": 8 * encoder.LAYERS}
+    assert max(each["max_abs"] for each in found["parity"]["found"]) < 1e-4
+    assert sorted(zipfile.ZipFile(work.path).namelist()) == ["model.bin", "model.xml"]
+
+
+def test_a_thread_that_flushes_subnormals_gets_the_same_answers(bert: Made, tmp_path: Path) -> None:
+    """New shapes in such a thread failed, every one of them, before the runtime guarded against it."""
+    work = recipe_kit.work(tmp_path, recipe_kit.ENCODER, bert, encoder.holdout(), "openvino.ovir")
+    recipe("openvino").make(work)
+    expected, found, errors = [], [], []
+
+    def run() -> None:
+        try:
+            flush()
+            runtime = work.open(made(work, "openvino"))
+            found.extend(runtime.run(work.selection.take(rows), ["embedding"])["embedding"] for rows in (1, 2, 5))
+        except Exception as error:
+            errors.append(error)
+
+    base = work.open(bert)
+    expected.extend(base.run(work.selection.take(rows), ["embedding"])["embedding"] for rows in (1, 2, 5))
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(60)
+    assert not errors
+    for one, other in zip(expected, found, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+def flush() -> None:
+    """Set FTZ and DAZ of this thread: bits 15 and 6 of MXCSR, the last word of glibc's fenv_t on x86-64."""
+    buffer, library = ctypes.create_string_buffer(256), ctypes.PyDLL(None)
+    library.fegetenv(buffer)
+    word = int.from_bytes(buffer.raw[28:32], "little") | 0x8040
+    buffer[28:32] = word.to_bytes(4, "little")
+    library.fesetenv(buffer)
+
+
+def test_int8_quantises_the_linear_layers_and_stays_close(bert: Made, tmp_path: Path) -> None:
+    flush_subnormals()
+    work = recipe_kit.work(tmp_path, recipe_kit.ENCODER, bert, encoder.holdout(), "openvino-int8.ovir")
+    found = recipe("openvino-int8").make(work).found
+    assert found["transformer"] is True
+    assert found["budget"] == {"cosine": 0.004}
+    assert len(found["quantised"]) >= 6 * encoder.LAYERS
+    assert "reverted" not in found
+    inputs = work.selection.take(8)
+    one, other = (work.open(each).run(inputs, ["embedding"])["embedding"] for each in (bert, made(work, "int8")))
+    cosine = (one * other).sum(axis=1) / np.linalg.norm(other, axis=1)
+    assert 0.99 < cosine.min() < 1.0 - 1e-7, "not the fp32 model"
+
+
+# -- layers reverted -------------------------------------------------------------------------------------------------
+
+SPOILED = {
+    "name": "spoiled",
+    "model": {
+        "source": "m.onnx",
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 16]}],
+        "outputs": [{"name": "y", "shape": [-1, 4]}],
+    },
+    "quality": {"budget": {"cosine": 0.05}},
+}
+
+
+def spoiled(path: Path) -> Made:
+    """Two layers; the second sees one column that lies at 3000, whose weights are 0."""
+    random = np.random.default_rng(0)
+    far = np.zeros((1, 16), np.float32)
+    far[0, 0] = 3000.0
+    second = (random.normal(size=(16, 4)) / 4).astype(np.float32)
+    second[0] = 0.0
+    nodes = [
+        helper.make_node("MatMul", ["x", "w1"], ["h"], name="first"),
+        helper.make_node("Add", ["h", "far"], ["s"]),
+        helper.make_node("Relu", ["s"], ["r"]),
+        helper.make_node("MatMul", ["r", "w2"], ["y"], name="second"),
+    ]
+    weights = {"w1": (random.normal(size=(16, 16)) / 4).astype(np.float32), "far": far, "w2": second}
+    graph = helper.make_graph(
+        nodes,
+        "spoiled",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4])],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return Made(name="onnx", runtime="onnxruntime", path=str(path))
+
+
+def test_a_layer_that_8_bits_ruin_is_given_back_its_precision(tmp_path: Path) -> None:
+    x = np.random.default_rng(1).normal(size=(128, 16)).astype(np.float32)
+    base = spoiled(tmp_path / "m.onnx")
+    work = recipe_kit.work(tmp_path, SPOILED, base, Holdout(inputs={"x": x}), "openvino-int8.ovir")
+    found = recipe("openvino-int8").make(work).found
+    assert found["quantised"] == ["first", "y"]
+    assert found["first"]["excess"] > 1.0
+    assert found["reverted"]["kept"] is True
+    assert found["reverted"]["layers"] == ["y"]
+    assert found["reverted"]["excess"] <= 1.0
+    y = [work.open(each).run({"x": x}, ["y"])["y"] for each in (base, made(work, "int8"))]
+    assert np.mean((y[0] * y[1]).sum(1) / np.linalg.norm(y[0], axis=1) / np.linalg.norm(y[1], axis=1)) > 0.95
+
+
+# -- where it cannot be made -----------------------------------------------------------------------------------------
+
+
+def test_each_says_why_not(tmp_path: Path) -> None:
+    deployment = recipe_kit.manifest(tmp_path, recipe_kit.ENCODER).deployment
+    plain, trees = (Subject(kind="torch", trees=trees, deployment=deployment) for trees in (False, True))
+    for name in ("openvino", "openvino-int8"):
+        assert recipe(name).why_not(plain, X86) == ""
+        bare = Here(machine="x86_64", flags=(), cores=2)
+        assert "pip install 'tailcut[openvino]'" in recipe(name).why_not(plain, bare)
+        other = Here(machine="ppc64le", flags=(), cores=2, packages=X86.packages)
+        assert "this machine is ppc64le" in recipe(name).why_not(plain, other)
+    assert recipe("openvino-int8").why_not(trees, X86) == TREES
+    assert recipe("int8-static").why_not(trees, X86) == TREES
+    assert "ensembles of trees" in recipe("openvino").why_not(trees, X86)
