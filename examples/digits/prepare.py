@@ -63,9 +63,7 @@ def _train_and_judge() -> dict[str, Any]:
         "holdout": {
             name: {
                 "rows": part.rows,
-                "accuracy": round(
-                    float((predict(model, part.inputs["image"]).argmax(axis=1) == part.labels).mean()), 5
-                ),
+                "accuracy": round(float((predict(model, part.inputs["image"]).argmax(axis=1) == part.truth).mean()), 5),
             }
             for name, part in parts.items()
         },

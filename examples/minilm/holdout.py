@@ -35,6 +35,7 @@ def holdout() -> Holdout:
             inputs={"input_ids": file["input_ids"], "attention_mask": mask},
             labels=labels,
             slices={"topic": np.array(NAMES)[labels], "length": bucket_of(mask.sum(axis=1))},
+            padding="attention_mask",
         )
 
 

@@ -24,12 +24,14 @@ class Embedder(nn.Module):
         self.encoder = encoder
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        kept = attention_mask.to(torch.float32)
+        rows, tokens = input_ids.shape
+        padding = 1.0 - attention_mask[:, None, None, :].expand(rows, 1, tokens, tokens).to(torch.float32)
+        # Written so that onnxruntime's attention fusion knows it.
+        mask = padding.masked_fill(padding.to(torch.bool), MASKED)
         hidden: Tensor = self.encoder(
-            input_ids=input_ids,
-            attention_mask=(1.0 - kept)[:, None, None, :] * MASKED,
-            token_type_ids=torch.zeros_like(input_ids),
+            input_ids=input_ids, attention_mask=mask, token_type_ids=torch.zeros_like(input_ids)
         ).last_hidden_state
+        kept = attention_mask.to(torch.float32)
         mean = (hidden * kept.unsqueeze(-1)).sum(dim=1) / kept.sum(dim=1, keepdim=True).clamp_min(1.0)
         return normalize(mean, dim=1)
 

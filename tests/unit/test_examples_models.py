@@ -170,6 +170,43 @@ def test_embeddings_do_not_depend_on_padding_and_mean_something() -> None:
     assert found[0] @ found[1] > found[0] @ found[2] + 0.2
 
 
+class FakeTexts:
+    def batches(self, rows: int, tokens: int) -> list[dict[str, Any]]:
+        return [{"input_ids": np.zeros((rows, tokens), dtype=np.int64)}] * 4
+
+    def whole(self, count: int) -> Iterator[dict[str, Any]]:
+        yield from self.batches(1, 9)[:count]
+
+
+def test_the_benchmark_measures_every_contender_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks import minilm as benchmark
+
+    monkeypatch.setattr(benchmark, "PAUSE_S", 0.0)
+    seen: list[tuple[int, ...]] = []
+
+    def run(inputs: dict[str, Any]) -> Any:
+        seen.append(inputs["input_ids"].shape)
+        return np.eye(1, 4)
+
+    runs = dict.fromkeys(benchmark.SHAPES, run)
+    contenders = [benchmark.Contender(benchmark.EAGER, runs), benchmark.Contender("int8", runs)]
+    texts: Any = FakeTexts()
+    found = benchmark.measure(contenders, texts, rounds=3, calls=5, tell=False)
+    assert {shape: {name: len(values) for name, values in cell.items()} for shape, cell in found.items()} == {
+        shape: {benchmark.EAGER: 3, "int8": 3} for shape in ("1 x 28", "1 x 128", "8 x 28")
+    }
+    assert seen.count((8, 28)) == 2 * 3 * (3 + 5)
+    assert benchmark.cosines(contenders, texts) == {"int8": {"mean": 1.0, "min": 1.0, "texts": 4}}
+
+
+def test_the_benchmarks_ratios_are_within_a_round() -> None:
+    from benchmarks import minilm as benchmark
+
+    timings = {benchmark.EAGER: [20.0, 40.0, 30.0], benchmark.TUNED: [10.0, 20.0, 15.0], "int8": [5.0, 8.0, 10.0]}
+    table = benchmark._shape_table("1 x 28", timings)
+    assert table[-1] == "| int8 | 8.00 (5.00 to 10.00) | 4.00 (3.00 to 5.00) | 2.00 (1.50 to 2.50) |"
+
+
 # -- digits ----------------------------------------------------------------------------------------------------------
 
 
