@@ -14,7 +14,17 @@ import pytest
 
 from tailcut.core.slo import parse_objectives
 from tailcut.errors import LoadTestError
-from tailcut.load import LoadPlan, SearchLimits, find_capacity, load_samples, measure, run, save_samples, summarise_run
+from tailcut.load import (
+    LoadPlan,
+    Progress,
+    SearchLimits,
+    find_capacity,
+    load_samples,
+    measure,
+    run,
+    save_samples,
+    summarise_run,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -136,6 +146,24 @@ def test_cpu_time_of_the_server_is_measured(server: tuple[str, int]) -> None:
     assert result.cpu_s_per_1000 is not None
     assert 0.01 <= result.cpu_s <= 1.5
     assert result.cpu_s_per_1000 == pytest.approx(result.cpu_s)
+
+
+def test_a_server_process_that_ends_in_the_run_costs_the_cpu_figure_and_nothing_else(server: tuple[str, int]) -> None:
+    """Seen before: a server that died under load took all figures of the run with it."""
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        ended: list[float] = []
+
+        def end(progress: Progress) -> None:
+            if progress.elapsed_s > 0.4 and not ended:
+                process.stdin.close()
+                ended.append(progress.elapsed_s)
+                process.wait()
+
+        result = run(plan(server, "/delay/0", pid=process.pid), on_progress=end)
+    assert ended
+    assert result.answered == result.requests
+    assert result.cpu_s is None
 
 
 def test_figures_come_from_the_raw_samples_alone(server: tuple[str, int], tmp_path: Path) -> None:

@@ -24,7 +24,10 @@ def test_a_url_is_taken_apart() -> None:
     assert parse_url("https://[::1]").authority == "[::1]"
 
 
-@pytest.mark.parametrize("url", ["", "ftp://x/", "http://", "http://x:99999/", "localhost:80/x"])
+@pytest.mark.parametrize(
+    "url",
+    ["", "ftp://x/", "http://", "http://x:99999/", "localhost:80/x", "http://x/a b", "http://x/naïve", "http://x/→"],
+)
 def test_a_bad_url_is_refused(url: str) -> None:
     with pytest.raises(LoadTestError):
         parse_url(url)
@@ -122,6 +125,21 @@ def test_cpu_time_covers_the_children(tmp_path: Path) -> None:
         cpu_seconds(99, tmp_path)
 
 
+def test_a_process_name_that_is_cut_inside_a_letter_is_no_error(tmp_path: Path) -> None:
+    """The kernel cuts names after 15 bytes; seen before: any such process on the machine ended the run."""
+    (tmp_path / "10").mkdir()
+    fields = ["S", "1", *["0"] * 9, "100", "0", "0", "0", "20"]
+    name = "прогресс-x".encode()[:15]
+    (tmp_path / "10" / "stat").write_bytes(b"10 (" + name + b") " + " ".join(fields).encode() + b"\n")
+    assert cpu_seconds(10, tmp_path) == pytest.approx(1.0)
+
+
+def test_a_server_that_ended_has_no_cpu_figure_and_says_so() -> None:
+    plan = LoadPlan(url=URL, pid=4711)
+    result = summarise_run(plan, made_samples([200] * 3, [10.0] * 3), RunFacts(window_s=1.0))
+    assert any("process 4711" in warning and "CPU" in warning for warning in result.warnings)
+
+
 def made_samples(status: list[int], took_ms: list[float]) -> Samples:
     intended = np.arange(len(status), dtype=np.int64) * 10_000_000
     done = intended + (np.asarray(took_ms) * 1e6).astype(np.int64)
@@ -146,7 +164,7 @@ def test_quick_refusals_do_not_improve_the_latency_and_time_outs_make_it_worse()
     assert (result.answered, result.sheds, result.errors) == (2, 2, {"timeout": 1, "status_5xx": 1})
     assert result.answered + result.sheds + sum(result.errors.values()) == result.requests
     assert [finding.met for finding in result.findings] == [False, False]
-    assert result.first_miss.startswith("p95 MISSED: 1000 ms, limit 50 ms")
+    assert result.first_miss.startswith("p95 MISSED: no answer, limit 50 ms (4 of 6 requests were not answered")
 
 
 def test_goodput_leaves_late_answers_out() -> None:

@@ -42,10 +42,10 @@ def _stats(proc: Path) -> dict[int, tuple[int, int]]:
     for entry in proc.iterdir():
         if entry.name.isdigit():
             try:
-                text = (entry / "stat").read_text()
+                text = (entry / "stat").read_bytes()
             except OSError:
                 continue  # it ended meanwhile
-            # The command (field 2) may hold spaces and brackets; the last ")" ends it. Source: man 5 proc.
-            fields = text.rpartition(")")[2].split()
+            # The command (field 2) may hold spaces, brackets, half a letter; the last ")" ends it. Source: man 5 proc.
+            fields = text.rpartition(b")")[2].split()
             found[int(entry.name)] = (int(fields[1]), sum(int(ticks) for ticks in fields[11:15]))
     return found

@@ -81,7 +81,7 @@ def parse_url(url: str) -> Target:
     """Take an http or https URL apart.
 
     Raises:
-        LoadTestError: another scheme, no host, or a port out of range.
+        LoadTestError: another scheme, no host, a port out of range, or characters that are not encoded.
     """
     hint = "give a full URL such as http://127.0.0.1:8700/predict/model"
     try:
@@ -91,6 +91,10 @@ def parse_url(url: str) -> Target:
         raise LoadTestError(f"the URL {url!r} is malformed: {error}", hint=hint) from None
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise LoadTestError(f"the URL {url!r} is not an http URL with a host", hint=hint)
+    if not (url.isascii() and url.isprintable()) or " " in url:
+        raise LoadTestError(
+            f"the URL {url!r} has a space or a letter outside ASCII", hint="percent-encode it, such as %20 for a space"
+        )
     tls = parts.scheme == "https"
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Target(host=parts.hostname, port=port or (443 if tls else 80), path=path, tls=tls)

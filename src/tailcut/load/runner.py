@@ -6,7 +6,7 @@ import asyncio
 import gc
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
 import msgspec
@@ -228,9 +228,10 @@ class _CpuWindow:
             self._begun = self._sample(now_ns)
         if ended and self._begun is not None:
             server_s, own_s, then_ns = self._begun
-            end = self._sample(now_ns)
-            self.own_cpu_share = (end[1] - own_s) / max((now_ns - then_ns) / 1e9, 1e-9)
-            self.cpu_s = end[0] - server_s if self._pid else None
+            self.own_cpu_share = (time.process_time() - own_s) / max((now_ns - then_ns) / 1e9, 1e-9)
+            # A server that died under load takes its CPU figure with it, and no other.
+            with suppress(LoadTestError):
+                self.cpu_s = cpu_seconds(self._pid) - server_s if self._pid else None
 
     def _sample(self, now_ns: int) -> tuple[float, float, int]:
         return (cpu_seconds(self._pid) if self._pid else 0.0, time.process_time(), now_ns)

@@ -152,6 +152,8 @@ def _warnings(
         found.append(
             f"{facts.delayed_by_cap} requests waited at the cap of {plan.connections} connections (--connections)"
         )
+    if plan.pid and facts.cpu_s is None:
+        found.append(f"process {plan.pid} ended before the run did, or the run before its warm-up: no CPU figure")
     if facts.generator_cpu_share > 0.9:
         found.append(
             f"the generator used {facts.generator_cpu_share:.0%} of a core: it may be the limit, not the server"
