@@ -70,3 +70,29 @@ def test_a_capacity_search_shows_every_step(url: str) -> None:
     assert "capacity within p90=100ms" in done.stdout
     assert "MISS: p90" in done.stderr
     assert "pass" in done.stderr
+
+
+def test_results_that_cannot_be_written_are_refused_before_the_run(url: str, tmp_path: Path) -> None:
+    """Seen before: a run of minutes ended in an error, and its figures were never printed."""
+    for flags in (["--raw", str(tmp_path / "out.txt")], ["--json", "/proc/no/out.json"]):
+        for search in ([], ["--find-capacity", "--slo", "p95=50ms"]):
+            done = tailcut(f"{url}/delay/0", *flags, *search)
+            assert (done.returncode, done.stdout) == (3, "")
+            assert "hint: " in done.stderr
+            assert "unexpected" not in done.stderr
+            assert "/s" not in done.stderr
+
+
+def test_a_capacity_search_writes_into_a_new_folder(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "new" / "out.json"
+    done = tailcut(f"{url}/delay/0", "--find-capacity", "--slo", "p95=50ms", "--max-search", "1s", "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(file.read_text())["rate"] > 0
+
+
+@pytest.mark.parametrize("flag", ["--raw=out.npz", "--ramp=1:5", "--trace=times.txt"])
+def test_flags_that_a_capacity_search_has_no_use_for_are_refused(url: str, flag: str) -> None:
+    """Seen before: they were taken and ignored."""
+    done = tailcut(f"{url}/delay/0", "--find-capacity", "--slo", "p95=50ms", flag)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert flag.partition("=")[0] in done.stderr

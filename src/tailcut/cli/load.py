@@ -85,6 +85,9 @@ def load(
         pid=pid,
         seed=seed,
     )
+    if find_capacity:
+        _check_search(plan, raw)
+    _check_files(json_path, raw)
     met = _search(plan, json_path, parse_duration_s(max_search)) if find_capacity else _run(plan, json_path, raw)
     if not met:
         raise typer.Exit(ExitCode.FAILED)
@@ -97,18 +100,16 @@ def _run(plan: LoadPlan, json_path: Path | None, raw: Path | None) -> bool:
     with ProgressLine() as line:
         samples, facts = measure(plan, on_progress=line.show)
     result = summarise_run(plan, samples, facts)
+    write(render_result(result))
     if raw is not None:
         save_samples(samples, raw)
     if json_path is not None:
         save_result(result, json_path)
-    write(render_result(result))
     return result.met
 
 
 def _search(plan: LoadPlan, json_path: Path | None, max_total_s: float) -> bool:
-    import msgspec
-
-    from tailcut.load import SearchLimits, find_capacity
+    from tailcut.load import SearchLimits, find_capacity, save_result
     from tailcut.load.text import render_capacity, render_step
 
     with ProgressLine() as line:
@@ -120,11 +121,31 @@ def _search(plan: LoadPlan, json_path: Path | None, max_total_s: float) -> bool:
             on_step=lambda step: line.note(render_step(step)),
             on_progress=line.show,
         )
-    if json_path is not None:
-        json_path.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
-        note(f"wrote {json_path}")
     write(render_capacity(found))
+    if json_path is not None:
+        save_result(found, json_path)
+        note(f"wrote {json_path}")
     return found.rate > 0
+
+
+def _check_search(plan: LoadPlan, raw: Path | None) -> None:
+    """Refuse what a capacity search would ignore."""
+    for flag, given in (("--ramp", plan.ramp), ("--trace", plan.trace), ("--raw", raw)):
+        if given:
+            raise LoadTestError(
+                f"{flag} has no meaning with --find-capacity, which runs many short steps at rates of its own",
+                hint="leave one of the two out; --json keeps every step's figures",
+            )
+
+
+def _check_files(json_path: Path | None, raw: Path | None) -> None:
+    """Refuse before the run what could not be written after it."""
+    from tailcut.load.files import RAW_SUFFIXES, prepare
+
+    if json_path is not None:
+        prepare(json_path)
+    if raw is not None:
+        prepare(raw, RAW_SUFFIXES)
 
 
 def _ramp(text: str) -> tuple[float, float] | None:

@@ -9,6 +9,7 @@ import msgspec
 from tailcut.core.slo import Finding
 from tailcut.core.statistics import Percentiles
 from tailcut.errors import LoadTestError
+from tailcut.load.files import prepare
 from tailcut.load.plan import LoadPlan
 
 
@@ -84,14 +85,14 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.stopped or next((str(finding) for finding in self.findings if not finding.met), "")
 
 
-def save_result(result: LoadResult, path: Path) -> None:
-    """Write a result as JSON.
+def save_result(result: msgspec.Struct, path: Path) -> None:
+    """Write the result of a run, or of a capacity search, as JSON.
 
     Raises:
         LoadTestError: the file cannot be written.
     """
+    prepare(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
     except OSError as error:
         raise LoadTestError(

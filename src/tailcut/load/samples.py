@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailcut.errors import LoadTestError
+from tailcut.load.files import RAW_SUFFIXES, prepare
 
 
 class Samples(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,10 +39,8 @@ def save_samples(samples: Samples, path: Path) -> None:
     Raises:
         LoadTestError: another suffix, or the file cannot be written.
     """
-    if path.suffix not in {".npz", ".csv"}:
-        raise LoadTestError(f"raw samples cannot be written as {path.name!r}", hint="name a .npz or .csv file")
+    prepare(path, RAW_SUFFIXES)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".npz":
             _save_npz(samples, path)
         else:

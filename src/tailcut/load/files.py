@@ -1,0 +1,39 @@
+"""Files that results go to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+from tailcut.errors import LoadTestError
+
+RAW_SUFFIXES = (".npz", ".csv")
+
+
+def prepare(path: Path, suffixes: Collection[str] = ()) -> None:
+    """Make the file's folder, and refuse before a run what could not be written after it.
+
+    Args:
+        path: the file.
+        suffixes: what its name may end with; empty: anything.
+
+    Raises:
+        LoadTestError: another suffix, or the file cannot be written.
+    """
+    if suffixes and path.suffix not in suffixes:
+        raise LoadTestError(
+            f"raw samples cannot be written as {path.name!r}", hint=f"name a {' or '.join(suffixes)} file"
+        )
+    reason = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or str(error)
+    else:
+        if path.is_dir():
+            reason = "it is a folder"
+        elif not os.access(path if path.exists() else path.parent, os.W_OK):
+            reason = "no right to write there"
+    if reason:
+        raise LoadTestError(f"cannot write {path}: {reason}", hint="choose a folder that is writable")
