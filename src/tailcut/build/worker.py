@@ -5,6 +5,8 @@ What the user's code and the libraries print goes to the child's log; the outcom
 
 from __future__ import annotations
 
+import ctypes
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -14,13 +16,22 @@ import msgspec
 from tailcut.build.records import Outcome, Spec
 from tailcut.errors import TailcutError
 
+_PR_SET_PDEATHSIG = 1
+
 
 def main(arguments: list[str]) -> int:
     """Do the step; the exit code is 0 where an outcome was written, good or bad."""
+    _end_with_the_builder()
     spec_file, outcome_file = Path(arguments[0]), Path(arguments[1])
     spec = msgspec.json.decode(spec_file.read_bytes(), type=Spec)
     outcome_file.write_bytes(msgspec.json.encode(do(spec)))
     return 0
+
+
+def _end_with_the_builder() -> None:
+    """Ask Linux to kill this process when the builder is killed, which can then do nothing itself (man 2 prctl)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def do(spec: Spec) -> Outcome:

@@ -9,6 +9,7 @@ command that was asked for is imported; the others stand in the help with their 
 from __future__ import annotations
 
 import importlib.util
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -30,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 """Name -> (module with ``register``, one line of help), in the order of the help."""
 
+_STOPPING = (signal.SIGTERM, signal.SIGHUP)
 _EPILOG = examples(
     ("tailcut init", "write a commented tailcut.toml"),
     ("tailcut check", "try the whole path once"),
@@ -41,15 +43,38 @@ _CommandLineError: Any = next(cls for cls in typer.BadParameter.__mro__ if cls._
 
 
 def main() -> None:
-    """Run ``tailcut`` with the arguments of this process and exit."""
-    sys.exit(run(sys.argv[1:]))
+    """Run ``tailcut`` with the arguments of this process and exit.
+
+    Told to stop (SIGTERM, as service managers and time limits do it; SIGHUP, as a terminal that closes), every command
+    cleans up as at Ctrl-C: the servers and build steps that it started are in sessions of their own and would go on.
+    It then ends by that signal, as who sent it expects. ``serve`` drains instead, see ``server.lifecycle``.
+    """
+    arguments, told = sys.argv[1:], []
+
+    def stop(number: int, _: object) -> None:
+        told.append(number)
+        for one in _STOPPING:
+            signal.signal(one, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    if _command(arguments) != "serve":
+        for one in _STOPPING:
+            # nohup and its like: what is ignored stays ignored.
+            if signal.getsignal(one) is signal.SIG_DFL:
+                signal.signal(one, stop)
+    code = run(arguments)
+    for number in told:
+        sys.stdout.flush()
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; errors are printed, never raised."""
     debug = "--debug" in arguments
     rest = [argument for argument in arguments if argument != "--debug"]
-    name = next((argument for argument in rest if not argument.startswith("-")), "")
+    name = _command(rest)
     try:
         result = build(name)(args=rest, prog_name="tailcut", standalone_mode=False)
     except _CommandLineError as error:
@@ -95,6 +120,10 @@ def _version(wanted: bool) -> None:
     if wanted:
         write(f"tailcut {tailcut.__version__}")
         raise typer.Exit
+
+
+def _command(arguments: Sequence[str]) -> str:
+    return next((argument for argument in arguments if not argument.startswith("-")), "")
 
 
 def _is_there(name: str) -> bool:
