@@ -266,3 +266,42 @@ def test_lists_come_back_from_a_store_as_they_went_in() -> None:
 
     setup = features(group(), cache="redis")
     run(test, setup, {"g": source}, store=store)
+
+
+def test_one_keys_bad_row_is_that_keys_error_and_not_the_sources(caplog: pytest.LogCaptureFixture) -> None:
+    """Seen before: whoever asked for that key made everybody else get stale values of a source that was well."""
+    source = StubSource(lambda key: {"value": object() if key[0] == 13 else key[0] * 10})
+
+    async def test(service, clock) -> None:
+        await get(service, clock, 1)
+        await clock.pass_time(11)
+        for _ in range(5):
+            with pytest.raises(FeatureUnavailable):
+                await get(service, clock, 13)
+        assert (await get(service, clock, 1)).stale == [False]
+        assert stale_served(service) == 0
+        assert service.statistics().groups[0].errors == 5
+
+    run(test, features(group(stale_for_s=60.0), refresh_ahead=False), {"g": source})
+    assert [record.message for record in caplog.records if "column" in record.message] == [
+        'feature group "g" has rows that cannot be used, the first: column "value" is a object; it must be a number, '
+        "text, a boolean, bytes or a list: cast it in the query, for example extract(epoch from ...) or ...::text"
+    ]
+
+
+def test_a_source_that_raises_for_every_key_is_failing() -> None:
+    source = StubSource(values)
+
+    async def test(service, clock) -> None:
+        await get(service, clock, 1, 2)
+        await clock.pass_time(11)
+        source.error = ValueError("no such table")
+        await get(service, clock, 1, 2)
+        asked = len(source.calls)
+        # From now on stale values are served at once, and the source is asked in the background.
+        source.hold()
+        assert (await get(service, clock, 1, 2, within_s=0.0001)).stale == [True, True]
+        source.release()
+        assert len(source.calls) <= asked + 1
+
+    run(test, features(group(stale_for_s=60.0), refresh_ahead=False), {"g": source})

@@ -20,16 +20,9 @@ from typing import Any
 from tailcut.core.freshness import blend_source_s, effective_ttl_s, negative_ttl_s, retry_delay_s
 from tailcut.features.entry import Entry, Failure, Outcome, Row
 from tailcut.features.groups import Group
+from tailcut.features.isolating import fetch_isolating
 from tailcut.features.line import NOBODY_WAITS, Call, Flight, Line, Lookup
-from tailcut.features.sources.base import (
-    Answer,
-    Key,
-    KeyTypeRefused,
-    Source,
-    SourceContext,
-    SourceDown,
-    SourceError,
-)
+from tailcut.features.sources.base import Answer, Key, KeyTypeRefused, SourceContext, SourceError
 
 _log = logging.getLogger("tailcut.features")
 _CLOSE_TIMEOUT_S = 1.0
@@ -69,6 +62,8 @@ class Calls:
         self._flights: dict[bytes, Flight] = {}
         self._lines: dict[tuple[Group, str], Line] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._with_bad_rows: set[Group] = set()
+        """Told of in the log, once each."""
         self._closed = False
 
     def in_flight(self, store_key: bytes) -> bool:
@@ -201,7 +196,13 @@ class Calls:
             outcomes = [self._outcome(group, lookup.key, answer, asked_s) for lookup, answer in pairs]
         failed = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
         counters.errors += bool(failed)
-        self._judge(group, failed[0] if len(failed) == len(outcomes) else None, took_s)
+        # A source that answered is well, also where a key's row is of no use: that is the key's error alone.
+        self._judge(group, found if isinstance(found, Failure) else None, took_s)
+        if failed and not isinstance(found, Failure) and group not in self._with_bad_rows:
+            self._with_bad_rows.add(group)
+            _log.warning(
+                'feature group "%s" has rows that cannot be used, the first: %s', group.name, failed[0].message
+            )
         return outcomes
 
     async def _ask(self, group: Group, keys: list[Key], tenant: str, asked_s: float) -> list[Answer] | Failure:
@@ -253,32 +254,3 @@ class Calls:
         group.retry_at_s = self._monotonic_s() + retry_delay_s(group.failures)
         if group.failures == 1:
             _log.warning('feature group "%s" fails: %s', group.name, failure.message)
-
-
-async def fetch_isolating(source: Source, keys: list[Key], context: SourceContext) -> list[Answer]:
-    """Ask a source, halving the keys when it fails, so that one bad key does not fail its neighbours.
-
-    A few halvings find one or two bad keys among many; when all are bad the rest is given up.
-
-    Raises:
-        SourceDown: the source failed in a way that has nothing to do with the keys.
-    """
-    halvings_left = 2 * len(keys).bit_length()
-
-    async def ask(part: list[Key]) -> list[Answer]:
-        nonlocal halvings_left
-        try:
-            answers = await source.fetch(part, context)
-        except (SourceDown, KeyTypeRefused):
-            raise
-        except SourceError as error:
-            if len(part) == 1 or halvings_left <= 0:
-                return [error] * len(part)
-            halvings_left -= 1
-            middle = len(part) // 2
-            return await ask(part[:middle]) + await ask(part[middle:])
-        if len(answers) != len(part):
-            raise SourceDown(f"the source gave {len(answers)} answers for {len(part)} keys")
-        return answers
-
-    return await ask(keys)
