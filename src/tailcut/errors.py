@@ -16,8 +16,10 @@ class TailcutError(Exception):
     """The root of all errors that a user of tailcut can meet.
 
     Args:
-        message: what happened, with the value and the limit.
+        message: what happened, with the value and the limit; a server answers its clients with it.
         hint: the way out; empty only where there is none.
+        detail: what the user's own code said (it may hold anything): for the log and the command line, never for
+            clients of a server.
     """
 
     code: ClassVar[str] = "internal"
@@ -25,13 +27,19 @@ class TailcutError(Exception):
     grpc_status: ClassVar[str] = "INTERNAL"
     fault: ClassVar[Fault] = "server"
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "", detail: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.detail = detail
+
+    @property
+    def explained(self) -> str:
+        """The message with its detail."""
+        return f"{self.message}: {self.detail}" if self.detail else self.message
 
     def __str__(self) -> str:
-        return f"{self.message}\n\nhint: {self.hint}" if self.hint else self.message
+        return f"{self.explained}\n\nhint: {self.hint}" if self.hint else self.explained
 
 
 # -- The operator's: configuration, artifacts, start-up --------------------------------------------------------------
@@ -177,8 +185,8 @@ class FeatureUnavailable(TailcutError):
     status = 503
     grpc_status = "UNAVAILABLE"
 
-    def __init__(self, message: str, *, hint: str = "", group: str = "") -> None:
-        super().__init__(message, hint=hint)
+    def __init__(self, message: str, *, hint: str = "", detail: str = "", group: str = "") -> None:
+        super().__init__(message, hint=hint, detail=detail)
         self.group = group
 
 

@@ -83,7 +83,8 @@ def test_an_exception_in_the_model_reaches_its_batch_only() -> None:
         await bench.settle()
         error = error_of(bad[0])
         assert isinstance(error, InferenceError)
-        assert "ZeroDivisionError: inside" in error.message
+        assert error.message == "the model failed on a batch of 1 rows (ZeroDivisionError)"
+        assert error.detail == "inside", "for the log, not for clients"
         assert answer(good) == [2]
 
     bench.run(main())

@@ -196,3 +196,93 @@ def test_an_answer_that_holds_itself_is_the_hooks_fault() -> None:
     loop.append(loop)
     with pytest.raises(HookError, match="recursion"):
         encode_answer(loop)
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def hook(_: Any) -> Any:
+        raise error
+
+    return hook
+
+
+SECRET = "the password is hunter2"
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        raising(RuntimeError(SECRET)),
+        raising(AttributeError(SECRET)),
+        raising(TypeError(SECRET)),
+        raising(SystemExit(SECRET)),
+        lambda rows: None,
+        lambda rows: {},
+        lambda rows: {"x": [[1, 2]]},
+        lambda rows: {"x": np.zeros((1, 3), np.float32)},
+        lambda rows: {"x": np.zeros((2, 2), np.float32)},
+    ],
+)
+def test_a_bug_in_preprocess_is_not_the_clients_fault(hook: Callable[..., Any]) -> None:
+    with pytest.raises(HookError) as caught:
+        with_hooks(hook).inputs([{"a": 1}], from_client=True)
+    assert caught.value.hint
+    assert SECRET not in caught.value.message + caught.value.hint
+
+
+def test_where_a_hook_raised_is_told_to_the_operator() -> None:
+    with pytest.raises(HookError) as caught:
+        with_hooks(raising(RuntimeError(SECRET))).inputs([{"a": 1}], from_client=True)
+    assert re.fullmatch(rf"RuntimeError: {SECRET} \(.*test_assembly\.py:\d+\)", caught.value.detail)
+    with pytest.raises(HookError, match="postprocess failed") as caught:
+        with_hooks(post=lambda outputs: outputs["prob"]).answers({"y": np.zeros(1)}, 1)
+    assert re.fullmatch(r"KeyError: 'prob' \(.*test_assembly\.py:\d+\)", caught.value.detail)
+
+
+def test_a_preprocess_says_to_clients_what_it_raises_as_a_bad_request() -> None:
+    hook = raising(BadRequest("age is 200", hint="send 0 to 130"))
+    with pytest.raises(BadRequest) as caught:
+        with_hooks(hook).inputs([{"age": 200}], from_client=True)
+    assert (caught.value.message, caught.value.hint) == ("age is 200", "send 0 to 130")
+    with pytest.raises(HookError, match="age is 200"):
+        with_hooks(hook).inputs([{"age": 200}], from_client=False)
+
+
+def test_a_field_that_a_row_lacks_is_named() -> None:
+    with pytest.raises(BadRequest, match="row 1 has no field 'age'"):
+        with_hooks(lambda rows: [row["age"] for row in rows]).inputs([{"age": 1}, {"Age": 2}], from_client=True)
+
+
+def test_a_value_that_preprocess_does_not_know_is_no_missing_field() -> None:
+    with pytest.raises(BadRequest) as caught:
+        with_hooks(lambda rows: [{"UA": 1}[row["carrier"]] for row in rows]).inputs(
+            [{"carrier": "XX"}], from_client=True
+        )
+    assert caught.value.message == "preprocess refuses the rows (KeyError)"
+    assert "'XX'" in caught.value.detail
+
+
+def test_a_value_error_of_preprocess_refuses_the_rows_and_keeps_its_text_to_the_log() -> None:
+    with pytest.raises(BadRequest) as caught:
+        with_hooks(lambda rows: [float(row["age"]) for row in rows]).inputs([{"age": SECRET}], from_client=True)
+    assert caught.value.message == "preprocess refuses the rows (ValueError)"
+    assert SECRET in caught.value.detail
+    assert SECRET not in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "value", [np.nan, [1.0, np.inf], {"p": [np.nan]}, np.array([np.nan]), np.float32("nan"), {1, 2}]
+)
+def test_a_postprocess_may_not_answer_what_json_does_not_have(value: Any) -> None:
+    with pytest.raises(HookError, match=r"postprocess returned (NaN or infinity|a set) in the answer for row 1"):
+        with_hooks(post=lambda outputs: [0.5, value]).answers({"y": np.zeros(2)}, 2)
+
+
+def test_a_postprocess_may_answer_nan_where_an_output_may_hold_it() -> None:
+    model = Model(source="m:m", inputs=(Tensor(name="x"),), outputs=(Tensor(name="y", allow_nan=True),))
+    answers = Assembly(model, None, lambda outputs: outputs["y"].tolist()).answers({"y": np.array([np.nan])}, 1)
+    assert json.loads(encode_answer(answers)) == [None]
+
+
+@pytest.mark.parametrize("value", [[1e308, 1e308], [], {"p": [0.5, None, "a"]}, [[0.5], [1]], np.array([1])])
+def test_what_json_has_passes(value: Any) -> None:
+    assert with_hooks(post=lambda outputs: [value]).answers({"y": np.zeros(1)}, 1) == [value]

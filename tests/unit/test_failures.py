@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 
 from tailcut.observe.failures import FailureLog
@@ -7,35 +9,53 @@ from tailcut.observe.failures import FailureLog
 SECOND = 1_000_000_000
 
 
+def log() -> FailureLog:
+    """A log whose incidents are 1, 2, 3."""
+    return FailureLog(5 * SECOND, map(str, count(1)).__next__)
+
+
 def test_a_failure_is_logged_in_full_once_and_then_counted(caplog: pytest.LogCaptureFixture) -> None:
-    failures = FailureLog(5 * SECOND)
+    failures = log()
     for n in range(1000):
         failures.failed("inference_failed", f"infer failed: row {n}", ValueError("bad kernel"), n)
-    assert [record.getMessage() for record in caplog.records] == ["infer failed: row 0"]
+    assert [record.getMessage() for record in caplog.records] == ["[1] infer failed: row 0"]
     assert caplog.records[0].exc_info is not None
     failures.flush(4 * SECOND)
     assert len(caplog.records) == 1
     failures.flush(5 * SECOND)
     failures.flush(20 * SECOND)
     assert [record.getMessage() for record in caplog.records][1:] == [
-        "inference_failed: 999 more in 5 s, the latest: infer failed: row 999"
+        "[1] inference_failed: 999 more in 5 s, the latest: infer failed: row 999"
     ]
 
 
 def test_kinds_do_not_hide_one_another(caplog: pytest.LogCaptureFixture) -> None:
-    failures = FailureLog(5 * SECOND)
+    failures = log()
     failures.failed("a", "a failed", None, 0)
     failures.failed("b", "b failed", None, 1)
-    assert [record.getMessage() for record in caplog.records] == ["a failed", "b failed"]
+    assert [record.getMessage() for record in caplog.records] == ["[1] a failed", "[2] b failed"]
 
 
 def test_after_a_quiet_while_a_failure_is_logged_in_full_again(caplog: pytest.LogCaptureFixture) -> None:
-    failures = FailureLog(5 * SECOND)
+    failures = log()
     failures.failed("a", "first", None, 0)
     failures.failed("a", "second", None, 1)
     failures.failed("a", "third", None, 6 * SECOND)
     assert [record.getMessage() for record in caplog.records] == [
-        "first",
-        "a: 1 more in 6 s, the latest: second",
-        "third",
+        "[1] first",
+        "[1] a: 1 more in 6 s, the latest: second",
+        "[2] third",
     ]
+
+
+def test_an_incident_is_always_one_that_the_log_has(caplog: pytest.LogCaptureFixture) -> None:
+    failures = log()
+    incidents = [failures.failed("a", "a failed", None, n * SECOND) for n in (0, 1, 6, 7)]
+    assert incidents == ["1", "1", "2", "2"]
+    written = " ".join(record.getMessage() for record in caplog.records)
+    assert all(f"[{incident}]" in written for incident in incidents)
+
+
+def test_ids_differ() -> None:
+    failures = FailureLog(0)
+    assert failures.failed("a", "a failed", None, 0) != failures.failed("a", "a failed", None, 1)

@@ -158,7 +158,7 @@ class Inspection:
             self._references()
             self.report.ok = True
         except TailcutError as error:
-            self.report.failure = Failure(self.step, error.code, error.message, error.hint)
+            self.report.failure = Failure(self.step, error.code, error.explained, error.hint)
             return error
         finally:
             await engine.stop(_STOP_S)

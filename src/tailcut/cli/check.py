@@ -67,7 +67,7 @@ def check(
     report = inspection.report
     write(_as_json(report) if as_json else "\n".join(_lines(report)))
     if error is not None:
-        print_error(f"{inspection.step}: {error.message}", error.hint)
+        print_error(f"{inspection.step}: {error.explained}", error.hint)
         raise typer.Exit(exit_code(error) if inspection.step in LOADING else ExitCode.FAILED)
     if report.untried:
         stages = ", ".join(one.stage for one in report.untried)

@@ -96,7 +96,7 @@ def report(error: BaseException, *, debug: bool) -> ExitCode:
     if debug:
         sys.stderr.write("".join(traceback.format_exception(error)) + "\n")
     if isinstance(error, TailcutError):
-        print_error(error.message, error.hint)
+        print_error(error.explained, error.hint)
         return exit_code(error)
     if isinstance(error, ModuleNotFoundError) and (module := (error.name or "").partition(".")[0]) in EXTRA_OF_MODULE:
         print_error(

@@ -13,6 +13,7 @@ import numpy as np
 
 from tailcut.core.tensors import Array, Arrays
 from tailcut.core.validation import InputSpec, all_finite, check_rows, not_finite
+from tailcut.engine import blame
 from tailcut.errors import BadRequest, HookError, TailcutError
 from tailcut.manifest import Model
 
@@ -40,35 +41,52 @@ class Assembly:
         self.specs = input_specs(model)
         self._columns = {tensor.name: tensor.columns for tensor in model.inputs}
         self._finite = [tensor.name for tensor in model.outputs if not tensor.allow_nan]
+        self._hook = preprocess
         self._preprocess = preprocess or self._from_columns
         self._postprocess = postprocess or _as_records
+        self._checks_answers = postprocess is not None
+        self._nan_answers = any(tensor.allow_nan for tensor in model.outputs)
 
     def inputs(self, rows: Rows, *, from_client: bool) -> Arrays:
         """Return the model's inputs for ``rows``, checked against the manifest.
 
         Args:
-            from_client: whether the client sent the rows (a failure is then the client's) or the feature sources did.
+            from_client: whether the client sent the rows (what is wrong with them is then the client's fault) or the
+                feature sources did.
 
         Raises:
             BadRequest: the client's rows cannot be turned into inputs.
-            HookError: the hook failed on rows that the client did not send.
+            HookError: the hook failed, or rows that the client did not send cannot be turned into inputs.
         """
         try:
             arrays = self._preprocess(rows)
+        except (Exception, SystemExit) as error:  # a hook that wants to exit must not take the server along
+            if self._hook is None:
+                raise self._unfit_rows(error, from_client) from error
+            raise blame.preprocess_failed(error, rows, from_client=from_client) from error
+        try:
             given = {spec.name: self._checked(spec, arrays) for spec in self.specs}
             if check_rows({name: len(array) for name, array in given.items()}) != len(rows):
-                raise HookError(f"preprocess turned {len(rows)} rows into {len(next(iter(given.values())))}")
+                raise HookError(
+                    f"preprocess turned {len(rows)} rows into {len(next(iter(given.values())))}",
+                    hint="the first dimension of each input must be the rows",
+                )
         except HookError:
             raise
-        except (Exception, SystemExit) as error:  # a hook that wants to exit must not take the server along
-            said = error.message if isinstance(error, TailcutError) else _said(error)
-            if from_client:
-                raise BadRequest(f"the rows cannot be turned into inputs: {said}", hint=self._rows_hint()) from error
-            raise HookError(
-                f"preprocess failed on feature rows: {said}",
-                hint="run `tailcut check`; model.preprocess must take every row that the feature groups can yield",
-            ) from error
+        except Exception as error:
+            raise self._unfit_rows(error, from_client) from error
         return given
+
+    def _unfit_rows(self, error: BaseException, from_client: bool) -> TailcutError:
+        """Return the error for values that the inputs do not take."""
+        said = error.message if isinstance(error, TailcutError) else _said(error)
+        if from_client:
+            return BadRequest(f"the rows cannot be turned into inputs: {said}", hint=self._rows_hint())
+        return HookError(
+            "feature rows cannot be turned into inputs",
+            hint="run `tailcut check --entity`; the model must take every row that the feature groups can yield",
+            detail=said,
+        )
 
     def answers(self, outputs: Arrays, rows: int) -> list[Any]:
         """Return one JSON value per row.
@@ -84,7 +102,7 @@ class Assembly:
         try:
             values = self._postprocess(outputs)
         except (Exception, SystemExit) as error:
-            raise HookError(f"postprocess failed: {_said(error)}", hint="run `tailcut check`") from error
+            raise blame.postprocess_failed(error) from error
         if not isinstance(values, list | tuple | np.ndarray):
             raise HookError(
                 f"postprocess returned {type(values).__name__}", hint="return a list with one JSON value per row"
@@ -93,19 +111,31 @@ class Assembly:
             raise HookError(
                 f"postprocess returned {len(values)} values for {rows} rows", hint="return one JSON value per row"
             )
+        if self._checks_answers:
+            blame.check_answers(list(values), nan=self._nan_answers)
         return list(values)
 
     def _checked(self, spec: InputSpec, arrays: Arrays) -> Array:
-        array = arrays.get(spec.name)
-        if array is None:
-            raise HookError(
-                f"preprocess returned no input {spec.name!r}", hint=f"return {[s.name for s in self.specs]}"
-            )
+        array = arrays.get(spec.name) if isinstance(arrays, Mapping) else None
+        if not isinstance(array, np.ndarray):
+            seen = type(arrays).__name__ if not isinstance(arrays, Mapping) else f"no input {spec.name!r}"
+            if array is not None:
+                seen = f"{type(array).__name__} for input {spec.name!r}"
+            names = ", ".join(each.name for each in self.specs)
+            raise HookError(f"preprocess returned {seen}", hint=f"return a dict of NumPy arrays: {names}")
         if array.dtype != spec.dtype:
             array = converted(array, spec)
-        spec.check_shape(array.shape)
+        self._check_shape(spec, array)
         spec.check_values(array)
         return array
+
+    def _check_shape(self, spec: InputSpec, array: Array) -> None:
+        try:
+            spec.check_shape(array.shape)
+        except BadRequest as error:
+            if self._hook is None:
+                raise
+            raise HookError(f"preprocess: {error.message}", hint=error.hint) from None  # no client chose the shape
 
     def _from_columns(self, rows: Rows) -> Arrays:
         arrays: Arrays = {}
@@ -120,8 +150,10 @@ class Assembly:
         return arrays
 
     def _rows_hint(self) -> str:
+        if self._hook is not None:
+            return "a row is an object with what model.preprocess reads"
         columns = [name for spec in self.specs for name in (self._columns[spec.name] or (spec.name,))]
-        return f"a row is an object with {', '.join(columns)}" if columns else "see model.preprocess"
+        return f"a row is an object with {', '.join(columns)}"
 
 
 def _as_records(outputs: Arrays) -> list[Any]:

@@ -10,8 +10,8 @@ from time import perf_counter_ns
 from typing import Protocol
 
 from tailcut.core.tensors import Arrays
-from tailcut.engine.ticket import Ticket, run_batch, run_rows
-from tailcut.errors import InferenceError, TailcutError
+from tailcut.engine.ticket import Ticket, failed, run_batch, run_rows
+from tailcut.errors import TailcutError
 from tailcut.runtimes.base import Runtime
 
 Done = Callable[["Executor", Sequence[Ticket], "list[Arrays] | TailcutError", int, int], None]
@@ -35,13 +35,8 @@ def _attempt(runtime: Runtime, batch: Sequence[Ticket]) -> list[Arrays] | Tailcu
         return run_batch(runtime, batch)
     except TailcutError as error:
         return error
-    except BaseException as error:
-        return _broken(error)
-
-
-def _broken(error: BaseException) -> InferenceError:
-    """Return the error for what is no exception of a model: SystemExit, say, which would end the server."""
-    return InferenceError(f"the executor failed: {type(error).__name__}: {error}", hint="see the server's log")
+    except BaseException as error:  # SystemExit, say, which would end the server
+        return failed(error, sum([ticket.rows for ticket in batch]))
 
 
 class InlineExecutor:
@@ -63,7 +58,7 @@ class InlineExecutor:
         except TailcutError:
             raise
         except BaseException as error:
-            raise _broken(error) from error
+            raise failed(error, rows) from error
 
     def close(self, timeout_s: float) -> None:
         self._runtime.close()

@@ -84,7 +84,8 @@ def _attempt(job: _Job) -> Any:
     except TailcutError as error:
         return error
     except BaseException as error:
-        return HookError(f"{job.name} failed: {type(error).__name__}: {error}", hint="see the server's log")
+        kind = type(error).__name__
+        return HookError(f"{job.name} failed ({kind})", hint="see the server's log", detail=str(error))
 
 
 class Hooks:

@@ -12,6 +12,8 @@ from tailcut.core.tensors import Arrays
 from tailcut.errors import InferenceError, TailcutError
 from tailcut.runtimes.base import Runtime
 
+_HINT = "the server's log says more; `tailcut check` runs one row through every stage"
+
 
 class WrongRows(InferenceError):
     """The model returned another number of rows than it was given: its own fault, whatever it was given."""
@@ -58,13 +60,8 @@ def run_rows(runtime: Runtime, inputs: Arrays, rows: int, outputs: Sequence[str]
     """
     try:
         found = runtime.run(inputs, outputs)
-    except TailcutError:
-        raise
     except Exception as error:
-        raise InferenceError(
-            f"the model failed on a batch of {rows} rows: {type(error).__name__}: {error}",
-            hint="see the server's log; `tailcut check` runs one row through every stage",
-        ) from error
+        raise failed(error, rows) from error.__cause__ or error
     for name, array in found.items():
         if not array.ndim or len(array) != rows:
             raise WrongRows(
@@ -72,6 +69,16 @@ def run_rows(runtime: Runtime, inputs: Arrays, rows: int, outputs: Sequence[str]
                 hint="every output's first dimension must be the batch; export the model with a dynamic batch",
             )
     return found
+
+
+def failed(error: BaseException, rows: int) -> InferenceError:
+    """Return the error of a batch that raised: what the model or its library said is not for clients."""
+    cause = error.__cause__ or error
+    what = f"the model failed on a batch of {rows} rows"
+    if isinstance(error, TailcutError) and cause is error:
+        return InferenceError(f"{what}: {error.message}", hint=error.hint or _HINT, detail=error.detail)
+    said = error.message if isinstance(error, TailcutError) else str(error)
+    return InferenceError(f"{what} ({type(cause).__name__})", hint=_HINT, detail=said)
 
 
 def run_batch(runtime: Runtime, batch: Sequence[Ticket]) -> list[Arrays]:

@@ -217,17 +217,17 @@ class Calls:
             answers: list[Answer] = task.result()
             return answers
         except SourceError as error:
-            return Failure(str(error), key_type=isinstance(error, KeyTypeRefused))
+            return _failure(error)
         except Exception as error:
             _log.exception('feature group "%s": unexpected error', group.name)
-            return Failure(f"{type(error).__name__}: {error}")
+            return Failure(f"{type(error).__name__}: {error}", kind=type(error).__name__)
         finally:
             if task is not None and not task.done():
                 task.cancel()
 
     def _outcome(self, group: Group, key: Key, answer: Answer, asked_s: float) -> Outcome:
         if isinstance(answer, SourceError):
-            return Failure(str(answer), key_type=isinstance(answer, KeyTypeRefused))
+            return _failure(answer)
         row: Row | None = group.default_row
         if answer is not None:
             row = dict(zip(group.spec.columns, answer, strict=True))
@@ -237,7 +237,7 @@ class Calls:
         try:
             ttl_s = effective_ttl_s(group.ttl_s(key, row), self._jitter, self._random.random())
         except SourceError as error:
-            return Failure(str(error))
+            return _failure(error)
         # Counted from when the source was asked: the value may be that old.
         return Entry(row, asked_s + ttl_s, ttl_s)
 
@@ -254,3 +254,8 @@ class Calls:
         group.retry_at_s = self._monotonic_s() + retry_delay_s(group.failures)
         if group.failures == 1:
             _log.warning('feature group "%s" fails: %s', group.name, failure.message)
+
+
+def _failure(error: SourceError) -> Failure:
+    kind = type(error.__cause__ or error).__name__
+    return Failure(str(error), kind=kind, key_type=isinstance(error, KeyTypeRefused))

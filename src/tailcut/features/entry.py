@@ -36,6 +36,8 @@ class Failure:
     """Why there is no entry. A value, not an exception: many waiters share it and each raises its own."""
 
     message: str
+    kind: str = ""
+    """The exception's class, where what it said is part of ``message``."""
     timed_out: bool = False
     key_type: bool = False
     """Whether the key's type was wrong, which is the client's fault where the key is the entity."""

@@ -103,7 +103,7 @@ class LevelFetcher:
                 try:
                     store_key = feature_key(group.id, key, group_tenant)
                 except TypeError as error:
-                    raise unavailable(group, f"its key {key} cannot be looked up: {error}") from error
+                    raise unavailable(group, "its key cannot be looked up", f"{key}: {error}") from error
                 want = wants.get(store_key)
                 if want is None:
                     want = wants[store_key] = Want(group, Lookup(key, store_key))
@@ -247,6 +247,8 @@ def _error_of(want: Want, failure: Failure) -> TailcutError:
             f'entity {describe(group, want.lookup.key)} does not fit feature group "{group.name}": {failure.message}',
             hint="send the entity's fields with the types that the source has (a number as a number, text as text)",
         )
+    if failure.kind:
+        return unavailable(group, f"its source failed ({failure.kind})", failure.message)
     return unavailable(group, failure.message)
 
 
@@ -263,12 +265,13 @@ def unknown(group: Group, key: Key) -> UnknownEntity:
     )
 
 
-def unavailable(group: Group, reason: str) -> FeatureUnavailable:
+def unavailable(group: Group, reason: str, detail: str = "") -> FeatureUnavailable:
     """The error for a group that could not be fetched."""
     return FeatureUnavailable(
         f'feature group "{group.name}" is unavailable and has no value within its stale limit of '
         f"{group.spec.stale_for_s:g} s: {reason}",
         hint="check the group's source; a longer stale_for serves older values meanwhile",
+        detail=detail,
         group=group.name,
     )
 

@@ -3,35 +3,47 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from secrets import token_hex
 
 log = logging.getLogger("tailcut.server")
 
 _INTERVAL_NS = 5_000_000_000
 
 
+def _new_id() -> str:
+    return token_hex(4)
+
+
 class FailureLog:
     """The first failure of a kind in full, then every few seconds how many more there were. Owned by the event loop."""
 
-    def __init__(self, interval_ns: int = _INTERVAL_NS) -> None:
+    def __init__(self, interval_ns: int = _INTERVAL_NS, new_id: Callable[[], str] = _new_id) -> None:
         self._interval_ns = interval_ns
+        self._new_id = new_id
         self._kinds: dict[str, _Kind] = {}
 
-    def failed(self, kind: str, text: str, cause: BaseException | None, now_ns: int) -> None:
+    def failed(self, kind: str, text: str, cause: BaseException | None, now_ns: int) -> str:
         """Note one failure.
 
         Args:
             kind: what counts as the same failure: an error's code or an exception's class.
             cause: its traceback goes to the log with the first failure.
+
+        Returns:
+            the incident's id, under which the log has it: that of the first failure of this kind written in full.
         """
         known = self._kinds.get(kind)
         if known is not None and now_ns - known.written_ns < self._interval_ns:
             known.more += 1
             known.text = text
-            return
+            return known.incident
         if known is not None and known.more:
             self._write_count(kind, known, now_ns)
-        self._kinds[kind] = _Kind(now_ns)
-        log.error("%s", text, exc_info=cause)
+        incident = self._new_id()
+        self._kinds[kind] = _Kind(now_ns, incident)
+        log.error("[%s] %s", incident, text, exc_info=cause)
+        return incident
 
     def flush(self, now_ns: int) -> None:
         """Write the counts that are due."""
@@ -41,15 +53,16 @@ class FailureLog:
 
     def _write_count(self, kind: str, known: _Kind, now_ns: int) -> None:
         seconds = (now_ns - known.written_ns) / 1e9
-        log.error("%s: %d more in %.0f s, the latest: %s", kind, known.more, seconds, known.text)
+        log.error("[%s] %s: %d more in %.0f s, the latest: %s", known.incident, kind, known.more, seconds, known.text)
         known.more = 0
         known.written_ns = now_ns
 
 
 class _Kind:
-    __slots__ = ("more", "text", "written_ns")
+    __slots__ = ("incident", "more", "text", "written_ns")
 
-    def __init__(self, written_ns: int) -> None:
+    def __init__(self, written_ns: int, incident: str) -> None:
+        self.incident = incident
         self.more = 0
         self.text = ""
         self.written_ns = written_ns

@@ -25,11 +25,9 @@ from tailcut.engine.path import Call
 from tailcut.errors import (
     BadRequest,
     ClientGone,
-    DeadlineExceeded,
     HookError,
     MethodNotAllowed,
     NotFound,
-    NotReady,
     RequestTimeout,
     TailcutError,
 )
@@ -49,6 +47,7 @@ from tailcut.server.http import (
     timeout_ns,
     traceparent,
 )
+from tailcut.server.incidents import note
 from tailcut.server.inference import UNREADABLE, InferenceCodec
 from tailcut.server.openapi import openapi
 
@@ -112,10 +111,9 @@ class Application:
             return error_reply(error)
         except Exception as error:
             what = f"unexpected error on {clipped(method)} {clipped(path)}"
-            self.engine.failures.failed(type(error).__name__, what, error, perf_counter_ns())
-            return error_reply(
-                TailcutError(f"unexpected {type(error).__name__}", hint="a bug in tailcut: see the log and report it")
-            )
+            incident = self.engine.failures.failed(type(error).__name__, what, error, perf_counter_ns())
+            bug = TailcutError(f"unexpected {type(error).__name__}", hint="a bug in tailcut: see the log and report it")
+            return error_reply(bug, incident)
 
     # -- Inference -----------------------------------------------------------------------------------------------------
 
@@ -214,9 +212,7 @@ class Application:
     def _failed(self, call: Call, headers: HeaderMap, error: TailcutError) -> Reply:
         now_ns = perf_counter_ns()
         call.timings.lap(_unfinished(call.timings.ns, error), now_ns)
-        if error.status >= 500 and not isinstance(error, DeadlineExceeded | NotReady):
-            self.engine.failures.failed(error.code, f"{call.route} failed: {error}", error.__cause__, now_ns)
-        reply = error_reply(error)
+        reply = error_reply(error, note(self.engine.failures, call.route, error, now_ns))
         reply.headers.extend(self._headers(call, headers)[1:])
         return reply
 

@@ -146,8 +146,12 @@ def json_reply(value: object, status: int = 200) -> Reply:
     return Reply(status, [JSON], msgspec.json.encode(value))
 
 
-def error_reply(error: TailcutError) -> Reply:
-    """Return an error as the Open Inference Protocol has it, with its code and the way out beside it."""
+def error_reply(error: TailcutError, incident: str = "") -> Reply:
+    """Return an error as the Open Inference Protocol has it, with its code and the way out beside it.
+
+    Args:
+        incident: under which the server's log says more; empty where it does not.
+    """
     headers: Headers = [JSON]
     if isinstance(error, Shed):
         # Whole seconds is all that Retry-After can say (RFC 9110, 10.2.3).
@@ -157,6 +161,8 @@ def error_reply(error: TailcutError) -> Reply:
     elif isinstance(error, RequestTimeout):
         headers.append(("connection", "close"))  # RFC 9110, 15.5.9: the rest of the body is not waited for
     body = {"error": error.message, "code": error.code, "hint": error.hint}
+    if incident:
+        body["incident"] = incident
     return Reply(error.status, headers, msgspec.json.encode(body))
 
 

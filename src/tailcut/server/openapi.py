@@ -67,7 +67,10 @@ def _schemas(deployment: Deployment) -> dict[str, Any]:
         "Error": {
             "type": "object",
             "required": ["error", "code", "hint"],
-            "properties": {key: {"type": "string"} for key in ("error", "code", "hint")},
+            "properties": {
+                **{key: {"type": "string"} for key in ("error", "code", "hint")},
+                "incident": {"type": "string", "description": "under which the server's log says more"},
+            },
         },
     }
 

@@ -114,7 +114,7 @@ class RSGIApplication:
         try:
             await self._engine.start()
         except TailcutError as error:
-            _fail(f"error: {error.message}\n\nhint: {error.hint}" if error.hint else f"error: {error.message}")
+            _fail(f"error: {error}")
         except Exception:
             log.exception("the deployment could not be loaded")
             _fail("error: the deployment could not be loaded (traceback above)")

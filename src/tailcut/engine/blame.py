@@ -1,0 +1,127 @@
+"""Whose fault it is when a preprocess or postprocess hook fails, and what either side is told.
+
+A hook's own words may hold anything (a password in a connection string), so they go to the log and the command line
+only. What a hook wants a client to read it raises as ``tailcut.errors.BadRequest``.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from pathlib import Path
+from reprlib import repr as shown
+from typing import Any
+
+import numpy as np
+
+import tailcut
+from tailcut.errors import BadRequest, HookError, TailcutError
+
+_LONGEST_SHOWN = 500
+_LIBRARIES = {f"{sysconfig.get_path(name)}/" for name in ("stdlib", "purelib", "platlib")}
+_NOT_THE_USERS = (f"{Path(tailcut.__file__).parent}/", *_LIBRARIES)
+
+
+def place(error: BaseException) -> str:
+    """Return "file:line" of the innermost code of the user's that raised; empty where none of it was running."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename.startswith(_NOT_THE_USERS) or frame.filename.startswith("<"):
+            continue
+        return f"{frame.filename}:{frame.lineno}"
+    return ""
+
+
+def said(error: BaseException) -> str:
+    """Return what an exception says and where it was raised; it may quote a client's rows, so it is cut."""
+    text = error.explained if isinstance(error, TailcutError) else f"{type(error).__name__}: {error}"
+    text = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
+    where = place(error)
+    return f"{text} ({where})" if where else text
+
+
+def preprocess_failed(error: BaseException, rows: Sequence[Mapping[str, Any]], *, from_client: bool) -> TailcutError:
+    """Return the error for a preprocess hook that raised.
+
+    On rows of a client: what it raised as BadRequest is the client's, and so are a field that a row lacks (KeyError)
+    and a value that the hook refuses (ValueError, as validators raise). Anything else is a bug in the hook.
+    """
+    kind = type(error).__name__
+    if not from_client:
+        return HookError(
+            f"preprocess failed on feature rows ({kind})",
+            hint="run `tailcut check --entity`; model.preprocess must take every row that the feature groups can yield",
+            detail=said(error),
+        )
+    if isinstance(error, BadRequest):
+        return BadRequest(error.message, hint=error.hint or "correct the rows", detail=error.detail)
+    if isinstance(error, KeyError) and error.args:
+        key = error.args[0]
+        for number, row in enumerate(rows):
+            if key not in row:
+                if any(_equal(key, value) for each in rows for value in each.values()):
+                    break
+                return BadRequest(
+                    f"row {number} has no field {shown(key)}",
+                    hint="a row is an object with what model.preprocess reads",
+                )
+    if isinstance(error, KeyError | ValueError):
+        return BadRequest(
+            f"preprocess refuses the rows ({kind})",
+            hint="correct the rows; the server's log has the reason under this incident",
+            detail=said(error),
+        )
+    return HookError(
+        f"preprocess failed ({kind})",
+        hint="the server's log has the reason under this incident; to refuse a row, raise tailcut.errors.BadRequest",
+        detail=said(error),
+    )
+
+
+def postprocess_failed(error: BaseException) -> HookError:
+    """Return the error for a postprocess hook that raised."""
+    return HookError(
+        f"postprocess failed ({type(error).__name__})",
+        hint="mend model.postprocess; `tailcut check` runs it on one row",
+        detail=said(error),
+    )
+
+
+def check_answers(values: Sequence[Any], *, nan: bool) -> None:
+    """Refuse what a postprocess hook must not answer.
+
+    Args:
+        nan: whether NaN and infinity are answers here (null in JSON).
+
+    Raises:
+        HookError: an answer holds a set, whose order means nothing, or a number that JSON does not have.
+    """
+    for number, value in enumerate(values):
+        try:
+            wrong = _wrong(value, nan)
+        except RecursionError:
+            return  # encoding says so
+        if wrong:
+            raise HookError(
+                f"postprocess returned {wrong} in the answer for row {number}",
+                hint="answer with numbers, text, lists and dicts; say with None that there is no number",
+            )
+
+
+def _wrong(value: Any, nan: bool) -> str:
+    kind = type(value)
+    if kind is list or kind is tuple:
+        if set(map(type, value)) == {float} and isfinite(sum(value)):
+            return ""  # long lists of numbers are common, and this is quick
+        return next((wrong for each in value if (wrong := _wrong(each, nan))), "")
+    if kind is dict:
+        return next((wrong for each in value.values() if (wrong := _wrong(each, nan))), "")
+    if isinstance(value, set | frozenset):
+        return f"a {kind.__name__}"
+    has_floats = kind is float or (isinstance(value, np.ndarray | np.floating) and value.dtype.kind == "f")
+    return "NaN or infinity" if has_floats and not nan and not np.isfinite(value).all() else ""
+
+
+def _equal(key: object, value: object) -> bool:
+    return type(key) is type(value) and key == value
