@@ -7,13 +7,15 @@ batch 1 on a 2-core AVX2 machine: a 2-layer transformer 148 us, 157 us with I/O 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from tailcut.core.tensors import Arrays
 from tailcut.errors import ArtifactError, InferenceError
 from tailcut.runtimes.base import Openable
 from tailcut.runtimes.checks import Described, check_tensors, first_line, shapes
+from tailcut.runtimes.floats import subnormals_kept
 
 _DATATYPES: dict[str, str] = {
     "tensor(bool)": "BOOL",
@@ -31,20 +33,27 @@ _DATATYPES: dict[str, str] = {
     "tensor(string)": "BYTES",
 }
 
-_SPIN_US = "200"
+_SPIN_US = 200
 
 
 class OnnxRuntime:
-    """An opened ONNX model. Use ``open_runtime``."""
+    """An opened ONNX model. Use ``open_runtime``.
+
+    Settings of the variant: "spin_us" and "denormals", see ``session_options``.
+    """
 
     def __init__(self, variant: Openable, *, threads: int) -> None:
         import onnxruntime
 
         self._name = variant.name
+        self._keeps_subnormals = bool(variant.settings.get("denormals", False))
+        options = session_options(threads, variant.settings)
         try:
-            session = onnxruntime.InferenceSession(
-                str(variant.artifact), session_options(threads), providers=["CPUExecutionProvider"]
-            )
+            # The session's own threads take over how this one treats subnormals.
+            with subnormals_kept() if self._keeps_subnormals else nullcontext():
+                session = onnxruntime.InferenceSession(
+                    str(variant.artifact), options, providers=["CPUExecutionProvider"]
+                )
         except Exception as error:  # onnxruntime's own classes share no public base
             raise ArtifactError(
                 f"onnxruntime {onnxruntime.__version__} cannot open {variant.artifact} "
@@ -55,7 +64,7 @@ class OnnxRuntime:
             ("input", variant.inputs, session.get_inputs()),
             ("output", variant.outputs, session.get_outputs()),
         ):
-            check_tensors(variant, kind, wanted, _described(nodes), [node.name for node in nodes])
+            check_tensors(variant, kind, wanted, described(nodes), [node.name for node in nodes])
         self._session: Any = session
         # The session inside the session: its wrapper checks again what the path has checked (12 us of a lone request).
         inner = getattr(session, "_sess", None)
@@ -70,7 +79,11 @@ class OnnxRuntime:
             InferenceError: onnxruntime refused the batch or failed in it.
         """
         try:
-            values = self._run(outputs, inputs, None)
+            if self._keeps_subnormals:
+                with subnormals_kept():
+                    values = self._run(outputs, inputs, None)
+            else:
+                values = self._run(outputs, inputs, None)
             if len(values) == 1:
                 return {outputs[0]: values[0]}
             return dict(zip(outputs, values, strict=True))
@@ -85,8 +98,13 @@ class OnnxRuntime:
         self._session = self._run = None
 
 
-def session_options(threads: int) -> Any:
+def session_options(threads: int, settings: Mapping[str, Any] | None = None) -> Any:
     """Return the SessionOptions that every session of tailcut runs with.
+
+    Args:
+        threads: inside one operator.
+        settings: "spin_us", how long idle threads spin, in microseconds (0: not at all; 200 with several threads, 0
+            with one, where it is not said); "denormals", whether subnormal floats are computed as they are.
 
     One operator at a time (latency). Idle threads do not spin: spinning takes the cores that the server and its
     neighbours need; with several threads they spin for a bounded 200 us, about the gap between two operators.
@@ -96,15 +114,17 @@ def session_options(threads: int) -> Any:
     """
     import onnxruntime
 
+    settings = settings or {}
+    spin_us = int(settings.get("spin_us", _SPIN_US if threads > 1 else 0))
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if threads > 1 else "0")
-    if threads > 1:
-        options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_US)
-    options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin_us else "0")
+    if spin_us:
+        options.add_session_config_entry("session.intra_op.spin_duration_us", str(spin_us))
+    options.add_session_config_entry("session.set_denormal_as_zero", "0" if settings.get("denormals") else "1")
     options.log_severity_level = 3
     return options
 
@@ -127,7 +147,8 @@ def flush_subnormals() -> None:
     onnxruntime.InferenceSession(_IDENTITY, session_options(1), providers=["CPUExecutionProvider"])
 
 
-def _described(nodes: Sequence[Any]) -> dict[str, Described]:
+def described(nodes: Sequence[Any]) -> dict[str, Described]:
+    """Datatypes and shapes of a session's inputs or outputs, by name."""
     found: dict[str, Described] = {}
     for node in nodes:
         shape = tuple(dim if isinstance(dim, int) else -1 for dim in node.shape)

@@ -44,7 +44,7 @@ _DATATYPES = {
 class OpenVinoRuntime:
     """An opened model. Use ``open_runtime``.
 
-    Settings of the variant whose names are in capitals are OpenVINO's properties and override ``properties``.
+    Settings of the variant: see ``properties``.
     """
 
     def __init__(self, variant: Openable, *, threads: int) -> None:
@@ -127,16 +127,22 @@ def load_openvino() -> Any:
 def properties(threads: int, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return OpenVINO's properties: one stream for latency, full precision, threads that the scheduler may move.
 
+    Args:
+        threads: for one batch.
+        settings: "hint" ("LATENCY" or "THROUGHPUT"), "pinning" (whether threads stay on their cores) and "precision"
+            ("f32", "bf16" or "f16", in which fp32 layers are computed); those in capitals are OpenVINO's own and go
+            before all others.
+
     CPU_DENORMALS_OPTIMIZATION stays off: it sets the very flag that ``subnormals_kept`` guards against, in the thread
     that compiles, and leaves it there (2026.4). Pinning stays off because several processes would pin to the same
     cores (openvino issue 32444).
     """
     return {
-        "PERFORMANCE_HINT": "LATENCY",
+        "PERFORMANCE_HINT": settings.get("hint", "LATENCY"),
         "NUM_STREAMS": "1",
         "INFERENCE_NUM_THREADS": threads,
-        "ENABLE_CPU_PINNING": False,
-        "INFERENCE_PRECISION_HINT": "f32",
+        "ENABLE_CPU_PINNING": bool(settings.get("pinning", False)),
+        "INFERENCE_PRECISION_HINT": settings.get("precision", "f32"),
         **{name: value for name, value in settings.items() if name.isupper()},
     }
 

@@ -1,0 +1,204 @@
+"""Runtime settings of one variant, chosen by measurement on rows of the selection split.
+
+Two tables, each measured in turn (see ``turns``): threads x executors first, then the runtime's own settings at the
+threads and executors that won. A lone row is timed with a pause before it, because requests come with pauses: called
+back to back, threads that spin are always awake, and what they burn between requests would not show.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from tailcut.build.holdout import Holdout
+from tailcut.build.records import Made, openable
+from tailcut.build.turns import take_turns
+from tailcut.core.fingerprint import uses_gpu
+from tailcut.core.tensors import Arrays
+from tailcut.core.tuning import Setting, Timing, choose, choose_variation, grid, variations, without_tuned
+from tailcut.manifest import Manifest
+from tailcut.runtimes import Runtime, open_runtime
+from tailcut.runtimes.live import source_of
+
+TUNED = frozenset({"onnxruntime", "openvino", "torch", "lightgbm", "xgboost"})
+"""Runtimes that take a number of threads."""
+
+BATCH_ROWS = 8
+BUDGET_S = 5.0
+"""Of one table; the least number of rounds is run however long it takes."""
+
+SEED = 0
+_ROUNDS = (3, 9)
+_PAUSE_S = 0.001
+_SAMPLES = 16
+_LEAST_CALLS = (4, 2)
+"""Of lone rows and of batches, where one call takes longer than a block should."""
+
+_BLOCK_S = 0.1
+_WARM_UP_CALLS = 3
+
+Open = Callable[[Setting], Runtime]
+
+
+def tune(
+    manifest: Manifest, made: Made, selection: Holdout, *, cores: int, budget_s: float = BUDGET_S
+) -> dict[str, Any]:
+    """Choose the settings of one variant.
+
+    Args:
+        manifest: its SLO's rate decides how many executors there must be.
+        made: the variant.
+        selection: rows to run.
+        cores: that this process may use.
+        budget_s: of each of the two tables.
+
+    Returns:
+        {"settings": what was chosen, to be merged into the variant's; "table": a timing per setting tried; "rate",
+        "batch_rows"}. Where there is nothing to choose, no settings and "why".
+
+    Raises:
+        TailcutError: the variant cannot be opened or run.
+    """
+    if made.runtime not in TUNED:
+        return _nothing(f"runtime {made.runtime!r} takes no settings")
+    if uses_gpu(made.runtime, made.settings):
+        return _nothing("it runs on the GPU: threads and executors of the processor change nothing")
+    deployment = manifest.deployment
+    samples = _samples(selection)
+    output = deployment.model.outputs[0].name
+    source = source_of(manifest, made.runtime)
+    kept = without_tuned(made.settings)
+
+    def open_with(setting: Setting) -> Runtime:
+        changed = msgspec.structs.replace(made, settings={**kept, **setting.more})
+        return open_runtime(openable(changed, deployment), threads=setting.threads, source=source)
+
+    first = measure(grid(cores), open_with, made.runtime, samples, output, budget_s)
+    best = choose(first, deployment.slo.rate)
+    others = variations(made.runtime, best.setting)
+    second = measure([best.setting, *others], open_with, made.runtime, samples, output, budget_s) if others else []
+    if second:
+        best = choose_variation(second[0], second[1:])
+    return {
+        "settings": best.setting.plain,
+        "table": [msgspec.to_builtins(each) for each in (*first, *second[1:])],
+        "rate": deployment.slo.rate,
+        "batch_rows": BATCH_ROWS,
+    }
+
+
+def _nothing(why: str) -> dict[str, Any]:
+    return {"settings": {}, "table": [], "why": why}
+
+
+class _Samples(NamedTuple):
+    lone: list[Arrays]
+    batches: list[Arrays]
+
+
+def _samples(selection: Holdout) -> _Samples:
+    """Rows of the real length mix: each batch is padded as far as its own rows need."""
+    starts = np.random.default_rng(SEED).integers(0, selection.rows, size=_SAMPLES)
+    return _Samples(
+        [selection.take(1, int(start)) for start in starts],
+        [selection.take(BATCH_ROWS, int(start)) for start in starts],
+    )
+
+
+class _Opened:
+    """One setting with its executors open."""
+
+    def __init__(self, setting: Setting, open_with: Open, runtime: str, samples: _Samples, output: str) -> None:
+        self.setting = setting
+        self._samples = samples
+        self._outputs = [output]
+        self._torch = runtime == "torch"
+        self._threads = ThreadPoolExecutor(setting.executors)
+        self._runtimes: list[Runtime] = []
+        try:
+            for _ in range(setting.executors):
+                self._runtimes.append(open_with(setting))
+            self._calls, self._batch_calls = self._warm_up()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for runtime in self._runtimes:
+            runtime.close()
+        self._threads.shutdown()
+
+    def _warm_up(self) -> tuple[int, int]:
+        """Run every executor; say how many calls make a block."""
+        self._select()
+        counts = []
+        for inputs, least in zip(self._samples, _LEAST_CALLS, strict=True):
+            taken_s = [_timed(runtime, inputs[:_WARM_UP_CALLS], self._outputs) for runtime in self._runtimes]
+            counts.append(max(least, min(_SAMPLES, int(_BLOCK_S / max(min(taken_s[0]), 1e-6)))))
+        return counts[0], counts[1]
+
+    def _select(self) -> None:
+        """Torch's threads are a setting of the process: the setting whose turn it is sets them anew."""
+        if self._torch:
+            import torch
+
+            torch.set_num_threads(self.setting.threads)
+
+    def block(self) -> tuple[float, float, float]:
+        """Measure once: milliseconds of a lone row, its processor time in milliseconds, rows per second."""
+        self._select()
+        taken_s = []
+        used_s = time.process_time()
+        for inputs in self._samples.lone[: self._calls]:
+            time.sleep(_PAUSE_S)
+            taken_s += _timed(self._runtimes[0], [inputs], self._outputs)
+        used_s = time.process_time() - used_s
+        return statistics.median(taken_s) * 1e3, used_s / self._calls * 1e3, self._rows_per_s()
+
+    def _rows_per_s(self) -> float:
+        batches = self._samples.batches[: self._batch_calls]
+        begun_s = time.perf_counter()
+        if len(self._runtimes) == 1:
+            _timed(self._runtimes[0], batches, self._outputs)
+        else:
+            list(self._threads.map(lambda runtime: _timed(runtime, batches, self._outputs), self._runtimes))
+        took_s = time.perf_counter() - begun_s
+        return len(batches) * BATCH_ROWS * len(self._runtimes) / took_s
+
+
+def measure(
+    settings: Sequence[Setting], open_with: Open, runtime: str, samples: _Samples, output: str, budget_s: float
+) -> list[Timing]:
+    """Measure settings in turn; medians over rounds, in the order of ``settings``."""
+    with ExitStack() as stack:
+        opened: Mapping[int, _Opened] = {
+            place: _Opened(setting, open_with, runtime, samples, output) for place, setting in enumerate(settings)
+        }
+        for each in opened.values():
+            stack.callback(each.close)
+        least, most = _ROUNDS
+        found = take_turns(
+            {place: each.block for place, each in opened.items()}, least=least, most=most, budget_s=budget_s
+        )
+    timings = []
+    for place, setting in enumerate(settings):
+        ms, cpu_ms, rows_per_s = (statistics.median(values) for values in zip(*found[place], strict=True))
+        timings.append(Timing(setting=setting, ms=ms, cpu_ms=cpu_ms, rows_per_s=rows_per_s))
+    return timings
+
+
+def _timed(runtime: Runtime, batches: Sequence[Arrays], outputs: Sequence[str]) -> list[float]:
+    """Run batches one after the other; seconds of each."""
+    taken = []
+    for inputs in batches:
+        begun_s = time.perf_counter()
+        runtime.run(inputs, outputs)
+        taken.append(time.perf_counter() - begun_s)
+    return taken

@@ -1,0 +1,44 @@
+"""Measuring several things in turn, so that a slow spell of the machine meets all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+Clock = Callable[[], float]
+"""Seconds that only go up."""
+
+
+def take_turns(
+    blocks: Mapping[Key, Callable[[], Value]],
+    *,
+    least: int,
+    most: int,
+    budget_s: float,
+    clock_s: Clock = time.monotonic,
+) -> dict[Key, list[Value]]:
+    """Run every block once a round; each round begins with another one than the last.
+
+    Args:
+        blocks: what is measured.
+        least: rounds that are run however long they take.
+        most: rounds that are run at most.
+        budget_s: no round after ``least`` begins once this long has passed.
+
+    Returns:
+        the value of each block, one per round.
+    """
+    names = list(blocks)
+    found: dict[Key, list[Value]] = {name: [] for name in names}
+    ends_s = clock_s() + budget_s
+    for number in range(most):
+        if number >= least and clock_s() >= ends_s:
+            break
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            found[name].append(blocks[name]())
+    return found
