@@ -16,7 +16,8 @@ from tailcut.build.recipes.base import TREES, Result, Subject, Work, missing
 from tailcut.core.tensors import Array
 from tailcut.errors import BuildError
 
-OPERATORS = ("MatMul", "Gemm")
+OPERATORS = ("MatMul", "Gemm", "Attention")
+"""Attention is onnxruntime's fused one, whose weights are its second input as well; see ``fusions``."""
 _CANDIDATE_ROWS = 2048
 
 
@@ -137,7 +138,8 @@ def _quantize(prepared: Path, file: Path, per_channel: bool, reduce_range: bool)
         per_channel=per_channel,
         reduce_range=reduce_range,
         weight_type=QuantType.QInt8,
-        extra_options={"MatMulConstBOnly": True},
+        # A fused operator's result has no type that shape inference knows.
+        extra_options={"MatMulConstBOnly": True, "DefaultTensorType": onnx.TensorProto.FLOAT},
     )
 
 
@@ -146,7 +148,9 @@ def _operators(file: Path) -> dict[str, int]:
 
     kinds = [node.op_type for node in onnx.load(str(file)).graph.node]
     return {
-        "integer": sum(kind in {"MatMulInteger", "DynamicQuantizeMatMul", "MatMulIntegerToFloat"} for kind in kinds),
+        "integer": sum(
+            kind in {"MatMulInteger", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QAttention"} for kind in kinds
+        ),
         "float": sum(kind in OPERATORS for kind in kinds),
         "quantize": kinds.count("DynamicQuantizeLinear"),
     }

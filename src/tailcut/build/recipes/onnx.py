@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tailcut.build import parity
 from tailcut.build.here import Here
-from tailcut.build.recipes import onnx_export, trees
+from tailcut.build.recipes import fusions, onnx_export, trees
 from tailcut.build.recipes.base import Result, Subject, Work, missing
 from tailcut.core.tensors import Arrays
 from tailcut.runtimes import Runtime
@@ -59,5 +59,9 @@ class Onnx:
             model.outputs,
         )
         return Result(
-            {**found, "parity": {"absolute": parity.ABSOLUTE, "relative": parity.RELATIVE, "found": compared}}
+            {
+                **found,
+                "parity": {"absolute": parity.ABSOLUTE, "relative": parity.RELATIVE, "found": compared},
+                "fusions": fusions.improve(work, module, run),
+            }
         )

@@ -114,7 +114,7 @@ def _write(model: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], 
     import onnx
 
     _check_batch(model.graph, inputs, outputs)
-    _strip(model)
+    strip(model)
     onnx.save(model, str(path))
     return {
         "opset": {entry.domain or "ai.onnx": entry.version for entry in model.opset_import},
@@ -160,7 +160,7 @@ def _check_batch(graph: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, 
                 )
 
 
-def _strip(model: Any) -> None:
+def strip(model: Any) -> None:
     """Drop the exporter's stack traces: they hold paths of this machine and change with every build."""
     graphs = [model.graph, *model.functions]
     for graph in graphs:
