@@ -77,7 +77,7 @@ def test_results_that_cannot_be_written_are_refused_before_the_run(url: str, tmp
     for flags in (["--raw", str(tmp_path / "out.txt")], ["--json", "/proc/no/out.json"]):
         for search in ([], ["--find-capacity", "--slo", "p95=50ms"]):
             done = tailcut(f"{url}/delay/0", *flags, *search)
-            assert (done.returncode, done.stdout) == (3, "")
+            assert (done.returncode, done.stdout) == (2, "")
             assert "hint: " in done.stderr
             assert "unexpected" not in done.stderr
             assert "/s" not in done.stderr
@@ -94,5 +94,39 @@ def test_a_capacity_search_writes_into_a_new_folder(url: str, tmp_path: Path) ->
 def test_flags_that_a_capacity_search_has_no_use_for_are_refused(url: str, flag: str) -> None:
     """Seen before: they were taken and ignored."""
     done = tailcut(f"{url}/delay/0", "--find-capacity", "--slo", "p95=50ms", flag)
-    assert (done.returncode, done.stdout) == (3, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert flag.partition("=")[0] in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--rate", "0"], "--rate is 0"),
+        (["--rate", "nan"], "--rate is nan"),
+        (["--arrivals", "uniform"], "arrivals is 'uniform'"),
+        (["--slo", "p95=25"], '--slo: "25" has no unit'),
+        (["--timeout", "soon"], "--timeout: "),
+        (["--max-search", "5"], "--max-search: "),
+        (["--ramp", "5"], "the ramp is '5'"),
+    ],
+)
+def test_a_wrong_flag_is_named_and_exits_2(url: str, flags: list[str], says: str) -> None:
+    done = tailcut(f"{url}/delay/0", *flags)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert "hint: " in done.stderr
+
+
+def test_failures_are_judged_also_where_the_slo_does_not_name_them(url: str) -> None:
+    """Seen before: a server that died in the run met p95."""
+    done = tailcut(f"{url}/status/500", "--slo", "p95=500ms")
+    assert done.returncode == 1
+    assert "judged by p95=500ms,errors=0.1%" in done.stderr
+    assert "SLO p95 MISSED" in done.stdout
+    assert "SLO errors MISSED: 100 %, limit 0.1 %" in done.stdout
+
+
+def test_without_an_slo_failures_are_a_warning(url: str) -> None:
+    done = tailcut(f"{url}/status/500")
+    assert done.returncode == 0
+    assert "warning: 100.0% of the requests failed, and nothing is judged" in done.stdout

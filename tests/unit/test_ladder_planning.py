@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailcut.errors import LoadTestError
+from tailcut.errors import ManifestError
 from tailcut.ladder.evidence import evidence_of
 from tailcut.ladder.pilot import queue_grows
 from tailcut.ladder.planning import choose_rungs, merge_settings, plan_rungs, round_order
@@ -42,7 +42,7 @@ def test_a_rung_without_a_variant_has_the_quality_of_the_rung_below() -> None:
 def test_a_chosen_rung_keeps_the_settings_of_the_whole_ladder() -> None:
     (chosen,) = choose_rungs(plan_rungs(RUNGS, {}), ("pilot", "onnx"))
     assert chosen.settings == ("serve.variant=onnx", "features.cache=memory")
-    with pytest.raises(LoadTestError, match="no rung 'fp16'") as caught:
+    with pytest.raises(ManifestError, match="no rung 'fp16'") as caught:
         choose_rungs(plan_rungs(RUNGS, {}), ("fp16",))
     assert "pilot, off, cache" in caught.value.hint
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from tailcut.errors import BuildError, ManifestError, MissingExtra, TailcutError
+from tailcut.errors import BuildError, LoadTestError, ManifestError, MissingExtra, TailcutError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,6 +51,15 @@ EXIT_REASONS: dict[ExitCode, str] = {
     ExitCode.BUG: "an exception that nobody foresaw, in tailcut or in a hook",
     ExitCode.INTERRUPTED: "interrupted with Ctrl-C",
 }
+
+
+@contextmanager
+def usage(flag: str = "") -> Iterator[None]:
+    """Let what is wrong with a flag end as a wrong command line (exit code 2), and name the flag."""
+    try:
+        yield
+    except LoadTestError as error:
+        raise ManifestError(f"{flag}: {error.message}" if flag else error.message, hint=error.hint) from error
 
 
 def stdout() -> Console:

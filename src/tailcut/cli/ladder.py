@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 import sys
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from tailcut.cli.console import ExitCode, note, write
+from tailcut.cli.console import ExitCode, note, usage, write
 from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples
 from tailcut.core.slo import parse_duration_s
 from tailcut.errors import LoadTestError
@@ -64,13 +65,15 @@ def ladder(
     from tailcut.ladder import short as shortened
 
     command = shlex.join(["tailcut", *sys.argv[1:]])
-    options = LadderOptions(out=out, rates=_rates(rates), only=_names(only_rungs), seed=seed, command=command)
+    with usage():
+        options = LadderOptions(out=out, rates=_rates(rates), only=_names(only_rungs), seed=seed, command=command)
     options = msgspec.structs.replace(options, comfortable_rate=comfortable, capacity=capacity)
     options = shortened(options) if short else options
     if rounds is not None:
         options = msgspec.structs.replace(options, rounds=rounds)
     if duration:
-        options = msgspec.structs.replace(options, duration_s=parse_duration_s(duration))
+        with usage("--duration"):
+            options = msgspec.structs.replace(options, duration_s=parse_duration_s(duration))
     record = climb(manifest, options, overrides=settings or (), tell=note)
     _report(record, out)
     if any(rung.failed for rung in record.rungs):
@@ -93,8 +96,8 @@ def _rates(text: str) -> tuple[float, ...]:
         rates = tuple(float(part) for part in text.split(",") if part.strip())
     except ValueError:
         raise LoadTestError(f"the rates are {text!r}", hint="write numbers with commas between: 100,400") from None
-    if any(rate <= 0 for rate in rates):
-        raise LoadTestError(f"the rates are {text!r}", hint="every rate must be above 0")
+    if not all(0 < rate < inf for rate in rates):
+        raise LoadTestError(f"the rates are {text!r}", hint="every rate must be finite and above 0")
     return rates
 
 

@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
-from tailcut.cli.console import ExitCode, note, write
+from tailcut.cli.console import ExitCode, note, usage, write
 from tailcut.cli.options import examples
 from tailcut.cli.progress import ProgressLine
 from tailcut.core.slo import Objectives, parse_duration_s, parse_objectives
@@ -62,33 +63,39 @@ def load(
 ) -> None:
     """Send open-loop load to a URL: each request at its time, whatever the others do.
 
-    Latency counts from the intended send time. Exit code 0: the SLO was met (or none was given); 1: it was missed;
-    3: the test could not run.
+    Latency counts from the intended send time; a request that fails is later than any limit, and at most 0.1 % may
+    fail unless --slo says errors=... Exit code 0: the SLO was met (or none was given); 1: it was missed; 2: a flag is
+    wrong; 3: the test could not run.
     """
     from tailcut.load import LoadPlan
+    from tailcut.load.plan import check_plan, parse_url
 
     sys.path.insert(0, "")  # payload modules of the current folder
-    plan = LoadPlan(
-        url=url,
-        rate=rate,
-        ramp=_ramp(ramp),
-        trace=trace,
-        arrivals=_kind(arrivals),
-        duration_s=parse_duration_s(duration),
-        warmup_s=parse_duration_s(warmup),
-        payloads=payloads,
-        method=method,
-        headers=tuple(_header(text) for text in header or ()),
-        timeout_s=parse_duration_s(timeout),
-        connections=connections,
-        slo=parse_objectives(slo) if slo else Objectives(),
-        pid=pid,
-        seed=seed,
-    )
-    if find_capacity:
-        _check_search(plan, raw)
-    _check_files(json_path, raw)
-    met = _search(plan, json_path, parse_duration_s(max_search)) if find_capacity else _run(plan, json_path, raw)
+    with usage():
+        plan = LoadPlan(
+            url=url,
+            rate=rate,
+            ramp=_ramp(ramp),
+            trace=trace,
+            arrivals=_kind(arrivals),
+            duration_s=_seconds("--duration", duration),
+            warmup_s=_seconds("--warmup", warmup),
+            payloads=payloads,
+            method=method,
+            headers=tuple(_header(text) for text in header or ()),
+            timeout_s=_seconds("--timeout", timeout),
+            connections=connections,
+            slo=_objectives(slo),
+            pid=pid,
+            seed=seed,
+        )
+        check_plan(plan)
+        parse_url(url)
+        max_search_s = _seconds("--max-search", max_search)
+        if find_capacity:
+            _check_search(plan, raw)
+        _check_files(json_path, raw)
+    met = _search(plan, json_path, max_search_s) if find_capacity else _run(plan, json_path, raw)
     if not met:
         raise typer.Exit(ExitCode.FAILED)
 
@@ -146,6 +153,25 @@ def _check_files(json_path: Path | None, raw: Path | None) -> None:
         prepare(json_path)
     if raw is not None:
         prepare(raw, RAW_SUFFIXES)
+
+
+def _seconds(flag: str, text: str) -> float:
+    with usage(flag):
+        return parse_duration_s(text)
+
+
+def _objectives(text: str) -> Objectives:
+    """Read --slo. Failures are always judged: by what a manifest allows where the text does not say."""
+    if not text:
+        return Objectives()
+    from tailcut.manifest import Slo
+
+    with usage("--slo"):
+        objectives = parse_objectives(text)
+    if objectives.errors is None:
+        objectives = msgspec.structs.replace(objectives, errors=float(Slo().errors))
+        note(f"judged by {objectives} (errors by default; add errors=... to --slo for another share)")
+    return objectives
 
 
 def _ramp(text: str) -> tuple[float, float] | None:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tailcut.core.slo import LatencyObjective, Objectives
-from tailcut.errors import LoadTestError, ManifestError, TailcutError
+from tailcut.errors import ManifestError, TailcutError
 from tailcut.ladder.evidence import Evidence, read_evidence
 from tailcut.ladder.machine import PACKAGES, Cores, choose_cores, commit_of, machine_facts, pinned
 from tailcut.ladder.measuring import Bench
@@ -174,7 +174,8 @@ def _check(deployment: Deployment, options: LadderOptions) -> None:
     if not ladder.pilot and options.comfortable_rate is None:
         raise ManifestError("ladder.pilot is empty", hint="give the pilot's command, or --comfortable RATE")
     if options.rounds < 1:
-        raise LoadTestError(f"rounds is {options.rounds}", hint="climb at least once; three rounds show a spread")
+        raise ManifestError(f"--rounds is {options.rounds}", hint="climb at least once; three rounds show a spread")
+    choose_rungs(plan_rungs(ladder.rungs, {}), options.only)  # before minutes of setting up
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from tailcut.errors import LoadTestError
+from tailcut.errors import ManifestError
 from tailcut.manifest import Rung
 
 
@@ -66,12 +66,12 @@ def choose_rungs(planned: Sequence[PlannedRung], only: Sequence[str]) -> list[Pl
     """Keep the rungs named in ``only``, all where it is empty. Settings stay those of the whole ladder.
 
     Raises:
-        LoadTestError: a name that no rung has.
+        ManifestError: a name that no rung has.
     """
     names = [rung.name for rung in planned]
     for name in only:
         if name not in names and name != "pilot":
-            raise LoadTestError(f"there is no rung {name!r}", hint=f"rungs: pilot, {', '.join(names)}")
+            raise ManifestError(f"--only-rungs: there is no rung {name!r}", hint=f"rungs: pilot, {', '.join(names)}")
     return [rung for rung in planned if not only or rung.name in only]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -109,12 +110,12 @@ def check_plan(plan: LoadPlan) -> None:
     given = [name for name in ("rate", "ramp", "trace") if getattr(plan, name)]
     if len(given) > 1:
         raise LoadTestError(f"{' and '.join(given)} are given together", hint="give one of --rate, --ramp and --trace")
-    if plan.rate is not None and plan.rate <= 0:
-        raise LoadTestError(f"the rate is {plan.rate:g} requests/s", hint="give a rate above 0")
+    if plan.rate is not None and not 0 < plan.rate < inf:
+        raise LoadTestError(f"--rate is {plan.rate:g} requests/s", hint="give a finite rate above 0")
     if plan.connections < 1:
-        raise LoadTestError(f"connections is {plan.connections}", hint="allow at least 1")
+        raise LoadTestError(f"--connections is {plan.connections}", hint="allow at least 1")
     if plan.timeout_s <= 0:
-        raise LoadTestError(f"the timeout is {plan.timeout_s:g} s", hint="give a time-out above 0, such as 1s")
+        raise LoadTestError(f"--timeout is {plan.timeout_s:g} s", hint="give a time-out above 0, such as 1s")
     if plan.http_method == "HEAD":
         raise LoadTestError("HEAD requests are not supported", hint="use GET or POST")
     for name, value in plan.headers:

@@ -75,7 +75,7 @@ def summarise_run(plan: LoadPlan, samples: Samples, facts: RunFacts) -> LoadResu
         delayed_by_cap=facts.delayed_by_cap,
         max_outstanding=facts.max_outstanding,
         findings=judge(plan.slo, _seen(plan.slo, took_ms, answered), failed, requests),
-        warnings=_warnings(plan, facts, latency_ms, lag_ms),
+        warnings=(*_unjudged(plan, failed, requests), *_warnings(plan, facts, latency_ms, lag_ms)),
         bodies=facts.bodies,
         stopped=facts.stopped,
     )
@@ -136,6 +136,12 @@ def _server_side(
             if shape is not None:
                 per_outcome[name] = shape
     return {name: shape for name, shape in stages.items() if shape}, {k: n for k, n in cache.items() if n}, per_outcome
+
+
+def _unjudged(plan: LoadPlan, failed: int, requests: int) -> tuple[str, ...]:
+    if not failed or plan.slo.latency or plan.slo.errors is not None:
+        return ()
+    return (f"{failed / requests:.1%} of the requests failed, and nothing is judged: give --slo",)
 
 
 def _warnings(

@@ -61,6 +61,8 @@ def render_capacity(result: CapacityResult) -> str:
         lines = [f"capacity within {result.objectives}: {result.rate:.1f} req/s ({state})"]
     if result.limit:
         lines.append(f"limited by {result.limit}")
+    elif result.rate and result.complete:
+        lines.append("no rate that was tried missed: the server may do more")
     if not result.complete:
         lines.append("the time for the search was up: a higher rate may pass (--max-search)")
     if result.generator_limited:
