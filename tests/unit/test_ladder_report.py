@@ -118,3 +118,26 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
     png = (tmp_path / "ladder.png").read_bytes()
     assert png.startswith(b"\x89PNG")
     assert int.from_bytes(png[16:20]) > 1000
+
+
+def test_the_ceiling_of_a_search_is_not_shown_as_a_capacity() -> None:
+    """No rate missed: the search ended at the highest rate that it tries."""
+    record = sample()
+    rung = record.rungs[-1]
+    assert rung.capacity is not None
+    ceiling = msgspec.structs.replace(rung.capacity, rate=6000.0, limit="", complete=True)
+    record = msgspec.structs.replace(
+        record, rungs=(*record.rungs[:-1], msgspec.structs.replace(rung, capacity=ceiling))
+    )
+    assert ">= 6,000/s" in render_terminal(record)
+    assert ">= 1,480/s" not in render_terminal(sample())
+
+
+@pytest.mark.parametrize(
+    ("rounds", "says"),
+    [("1", ": one round."), ("2", "the slower of 2 rounds"), ("3", "median round (lowest-highest of 3")],
+)
+def test_what_a_figure_over_rounds_is_stands_above_the_table(rounds: str, says: str) -> None:
+    record = sample()
+    record = msgspec.structs.replace(record, settings={**record.settings, "rounds": rounds})
+    assert says in render_terminal(record)

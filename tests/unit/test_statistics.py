@@ -45,3 +45,8 @@ def test_samples_needed_grow_with_the_tail() -> None:
 def test_a_spread_keeps_all_rounds() -> None:
     seen = spread([3.0, 1.0, 2.0])
     assert (seen.low, seen.mid, seen.high, seen.values) == (1.0, 2.0, 3.0, (3.0, 1.0, 2.0))
+
+
+def test_of_two_middle_rounds_a_spread_has_the_higher() -> None:
+    assert spread([5.0, 2.0]).mid == 5.0
+    assert spread([4.0, 1.0, 3.0, 2.0]).mid == 3.0

@@ -87,7 +87,8 @@ def capacity_text(row: RungFigures, pilot: RungFigures | None) -> str:
         return "-"
     if capacity.rate == 0:
         return "0 (missed at every rate)"
-    at_least = "" if capacity.complete and not capacity.generator_limited else ">= "
+    # Without a rate that missed the search ended at its own highest rate, not at the server's.
+    at_least = "" if capacity.complete and capacity.limit and not capacity.generator_limited else ">= "
     text = f"{at_least}{plain(capacity.rate)}/s"
     base = pilot.capacity if pilot is not None else None
     return f"{text} ({capacity.rate / base:.1f}x)" if base and row is not pilot else text
@@ -96,8 +97,7 @@ def capacity_text(row: RungFigures, pilot: RungFigures | None) -> str:
 def key_lines(ladder: LadderRecord) -> list[str]:
     """What a reader must know to read the table."""
     lines = [
-        "Milliseconds from the intended send time: median round (lowest-highest of"
-        f" {ladder.settings.get('rounds', '?')} rounds).",
+        f"Milliseconds from the intended send time: {_of_rounds(str(ladder.settings.get('rounds', '?')))}.",
         "'~': the rounds of both rungs overlap, the change may be noise. '!': saturated.",
         f"SLO: {ladder.slo}.",
     ]
@@ -105,6 +105,12 @@ def key_lines(ladder: LadderRecord) -> list[str]:
         lines.append(f"Comfortable rate: {ladder.pilot.comfortable_rate:.3g} req/s. {ladder.pilot.note}")
     lines += [f"{rate_title(ladder, name)}." for name in ladder.rate_names if name != COMFORTABLE and not ladder.pilot]
     return [*lines, *ladder.notes]
+
+
+def _of_rounds(rounds: str) -> str:
+    """What a figure over rounds is; of two middle ones the spread has the slower (see ``statistics.spread``)."""
+    middle = {"1": "one round", "2": "the slower of 2 rounds (lowest-highest)"}
+    return middle.get(rounds, f"median round (lowest-highest of {rounds} rounds)")
 
 
 def _cost_header(ladder: LadderRecord) -> list[str]:
