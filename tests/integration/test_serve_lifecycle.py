@@ -88,6 +88,7 @@ def test_a_model_that_cannot_be_opened_is_named_and_the_exit_code_is_3(
         assert says in server.log
         assert "hint:" in server.log
         assert "Traceback" not in server.log
+        assert "worker" not in server.log, "one error is enough"
 
 
 def test_a_hook_that_cannot_be_imported_is_named_and_the_exit_code_is_not_0(tmp_path: Path) -> None:
@@ -237,7 +238,7 @@ def test_a_model_that_hangs_is_killed_in_time(tmp_path: Path) -> None:
             server.signal()
             sent_s = time.monotonic()
             await asyncio.to_thread(server.wait, 15)
-            assert 1.5 <= time.monotonic() - sent_s < 6
+            assert 0.5 <= time.monotonic() - sent_s < 6
             assert not _runs(worker)
 
     with Served(tmp_path, settings=[PREPROCESS, "server.drain=0.5s", "server.kill=2s"]) as server:
@@ -248,7 +249,8 @@ def test_a_worker_that_dies_ends_the_server_with_an_error(tmp_path: Path) -> Non
     with Served(tmp_path) as server:
         os.kill(server.worker_pid, signal.SIGKILL)
         assert server.wait(15) == 1
-        assert "Unexpected exit from worker-1" in server.log
+        assert "error: the worker was killed by SIGKILL (out of memory?" in server.log
+        assert "worker-1" not in server.log
         assert server.output == ""
 
 
@@ -280,5 +282,6 @@ def test_a_second_signal_skips_the_rest_of_the_drain(tmp_path: Path) -> None:
         assert server.post(INFER)[0] == 200
         server.signal(signal.SIGINT)
         server.wait_until(lambda: server.get("/v2/health/ready")[0] == 503)
+        assert "draining for 30 s; Ctrl-C or SIGTERM again stops now" in server.log
         server.signal(signal.SIGINT)
         assert server.wait(15) == 0

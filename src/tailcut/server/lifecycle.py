@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import logging
 import os
 import resource
 import signal
@@ -54,8 +55,21 @@ def serve(manifest: Manifest) -> int:
     except SystemExit as stop:
         if EXIT_START_FAILED in supervisor.exit_codes:
             return EXIT_START_FAILED
+        sys.stderr.write(f"error: {_said_of(supervisor.exit_codes)}\n")
         return stop.code if isinstance(stop.code, int) else 1
     return 0
+
+
+def _said_of(exit_codes: list[int | None]) -> str:
+    """Say how the worker ended, and what usually does that."""
+    code = next((code for code in exit_codes if code), None)
+    if code is None:
+        return "the worker ended by itself"
+    if code > 0:
+        return f"the worker ended with code {code}; the lines above may say why"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    likely = {"SIGKILL": " (out of memory? see the kernel's log)", "SIGSEGV": " (a crash in a native library)"}
+    return f"the worker was killed by {name}{likely.get(name, '')}"
 
 
 def find_address(host: str) -> str:
@@ -168,6 +182,9 @@ class _Supervisor(MPServer):
             self._stop_now()
             return
         self._asked = True
+        if self._drain_s > 0:
+            # Not sys.stderr: a handler may run in the middle of a write to it.
+            os.write(2, f"tailcut: draining for {self._drain_s:g} s; Ctrl-C or SIGTERM again stops now\n".encode())
         self._drain()
 
     def signal_handler_reload(self, *args: Any, **kwargs: Any) -> None:
@@ -226,6 +243,15 @@ def _load(manifest: Manifest, url: str, supervisor_pid: int) -> Any:
 def _log_to_stderr() -> dict[str, Any]:
     """Granian's own configuration of logging, with stderr in place of stdout."""
     config: dict[str, Any] = copy.deepcopy(LOGGING_CONFIG)
+    config["filters"] = {"worker": {"()": _WithoutWorkerExits}}
     for handler in config["handlers"].values():
         handler["stream"] = "ext://sys.stderr"
+        handler["filters"] = ["worker"]
     return config
+
+
+class _WithoutWorkerExits(logging.Filter):
+    """Drops granian's line on a worker that ended: the worker's own error or ``serve`` says more."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith("Unexpected exit from worker")
