@@ -32,7 +32,7 @@ def manifest(tmp_path: Path) -> Path:
             "server.port: true is not an integer from 0 to 65535",
             "for example --set 'server.port=8700'",
         ),
-        ("pool.threads=0", "pool.threads: 0 is not an integer of at least 1", "for example --set 'pool.threads=1'"),
+        ("pool.threads=-1", "pool.threads: -1 is not an integer of at least 0", "for example --set 'pool.threads=0'"),
         ("slo.rate=0", "slo.rate: 0 is not a number above 0", "for example --set 'slo.rate=100.0'"),
         (
             "features.cache=reddis",

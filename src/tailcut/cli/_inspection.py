@@ -175,7 +175,7 @@ class Inspection:
             await engine.start()
         opened = engine.opened
         report.executor = opened.executor
-        report.executors = self._manifest.deployment.pool.executors
+        report.executors = opened.executors
         report.warm_up_ms = {rows: _ms(ns) for rows, ns in opened.warm_up_ns.items()}
         report.groups_opened = [group.name for group in self._manifest.deployment.features.groups]
         return opened

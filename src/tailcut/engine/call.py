@@ -4,15 +4,33 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tailcut.core.timings import Timings
 
+if TYPE_CHECKING:
+    from tailcut.engine.path import Path
+
 
 class Call:
-    """One request on its way: its record, its deadline and what it holds."""
+    """One request on its way: its record, its deadline and what it holds.
 
-    __slots__ = ("cache", "deadline_ns", "disconnected", "gone", "route", "tenant", "timings", "variant", "waiting")
+    Attributes:
+        path: the one that answers it, from where it was admitted to its end; None before.
+    """
+
+    __slots__ = (
+        "cache",
+        "deadline_ns",
+        "disconnected",
+        "gone",
+        "path",
+        "route",
+        "tenant",
+        "timings",
+        "variant",
+        "waiting",
+    )
 
     def __init__(self, route: str, start_ns: int, deadline_ns: int, tenant: str, variant: str) -> None:
         self.route = route
@@ -20,6 +38,7 @@ class Call:
         self.deadline_ns = deadline_ns
         self.tenant = tenant
         self.variant = variant
+        self.path: Path | None = None
         self.cache = "off"
         self.disconnected: Callable[[], Awaitable[None]] | None = None
         self.gone = False

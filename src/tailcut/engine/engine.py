@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterator
 from time import perf_counter, perf_counter_ns
-from typing import Literal
+from typing import Any, Literal
 
+from tailcut.engine.following import Follower, tell_trust
 from tailcut.engine.opening import Opened, open_deployment
 from tailcut.engine.path import Call, Path
 from tailcut.engine.samples import path_samples
@@ -15,6 +17,8 @@ from tailcut.manifest import Manifest
 from tailcut.observe.exposition import Exposition, Sample
 from tailcut.observe.failures import FailureLog
 from tailcut.observe.recorder import Recorder
+
+log = logging.getLogger("tailcut.server")
 
 State = Literal["loading", "ready", "draining", "failed", "stopped"]
 
@@ -27,6 +31,8 @@ class Engine:
     Attributes:
         state: "ready" only between a finished warm-up and the start of draining.
         failure: why loading failed, where it did.
+        follower: keeps the deployment on what the registry promotes; None where it serves a named variant.
+        say: tells the operator what happened, one line at a time.
     """
 
     def __init__(self, manifest: Manifest) -> None:
@@ -44,6 +50,8 @@ class Engine:
         self._timer: asyncio.TimerHandle | None = None
         self._timeout_ns = int(self.deployment.slo.timeout_s * 1e9)
         self._variant = ""
+        self.say: Callable[[str], None] = log.info
+        self.follower: Follower | None = None
 
     async def start(self) -> None:
         """Load and warm up; the state is "ready" afterwards.
@@ -53,15 +61,40 @@ class Engine:
         """
         self._tick(asyncio.get_running_loop())
         try:
-            self._opened = await open_deployment(self.manifest, self.recorder, self.in_flight)
+            follower = await self._open_follower()
+            opened = await open_deployment(self.manifest, self.recorder, self.in_flight)
         except Exception as error:
             unforeseen = StartError(f"unexpected {type(error).__name__}: {error}", hint="see the server's log")
             self.failure = error if isinstance(error, TailcutError) else unforeseen
             self.state = "failed"
             raise
-        self._variant = self._opened.variant.name
+        self._put(opened)
+        tell_trust(opened.variant)
         if self.state == "loading":
             self.state = "ready"
+            if follower is not None:
+                self.follower = follower
+                follower.start()
+
+    async def _open_follower(self) -> Follower | None:
+        serve = self.deployment.serve
+        if serve.variant != "promoted" or not serve.follow_s:
+            return None
+        follower = Follower(
+            self.manifest,
+            running=lambda: self.opened,
+            put=self._put,
+            recorder=self.recorder,
+            in_flight=self.in_flight,
+            say=self.say,
+        )
+        await follower.note()
+        return follower
+
+    def _put(self, opened: Opened) -> None:
+        """Serve this from now on. Requests that were admitted before end where they began."""
+        self._opened = opened
+        self._variant = opened.variant.name
 
     async def stop(self, timeout_s: float) -> None:
         """Fail what waits, let running batches end for at most ``timeout_s``, close everything."""
@@ -69,19 +102,23 @@ class Engine:
         if self._timer is not None:
             self._timer.cancel()
         if self._opened is not None:
-            path = self._opened.path
             await asyncio.sleep(0)  # let answered requests leave first
             give_up_s = perf_counter() + timeout_s
-            await path.dispatcher.stop(timeout_s)
+            if self.follower is not None:
+                await self.follower.stop(timeout_s)
+            path = self._opened.path
+            await path.dispatcher.stop(max(give_up_s - perf_counter(), 0.0))
             if path.hooks is not None:
                 await path.hooks.stop(max(give_up_s - perf_counter(), 0.0))
             if path.features is not None:
                 await path.features.close()
 
     def drain(self) -> None:
-        """Stop being ready; requests are still answered."""
+        """Stop being ready, and following; requests are still answered."""
         if self.state in {"ready", "loading"}:
             self.state = "draining"
+        if self.follower is not None:
+            self.follower.end()
 
     @property
     def opened(self) -> Opened:
@@ -101,6 +138,11 @@ class Engine:
         """The request path; raises NotReady as ``opened`` does."""
         opened = self._opened
         return opened.path if opened is not None else self.opened.path
+
+    @property
+    def promotion(self) -> dict[str, Any]:
+        """What is promoted in the registry but not served (yet), for clients; empty where nothing is amiss."""
+        return self.follower.describe() if self.follower is not None else {}
 
     @property
     def is_ready(self) -> bool:
@@ -173,6 +215,11 @@ class Engine:
         if self._opened is None:
             return
         yield from path_samples(self._opened.path)
+        variant = self._opened.variant
+        labels = {"variant": variant.name, "version": variant.version}
+        yield Sample("tailcut_served", "1 for the variant that is served.", "gauge", labels, 1.0)
+        if self.follower is not None:
+            yield from self.follower.samples()
 
 
 async def _abandon_when_gone(call: Call, disconnected: Callable[[], Awaitable[None]]) -> None:

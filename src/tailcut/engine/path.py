@@ -10,14 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence, Sized
 from functools import partial
-from sys import getsizeof
 from time import perf_counter_ns
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from tailcut.cache import MemoryStore
 from tailcut.core.keys import entity_prediction_key, tensor_prediction_key
 from tailcut.core.tensors import Arrays
 from tailcut.core.timings import Stage
@@ -26,24 +24,12 @@ from tailcut.engine.assembly import Assembly, encode_answer
 from tailcut.engine.call import Call
 from tailcut.engine.dispatcher import Dispatcher
 from tailcut.engine.hooks import Hooks, ran_inline
+from tailcut.engine.predictions import ENTRY_OVERHEAD_BYTES, PredictionStore, size_bytes
 from tailcut.engine.ticket import join
 from tailcut.errors import BadRequest, DeadlineExceeded
 from tailcut.features import EntityKey, FeatureService
 
 __all__ = ["Call", "Path", "PredictionStore"]
-
-_ENTRY_OVERHEAD_BYTES = 200
-"""What an entry costs beside its value: key, tuple, dict slots (measured with tracemalloc at 100,000 entries)."""
-
-
-class PredictionStore:
-    """A prediction cache: where it is kept and how long an entry lives at most."""
-
-    __slots__ = ("store", "ttl_s")
-
-    def __init__(self, store: MemoryStore[Any], ttl_s: float) -> None:
-        self.store = store
-        self.ttl_s = ttl_s
 
 
 class Path:
@@ -51,6 +37,7 @@ class Path:
 
     Args:
         version: hash of everything an answer depends on; part of every prediction cache key.
+        served: name and version of the variant that answers; told to clients.
         outputs: names of all outputs, in the manifest's order.
         hooks: decides where preprocess and postprocess run; None where the user has neither.
         features: None where the deployment has no feature groups.
@@ -63,6 +50,7 @@ class Path:
         self,
         *,
         version: bytes,
+        served: tuple[str, str] = ("", ""),
         outputs: tuple[str, ...],
         assembly: Assembly,
         dispatcher: Dispatcher,
@@ -73,6 +61,7 @@ class Path:
         in_flight: Sized = (),
     ) -> None:
         self.version = version
+        self.served = served
         self.outputs = outputs
         self.assembly = assembly
         self.dispatcher = dispatcher
@@ -86,6 +75,21 @@ class Path:
             self._predict = partial(self._predict_hooked, hooks)
         self._one_lane = all(spec.fixed for spec in assembly.specs)
 
+    def beside(self, version: bytes, served: tuple[str, str], dispatcher: Dispatcher) -> Path:
+        """Return a path that differs only in the variant that answers; hooks, features and caches are shared."""
+        return Path(
+            version=version,
+            served=served,
+            outputs=self.outputs,
+            assembly=self.assembly,
+            dispatcher=dispatcher,
+            hooks=self.hooks,
+            features=self.features,
+            entity_cache=self.entity_cache,
+            tensor_cache=self.tensor_cache,
+            in_flight=self._in_flight,
+        )
+
     @property
     def specs(self) -> tuple[InputSpec, ...]:
         """What each input must be."""
@@ -94,9 +98,14 @@ class Path:
     def admit(self, call: Call, rows: int) -> None:
         """Refuse what cannot be answered: the deadline has passed, or the queue is full already.
 
+        Whatever becomes of the deployment, the request goes this path to its end.
+
         Raises:
             DeadlineExceeded, Shed, NotReady.
         """
+        call.path = self
+        if self.served[0]:
+            call.variant = self.served[0]
         now_ns = perf_counter_ns()
         if now_ns >= call.deadline_ns:
             raise DeadlineExceeded("the deadline passed before the request was admitted", hint="send a longer timeout")
@@ -158,7 +167,7 @@ class Path:
             values[index] = msgspec.Raw(encoded)
             ttl_s = min(cache.ttl_s, life_s)
             if ttl_s > 0:
-                cache.store.put_nowait(cache_keys[index], values[index], len(encoded) + _ENTRY_OVERHEAD_BYTES, ttl_s)
+                cache.store.put_nowait(cache_keys[index], values[index], len(encoded) + ENTRY_OVERHEAD_BYTES, ttl_s)
         return values
 
     async def _predict_keys(
@@ -233,7 +242,7 @@ class Path:
                 # Copied: a view would keep the whole batch's memory alive for as long as the entry.
                 value = {name: array[index : index + 1].copy() for name, array in fresh.items()}
                 found[row] = value
-                cache.store.put_nowait(keys[row], value, _size_bytes(value), cache.ttl_s)
+                cache.store.put_nowait(keys[row], value, size_bytes(value), cache.ttl_s)
         known = [value for value in found if value is not None]
         # Copied also for one row: a hook that changes its outputs in place must not change the entry.
         result = {name: np.concatenate([value[name] for value in known]) for name in outputs}
@@ -281,14 +290,3 @@ class Path:
         if self._one_lane:
             return None if outputs is self.outputs else outputs
         return outputs, tuple([array.shape[1:] for array in inputs.values()])
-
-
-def _size_bytes(value: Arrays) -> int:
-    """What an entry of output arrays costs; an array of objects holds pointers, and what they point to counts."""
-    held = sum(
-        [
-            sum([getsizeof(element) for element in array.flat]) if array.dtype.hasobject else 0
-            for array in value.values()
-        ]
-    )
-    return held + sum([array.nbytes for array in value.values()]) + _ENTRY_OVERHEAD_BYTES * (len(value) + 1)

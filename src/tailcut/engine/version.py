@@ -17,13 +17,14 @@ import msgspec
 
 from tailcut.manifest import Deployment
 from tailcut.manifest.keys import to_plain
+from tailcut.registry import Variant
 
 
-def deployment_version(deployment: Deployment, artifact_sha256: str, hooks: Sequence[Callable[..., Any]]) -> bytes:
+def deployment_version(deployment: Deployment, artifact: str, hooks: Sequence[Callable[..., Any]]) -> bytes:
     """Return 16 bytes that change whenever an answer might.
 
     Args:
-        artifact_sha256: hash of the artifact that is served.
+        artifact: what is served: the artifact's hash, its runtime and its settings.
         hooks: every function of the user that touches an answer; the whole file that defines each is hashed, so that
             an edit of a helper beside it counts too. A function without a file is hashed by its byte code.
     """
@@ -32,10 +33,16 @@ def deployment_version(deployment: Deployment, artifact_sha256: str, hooks: Sequ
         to_plain(part)
         for part in (deployment.name, deployment.model, deployment.features.groups, deployment.features.entity)
     ]
-    for part in (artifact_sha256.encode(), msgspec.msgpack.encode(settings, enc_hook=repr), *map(_code_of, hooks)):
+    for part in (artifact.encode(), msgspec.msgpack.encode(settings, enc_hook=repr), *map(_code_of, hooks)):
         digest.update(len(part).to_bytes(8, "big"))
         digest.update(part)
     return digest.digest()
+
+
+def version_of(deployment: Deployment, variant: Variant, functions: Sequence[Callable[..., Any]]) -> bytes:
+    """Return the deployment version of a variant: another runtime or other settings may round otherwise, too."""
+    served = (variant.sha256, variant.runtime, *sorted(f"{name}={value!r}" for name, value in variant.settings.items()))
+    return deployment_version(deployment, " ".join(served), functions)
 
 
 def _code_of(hook: Callable[..., Any]) -> bytes:

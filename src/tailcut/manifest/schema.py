@@ -9,7 +9,8 @@ shares are strings with a percent sign ("0.1%") or fractions. In Python the attr
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
@@ -154,8 +155,25 @@ class Pool(Section, frozen=True, kw_only=True):
         Literal["auto", "inline", "thread"],
         Meta(description="inline runs batches on the event loop (models under 1 ms only); auto measures at warm-up"),
     ] = "auto"
-    executors: Annotated[int, Meta(description="executors, each running one batch at a time", ge=1)] = 1
-    threads: Annotated[int, Meta(description="threads of the runtime inside one executor", ge=1)] = 1
+    executors: Annotated[
+        int, Meta(description="executors, each running one batch at a time; 0: the variant's own setting, else 1", ge=0)
+    ] = 0
+    threads: Annotated[
+        int, Meta(description="threads of the runtime inside one executor; 0: the variant's own setting, else 1", ge=0)
+    ] = 0
+
+    def threads_of(self, settings: Mapping[str, Any]) -> int:
+        """Threads for a variant with these runtime settings; at least 1."""
+        return self.threads or _setting(settings, "threads")
+
+    def executors_of(self, settings: Mapping[str, Any]) -> int:
+        """Executors for a variant with these runtime settings; at least 1."""
+        return self.executors or _setting(settings, "executors")
+
+
+def _setting(settings: Mapping[str, Any], name: str) -> int:
+    found = settings.get(name)
+    return found if isinstance(found, int) and found >= 1 else 1
 
 
 class Serve(Section, frozen=True, kw_only=True):
@@ -165,6 +183,10 @@ class Serve(Section, frozen=True, kw_only=True):
         str,
         Meta(description="name of a variant (see `tailcut build --list`), or 'promoted' (the registry's)"),
     ] = "promoted"
+    follow_s: Annotated[
+        Duration,
+        Meta(description="how often to look for another promotion where 'promoted' is served; '0s': never"),
+    ] = field(default=Duration(1.0), name="follow")
 
 
 class Registry(Section, frozen=True, kw_only=True):

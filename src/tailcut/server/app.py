@@ -21,11 +21,10 @@ import tailcut
 from tailcut.core.timings import Stage
 from tailcut.engine.assembly import encode_answer
 from tailcut.engine.engine import Engine
-from tailcut.engine.path import Call
+from tailcut.engine.path import Call, Path
 from tailcut.errors import (
     BadRequest,
     ClientGone,
-    HookError,
     MethodNotAllowed,
     NotFound,
     RequestTimeout,
@@ -50,6 +49,7 @@ from tailcut.server.http import (
 from tailcut.server.incidents import note
 from tailcut.server.inference import UNREADABLE, InferenceCodec
 from tailcut.server.openapi import openapi
+from tailcut.server.unfinished import unfinished_stage
 
 Handler = Callable[[HeaderMap, Body], Awaitable[Reply]]
 
@@ -78,7 +78,7 @@ class Application:
         self._timeout_ns = int(deployment.slo.timeout_s * 1e9)
         self._max_timeout_ns = int(deployment.server.max_timeout_s * 1e9)
         self._tenant_header = deployment.server.tenant_header.lower()
-        self._codec: InferenceCodec | None = None
+        self._codec: tuple[Path, InferenceCodec] | None = None
         self._predict_decoder = msgspec.json.Decoder(_Predict)
         name = deployment.name
         infer: Handler = partial(self._answer, "infer", self._infer_bytes)
@@ -166,11 +166,12 @@ class Application:
     def _deadline_ns(self, call: Call, *asked_ns: int) -> int:
         return deadline_ns(call.timings.start_ns, self._timeout_ns, self._max_timeout_ns, *asked_ns)
 
-    async def _infer_bytes(self, call: Call, headers: HeaderMap, raw: bytes) -> bytes:
-        path = self.engine.path
+    async def _infer_bytes(self, call: Call, headers: HeaderMap, raw: bytes, version: str = "") -> bytes:
+        path = self._path(version)
         if headers.get("inference-header-content-length") is not None:
             raise BadRequest("binary tensors are not supported by this version", hint="send tensor data as JSON")
-        codec = self._codec or self._open_codec()
+        known = self._codec
+        codec = known[1] if known is not None and known[0] is path else self._open_codec(path)
         inference = codec.decode(raw)
         if inference.timeout_ns:
             call.deadline_ns = self._deadline_ns(call, timeout_ns(headers), inference.timeout_ns)
@@ -204,6 +205,8 @@ class Application:
             ("x-tailcut-variant", call.variant),
             ("x-tailcut-cache", call.cache),
         ]
+        if call.path is not None:
+            reply.append(("x-tailcut-version", call.path.served[1]))
         parent = traceparent(headers)
         if parent is not None:
             reply.append(("traceparent", parent))
@@ -211,24 +214,31 @@ class Application:
 
     def _failed(self, call: Call, headers: HeaderMap, error: TailcutError) -> Reply:
         now_ns = perf_counter_ns()
-        call.timings.lap(_unfinished(call.timings.ns, error), now_ns)
+        call.timings.lap(unfinished_stage(call.timings.ns, error), now_ns)
         reply = error_reply(error, note(self.engine.failures, call.route, error, now_ns))
         reply.headers.extend(self._headers(call, headers)[1:])
         return reply
 
-    def _open_codec(self) -> InferenceCodec:
-        opened = self.engine.opened
-        path = opened.path
+    def _path(self, version: str) -> Path:
+        """The path that answers from here on; a version that the client named may have been replaced meanwhile."""
+        path = self.engine.path
+        if version and version != path.served[1]:
+            what = f"model {self.engine.deployment.name!r} has no version {shown(version)} here"
+            raise NotFound(what, hint=f"it serves {path.served[1]!r}")
+        return path
+
+    def _open_codec(self, path: Path) -> InferenceCodec:
         deployment = self.engine.deployment
-        self._codec = InferenceCodec(
+        codec = InferenceCodec(
             deployment.name,
-            opened.variant.version,
+            path.served[1],
             path.specs,
             path.outputs,
             max_rows=deployment.batching.max_queue_rows,
             nan_outputs=[tensor.name for tensor in deployment.model.outputs if tensor.allow_nan],
         )
-        return self._codec
+        self._codec = path, codec
+        return codec
 
     # -- Metadata, health, metrics -------------------------------------------------------------------------------------
 
@@ -243,6 +253,7 @@ class Application:
                 "name": self.engine.deployment.name,
                 "versions": [variant.version],
                 "platform": f"{variant.runtime}_{variant.name}",
+                **self.engine.promotion,
                 "inputs": [{"name": t.name, "datatype": t.datatype, "shape": t.shape} for t in model.inputs],
                 "outputs": [{"name": t.name, "datatype": t.datatype, "shape": t.shape} for t in model.outputs],
             }
@@ -253,11 +264,12 @@ class Application:
 
     async def _ready(self, headers: HeaderMap, body: Body) -> Reply:
         ready = self.engine.is_ready
-        return json_reply({"ready": ready, "state": self.engine.state}, 200 if ready else 503)
+        return json_reply({"ready": ready, "state": self.engine.state, **self.engine.promotion}, 200 if ready else 503)
 
     async def _model_ready(self, headers: HeaderMap, body: Body) -> Reply:
         ready = self.engine.is_ready
-        return json_reply({"name": self.engine.deployment.name, "ready": ready}, 200 if ready else 503)
+        name = self.engine.deployment.name
+        return json_reply({"name": name, "ready": ready, **self.engine.promotion}, 200 if ready else 503)
 
     async def _metrics(self, headers: HeaderMap, body: Body) -> Reply:
         return Reply(200, [("content-type", CONTENT_TYPE)], self.engine.exposition.render())
@@ -270,9 +282,9 @@ class Application:
         name = self.engine.deployment.name
         parts = path.split("/")
         if len(parts) >= 6 and parts[1:3] == ["v2", "models"] and parts[4] == "versions" and parts[3] == name:
-            version = self.engine.opened.variant.version
-            if parts[5] != version:
-                raise NotFound(f"model {name!r} has no version {shown(parts[5])} here", hint=f"it serves {version!r}")
+            self._path(parts[5])
+            if parts[6:] == ["infer"]:
+                return "POST", partial(self._answer, "infer", partial(self._infer_bytes, version=parts[5]))
             found = self._routes.get("/".join([*parts[:4], *parts[6:]]))
             if found is not None:
                 return found
@@ -280,13 +292,3 @@ class Application:
         if asked and asked != [name]:
             raise NotFound(f"model {shown(asked[0])} is unknown", hint=f"this server has {name!r}")
         raise NotFound(f"no such path: {clipped(path)}", hint="see /openapi.json for what there is")
-
-
-def _unfinished(ns: list[int], error: TailcutError) -> Stage:
-    """Return the stage that a failed request was in, so that the time since its last lap is not lost."""
-    for stage in (Stage.RECEIVE, Stage.VALIDATE, Stage.ADMIT):
-        if not ns[stage]:
-            return stage
-    if type(error) in {HookError, BadRequest}:
-        return Stage.POSTPROCESS if ns[Stage.INFER] else Stage.PREPROCESS
-    return Stage.ENCODE

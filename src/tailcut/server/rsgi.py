@@ -64,6 +64,7 @@ class RSGIApplication:
         self._manifest = manifest
         self._address = address
         self._engine = Engine(manifest)
+        self._engine.say = _say
         self._application = Application(self._engine, closed=(ProtocolClosed,))
         self._draining = False
         self._supervisor_pid = supervisor_pid
@@ -131,6 +132,11 @@ class RSGIApplication:
             f"{'' if opened.merges else ', requests do not share batches'}\n"
         )
         sys.stderr.flush()
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"tailcut: {text}\n")
+    sys.stderr.flush()
 
 
 def _fail(message: str) -> None:

@@ -1,0 +1,241 @@
+"""Follows the registry: what is promoted there is served here, without a restart and without a disturbance."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any
+
+from tailcut.engine.call import Call
+from tailcut.engine.opening import Opened, Warm, open_beside, open_variant
+from tailcut.engine.switch import in_background, lower_priority, retire
+from tailcut.engine.version import version_of
+from tailcut.errors import ArtifactError, TailcutError
+from tailcut.manifest import Manifest
+from tailcut.observe.exposition import Sample
+from tailcut.observe.recorder import Recorder
+from tailcut.registry import Registry, Variant
+
+log = logging.getLogger("tailcut.server")
+
+_UNREAD = object()
+
+
+class Follower:
+    """Switches a running deployment to what is promoted. Owned by the event loop.
+
+    One switch at a time, in this order: notice that the promotion changed, load and warm the new variant up in the
+    background, make sure that nothing else was promoted meanwhile, put it in place, let the old one's requests end.
+    Whatever fails leaves the old variant in place until the promotion changes again.
+
+    Args:
+        manifest: of the deployment.
+        running: returns what is served now.
+        put: puts another in its place; called on the event loop.
+        in_flight: the requests that are being answered.
+        say: tells the operator of a switch.
+
+    Attributes:
+        failure: why what is promoted is not served; None where it is.
+        loading: whether a variant is being loaded now.
+        switches, failures: how many there were.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        *,
+        running: Callable[[], Opened],
+        put: Callable[[Opened], None],
+        recorder: Recorder,
+        in_flight: Mapping[Call, None],
+        say: Callable[[str], None],
+    ) -> None:
+        self.failure: TailcutError | None = None
+        self.loading = False
+        self.switches = 0
+        self.failures = 0
+        self._manifest = manifest
+        self._name = manifest.deployment.name
+        self._registry = Registry.of(manifest)
+        self._running = running
+        self._put = put
+        self._recorder = recorder
+        self._in_flight = in_flight
+        self._say = say
+        self._seen: Hashable = _UNREAD
+        self._unreadable = False
+        self._task: asyncio.Task[None] | None = None
+        self._retiring: dict[Opened, asyncio.Task[None]] = {}
+
+    async def note(self) -> None:
+        """Take notice of what is promoted, before it is loaded: what is promoted meanwhile is then followed."""
+        self._seen = await asyncio.to_thread(self._stamp)
+
+    def start(self) -> None:
+        """Look every ``serve.follow`` from now on."""
+        self._task = asyncio.get_running_loop().create_task(
+            self._follow(float(self._manifest.deployment.serve.follow_s))
+        )
+
+    def end(self) -> None:
+        """Look no more and abandon what is being loaded; what is on its way out goes on to its end."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def stop(self, timeout_s: float) -> None:
+        """End, and close what is on its way out; its running batches have at most ``timeout_s``."""
+        self.end()
+        retiring = dict(self._retiring)
+        for task in retiring.values():
+            task.cancel()
+        tasks = [*retiring.values(), *([self._task] if self._task is not None else [])]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(old.path.dispatcher.stop(timeout_s) for old in retiring))
+
+    async def look(self) -> None:
+        """Look once, and follow where the promotion has changed; raises nothing."""
+        stamp = await self._look()
+        while stamp not in (self._seen, _UNREAD):
+            self._seen = stamp
+            self.loading = True
+            try:
+                warm = await in_background(self._load, _close)
+            except TailcutError as error:
+                self._failed(error)
+                return
+            finally:
+                self.loading = False
+            stamp = await self._look()
+            if stamp in (self._seen, _UNREAD):
+                self._switch(warm)
+            elif warm is not None:
+                await asyncio.to_thread(warm.close)  # overtaken: the last promotion wins
+
+    def describe(self) -> dict[str, Any]:
+        """What there is to say of a promotion that is not served (yet); empty where there is nothing."""
+        if self.failure is not None:
+            said = {"error": self.failure.message, "hint": self.failure.hint}
+            return {"promotion": {"state": "failed", **said}}
+        return {"promotion": {"state": "loading"}} if self.loading else {}
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the counts of switches."""
+        text = "Switches to another promoted variant, by how they ended; after a failure the old one is served on."
+        for outcome, count in (("done", self.switches), ("failed", self.failures)):
+            yield Sample("tailcut_switches", text, "counter", {"outcome": outcome}, count)
+        text = "1 while what is promoted could not be loaded and an older variant is served."
+        yield Sample("tailcut_switch_failed", text, "gauge", {}, float(self.failure is not None))
+        text = "Variants that are no longer served and whose last requests have not ended."
+        yield Sample("tailcut_variants_retiring", text, "gauge", {}, len(self._retiring))
+
+    # -- Inside ------------------------------------------------------------------------------------------------------
+
+    async def _follow(self, period_s: float) -> None:
+        while True:
+            await asyncio.sleep(period_s)
+            await self.look()
+
+    def _stamp(self) -> Hashable:
+        return self._registry.promotion_stamp(self._name)
+
+    async def _look(self) -> Hashable:
+        """Read the stamp; ``_UNREAD`` where that fails, which is told once."""
+        try:
+            stamp = await asyncio.to_thread(self._stamp)
+        except Exception as error:
+            if not self._unreadable:
+                said = error.explained if isinstance(error, TailcutError) else f"{type(error).__name__}: {error}"
+                log.error("cannot see what is promoted, and serve on what was: %s", said)
+            self._unreadable = True
+            return _UNREAD
+        self._unreadable = False
+        return stamp
+
+    def _load(self) -> Warm | None:
+        """Open and warm up what is promoted; None where it is served already. Runs in the background."""
+        running = self._running()
+        promotion = self._registry.promotion(self._name)
+        served = running.variant
+        if promotion is not None and (promotion.version, promotion.variant) == (served.version, served.name):
+            return None
+        variant = self._registry.variant(self._name)
+        self._refuse_other_model(running, variant)
+        pool = self._manifest.deployment.pool
+        if variant.runtime == "onnxruntime" and pool.threads_of(variant.settings) == 1:
+            lower_priority()  # it starts no thread that would inherit this for good
+        # The least of several runs: others use the processor meanwhile, and this thread gives way to them.
+        return open_variant(self._manifest, variant, running.path.specs, min)
+
+    def _refuse_other_model(self, running: Opened, variant: Variant) -> None:
+        """Refuse what this process cannot serve, because its manifest or the user's code is of another build.
+
+        Raises:
+            ArtifactError: the tensors or the hooks differ.
+        """
+        deployment = self._manifest.deployment
+        what = f"variant {variant.name!r} of version {variant.version} is promoted, but"
+        hint = "restart the server; until then it serves what it served"
+        for kind, here, there in (
+            ("inputs", deployment.model.inputs, variant.inputs),
+            ("outputs", deployment.model.outputs, variant.outputs),
+        ):
+            if _forms(here) != _forms(there):
+                raise ArtifactError(
+                    f"{what} its {kind} are {_forms(there)} and this server's {_forms(here)}", hint=hint
+                )
+        if version_of(deployment, running.variant, running.code.functions) != running.path.version:
+            raise ArtifactError(f"{what} the files of the hooks have changed since this server started", hint=hint)
+
+    def _switch(self, warm: Warm | None) -> None:
+        """Put a variant in place: one assignment on the event loop, so that every request sees one or the other."""
+        self.failure = None
+        if warm is None:
+            return
+        old = self._running()
+        new = open_beside(self._manifest, old, warm, self._recorder)
+        self._put(new)
+        self.switches += 1
+        self._say(
+            f"switched to variant {new.variant.name} ({new.variant.runtime}, version {new.variant.version}) from "
+            f"{old.variant.name} of {old.variant.version}"
+        )
+        tell_trust(new.variant)
+        longest_s = float(self._manifest.deployment.server.max_timeout_s)
+        task = asyncio.get_running_loop().create_task(retire(old, self._in_flight, longest_s))
+        self._retiring[old] = task
+        task.add_done_callback(lambda _: self._retiring.pop(old, None))
+
+    def _failed(self, error: TailcutError) -> None:
+        served = self._running().variant
+        self.failure = error
+        self.failures += 1
+        log.error(
+            "what is promoted cannot be served, variant %s of version %s is served on: %s",
+            served.name,
+            served.version,
+            error,
+            exc_info=error.__cause__ if error.__cause__ and not isinstance(error.__cause__, TailcutError) else None,
+        )
+
+
+def tell_trust(variant: Variant) -> None:
+    """Tell the operator where a variant's speed was measured on other hardware."""
+    if variant.trust.level == "remeasure":
+        log.warning(
+            "variant %s of version %s is served, but its speed was measured on another machine: %s; "
+            "`tailcut build --from-registry` measures it here",
+            variant.name,
+            variant.version,
+            variant.trust.reason,
+        )
+
+
+def _forms(tensors: Any) -> list[tuple[str, str, tuple[int, ...]]]:
+    return [(tensor.name, tensor.datatype, tuple(tensor.shape)) for tensor in tensors]
+
+
+def _close(warm: Warm | None) -> None:
+    if warm is not None:
+        warm.close()

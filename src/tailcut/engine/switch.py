@@ -1,0 +1,149 @@
+"""The parts of a switch from one variant to another: loading that disturbs nobody, and the end of the old one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TypeVar
+
+from tailcut.engine.call import Call
+from tailcut.engine.opening import Opened
+from tailcut.errors import StartError, TailcutError
+
+T = TypeVar("T")
+
+_NICENESS = 10
+"""Priority of a loading thread. Not the lowest, 19: where it runs Python it holds the lock that the event loop waits
+for, and on a busy machine a thread of the lowest priority holds it for long."""
+
+_GIL_INTERVAL_S = 0.0005
+"""How long a loading thread that runs Python may keep the event loop waiting; Python's own default is 5 ms."""
+
+_LOOK_S = 0.01
+
+
+async def in_background(work: Callable[[], T], drop: Callable[[T], None]) -> T:
+    """Run blocking work in a thread of its own and of low priority; a daemon, so that it holds up no exit.
+
+    Args:
+        drop: called with the result where nobody waits for it any more.
+
+    Raises:
+        TailcutError: what ``work`` raised; a StartError where that was something else.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def deliver(result: list[T], error: TailcutError | None) -> None:
+        if future.done():
+            for each in result:
+                drop(each)
+        elif error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result[0])
+
+    def run() -> None:
+        result: list[T] = []
+        error: TailcutError | None = None
+        try:
+            with low_priority():
+                result.append(work())
+        except TailcutError as raised:
+            error = raised
+        except BaseException as raised:  # the user's code may raise SystemExit
+            error = StartError(f"unexpected {type(raised).__name__}: {raised}", hint="see the server's log")
+            error.__cause__ = raised
+        try:
+            loop.call_soon_threadsafe(deliver, result, error)
+        except RuntimeError:  # the loop is closed: nobody is left to be told
+            for each in result:
+                drop(each)
+
+    threading.Thread(target=run, name="tailcut-loader", daemon=True).start()
+    return await future
+
+
+@contextmanager
+def low_priority() -> Iterator[None]:
+    """Let this thread give way to all others of the process while it runs the block.
+
+    Threads inherit a priority from the thread that starts them, so those that a runtime starts inside are put back
+    at the end. Where that is not permitted (nobody may raise a priority again without CAP_SYS_NICE or RLIMIT_NICE)
+    this thread keeps its own: a pool that stayed slow for good would be worse than a disturbance of seconds. See
+    ``lower_priority`` for where no pool is started.
+    """
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(min(interval_s, _GIL_INTERVAL_S))
+    before = _threads()
+    usual = _priority()
+    restores = _may_raise()
+    if restores:
+        lower_priority()
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval_s)
+        if restores:
+            for thread in _threads() - before | {threading.get_native_id()}:
+                with suppress(OSError):
+                    os.setpriority(os.PRIO_PROCESS, thread, usual)
+
+
+def lower_priority() -> None:
+    """Let this thread, and those that it starts from now on, give way to all others of the process; Linux only."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), max(_NICENESS, _priority()))
+
+
+def _priority() -> int:
+    # On Linux PRIO_PROCESS with a thread's id means that thread alone.
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) if sys.platform == "linux" else 0
+
+
+def _may_raise() -> bool:
+    """Try in a thread that ends afterwards: where it is not permitted, what was tried cannot be taken back."""
+    permitted = []
+
+    def trial() -> None:
+        me, usual = threading.get_native_id(), _priority()
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, me, usual + 1)
+            os.setpriority(os.PRIO_PROCESS, me, usual)
+            permitted.append(True)
+
+    if sys.platform == "linux":
+        thread = threading.Thread(target=trial, name="tailcut-trial", daemon=True)
+        thread.start()
+        thread.join()
+    return bool(permitted)
+
+
+def _threads() -> set[int]:
+    with suppress(OSError):
+        return {int(name) for name in os.listdir("/proc/self/task")}
+    return set()
+
+
+async def retire(old: Opened, in_flight: Mapping[Call, None], timeout_s: float) -> None:
+    """Let the requests of a variant end that is no longer served, then close its executors and runtimes.
+
+    Args:
+        in_flight: all requests that are being answered; none is admitted to ``old`` any more.
+        timeout_s: the longest that a request may take; what is still there then, fails.
+    """
+    loop = asyncio.get_running_loop()
+    give_up_s = loop.time() + timeout_s
+    left = [call for call in in_flight if call.path is old.path]
+    # Looked after from time to time, so that the end of a request costs nothing more.
+    while any(call in in_flight for call in left) and loop.time() < give_up_s:  # noqa: ASYNC110
+        await asyncio.sleep(_LOOK_S)
+    if old.executor == "inline":
+        # Freeing a large model takes long; executors with a thread of their own do it there.
+        await loop.run_in_executor(None, old.close)
+    await old.path.dispatcher.stop(max(give_up_s - loop.time(), _LOOK_S))

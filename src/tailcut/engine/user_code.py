@@ -1,0 +1,84 @@
+"""The user's functions that touch an answer: imported once, checked, and given their place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from inspect import iscoroutinefunction
+from typing import Any, NamedTuple
+
+from tailcut import text
+from tailcut.engine.assembly import Assembly, Postprocess, Preprocess
+from tailcut.engine.hooks import Hooks, time_postprocess
+from tailcut.engine.ticket import run_rows
+from tailcut.engine.warming import WARM_UP_RUNS, buckets, example_inputs
+from tailcut.errors import StartError
+from tailcut.manifest import Deployment, Manifest, resolve
+from tailcut.runtimes.base import Runtime
+
+
+class UserCode(NamedTuple):
+    """What the manifest names, imported.
+
+    Attributes:
+        preprocess: the user's hook, or the tokenizer of a Hugging Face folder; None where there is neither.
+        postprocess: the user's hook, or None.
+        functions: every function that an answer depends on, for the deployment version.
+    """
+
+    preprocess: Preprocess | None
+    postprocess: Postprocess | None
+    functions: tuple[Callable[..., Any], ...]
+
+
+def import_code(manifest: Manifest) -> UserCode:
+    """Import every function of the user that touches an answer, in the manifest's order.
+
+    Raises:
+        ManifestError: one cannot be imported.
+        StartError: a hook is async, or a tokenizer cannot be read.
+    """
+    deployment = manifest.deployment
+    model = deployment.model
+    references = [model.preprocess, model.postprocess]
+    references += [group.function for group in deployment.features.groups]
+    found: dict[str, Callable[..., Any]] = {
+        reference: resolve(reference, manifest) for reference in references if reference
+    }
+    for key, reference in (("model.preprocess", model.preprocess), ("model.postprocess", model.postprocess)):
+        _refuse_async(key, reference, found.get(reference))
+    functions = list(found.values())
+    preprocess = found.get(model.preprocess) or text.preprocess_of(manifest)
+    if preprocess is not None and not model.preprocess:
+        functions.append(preprocess)
+    return UserCode(preprocess, found.get(model.postprocess), tuple(functions))
+
+
+def _refuse_async(key: str, reference: str, hook: Any) -> None:
+    if hook is not None and (iscoroutinefunction(hook) or iscoroutinefunction(getattr(hook, "__call__", None))):  # noqa: B004
+        raise StartError(
+            f"{key}: {reference} is async; only plain functions are supported",
+            hint="write it as a plain function: where it is slow it runs in a thread",
+        )
+
+
+async def place_hooks(
+    deployment: Deployment, code: UserCode, assembly: Assembly, runtime: Runtime, outputs: Sequence[str]
+) -> Hooks | None:
+    """Make what runs the hooks; postprocess is measured on what the warm-up computes, off the event loop."""
+    if code.preprocess is None and code.postprocess is None:
+        return None
+    hooks = Hooks(
+        assembly,
+        preprocess=code.preprocess is not None,
+        postprocess=code.postprocess is not None,
+        stuck_after_s=deployment.slo.timeout_s,
+    )
+    if code.postprocess is not None:
+        sizes = buckets(deployment.batching.max_rows)
+        computed = (run_rows(runtime, example_inputs(assembly.specs, rows), rows, outputs) for rows in sizes)
+        timed = partial(time_postprocess, assembly, computed, WARM_UP_RUNS)
+        for rows, took_ns in await asyncio.get_running_loop().run_in_executor(None, timed):
+            hooks.postprocess.observe(rows, took_ns)
+    return hooks

@@ -1,0 +1,95 @@
+"""Runs every batch size of an opened variant before it serves, and decides by the times where its batches run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from time import perf_counter_ns
+
+import numpy as np
+
+from tailcut.core.placement import INLINE_LIMIT_NS
+from tailcut.core.tensors import Arrays
+from tailcut.core.validation import InputSpec
+from tailcut.engine.ticket import run_rows
+from tailcut.errors import StartError, TailcutError
+from tailcut.manifest import Deployment
+from tailcut.runtimes.base import Runtime
+
+WARM_UP_RUNS = 5
+_FREE_DIMENSION = 8
+"""Size that warm-up gives to a free dimension that is not the batch."""
+
+
+def example_inputs(specs: Sequence[InputSpec], rows: int) -> Arrays:
+    """Return zeros of the right form: indexes into embeddings stay valid, and kernels do the same work."""
+    shapes = {spec.name: (rows, *(_FREE_DIMENSION if size == -1 else size for size in spec.tail)) for spec in specs}
+    return {
+        spec.name: np.full(shapes[spec.name], "", object)
+        if spec.datatype == "BYTES"
+        else np.zeros(shapes[spec.name], spec.dtype)
+        for spec in specs
+    }
+
+
+def buckets(max_rows: int) -> list[int]:
+    """Return the batch sizes to warm up: powers of two up to, and then, the largest batch."""
+    sizes = [1 << power for power in range(max_rows.bit_length()) if 1 << power < max_rows]
+    return [*sizes, max_rows]
+
+
+def warm_up(
+    runtime: Runtime,
+    specs: Sequence[InputSpec],
+    outputs: Sequence[str],
+    max_rows: int,
+    typical: Callable[[Sequence[int]], float] = median,
+) -> dict[int, int]:
+    """Run every bucket; return the nanoseconds of each.
+
+    Args:
+        typical: makes one figure of the runs of a bucket: their median, or ``min`` where others take the processor.
+
+    Raises:
+        StartError: the model fails on a bucket.
+    """
+    found: dict[int, int] = {}
+    for rows in buckets(max_rows):
+        inputs = example_inputs(specs, rows)
+        durations = []
+        for _ in range(WARM_UP_RUNS):
+            started_ns = perf_counter_ns()
+            try:
+                run_rows(runtime, inputs, rows, outputs)
+            except TailcutError as error:
+                raise StartError(
+                    f"warm-up failed at {rows} rows: {error.explained}",
+                    hint="the model must run every batch size up to batching.max_rows; lower it or export it anew",
+                ) from error
+            durations.append(perf_counter_ns() - started_ns)
+        found[rows] = int(typical(durations))
+    return found
+
+
+def choose_executor(deployment: Deployment, warm_up_ns: dict[int, int], executors: int) -> str:
+    """Return "inline" or "thread": inline only where the largest batch stays under a millisecond.
+
+    Raises:
+        StartError: the manifest asks for inline and the model is too slow for it, or wants several executors.
+    """
+    wanted = deployment.pool.executor
+    if wanted == "inline" and executors > 1:
+        raise StartError(
+            f'pool.executor = "inline" with a variant that was measured with {executors} executors',
+            hint='set pool.executor = "auto", or pool.executors = 1',
+        )
+    slowest_ns = max(warm_up_ns.values())
+    if wanted == "inline" and slowest_ns > INLINE_LIMIT_NS:
+        raise StartError(
+            f'pool.executor = "inline" with a batch that takes {slowest_ns / 1e6:.1f} ms; the limit is '
+            f"{INLINE_LIMIT_NS / 1e6:.0f} ms, because the server answers nothing else meanwhile",
+            hint='set pool.executor = "thread" (or "auto"), or lower batching.max_rows',
+        )
+    if wanted == "auto":
+        return "inline" if slowest_ns <= INLINE_LIMIT_NS and executors == 1 else "thread"
+    return wanted
