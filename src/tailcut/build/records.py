@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     settings: dict[str, Any] = {}
     """Of the runtime, such as its provider; they belong to the variant."""
+    parts: dict[str, str] = {}
+    """Of a pair: artifacts of the variants that it runs, by their names."""
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +67,7 @@ class Openable:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     settings: Mapping[str, Any]
+    parts: Mapping[str, Path] = field(default_factory=dict)
 
 
 def spec(step: str, manifest: Manifest, folder: Path, made: list[Made], target: str = "", base: str = "") -> Spec:
@@ -87,6 +90,6 @@ def manifest_of(step: Spec) -> Manifest:
 
 def openable(made: Made, deployment: Deployment) -> Openable:
     """Say how to open a variant that was made."""
-    return Openable(
-        made.name, made.runtime, Path(made.path), deployment.model.inputs, deployment.model.outputs, made.settings
-    )
+    model = deployment.model
+    parts = {name: Path(path) for name, path in made.parts.items()}
+    return Openable(made.name, made.runtime, Path(made.path), model.inputs, model.outputs, made.settings, parts)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from math import log2
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -37,6 +37,8 @@ Binding = Literal["format", "version", "machine"]
 runtime, or one kind of machine (compiled code, engines)."""
 
 Level = Literal["trusted", "remeasure", "unverified", "not openable"]
+LEVELS: tuple[Level, ...] = get_args(Level)
+"""From the best to the worst."""
 
 
 class _Runtime(NamedTuple):

@@ -59,8 +59,26 @@ def record(variant: NewVariant, machine: Machine, *, source: bool) -> VariantRec
         settings=dict(variant.settings),
         state="passed" if sha and not variant.refused else "candidate",
         base=bool(sha) and (source or variant.base),
-        keys=(variant.keys or keys_of(machine, variant.runtime, gpu=gpu)) if sha else None,
+        keys=(variant.keys or keys_of(machine, variant.runtime, gpu=gpu)) if sha and not variant.parts else None,
+        parts={name: digest(path) for name, path in variant.parts.items()},
     )
+
+
+def check_parts(records: Mapping[str, VariantRecord]) -> None:
+    """Check that what a pair runs are artifacts of variants of the same version: so they are kept as long as it is.
+
+    Raises:
+        ArtifactError: a part is no variant, or another artifact than that variant's.
+    """
+    for name, record in records.items():
+        for part, sha in record.parts.items():
+            other = records.get(part)
+            if other is None or other.parts or other.sha256 != sha:
+                kept = "is no variant with one artifact" if other is None or other.parts else f"has {other.sha256}"
+                raise ArtifactError(
+                    f"variant {name!r} runs {part!r} with SHA-256 {sha}; in this version {part!r} {kept}",
+                    hint="add the variants that a pair was made from together with it",
+                )
 
 
 def check_origins(origins: Mapping[Path, str]) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from tailcut.core.fingerprint import Machine, Trust, keys_of, trust, uses_gpu
+from msgspec.structs import replace
+
+from tailcut.core.fingerprint import LEVELS, Machine, Trust, keys_of, trust, uses_gpu
 from tailcut.errors import ArtifactError
 from tailcut.registry.records import Variant, Version
 
@@ -13,8 +15,13 @@ FROM_REGISTRY = "`tailcut build --from-registry` makes and judges the variants f
 
 
 def trust_here(version: Version, name: str, machine: Machine) -> Trust:
-    """Judge how far a variant's evidence holds on a machine."""
+    """Judge how far a variant's evidence holds on a machine; a pair's holds as far as that of its weaker part."""
     found = version.variants[name]
+    if found.parts:
+        judged = {part: trust_here(version, part, machine) for part in found.parts}
+        worst = max(judged, key=lambda part: LEVELS.index(judged[part].level))
+        reason = judged[worst].reason
+        return replace(judged[worst], reason=f"its part {worst!r}: {reason}" if reason else "")
     here = keys_of(machine, found.runtime, gpu=uses_gpu(found.runtime, found.settings))
     return trust(found.keys, here, base=version.is_base(name))
 
@@ -54,9 +61,11 @@ def refuse_pickle(variant: Variant) -> None:
     Raises:
         ArtifactError: it is a pickle.
     """
-    if variant.runtime == "pickle" or is_pickle(variant.artifact):
+    paths = (variant.artifact, *variant.parts.values())
+    bad = variant.artifact if variant.runtime == "pickle" else next((path for path in paths if is_pickle(path)), None)
+    if bad is not None:
         raise ArtifactError(
-            f"artifact {variant.artifact} (variant {variant.name!r} of model {variant.model!r}) is a pickle, "
+            f"artifact {bad} (variant {variant.name!r} of model {variant.model!r}) is a pickle, "
             "and loading a pickle runs whatever code is in it",
             hint="use another form of the model (ONNX, a state dict); where you made the file yourself, say --trust",
         )

@@ -185,7 +185,17 @@ class Reader:
             size_bytes=found.size_bytes,
             settings=found.settings,
             trust=trust or self.trust(record, name),
+            parts={part: self._part(record, what, part, sha) for part, sha in found.parts.items()},
         )
+
+    def _part(self, record: Version, what: str, part: str, sha: str) -> Path:
+        kept = record.variants.get(part)
+        if kept is None or kept.sha256 != sha:
+            raise ArtifactError(
+                f"{what} runs {part!r} with SHA-256 {sha}, which its version does not hold",
+                hint="the record was changed by hand: run `tailcut build` again",
+            )
+        return self._storage.fetch(blob_path(sha), sha, kept.size_bytes, f"part {part!r} of {what}")
 
     def _versions(self, model: str) -> tuple[Version, ...]:
         found = [read_version(self._storage, model, each, evidence=False) for each in self._ids(model)]

@@ -36,6 +36,7 @@ class NewVariant:
         base: whether it belongs to the portable base: an fp32 file whose runtime keeps fp32 on every processor. The
             source always does.
         keys: of the machine that it is for, where that is not the one that adds it.
+        parts: of a pair: name of each variant of the same version that it runs, and that variant's artifact.
     """
 
     name: str
@@ -46,6 +47,7 @@ class NewVariant:
     settings: Mapping[str, Any] = field(default_factory=dict)
     base: bool = False
     keys: Keys | None = None
+    parts: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class Variant:
         size_bytes: of the artifact.
         settings: of the runtime.
         trust: how far the evidence holds on this machine.
+        parts: of a pair: the artifacts of the variants that it runs, by their names; checked as its own.
     """
 
     model: str
@@ -80,6 +83,7 @@ class Variant:
     size_bytes: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
     trust: Trust = field(default_factory=Trust)
+    parts: Mapping[str, Path] = field(default_factory=dict)
 
 
 class VariantRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +98,8 @@ class VariantRecord(msgspec.Struct, frozen=True, kw_only=True):
     state: Literal["candidate", "passed"] = "candidate"
     base: bool = False
     keys: Keys | None = None
+    parts: dict[str, str] = {}
+    """Of a pair: variant of the same version -> SHA-256 of its artifact. A pair has no keys: its parts' hold for it."""
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):

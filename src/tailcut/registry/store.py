@@ -68,10 +68,11 @@ class Registry(Reader):
             origins: files that the source model came from, with the SHA-256 that each had when the build began.
 
         Raises:
-            ArtifactError: an artifact is missing, an origin changed meanwhile, or the registry cannot be written; it
-                is as it was.
+            ArtifactError: an artifact is missing, a pair's part is no variant of the version, an origin changed
+                meanwhile, or the registry cannot be written; it is as it was.
         """
         records = {each.name: adding.record(each, self.machine, source=each.name == source) for each in variants}
+        adding.check_parts(records)
         version = Version(
             model=model,
             id=version_id(model, tuple(inputs), tuple(outputs), records),

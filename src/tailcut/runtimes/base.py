@@ -50,3 +50,8 @@ class Openable(Protocol):
 
     @property
     def settings(self) -> Mapping[str, Any]: ...
+
+    @property
+    def parts(self) -> Mapping[str, Path]:
+        """Of a pair: artifacts of the variants that it runs, by their names; empty for all others."""
+        ...

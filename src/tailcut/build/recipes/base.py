@@ -20,6 +20,9 @@ from tailcut.manifest import Deployment, Manifest
 from tailcut.runtimes import Runtime, open_runtime
 from tailcut.runtimes.live import source_of
 
+PORTABLE = frozenset({"onnx"})
+"""Recipes whose fp32 result runs everywhere alike; OpenVINO's does not: it may compute in bf16."""
+
 INT8 = frozenset({"int8-dynamic", "int8-static", "openvino-int8", "int8-qat"})
 """Recipes that ``build.quantize`` asks for."""
 
@@ -82,10 +85,14 @@ class Result:
     Attributes:
         found: evidence of how it was made; plain JSON values.
         settings: runtime settings that belong to the variant; see the runtime for its keys.
+        parts: of a pair: artifacts of the variants that it runs, by their names.
+        reference: the variant that it must beat, where that is not the one that it was made from.
     """
 
     found: Mapping[str, Any]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    parts: Mapping[str, str] = field(default_factory=dict)
+    reference: str = ""
 
 
 class Recipe(Protocol):
