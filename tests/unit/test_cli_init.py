@@ -39,8 +39,11 @@ def test_init_writes_a_manifest_that_loads(tmp_path: Path, capsys: Capture) -> N
     assert run(["init", str(tmp_path)]) == ExitCode.OK
     seen = capsys.readouterr()
     assert seen.out == f"{tmp_path / 'tailcut.toml'}\n"
+    flag = f" --manifest {tmp_path / 'tailcut.toml'}"
     assert seen.err == (
-        f"fill in name, [model] and the tensors, then run: tailcut check --manifest {tmp_path / 'tailcut.toml'}\n"
+        "fill in name, [model], the tensors and [holdout] (labelled rows: a function or a file), then run: "
+        f"tailcut build{flag} && tailcut check{flag}\n"
+        'an .onnx file is served as it is, without holdout and build: [serve] variant = "source"\n'
     )
     assert load(tmp_path, environment={}).deployment.name == "my-model"
     assert [one.name for one in tmp_path.iterdir()] == ["tailcut.toml"]

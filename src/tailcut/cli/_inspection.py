@@ -16,7 +16,7 @@ from tailcut.engine.assembly import encode_answer
 from tailcut.engine.engine import Engine
 from tailcut.engine.opening import Opened, example_inputs, find_variant
 from tailcut.engine.path import Call, Path
-from tailcut.errors import TailcutError
+from tailcut.errors import ManifestError, TailcutError
 from tailcut.features import FeatureService
 from tailcut.manifest import Deployment, FeatureGroup, Manifest, parse_duration, resolve
 
@@ -210,7 +210,11 @@ class Inspection:
             if not reference:
                 continue
             with self._step(key):
-                resolve(reference, self._manifest)
+                if key == "holdout.source" and deployment.holdout.is_file:
+                    if not (file := self._manifest.directory / reference).is_file():
+                        raise ManifestError(f"holdout.source: there is no file {file}", hint="correct the path")
+                else:
+                    resolve(reference, self._manifest)
             self.report.references.append(key)
 
     async def _features(self, features: FeatureService) -> dict[str, Any]:

@@ -44,7 +44,12 @@ def init(
         raise ManifestError(f"{file}: is there already", hint="--force overwrites it") from None
     except OSError as error:
         raise ManifestError(f"{file}: cannot be written: {error.strerror}", hint="choose another path") from None
-    note("fill in name, [model] and the tensors, then run: tailcut check" + _manifest_flag(file))
+    flag = _manifest_flag(file)
+    note(
+        "fill in name, [model], the tensors and [holdout] (labelled rows: a function or a file), then run: "
+        f"tailcut build{flag} && tailcut check{flag}\n"
+        'an .onnx file is served as it is, without holdout and build: [serve] variant = "source"'
+    )
     write(str(file))
 
 

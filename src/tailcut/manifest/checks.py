@@ -48,7 +48,7 @@ def _references(deployment: Deployment) -> Iterator[ManifestError]:
     references = {
         "model.preprocess": deployment.model.preprocess,
         "model.postprocess": deployment.model.postprocess,
-        "holdout.source": deployment.holdout.source,
+        "holdout.source": "" if deployment.holdout.is_file else deployment.holdout.source,
         "features.clock": deployment.features.clock,
         "ladder.setup": deployment.ladder.setup,
         "ladder.traffic": deployment.ladder.traffic,

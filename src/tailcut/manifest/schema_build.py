@@ -32,6 +32,11 @@ class Holdout(Section, frozen=True, kw_only=True):
         Meta(description="share of rows that calibrate and choose; the verdict comes from the others"),
     ] = Share(0.3)
 
+    @property
+    def is_file(self) -> bool:
+        """Whether ``source`` is a path of a file with rows (else it is a callable)."""
+        return self.source.lower().endswith((".parquet", ".csv", ".npz"))
+
 
 class Quality(Section, frozen=True, kw_only=True):
     """How much worse than the source model a variant may be."""
