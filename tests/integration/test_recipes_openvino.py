@@ -167,3 +167,13 @@ def test_each_says_why_not(tmp_path: Path) -> None:
     assert recipe("openvino-int8").why_not(trees, X86) == TREES
     assert recipe("int8-static").why_not(trees, X86) == TREES
     assert "ensembles of trees" in recipe("openvino").why_not(trees, X86)
+
+
+def test_reverting_that_takes_too_long_leaves_the_first_result(tmp_path: Path) -> None:
+    x = np.random.default_rng(1).normal(size=(128, 16)).astype(np.float32)
+    values = {**SPOILED, "build": {"step_timeout": "1ms"}}
+    work = recipe_kit.work(tmp_path, values, spoiled(tmp_path / "m.onnx"), Holdout(inputs={"x": x}), "int8.ovir")
+    found = recipe("openvino-int8").make(work).found
+    assert found["reverted"]["kept"] is False
+    assert "half of build.step_timeout" in found["reverted"]["failed"]
+    assert work.open(made(work, "int8")).run({"x": x}, ["y"])["y"].shape == (128, 4)

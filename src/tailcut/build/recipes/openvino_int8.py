@@ -39,6 +39,9 @@ _MOST_REVERTED = 12
 _SMOOTH = 0.95
 """Of the outliers' scale that SmoothQuant moves from activations to weights; NNCF's default for MatMul."""
 
+_SHARE_OF_STEP = 0.5
+"""Of the step's time that reverting may take: killed with the step, the first result would be lost too."""
+
 _HOPS = frozenset({"Reshape", "Transpose", "Unsqueeze", "Squeeze", "Convert", "Multiply"})
 
 
@@ -215,11 +218,15 @@ def _controlled(work: Work, judge: _Judge, output: str, transformer: bool) -> An
 
     rows = judge.rows
     starts = list(range(0, rows.rows, _BATCH_ROWS))
+    allowed_s = _SHARE_OF_STEP * work.manifest.deployment.build.step_timeout_s
+    end = time.perf_counter() + allowed_s
 
     def inputs(start: int) -> dict[str, Array]:
         return rows.take(min(_BATCH_ROWS, rows.rows - start), start)
 
     def validate(compiled: Any, items: Iterable[int]) -> tuple[float, list[float]]:
+        if time.perf_counter() > end:
+            raise TimeoutError(f"not done after {allowed_s:.0f} s, half of build.step_timeout")
         # Floats per batch, because NNCF 3.4 ranks by outputs the wrong way round: the least harmful layers first.
         given = {start: _flat(np.array(compiled(inputs(start))[output])) for start in items}
         close = [-mean_abs_error(judge.source[start : start + len(each)], each) for start, each in given.items()]
