@@ -71,22 +71,28 @@ class Pair:
         assert place is not None
         shares = lengths(work.selection, *place)
         parts, dropped = _candidates(work)
-        ms = _measure(work, parts, rows_by_length(work.selection, *place, list(shares)))
-        medians = {name: {at: statistics.median(each) for at, each in found.items()} for name, found in ms.items()}
+        measured = spread(list(shares))
+        medians = _measure(work, parts, rows_by_length(work.selection, *place, measured))
         switch = best_switch(medians)
         if switch is None or not switch.pays:
             raise BuildError(_no_pair(switch, medians), hint=_HINT)
         short, long = parts[switch.short], parts[switch.long]
-        work.path.write_bytes(_file(*place, switch.at, short, long))
+        between = [each for each in shares if switch.at < each < min(at for at in measured if at > switch.at)]
+        closer = _measure(
+            work, {each.name: each for each in (short, long)}, rows_by_length(work.selection, *place, spread(between))
+        )
+        at = last_faster(closer[short.name], closer[long.name], switch.at)
+        work.path.write_bytes(_file(*place, at, short, long))
         return Result(
             found={
                 "short": short.name,
                 "long": long.name,
-                "at": switch.at,
+                "at": at,
                 "input": place[0],
                 "ratio": switch.ratio,
                 "lengths": shares,
                 "ms": medians,
+                "ms_between": closer,
                 "dropped": dropped,
             },
             settings=_most((short, long)),
@@ -102,7 +108,7 @@ def free_dimension(inputs: Sequence[Tensor]) -> tuple[str, int] | None:
 
 
 def lengths(selection: Holdout, name: str, dimension: int) -> dict[int, float]:
-    """Return the lengths to measure, in ascending order, with the share of rows that have each.
+    """Return the lengths that are common, in ascending order, with the share of rows that have each.
 
     Raises:
         BuildError: all rows are equally long.
@@ -115,8 +121,22 @@ def lengths(selection: Holdout, name: str, dimension: int) -> dict[int, float]:
             f"no pair: every row of the holdout is {max(counts)} long, padding included",
             hint="where the rows are padded, name their mask in the holdout's padding",
         )
-    chosen = np.linspace(0, len(common) - 1, min(MOST_LENGTHS, len(common))).round().astype(int)
-    return {common[place]: counts[common[place]] / rows for place in chosen}
+    return {length: counts[length] / rows for length in common}
+
+
+def spread(common: Sequence[int]) -> list[int]:
+    """Choose up to ``MOST_LENGTHS``, evenly, the first and the last among them."""
+    places = np.linspace(0, len(common) - 1, min(MOST_LENGTHS, len(common))).round().astype(int)
+    return [common[place] for place in places]
+
+
+def last_faster(short: Mapping[int, float], long: Mapping[int, float], at: int) -> int:
+    """Move the switch point up as long as the first variant stays the faster one: length -> milliseconds of each."""
+    for length in sorted(short):
+        if short[length] > long[length]:
+            break
+        at = length
+    return at
 
 
 def rows_by_length(selection: Holdout, name: str, dimension: int, wanted: Sequence[int]) -> dict[int, list[Arrays]]:
@@ -170,10 +190,10 @@ def _over(verdict: QualityVerdict) -> str:
     )
 
 
-def _measure(
-    work: Work, parts: Mapping[str, Made], rows: Mapping[int, list[Arrays]]
-) -> dict[str, dict[int, list[float]]]:
-    """Milliseconds of a lone row: variant -> length -> one per round."""
+def _measure(work: Work, parts: Mapping[str, Made], rows: Mapping[int, list[Arrays]]) -> dict[str, dict[int, float]]:
+    """Milliseconds of a lone row, median over rounds: variant -> length."""
+    if not rows:
+        return {name: {} for name in parts}
     output = work.manifest.deployment.model.outputs[0].name
     with ExitStack() as stack:
         blocks: dict[tuple[str, int], Callable[[], float]] = {}
@@ -184,7 +204,7 @@ def _measure(
                 blocks[name, length] = _block(runtime, samples, output)
         least, most = _ROUNDS
         found = take_turns(blocks, least=least, most=most, budget_s=BUDGET_S)
-    return {name: {length: found[name, length] for length in rows} for name in parts}
+    return {name: {length: statistics.median(found[name, length]) for length in rows} for name in parts}
 
 
 def _open(work: Work, made: Made) -> Runtime:
