@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from importlib import metadata
-from pathlib import Path
 
 import msgspec
 
 from tailcut.build import hardware
+from tailcut.registry.machine import package_versions, visible_gpus
 
 
 class Here(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +42,7 @@ _PACKAGES = (
     "openvino",
     "nncf",
     "tensorrt",
+    "cuda-bindings",
     "nvidia-modelopt",
     "scikit-learn",
     "skl2onnx",
@@ -64,32 +63,6 @@ def look() -> Here:
         machine=cpu["machine"],
         flags=tuple(cpu["flags"]),
         cores=cpu["cores"],
-        cuda=_cuda_devices(),
-        packages=_installed(),
+        cuda=visible_gpus(),
+        packages=package_versions(_PACKAGES),
     )
-
-
-def _installed() -> dict[str, str]:
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-_DRIVER = Path("/proc/driver/nvidia/gpus")
-
-
-def _cuda_devices(driver: Path = _DRIVER) -> tuple[str, ...]:
-    """Names of the GPUs that the NVIDIA driver lists and that CUDA_VISIBLE_DEVICES leaves visible."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None and visible.strip() in {"", "-1", "none", "NoDevFiles"}:
-        return ()
-    try:
-        texts = [(entry / "information").read_text(encoding="utf-8") for entry in sorted(driver.iterdir())]
-    except OSError:
-        return ()
-    lines = [line.partition(":") for text in texts for line in text.splitlines()]
-    return tuple(value.strip() for name, _, value in lines if name.strip() == "Model")

@@ -27,10 +27,8 @@ def open_runtime(variant: Openable, *, threads: int, source: Callable[[], Any] |
     """
     if threads < 1:
         raise ValueError(f"threads is {threads}, the least is 1")
-    if variant.runtime == "onnxruntime":
-        from tailcut.runtimes.onnxruntime import OnnxRuntime
-
-        return OnnxRuntime(variant, threads=threads)
+    if variant.runtime in {"onnxruntime", "tensorrt"}:
+        return _open_onnx(variant, threads)
     if variant.runtime == "openvino":
         from tailcut.runtimes.openvino import OpenVinoRuntime
 
@@ -45,10 +43,29 @@ def open_runtime(variant: Openable, *, threads: int, source: Callable[[], Any] |
         from tailcut.runtimes.xgboost import XGBoostRuntime
 
         return XGBoostRuntime(variant, threads=threads)
+    if variant.runtime == "pair":
+        from tailcut.runtimes.pair import PairRuntime
+
+        return PairRuntime(variant, threads=threads)
     raise ArtifactError(
         f"variant {variant.name!r} wants runtime {variant.runtime!r}, which this tailcut does not have",
         hint="upgrade tailcut, or build the model again with this one",
     )
+
+
+def _open_onnx(variant: Openable, threads: int) -> Runtime:
+    """Open an .onnx file on the CPU or, by its settings, on the GPU; or a TensorRT engine."""
+    if variant.runtime == "tensorrt":
+        from tailcut.runtimes.tensorrt import TensorRTRuntime
+
+        return TensorRTRuntime(variant)
+    if variant.settings.get("provider", "cpu") == "cpu":
+        from tailcut.runtimes.onnxruntime import OnnxRuntime
+
+        return OnnxRuntime(variant, threads=threads)
+    from tailcut.runtimes.cuda import OnnxCudaRuntime
+
+    return OnnxCudaRuntime(variant, threads=threads)
 
 
 def _open_live(variant: Openable, threads: int, source: Callable[[], Any] | None) -> Runtime:
@@ -60,8 +77,11 @@ def _open_live(variant: Openable, threads: int, source: Callable[[], Any] | None
             hint="set model.source to 'package.module:callable', or serve variant 'onnx'",
         )
     if variant.runtime == "torch":
+        from tailcut.runtimes.compiled import PlacedTorch, placed
         from tailcut.runtimes.torch import TorchRuntime
 
+        if placed(variant.settings):
+            return PlacedTorch(variant, threads=threads, source=source)
         return TorchRuntime(variant, threads=threads, source=source)
     from tailcut.runtimes.sklearn import SklearnRuntime
 

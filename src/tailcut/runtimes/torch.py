@@ -17,7 +17,7 @@ class TorchRuntime:
     """
 
     def __init__(self, variant: Openable, *, threads: int, source: Callable[[], Any]) -> None:
-        torch = _torch()
+        torch = load_torch()
         self._name = variant.name
         self._inputs = tuple(tensor.name for tensor in variant.inputs)
         self._outputs = tuple(tensor.name for tensor in variant.outputs)
@@ -56,7 +56,12 @@ class TorchRuntime:
         self._module = None
 
 
-def _torch() -> Any:
+def load_torch() -> Any:
+    """Import torch.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
     try:
         import torch
     except ImportError as error:
@@ -80,7 +85,7 @@ def load_module(variant: Openable, source: Callable[[], Any]) -> Any:
     Raises:
         ArtifactError: not a module, not a state dict of plain tensors, or weights of another module.
     """
-    torch = _torch()
+    torch = load_torch()
     module = source()
     if not isinstance(module, torch.nn.Module):
         raise ArtifactError(

@@ -6,11 +6,18 @@ A new recipe is a file here and a line in ``CATALOG``.
 from __future__ import annotations
 
 from tailcut.build.recipes.base import Recipe
+from tailcut.build.recipes.bf16 import Bf16
+from tailcut.build.recipes.cuda import OnnxCuda
+from tailcut.build.recipes.fp16 import Fp16
 from tailcut.build.recipes.int8_dynamic import Int8Dynamic
+from tailcut.build.recipes.int8_qat import Int8Qat
 from tailcut.build.recipes.int8_static import Int8Static
 from tailcut.build.recipes.onnx import Onnx
 from tailcut.build.recipes.openvino import OpenVino
 from tailcut.build.recipes.openvino_int8 import OpenVinoInt8
+from tailcut.build.recipes.pair import Pair
+from tailcut.build.recipes.tensorrt import TensorRT
+from tailcut.build.recipes.torch_compile import TorchCompile
 
 CATALOG: tuple[Recipe, ...] = (
     Onnx(),
@@ -18,6 +25,13 @@ CATALOG: tuple[Recipe, ...] = (
     Int8Static(),
     OpenVino(),
     OpenVinoInt8(),
+    OnnxCuda(),
+    Fp16(),
+    Bf16(),
+    TorchCompile(),
+    TensorRT(),
+    Int8Qat(),
+    Pair(),
 )
 """Every recipe, in the order in which they are made: a recipe stands after those that it can be made from."""
 

@@ -1,0 +1,241 @@
+"""Recipe int8-qat trained and exported for real; the torch runtime with buckets, bfloat16 and a compiler on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from tests import gpu_kit, recipe_kit
+from tests.models import qat as model
+
+from tailcut.build.here import look
+from tailcut.build.recipes import int8_qat, recipe
+from tailcut.build.records import Made
+from tailcut.errors import ArtifactError, BuildError, InferenceError
+from tailcut.manifest import Tensor
+from tailcut.runtimes import open_runtime
+from tailcut.runtimes.compiled import CudaGraphs, PlacedTorch
+
+# The exporter's and the compiler's own use of what torch has deprecated.
+pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+
+IMAGE, LOGITS = Tensor(name="image", shape=(-1, 1, 6, 6)), Tensor(name="logits", shape=(-1, 4))
+CNN: dict[str, Any] = {
+    "name": "cnn",
+    "model": {
+        "source": "tests.models.qat:cnn",
+        "inputs": [{"name": "image", "shape": [-1, 1, 6, 6]}],
+        "outputs": [{"name": "logits", "shape": [-1, 4]}],
+    },
+    "build": {"train": "tests.models.qat:fine_tune"},
+}
+
+
+@pytest.fixture(scope="module")
+def cnn() -> model.Cnn:
+    return model.cnn()
+
+
+@pytest.fixture
+def base(cnn: model.Cnn, tmp_path: Path) -> Made:
+    return recipe_kit.torch_base(tmp_path, cnn)
+
+
+def qat_work(folder: Path, base: Made, train: str = "fine_tune") -> recipe_kit.Work:
+    values = {**CNN, "build": {"train": f"tests.models.qat:{train}"}}
+    return recipe_kit.work(folder, values, base, model.holdout(), "int8-qat.onnx")
+
+
+def accuracy(work: recipe_kit.Work) -> float:
+    unseen = model.holdout(seed=5)
+    runtime = work.open_file(work.path, "onnxruntime")
+    found = runtime.run(unseen.inputs, ["logits"])["logits"]
+    return float((found.argmax(axis=1) == unseen.labels).mean())
+
+
+# -- int8-qat --------------------------------------------------------------------------------------------------------
+
+
+def test_the_recipe_gives_an_integer_graph_that_answers_as_the_trained_module(base: Made, tmp_path: Path) -> None:
+    work = qat_work(tmp_path, base)
+    found = recipe("int8-qat").make(work).found
+    assert found["layers"] == ["conv", "deep", "head"]
+    assert found["layers_quantised"] == 3
+    assert found["weight_bits"] == (7 if look().saturates else 8)
+    assert found["parity"]["mean_abs"] <= found["parity"]["limit"]
+    assert found["operators"]["integer"] == 3
+    assert found["operators"]["float"] == 0
+    kinds = [node.op_type for node in onnx.load(str(work.path)).graph.node]
+    assert "BatchNormalization" not in kinds
+    assert accuracy(work) > 0.8
+
+
+def test_training_recovers_what_rounding_after_training_loses(base: Made, tmp_path: Path) -> None:
+    """Two bits for weights spoil this small model as eight spoil a delicate one."""
+    work = qat_work(tmp_path, base)
+    untouched = int8_qat.train_and_export(work, lambda module: None, 2)
+    lost = accuracy(work)
+    trained = int8_qat.train_and_export(work, model.fine_tune, 2)
+    assert trained["before_training"] == untouched["before_training"]
+    assert accuracy(work) > lost + 0.03
+
+
+@pytest.mark.skipif(not look().saturates, reason="8-bit products do not saturate here")
+def test_an_export_whose_products_saturate_is_refused(base: Made, tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="differs from the trained module"):
+        int8_qat.train_and_export(qat_work(tmp_path, base), lambda module: None, 8)
+
+
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [("explode", "raised RuntimeError"), ("give_back", "returned a "), ("spoil", "NaN or infinity")],
+)
+def test_a_training_function_that_fails_is_named(base: Made, tmp_path: Path, train: str, said: str) -> None:
+    with pytest.raises(BuildError, match=said) as refused:
+        recipe("int8-qat").make(qat_work(tmp_path, base, train))
+    assert refused.value.hint
+    assert "s3://secret" not in refused.value.message
+    assert not (tmp_path / "int8-qat.onnx").exists()
+
+
+# -- the torch runtime with settings ---------------------------------------------------------------------------------
+
+
+def variant(base: Made, **settings: Any) -> gpu_kit.Variant:
+    return gpu_kit.Variant("torch", Path(base.path), (IMAGE,), (LOGITS,), settings)
+
+
+def images(rows: int, seed: int = 7) -> dict[str, np.ndarray]:
+    return {"image": model.images(rows, seed)[0]}
+
+
+def expected(cnn: model.Cnn, rows: dict[str, np.ndarray]) -> np.ndarray:
+    with torch.no_grad():
+        return cnn(torch.from_numpy(rows["image"])).numpy()
+
+
+def test_each_batch_is_filled_up_to_its_graph_and_answers_are_copies(cnn: model.Cnn, base: Made) -> None:
+    graphs = gpu_kit.Graphs()
+    runtime = PlacedTorch(variant(base, buckets=[1, 2, 4]), threads=1, source=model.Cnn, graphs=graphs)
+    assert graphs.captures == 3
+    for count, replays in ((1, 1), (3, 1), (4, 1), (7, 2)):
+        before, rows = graphs.replays, images(count, seed=count)
+        np.testing.assert_allclose(runtime.run(rows, ["logits"])["logits"], expected(cnn, rows), atol=1e-4)
+        assert graphs.replays == before + replays
+    first = runtime.run(images(2, seed=1), ["logits"])["logits"]
+    kept = first.copy()
+    runtime.run(images(2, seed=2), ["logits"])
+    np.testing.assert_array_equal(first, kept)
+    with pytest.raises(InferenceError, match="prepared for"):
+        runtime.run({"image": np.zeros((2, 1, 5, 6), np.float32)}, ["logits"])
+    runtime.close()
+
+
+def test_bfloat16_takes_and_gives_the_manifests_datatypes(cnn: model.Cnn, base: Made) -> None:
+    rows = images(5)
+    for settings in ({}, {"buckets": [1, 4]}):
+        runtime = open_runtime(variant(base, dtype="bfloat16", **settings), threads=1, source=model.Cnn)
+        found = runtime.run(rows, ["logits"])["logits"]
+        assert found.dtype == np.float32
+        error = np.abs(found - expected(cnn, rows)).max()
+        assert 1e-6 < error < 0.3
+
+
+def test_compiled_for_its_buckets_it_answers_as_before_and_never_compiles_again(cnn: model.Cnn, base: Made) -> None:
+    from torch._dynamo.utils import counters
+
+    counters.clear()
+    runtime = PlacedTorch(
+        variant(base, compile=True, buckets=[1, 4]), threads=1, source=model.Cnn, graphs=gpu_kit.Graphs()
+    )
+    compiled = counters["stats"]["unique_graphs"]
+    assert compiled == 2
+    for count in (1, 2, 3, 4, 5):
+        rows = images(count, seed=count)
+        np.testing.assert_allclose(runtime.run(rows, ["logits"])["logits"], expected(cnn, rows), atol=1e-4)
+    assert counters["stats"]["unique_graphs"] == compiled
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"device": "cuda"}, "finds no CUDA device here"),
+        ({"device": "tpu"}, "device is 'tpu'"),
+        ({"dtype": "int4"}, "dtype is 'int4'"),
+        ({"compile": True}, "compile needs buckets"),
+        ({"compile": True, "buckets": [1]}, "no graph can be captured"),
+        ({"device": "cpu", "graphs": True}, "no setting 'graphs'"),
+        ({"dtype": 3}, "dtype"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(base: Made, settings: dict[str, Any], said: str) -> None:
+    if settings.get("device") == "cuda" and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    with pytest.raises(ArtifactError, match=said) as refused:
+        open_runtime(variant(base, **settings), threads=1, source=model.Cnn)
+    assert refused.value.hint
+
+
+def test_a_module_that_breaks_in_a_bucket_is_refused_at_opening(base: Made) -> None:
+    class Picky(model.Cnn):
+        def forward(self, image: torch.Tensor) -> torch.Tensor:
+            if image.shape[0] > 2:
+                raise RuntimeError("out of memory")
+            return super().forward(image)
+
+    with pytest.raises(
+        ArtifactError, match=r"cannot be prepared for its buckets \[1, 4\]: RuntimeError: out of memory"
+    ):
+        open_runtime(variant(base, buckets=[1, 4]), threads=1, source=Picky)
+
+
+class FakeCuda:
+    """Notes the order of what capturing does."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.CUDAGraph = lambda: self
+        self.cuda = self
+
+    def replay(self) -> None:
+        self.notes.append("replay")
+
+    def Stream(self) -> FakeCuda:
+        return self
+
+    def current_stream(self) -> FakeCuda:
+        return self
+
+    def wait_stream(self, other: Any) -> None:
+        self.notes.append("wait")
+
+    def stream(self, side: Any) -> Any:
+        return self
+
+    def graph(self, graph: Any, capture_error_mode: str) -> Any:
+        self.notes.append(capture_error_mode)
+        return self
+
+    def __enter__(self) -> None:
+        self.notes.append("(")
+
+    def __exit__(self, *_: object) -> None:
+        self.notes.append(")")
+
+
+def test_cuda_graphs_are_captured_after_a_warm_up_on_a_side_stream() -> None:
+    fake = FakeCuda()
+
+    def call() -> tuple[int]:
+        fake.notes.append("call")
+        return (3,)
+
+    outputs, replay = CudaGraphs(fake).capture(call)
+    replay()
+    assert outputs == (3,)
+    warm = ["wait", "(", "call", "call", "call", ")", "wait"]
+    assert fake.notes == [*warm, "thread_local", "(", "call", ")", "replay"]
