@@ -7,18 +7,20 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from tests import gpu_kit, recipe_kit
 from tests.models import qat as model
 
 from tailcut.build.here import look
-from tailcut.build.recipes import int8_qat, recipe
+from tailcut.build.recipes import fp16, int8_qat, onnx_export, recipe
 from tailcut.build.records import Made
 from tailcut.errors import ArtifactError, BuildError, InferenceError
 from tailcut.manifest import Tensor
 from tailcut.runtimes import open_runtime
 from tailcut.runtimes.compiled import CudaGraphs, PlacedTorch
+from tailcut.runtimes.onnxruntime import session_options
 
 # The exporter's and the compiler's own use of what torch has deprecated.
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
@@ -100,6 +102,29 @@ def test_a_training_function_that_fails_is_named(base: Made, tmp_path: Path, tra
     assert refused.value.hint
     assert "s3://secret" not in refused.value.message
     assert not (tmp_path / "int8-qat.onnx").exists()
+
+
+# -- fp16 ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kept", [(), fp16.GUARDED])
+def test_a_transformer_in_half_precision_stays_valid_and_close(tmp_path: Path, kept: tuple[str, ...]) -> None:
+    """With what stays in fp32 for TensorRT too; onnxruntime's own fusions come after."""
+    pytest.importorskip("transformers")
+    from tests.models import encoder
+
+    described = recipe_kit.manifest(tmp_path, recipe_kit.ENCODER).deployment.model
+    rows = encoder.holdout()
+    onnx_export.export(encoder.encoder(), rows, described.inputs, described.outputs, tmp_path / "m.onnx")
+    fp16.write(tmp_path / "m.onnx", tmp_path / "h.onnx", kept)
+    found = []
+    for name in ("m.onnx", "h.onnx"):
+        session = onnxruntime.InferenceSession(str(tmp_path / name), session_options(1))
+        found.append(session.run(["embedding"], rows.take(8))[0])
+    counts = fp16.operators(tmp_path / "h.onnx")
+    assert counts["fp16_weights"] > 10
+    assert found[1].dtype == np.float32
+    assert 0 < np.abs(found[0] - found[1]).max() < 0.02
 
 
 # -- the torch runtime with settings ---------------------------------------------------------------------------------

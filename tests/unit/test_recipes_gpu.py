@@ -75,6 +75,9 @@ def test_without_a_device_every_gpu_recipe_is_listed_and_says_so(name: str, tmp_
         ("bf16", "torch", "torch"),
         ("torch-compile", "torch", "torch"),
         ("tensorrt", "tensorrt", "tensorrt"),
+        ("tensorrt", "cuda-bindings", "tensorrt"),
+        ("fp16", "onnx", "build"),
+        ("tensorrt", "onnx", "build"),
     ],
 )
 def test_with_a_device_the_missing_extra_is_named(name: str, package: str, extra: str, tmp_path: Path) -> None:

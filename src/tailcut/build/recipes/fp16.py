@@ -15,7 +15,7 @@ import numpy as np
 
 from tailcut.build.here import Here
 from tailcut.build.recipes import cuda
-from tailcut.build.recipes.base import Result, Subject, Work
+from tailcut.build.recipes.base import Result, Subject, Work, missing
 from tailcut.core.tensors import Array
 from tailcut.errors import BuildError, TailcutError
 
@@ -30,6 +30,10 @@ GUARDED = (
 """Operators that square, sum or divide: kept in fp32 by the second candidate."""
 
 
+_CONVERTERS = "_cast_to_fp16"
+"""End of the name that the converter gives an fp32 output which it casts down."""
+
+
 class Fp16:
     """Half precision on a GPU by onnxruntime."""
 
@@ -41,7 +45,7 @@ class Fp16:
 
     def why_not(self, subject: Subject, here: Here) -> str:
         """A device and onnxruntime for it."""
-        return cuda.why_not(subject, here, "onnxruntime-gpu", "onnx", extra="gpu")
+        return cuda.why_not(subject, here, "onnxruntime-gpu", extra="gpu") or missing(here, "onnx", extra="build")
 
     def make(self, work: Work) -> Result:
         """Convert, run on the GPU, keep the closest.
@@ -124,12 +128,22 @@ def write(base: Path, path: Path, kept: tuple[str, ...]) -> None:
         model = convert_float_to_float16(
             onnx.load(str(base)), keep_io_types=True, op_block_list=[*DEFAULT_OP_BLOCK_LIST, *kept]
         )
+    _unique(model.graph)
     _join(model.graph)
     OnnxModel.graph_topological_sort(model.graph)  # the converter puts its casts at the end
     onnx.checker.check_model(model)
     onnx.save(model, str(path))
     if not operators(path)["fp16_weights"]:
         raise ValueError("the model has no fp32 weights to convert")
+
+
+def _unique(graph: Any) -> None:
+    """Keep one cast of each weight: the converter adds one per reader, all with the same name."""
+    seen: set[str] = set()
+    for node in [node for node in graph.node if node.op_type == "Cast"]:
+        if node.output[0] in seen:
+            graph.node.remove(node)
+        seen.add(node.output[0])
 
 
 def _join(graph: Any) -> None:
@@ -147,6 +161,9 @@ def _join(graph: Any) -> None:
         for kind in (onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT)
     }
     down, up = casts[onnx.TensorProto.FLOAT16], casts[onnx.TensorProto.FLOAT]
+    # Only what came from fp32: the model's own casts of integers and masks change what a value is.
+    given = {value.name for value in graph.input if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT}
+    down = {name: source for name, source in down.items() if source in given or source.endswith(_CONVERTERS)}
     kept = {value.name for value in graph.output}
     sources = {name: down[source] for name, source in up.items() if source in down and name not in kept}
     for node in graph.node:

@@ -24,7 +24,7 @@ import numpy as np
 
 from tailcut.build.here import Here
 from tailcut.build.recipes import cuda, fp16
-from tailcut.build.recipes.base import Result, Subject, Work
+from tailcut.build.recipes.base import Result, Subject, Work, missing
 from tailcut.core import buckets
 from tailcut.core.tensors import Array
 from tailcut.errors import BuildError, TailcutError
@@ -51,7 +51,8 @@ class TensorRT:
 
     def why_not(self, subject: Subject, here: Here) -> str:
         """A device, TensorRT, and what converts the graph."""
-        return cuda.why_not(subject, here, "tensorrt", "cuda-bindings", "onnx", extra="tensorrt")
+        lacks = cuda.why_not(subject, here, "tensorrt", "cuda-bindings", extra="tensorrt")
+        return lacks or missing(here, "onnx", extra="build")
 
     def make(self, work: Work) -> Result:
         """Build from half precision; from fp32 where that does not work.
