@@ -1,0 +1,88 @@
+"""build.tuning and build.turns: what is measured, and what comes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.models import tokens
+
+from tailcut.build.records import Made
+from tailcut.build.tuning import tune
+from tailcut.build.turns import take_turns
+from tailcut.core.tuning import Setting, grid
+from tailcut.manifest import Deployment, Manifest, Model, Slo, Tensor
+
+INPUTS = tuple(Tensor(name=name, datatype="INT64", shape=(-1, -1)) for name in ("ids", "mask"))
+
+
+def manifest(folder: Path, rate: float = 1.0) -> Manifest:
+    model = Model(source="m.onnx", inputs=INPUTS, outputs=(Tensor(name="y", shape=(-1,)),))
+    return Manifest(Deployment(name="m", model=model, slo=Slo(rate=rate)), folder, {})
+
+
+def test_turns_begin_with_another_block_each_round() -> None:
+    order: list[str] = []
+    found = take_turns({name: lambda name=name: order.append(name) or name for name in "abc"},
+                       least=1, most=3, budget_s=9.0, clock_s=lambda: 0.0)  # fmt: skip
+    assert order == [*"abc", *"bca", *"cab"]
+    assert found == {name: [name] * 3 for name in "abc"}
+
+
+def test_turns_end_with_the_budget_but_not_before_the_least_rounds() -> None:
+    now_s = 0.0
+
+    def block() -> None:
+        nonlocal now_s
+        now_s += 1.0
+
+    def rounds(budget_s: float) -> int:
+        return len(take_turns({"a": block}, least=3, most=9, budget_s=budget_s, clock_s=lambda: now_s)["a"])
+
+    assert [rounds(budget_s) for budget_s in (0.0, 5.0, 100.0)] == [3, 5, 9]
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+def test_every_setting_of_the_table_is_measured_and_one_is_chosen(tmp_path: Path, runtime: str) -> None:
+    pytest.importorskip(runtime)
+    made = Made(
+        name="v", runtime=runtime, path=str(tokens.counting(tmp_path / "m.onnx", word_layers=1)),
+        settings={"threads": 64, "spin_us": 5, "precision": "f32"},
+    )  # fmt: skip
+    found = tune(manifest(tmp_path), made, tokens.holdout(rows=40), cores=2, budget_s=0.1)
+    settings = [Setting(**row["setting"]) for row in found["table"]]
+    assert settings[:3] == grid(2)
+    plain = [each.plain for each in settings]
+    assert found["settings"] in plain
+    assert {"spin_us": 5}.items() not in [each.items() for each in plain]
+    assert len(plain) == len({str(each) for each in plain}) > 3
+    for row in found["table"]:
+        assert row["ms"] > 0
+        assert row["rows_per_s"] > 0
+
+
+def test_a_rate_that_no_setting_carries_takes_every_core(tmp_path: Path) -> None:
+    made = Made(name="v", runtime="onnxruntime", path=str(tokens.counting(tmp_path / "m.onnx", word_layers=8)))
+    found = tune(manifest(tmp_path, rate=1e9), made, tokens.holdout(rows=40), cores=2, budget_s=0.1)
+    carried = {
+        (row["setting"]["threads"], row["setting"]["executors"]): row["rows_per_s"] for row in found["table"][:3]
+    }
+    chosen = found["settings"]["threads"], found["settings"]["executors"]
+    assert carried[chosen] * 1.1 >= max(carried.values())
+
+
+@pytest.mark.parametrize(
+    ("runtime", "settings", "why"),
+    [
+        ("pair", {}, "takes no settings"),
+        ("sklearn", {}, "takes no settings"),
+        ("onnxruntime", {"provider": "cuda"}, "runs on the GPU"),
+    ],
+)
+def test_where_there_is_nothing_to_choose_it_says_why(
+    tmp_path: Path, runtime: str, settings: dict[str, str], why: str
+) -> None:
+    made = Made(name="v", runtime=runtime, path="no such file", settings=settings)
+    found = tune(manifest(tmp_path), made, tokens.holdout(rows=20), cores=2)
+    assert (found["settings"], found["table"]) == ({}, [])
+    assert why in found["why"]
