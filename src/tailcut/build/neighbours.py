@@ -53,10 +53,11 @@ def _of_batches(runtime: Runtime, holdout: Holdout, output: str, alone: Array, s
 
 
 def _of_extreme(runtime: Runtime, holdout: Holdout, output: str, alone: Array) -> float:
-    extreme = {name: _times(array) for name, array in holdout.take(1, len(alone)).items()}
     found = []
     for row in range(len(alone)):
-        pair = {name: np.concatenate([array, extreme[name]]) for name, array in holdout.take(1, row).items()}
+        # Both at once, so that they are padded alike.
+        rows = holdout.at(np.array([row, len(alone) % holdout.rows]))
+        pair = {name: np.concatenate([array[:1], _times(array[1:])]) for name, array in rows.items()}
         found.append(_run(runtime, pair, output)[:1])
     return _change(alone, np.concatenate(found))
 

@@ -1,0 +1,113 @@
+"""A pair from the recipe to the registry: steps in processes of their own, and what is served in the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from tests.models import tokens
+
+from tailcut.build.children import run_step
+from tailcut.build.records import Made, spec
+from tailcut.build.steps import CONFIRMATION_FILE, SELECTION_FILE
+from tailcut.errors import BuildError
+from tailcut.manifest import Deployment, Manifest, Model, Slo, Tensor
+from tailcut.registry import NewVariant, Registry
+from tailcut.runtimes import open_runtime
+
+pytestmark = pytest.mark.integration
+
+INPUTS = tuple(Tensor(name=name, datatype="INT64", shape=(-1, -1)) for name in ("ids", "mask"))
+OUTPUTS = (Tensor(name="y", shape=(-1,)),)
+
+
+class Bench:
+    """A manifest, its holdout split, and variants that cost as much as they are told to."""
+
+    def __init__(self, folder: Path, longest: int = 256) -> None:
+        self.folder = folder
+        model = Model(source="onnx.onnx", inputs=INPUTS, outputs=OUTPUTS)
+        self.manifest = Manifest(Deployment(name="m", model=model, slo=Slo(rate=1.0)), folder, {})
+        selection, confirmation = tokens.holdout(300, longest).split(0.5)
+        selection.save(folder / SELECTION_FILE)
+        confirmation.save(folder / CONFIRMATION_FILE)
+        self.made: list[Made] = []
+
+    def add(self, name: str, **cost: Any) -> Made:
+        path = tokens.counting(self.folder / f"{name}.onnx", **cost)
+        self.made.append(Made(name=name, runtime="onnxruntime", path=str(path)))
+        return self.made[-1]
+
+    def step(self, step: str, target: str, base: str = "") -> dict[str, Any]:
+        return run_step(spec(step, self.manifest, self.folder, self.made, target, base), timeout_s=120.0)
+
+    def make_pair(self) -> dict[str, Any]:
+        return self.step("make", "pair", "onnx")
+
+
+def test_each_length_goes_to_the_variant_that_is_faster_there(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    onnx, int8 = bench.add("onnx", word_layers=6), bench.add("int8-dynamic", row_layers=100)
+    spoiled = bench.add("int8-static", shift=-0.4)
+    for place, each in enumerate((onnx, int8)):
+        tuned = bench.step("tune", each.name)
+        bench.made[place] = msgspec.structs.replace(each, settings=tuned["settings"])
+    found = bench.make_pair()
+    recipe = found["found"]
+    assert (recipe["short"], recipe["long"], recipe["input"]) == ("onnx", "int8-dynamic", "ids")
+    assert 16 <= recipe["at"] < 256
+    assert recipe["ratio"] < 0.97
+    assert found["reference"] in {"onnx", "int8-dynamic"}
+    assert "accuracy fell" in recipe["dropped"][spoiled.name]
+
+    pair = Made(name="pair", runtime="pair", path=str(tmp_path / "pair.json"),
+                settings=found["settings"], parts=found["parts"])  # fmt: skip
+    bench.made.append(pair)
+    bench.step("score", "onnx")
+    assert bench.step("score", "pair")["agreement"]["max_abs"] < 1e-5, "through both parts"
+
+    registry = Registry(tmp_path / "registry")
+    version = registry.add(
+        "m", source="onnx", inputs=INPUTS, outputs=OUTPUTS,
+        variants=[
+            NewVariant(each.name, each.runtime, Path(each.path), settings=each.settings,
+                       parts={name: Path(path) for name, path in each.parts.items()})
+            for each in bench.made
+        ],
+    )  # fmt: skip
+    registry.promote("m", version.id, "pair")
+    served, alone = registry.variant("m"), registry.variant("m", "onnx", version.id)
+    both = [open_runtime(each, threads=each.settings.get("threads", 1)) for each in (served, alone)]
+    rows = tokens.holdout(300, 256)
+    for start in (0, 7):
+        answers = [each.run(rows.take(5, start), ["y"])["y"] for each in both]
+        np.testing.assert_allclose(answers[0], answers[1], rtol=1e-4)
+    for each in both:
+        each.close()
+
+
+def test_one_variant_that_is_the_fastest_everywhere_needs_no_other(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.add("onnx", word_layers=4)
+    bench.add("int8-dynamic", word_layers=12)
+    with pytest.raises(BuildError, match="no pair: onnx is the fastest at every length"):
+        bench.make_pair()
+
+
+def test_rows_of_one_length_need_no_pair(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, longest=16)
+    bench.add("onnx")
+    bench.add("int8-dynamic")
+    with pytest.raises(BuildError, match="every row of the holdout is 16 long"):
+        bench.make_pair()
+
+
+def test_it_takes_two_whose_quality_holds(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.add("onnx")
+    bench.add("int8-dynamic", shift=-0.4)
+    with pytest.raises(BuildError, match=r"it takes two variants, here there is onnx; int8-dynamic: accuracy fell"):
+        bench.make_pair()
