@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,9 @@ import pytest
 from tests.models import graphs
 
 from tailcut.core.validation import InputSpec
-from tailcut.engine import opening
+from tailcut.engine import opening, user_code
+from tailcut.engine.assembly import input_specs
+from tailcut.engine.version import version_of
 from tailcut.errors import StartError
 from tailcut.manifest import load
 from tailcut.observe.recorder import Recorder
@@ -78,3 +81,76 @@ def test_the_variants_evidence_decides_whether_requests_share_batches(
         await opened.path.dispatcher.stop(5)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("pool", "settings", "threads", "executors"),
+    [
+        ("", {}, 1, 1),
+        ("", {"threads": 2, "executors": 3}, 2, 3),
+        ("threads = 4\nexecutors = 2", {"threads": 2, "executors": 3}, 4, 2),
+        ("threads = 4", {"executors": 3}, 4, 3),
+        ("", {"threads": 0, "executors": "many"}, 1, 1),
+    ],
+)
+def test_threads_and_executors_are_the_manifests_else_the_variants_else_one(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pool: str,
+    settings: dict[str, object],
+    threads: int,
+    executors: int,
+) -> None:
+    graphs.linear(tmp_path / "model.onnx")
+    (tmp_path / "tailcut.toml").write_text(MANIFEST + "[pool]\n" + pool)
+    manifest = load(tmp_path / "tailcut.toml")
+    variant = replace(opening.find_variant(manifest), settings=settings)
+    asked: list[int] = []
+
+    def opened(_: object, *, threads: int, source: object) -> StubRuntime:
+        asked.append(threads)
+        return StubRuntime(lambda inputs: {"y": inputs["x"][:, 0]})
+
+    monkeypatch.setattr(opening, "open_runtime", opened)
+    warm = opening.open_variant(manifest, variant, input_specs(manifest.deployment.model))
+    assert asked == [threads] * executors
+    assert len(warm.runtimes) == executors
+    if executors > 1:
+        assert warm.executor == "thread"
+
+
+def test_an_inline_executor_cannot_be_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs.linear(tmp_path / "model.onnx")
+    (tmp_path / "tailcut.toml").write_text(MANIFEST + '[pool]\nexecutor = "inline"')
+    manifest = load(tmp_path / "tailcut.toml")
+    variant = replace(opening.find_variant(manifest), settings={"executors": 2})
+    stubs = [StubRuntime(lambda inputs: {"y": inputs["x"][:, 0]}) for _ in range(2)]
+    waiting = iter(stubs)
+    monkeypatch.setattr(opening, "open_runtime", lambda *_, **__: next(waiting))
+    with pytest.raises(StartError, match="a variant that was measured with 2 executors"):
+        opening.open_variant(manifest, variant, input_specs(manifest.deployment.model))
+    assert [stub.closed for stub in stubs] == [True, True]
+
+
+def test_a_folder_of_a_text_model_brings_its_own_preprocess_and_its_tokenizer_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version changes with the tokenizer, because answers do."""
+    (tmp_path / "tailcut.toml").write_text(MANIFEST)
+    manifest = load(tmp_path / "tailcut.toml")
+    versions = set()
+    graphs.linear(tmp_path / "model.onnx")
+    variant = opening.find_variant(manifest)
+    for sha256 in ("a", "b"):
+
+        def encode(rows: list[dict[str, float]], *, tokenizer: str) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+            return {"x": np.full((len(rows), 4), 7, np.float32)}
+
+        monkeypatch.setattr(user_code.text, "preprocess_of", lambda _, sha256=sha256: partial(encode, tokenizer=sha256))
+        code = user_code.import_code(manifest)
+        assert code.preprocess is not None
+        assert code.preprocess([{"text": "anything"}])["x"].tolist() == [[7, 7, 7, 7]]
+        versions.add(version_of(manifest.deployment, variant, code.functions))
+    monkeypatch.setattr(user_code.text, "preprocess_of", lambda _: None)
+    assert user_code.import_code(manifest).preprocess is None
+    assert len(versions) == 2
