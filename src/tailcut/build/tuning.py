@@ -38,11 +38,11 @@ SEED = 0
 _ROUNDS = (3, 9)
 _PAUSE_S = 0.001
 _SAMPLES = 16
-_LEAST_CALLS = (4, 2)
+_LEAST_CALLS = (4, 1)
 """Of lone rows and of batches, where one call takes longer than a block should."""
 
 _BLOCK_S = 0.1
-_WARM_UP_CALLS = 3
+_WARM_UP_CALLS = 2
 
 Open = Callable[[Setting], Runtime]
 
@@ -60,8 +60,8 @@ def tune(
         budget_s: of each of the two tables.
 
     Returns:
-        {"settings": what was chosen, to be merged into the variant's; "table": a timing per setting tried; "rate",
-        "batch_rows"}. Where there is nothing to choose, no settings and "why".
+        {"settings": what was chosen, to be merged into the variant's; "table": a timing per threads and executors;
+        "variations": of the runtime's own settings, plain ones first; "rate", "batch_rows"}. Where there is nothing to choose, no settings and "why".
 
     Raises:
         TailcutError: the variant cannot be opened or run.
@@ -88,14 +88,15 @@ def tune(
         best = choose_variation(second[0], second[1:])
     return {
         "settings": best.setting.plain,
-        "table": [msgspec.to_builtins(each) for each in (*first, *second[1:])],
+        "table": msgspec.to_builtins(first),
+        "variations": msgspec.to_builtins(second),
         "rate": deployment.slo.rate,
         "batch_rows": BATCH_ROWS,
     }
 
 
 def _nothing(why: str) -> dict[str, Any]:
-    return {"settings": {}, "table": [], "why": why}
+    return {"settings": {}, "table": [], "variations": [], "why": why}
 
 
 class _Samples(NamedTuple):

@@ -32,7 +32,7 @@ from tailcut.runtimes import Runtime
 from tailcut.runtimes.live import LIVE
 
 SEED = 0
-BUDGET_S = 15.0
+BUDGET_S = 8.0
 MOST_LENGTHS = 6
 LEAST_SHARE = 0.02
 """Of the rows: a rarer length does not decide."""
