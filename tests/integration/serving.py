@@ -28,12 +28,19 @@ class Served:
     """A server of a small deployment; killed at the end whatever it does."""
 
     def __init__(
-        self, directory: Path, more: str = "", settings: Sequence[str] = (), port: int = 0, wait: bool = True
+        self,
+        directory: Path,
+        more: str = "",
+        settings: Sequence[str] = (),
+        port: int = 0,
+        wait: bool = True,
+        prepared: bool = False,
     ) -> None:
         self.port = port or free_port()
         self._log = directory / f"serve-{self.port}.log"
         self._output = self._log.with_suffix(".out")
-        deployment(directory, more)
+        if not prepared:
+            deployment(directory, more)
         flags = [flag for setting in settings for flag in ("--set", setting)]
         with self._log.open("wb") as log, self._output.open("wb") as output:
             command = ["-m", "tailcut", "serve", "--manifest", str(directory), "--port", str(self.port), *flags]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tests.models import graphs
 
+from tailcut import text
 from tailcut.core.validation import InputSpec
 from tailcut.engine import opening, user_code
 from tailcut.engine.assembly import input_specs
@@ -143,14 +144,14 @@ def test_a_folder_of_a_text_model_brings_its_own_preprocess_and_its_tokenizer_co
     variant = opening.find_variant(manifest)
     for sha256 in ("a", "b"):
 
-        def encode(rows: list[dict[str, float]], *, tokenizer: str) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+        def encode(rows: list[dict[str, float]], *, tokenizer: str) -> dict[str, np.ndarray]:
             return {"x": np.full((len(rows), 4), 7, np.float32)}
 
-        monkeypatch.setattr(user_code.text, "preprocess_of", lambda _, sha256=sha256: partial(encode, tokenizer=sha256))
+        monkeypatch.setattr(text, "preprocess_of", lambda _, sha256=sha256: partial(encode, tokenizer=sha256))
         code = user_code.import_code(manifest)
         assert code.preprocess is not None
         assert code.preprocess([{"text": "anything"}])["x"].tolist() == [[7, 7, 7, 7]]
         versions.add(version_of(manifest.deployment, variant, code.functions))
-    monkeypatch.setattr(user_code.text, "preprocess_of", lambda _: None)
+    monkeypatch.setattr(text, "preprocess_of", lambda _: None)
     assert user_code.import_code(manifest).preprocess is None
     assert len(versions) == 2
