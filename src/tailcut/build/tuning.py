@@ -61,7 +61,8 @@ def tune(
 
     Returns:
         {"settings": what was chosen, to be merged into the variant's; "table": a timing per threads and executors;
-        "variations": of the runtime's own settings, plain ones first; "rate", "batch_rows"}. Where there is nothing to choose, no settings and "why".
+        "variations": of the runtime's own settings, the plain ones first; "rate", "batch_rows"}. Where there is
+        nothing to choose, no settings and "why".
 
     Raises:
         TailcutError: the variant cannot be opened or run.
