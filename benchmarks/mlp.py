@@ -47,12 +47,12 @@ class _Request(msgspec.Struct):
     inputs: list[_Input]
 
 
-def write_model(path: Path) -> Path:
-    """Write the model as ONNX and return the path."""
+def write_model(path: Path, seed: int = 0) -> Path:
+    """Write the model with the weights of a seed as ONNX and return the path."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
-    generator = np.random.default_rng(0)
+    generator = np.random.default_rng(seed)
     nodes, weights = [], []
     name = "x"
     for layer, (fan_in, fan_out) in enumerate(pairwise(_SIZES)):

@@ -45,9 +45,9 @@ async def _profile(model: Path) -> dict[str, float]:
     route = "/v2/models/mlp/infer"
     body = _Body()
     await application.handle("POST", route, headers, body)
-    codec = application._codec
-    if codec is None:
+    if application._codec is None:
         raise RuntimeError("the codec was not opened")
+    _, codec = application._codec
     inference = codec.decode(BODY_FLOATS)
     outputs = engine.path.outputs
     runtime = engine.path.dispatcher._executors[0]._runtime  # type: ignore[attr-defined]  # looked at, not used
