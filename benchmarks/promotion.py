@@ -350,6 +350,12 @@ _HEAD = """# Promotion under load
 
 Latency from the intended moment of each request, in milliseconds. In brackets: 95 % interval by bootstrap over the
 switches. See `benchmarks/promotion.py` for what a window is.
+
+Caveats: one machine, one run of each; with 10 windows of 200 requests the p99 of a window is its second or third
+slowest request. The server has one core only, so that loading competes with serving. Both promotions of a section have
+the same runtime: the first switch to a runtime that the process has not imported yet pays for its import, during which
+Python's lock is held at times (longest pause seen: openvino 13 ms, torch 220 ms). Freeing a large session holds it too
+(90 MB: about 15 ms, the slowest requests of that section).
 """
 
 

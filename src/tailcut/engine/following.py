@@ -95,7 +95,7 @@ class Follower:
         await asyncio.gather(*(old.path.dispatcher.stop(timeout_s) for old in retiring))
 
     async def look(self) -> None:
-        """Look once, and follow where the promotion has changed; raises nothing."""
+        """Look once, and follow where the promotion has changed; what fails is told, not raised."""
         stamp = await self._look()
         while stamp not in (self._seen, _UNREAD):
             self._seen = stamp
@@ -135,7 +135,10 @@ class Follower:
     async def _follow(self, period_s: float) -> None:
         while True:
             await asyncio.sleep(period_s)
-            await self.look()
+            try:
+                await self.look()
+            except Exception:  # a bug must not end the following for good, and in silence
+                log.exception("cannot follow what is promoted; the old variant is served on")
 
     def _stamp(self) -> Hashable:
         return self._registry.promotion_stamp(self._name)
