@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tailcut.build import Holdout
 from tailcut.build.children import run_step
 from tailcut.build.records import spec
 from tailcut.errors import BuildError, ManifestError
@@ -37,7 +38,9 @@ def run(holdout: str, folder: Path, timeout_s: float = 60.0) -> dict:
 def test_a_step_returns_its_findings_and_leaves_its_file(tmp_path: Path) -> None:
     found = run("tests.models.holdouts:holdout", tmp_path)
     assert found["rows"] == 300
-    assert (tmp_path / "holdout.npz").exists()
+    assert {part: found[part]["rows"] for part in ("selection", "confirmation")} == {
+        part: Holdout.load(tmp_path / f"{part}.npz").rows for part in ("selection", "confirmation")
+    }
 
 
 def test_a_crash_names_the_signal_and_shows_the_last_lines(tmp_path: Path) -> None:

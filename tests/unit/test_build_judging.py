@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tailcut.build import Holdout, hardware, neighbours, parity, race, scoring
-from tailcut.build.verdicts import Race, drops, fastest, quality_refusal, speed_refusal
 from tailcut.core.tensors import Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Tensor
@@ -159,67 +158,6 @@ def test_a_race_begins_each_round_with_another_variant() -> None:
     # Warm-up a, b; then a b | b a | a b ...: neighbours of two rounds run together.
     assert begun[:6] == ["a", "b", "a", "b", "a", "b"]
     assert begun.count("a") >= race.ROUNDS
-
-
-# -- Verdicts --------------------------------------------------------------------------------------------------------
-
-
-def lap(rows: int, *ratios: float) -> Race:
-    return Race(batch_rows=rows, ms=[0.23 * ratio for ratio in ratios], reference_ms=[0.23] * len(ratios))
-
-
-def test_quality_within_budget_is_not_refused_and_beyond_it_says_both_numbers() -> None:
-    found = drops({"auc": 0.75, "log_loss": 0.40}, {"auc": 0.738, "log_loss": 0.42})
-    assert quality_refusal(found, {"auc": 0.02}) == ""
-    assert quality_refusal(found, {}) == ""
-    assert quality_refusal(found, {"auc": 0.004}) == "auc fell 0.012, budget 0.004"
-    assert (
-        quality_refusal(found, {"auc": 0.004, "log_loss": 0.01})
-        == "auc fell 0.012, budget 0.004; log_loss rose 0.02, budget 0.01"
-    )
-
-
-def test_a_drop_that_is_nan_is_over_any_budget() -> None:
-    assert quality_refusal({"auc": float("nan")}, {"auc": 1.0}) == "auc fell nan, budget 1"
-
-
-def test_a_drop_of_exactly_the_budget_passes() -> None:
-    assert quality_refusal({"accuracy": 0.25}, {"accuracy": 0.25}) == ""
-
-
-def test_a_variant_that_is_as_fast_is_refused_with_figures_and_spread() -> None:
-    refused = speed_refusal([lap(1, 0.97, 1.0, 1.05), lap(8, 1.0, 1.01, 1.02)])
-    assert refused == "not faster here: 0.23 ms against 0.23 ms at batch 1 (ratio 1.00, rounds 0.97-1.05)"
-
-
-def test_faster_at_one_batch_size_and_not_slower_at_the_other_passes() -> None:
-    assert speed_refusal([lap(1, 0.99, 1.01, 1.0, 1.0), lap(8, 0.5, 0.6, 0.55, 0.5)]) == ""
-    assert speed_refusal([lap(1, 0.2, 0.2, 0.3), lap(8, 0.9, 0.9, 0.9)]) == ""
-
-
-def test_a_batch_that_requests_cannot_share_does_not_make_a_variant_faster() -> None:
-    """Faster at 8 rows only: enough where requests share batches, not where each runs alone."""
-    races = [lap(1, 1.0, 1.01, 1.0, 1.0), lap(8, 0.5, 0.5, 0.5, 0.5)]
-    assert speed_refusal(races) == ""
-    refused = speed_refusal(races, merges=False)
-    assert refused.startswith("not faster here")
-    assert refused.endswith("at batch 1 (ratio 1.00, rounds 1.00-1.01), and requests may not share its batches")
-    assert speed_refusal([lap(1, 0.8, 0.8, 0.8, 0.8), races[1]], merges=False) == ""
-
-
-def test_slower_at_one_batch_size_is_refused_for_that_size() -> None:
-    assert "at batch 8 (ratio 1.20" in speed_refusal([lap(1, 0.5, 0.5), lap(8, 1.2, 1.2)])
-
-
-def test_a_win_in_half_of_the_rounds_is_noise() -> None:
-    assert speed_refusal([lap(1, 0.9, 0.9, 0.99, 1.1, 1.1, 1.1), lap(8, 1.0, 1.0)]) != ""
-
-
-def test_the_fastest_has_the_least_median() -> None:
-    assert fastest({"torch": [1.0, 1.1, 9.0], "onnx": [0.2, 0.2, 50.0], "int8-dynamic": [0.3, 0.3, 0.1]}) == "onnx"
-
-
-# -- Hardware --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -126,12 +126,12 @@ OVERRIDES = [
     ("quality.budget.acu=0.1", "quality.budget.acu: unknown metric", "did you mean auc?"),
     (
         "quality.budget.auc=-0.1",
-        "quality.budget.auc: -0.1 is negative; a budget is the largest drop allowed, 0 or more",
+        "quality.budget.auc: -0.1 is not above 0; a budget is the largest drop allowed",
         "",
     ),
     (
         "quality.budget.auc=nan",
-        "quality.budget.auc: nan is negative; a budget is the largest drop allowed, 0 or more",
+        "quality.budget.auc: nan is not above 0; a budget is the largest drop allowed",
         "",
     ),
     ("model.inputs.x.shape=[2, 2]", "model.inputs.x.shape: the first dimension of [2, 2] is 2, not -1", "[-1, 2]"),
@@ -189,7 +189,7 @@ def test_combinations_that_work(tmp_path: Path, groups: list[dict[str, Any]]) ->
         "server.max_timeout=1s",
         "pool={executor='inline', executors=1}",
         "pool={executor='thread', executors=2}",
-        "quality.budget.log_loss=0",
+        "quality.budget.log_loss=0.001",
         "model.inputs.x.shape=[-1, -1]",
         "features={}",
         "model={source='m:b', preprocess='m:p', inputs=[{name='x', shape=[-1, 3, 4]}], outputs=[{name='y'}]}",

@@ -68,6 +68,8 @@ def measure(holdout: Holdout, found: Array, source: Array, budget: Mapping[str, 
     Raises:
         BuildError: labels or scores that a metric cannot be computed of.
     """
+    if holdout.labels is None:
+        return {"cosine": METRICS["cosine"](source, found)} if "cosine" in budget else {}
     names = metric_names(holdout.truth, found, budget)
     for name in names:
         _check(name, holdout.truth, found)

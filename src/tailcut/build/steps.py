@@ -10,47 +10,71 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tailcut.build import here, neighbours, race, scoring, sources
+from tailcut.build import here, holdout_files, judging, neighbours, race, scoring, sources, tuning
 from tailcut.build.holdout import Holdout
 from tailcut.build.recipes import recipe
 from tailcut.build.recipes.base import Work
 from tailcut.build.records import Made, Spec, manifest_of, openable
+from tailcut.build.sources import registry as sources_registry
 from tailcut.errors import BuildError
-from tailcut.manifest import resolve
+from tailcut.manifest import Manifest, resolve
 from tailcut.runtimes import Runtime, open_runtime
+from tailcut.runtimes.live import source_of
 
-HOLDOUT_FILE = "holdout.npz"
+SELECTION_FILE = "selection.npz"
+CONFIRMATION_FILE = "confirmation.npz"
 
 
 def load_holdout(spec: Spec) -> dict[str, Any]:
-    """Call holdout.source, check what it gives, and keep it for the other steps."""
+    """Read the holdout, check it, split it, and keep both parts for the other steps."""
     manifest = manifest_of(spec)
+    holdout = _read_holdout(manifest)
+    holdout.check(manifest.deployment.model.inputs)
+    parts = holdout.split(float(manifest.deployment.holdout.selection))
+    found: dict[str, Any] = {
+        "rows": holdout.rows,
+        "sha256": holdout.digest(),
+        "slices": sorted(holdout.slices),
+        "labelled": holdout.labels is not None,
+    }
+    if holdout.labels is not None:
+        found["label_mean"] = float(holdout.labels.astype(np.float64).mean())
+    for name, part, file in zip(("selection", "confirmation"), parts, (SELECTION_FILE, CONFIRMATION_FILE), strict=True):
+        part.save(Path(spec.folder) / file)
+        found[name] = {"rows": part.rows, "sha256": part.digest()}
+    return found
+
+
+def _read_holdout(manifest: Manifest) -> Holdout:
     reference = manifest.deployment.holdout.source
     if not reference:
         raise BuildError(
-            "holdout.source is not set: no variant can be judged without labelled rows",
-            hint="set it to 'package.module:callable' that returns a tailcut.build.Holdout",
+            "holdout.source is not set: no variant can be judged without held-out rows",
+            hint="set it to 'package.module:callable' that returns a tailcut.build.Holdout, "
+            "or to a .parquet, .csv or .npz file",
         )
+    if holdout_files.is_file(reference):
+        return holdout_files.load(manifest)
     holdout = resolve(reference, manifest)()
     if not isinstance(holdout, Holdout):
         raise BuildError(
             f"holdout.source {reference} gave a {type(holdout).__name__}, expected a tailcut.build.Holdout",
             hint="return Holdout(inputs={...}, labels=...)",
         )
-    holdout.check(manifest.deployment.model.inputs)
-    holdout.save(Path(spec.folder) / HOLDOUT_FILE)
-    return {
-        "rows": holdout.rows,
-        "sha256": holdout.digest(),
-        "slices": sorted(holdout.slices),
-        "label_mean": float(holdout.labels.astype(np.float64).mean()),
-    }
+    return holdout
 
 
 def make_source(spec: Spec) -> dict[str, Any]:
     """Load the source model, find its kind and write its artifact; a ``Found`` as plain values."""
-    found = sources.make(Path(spec.folder), manifest_of(spec), _holdout(spec))
+    found = sources.make(Path(spec.folder), manifest_of(spec), _load(spec, SELECTION_FILE))
     plain: dict[str, Any] = msgspec.to_builtins(found)
+    return plain
+
+
+def take_base(spec: Spec) -> dict[str, Any]:
+    """Fetch the portable base of the registry's version ``spec.target``; a ``registry.Base`` as plain values."""
+    base = sources_registry.fetch(Path(spec.folder), manifest_of(spec), spec.target)
+    plain: dict[str, Any] = msgspec.to_builtins(base)
     return plain
 
 
@@ -63,43 +87,68 @@ def make_variant(spec: Spec) -> dict[str, Any]:
         path=artifact(spec.folder, spec.target),
         base=made[spec.base],
         made=made,
-        selection=_holdout(spec),
+        selection=_load(spec, SELECTION_FILE),
         here=here.look(),
     )
     result = recipe(spec.target).make(work)
-    return {"found": dict(result.found), "settings": dict(result.settings)}
+    return {
+        "found": dict(result.found),
+        "settings": dict(result.settings),
+        "parts": dict(result.parts),
+        "reference": result.reference,
+    }
 
 
 def score(spec: Spec) -> dict[str, Any]:
-    """Quality of one variant on the whole holdout; the first one scored in a build is the source model."""
+    """Score one variant on the confirmation split; the first one scored in a build is the source model."""
     manifest = manifest_of(spec)
-    holdout = _holdout(spec)
+    holdout = _load(spec, CONFIRMATION_FILE)
     output = manifest.deployment.model.outputs[0].name
     runtime = _open(spec, _made(spec, spec.target), threads=_cores())
     found = scoring.scores(runtime, holdout, output)
-    np.save(_scores_file(spec.folder, spec.target), found, allow_pickle=False)
-    source = np.load(_scores_file(spec.folder, spec.made[0].name), allow_pickle=False)
-    metrics = scoring.measure(holdout, found, source, manifest.deployment.quality.budget)
+    np.save(scores_file(spec.folder, spec.target), found, allow_pickle=False)
+    source = np.load(scores_file(spec.folder, spec.made[0].name), allow_pickle=False)
+    budget = judging.budget_of(manifest, holdout, source)
+    metrics = scoring.measure(holdout, found, source, judging.standard(budget, manifest))
     evidence = {"metrics": metrics, **neighbours.measure(runtime, holdout, output)}
     if spec.target == spec.made[0].name:
         return {**evidence, "constant": scoring.constant(holdout, found)}
     return {**evidence, "agreement": scoring.agreement(source, found)}
 
 
+def tune(spec: Spec) -> dict[str, Any]:
+    """Choose the runtime settings of one variant by measurement on the selection split."""
+    made = _made(spec, spec.target)
+    return tuning.tune(manifest_of(spec), made, _load(spec, SELECTION_FILE), cores=here.look().cores)
+
+
+def judge(spec: Spec) -> dict[str, Any]:
+    """Judge every variant's scores on the confirmation split together; ``spec.target`` is how often it was used."""
+    folder = Path(spec.folder)
+    names = [made.name for made in spec.made]
+    found = {name: np.load(scores_file(folder, name), allow_pickle=False) for name in names}
+    return judging.judge(
+        manifest_of(spec), _load(spec, CONFIRMATION_FILE), found, source=names[0], uses=int(spec.target)
+    )
+
+
 def run_race(spec: Spec) -> dict[str, Any]:
     """Interleaved bare latency of every variant in ``spec.made``."""
     manifest = manifest_of(spec)
-    threads = manifest.deployment.pool.threads
-    runtimes = {made.name: _open(spec, made, threads=threads) for made in spec.made}
-    found = race.run(runtimes, _holdout(spec), manifest.deployment.model.outputs[0].name)
+    threads = {made.name: manifest.deployment.pool.threads_of(made.settings) for made in spec.made}
+    runtimes = {made.name: _open(spec, made, threads=threads[made.name]) for made in spec.made}
+    found = race.run(runtimes, _load(spec, SELECTION_FILE), manifest.deployment.model.outputs[0].name)
     return {"threads": threads, "rounds": race.ROUNDS, "seed": race.SEED, "ms": found}
 
 
 STEPS: dict[str, Callable[[Spec], dict[str, Any]]] = {
     "holdout": load_holdout,
     "source": make_source,
+    "base": take_base,
     "make": make_variant,
     "score": score,
+    "tune": tune,
+    "judge": judge,
     "race": run_race,
 }
 
@@ -109,12 +158,13 @@ def artifact(folder: str | Path, name: str) -> Path:
     return Path(folder) / f"{name}{recipe(name).suffix}"
 
 
-def _scores_file(folder: str, name: str) -> Path:
+def scores_file(folder: str | Path, name: str) -> Path:
+    """Where a variant's scores on the confirmation split are kept."""
     return Path(folder) / f"scores-{name}.npy"
 
 
-def _holdout(spec: Spec) -> Holdout:
-    return Holdout.load(Path(spec.folder) / HOLDOUT_FILE)
+def _load(spec: Spec, part: str) -> Holdout:
+    return Holdout.load(Path(spec.folder) / part)
 
 
 def _made(spec: Spec, name: str) -> Made:
@@ -123,7 +173,7 @@ def _made(spec: Spec, name: str) -> Made:
 
 def _open(spec: Spec, made: Made, threads: int = 1) -> Runtime:
     manifest = manifest_of(spec)
-    source = resolve(manifest.deployment.model.source, manifest) if made.runtime == "torch" else None
+    source = source_of(manifest, made.runtime)
     return open_runtime(openable(made, manifest.deployment), threads=threads, source=source)
 
 

@@ -1,92 +1,167 @@
-"""Whether a variant may be promoted: pure decisions over measured numbers. An empty reason means yes.
-
-This is the point check; the statistical gate, with its confidence and its third outcome, stands on the same numbers.
-"""
+"""Verdicts on speed under load, cost and choice: pure decisions over measured rounds."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 
 import msgspec
+import numpy as np
 
-from tailcut.core.metrics import RISES, drop
+from tailcut.core.slo import LatencyObjective
+from tailcut.core.statistics import bootstrap
 
-LATENCY_ROWS = 1
-"""Rows of the batch whose latency decides: one row is what an idle server runs."""
+CONFIDENCE = 0.95
+"""One-sided, of "faster" and of "meets the SLO"."""
 
-SLOWER = 1.05
-"""A median ratio above this at any batch size is slower, not noise."""
-
-
-class Race(msgspec.Struct, frozen=True, kw_only=True):
-    """Interleaved rounds of one variant against the one that it derives from, at one batch size."""
-
-    batch_rows: int
-    ms: list[float]
-    """Median milliseconds per round."""
-    reference_ms: list[float]
-
-    @property
-    def ratios(self) -> list[float]:
-        """Variant over reference, round by round."""
-        return [mine / other for mine, other in zip(self.ms, self.reference_ms, strict=True)]
-
-    @property
-    def ratio(self) -> float:
-        """Median of the rounds' ratios; under 1 is faster."""
-        return statistics.median(self.ratios)
+_SEED = 0
+_RESAMPLES = 4000
 
 
-def drops(source: Mapping[str, float], variant: Mapping[str, float]) -> dict[str, float]:
-    """How much worse each metric is than the source model's."""
-    return {name: drop(name, source[name], variant[name]) for name in source if name in variant}
+class SpeedVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """One variant against the one that it was made from, under load.
+
+    Attributes:
+        reference: name of that variant.
+        percentile: at which they were compared, such as "p95".
+        latency_ms: geometric mean over rounds, with a 90 % interval.
+        ratio: variant over reference, geometric mean of the rounds' ratios, with a 90 % interval: its upper end under
+            1 is faster with 95 % confidence.
+        faster: whether it is.
+        meets_slo: whether the upper end of ``latency_ms`` and the share of errors are within the SLO.
+        errors: share of requests without an answer.
+    """
+
+    reference: str
+    percentile: str
+    latency_ms: tuple[float, float, float]
+    ratio: tuple[float, float, float]
+    faster: bool
+    meets_slo: bool
+    errors: float
 
 
-def quality_refusal(found: Mapping[str, float], budget: Mapping[str, float]) -> str:
-    """Say which drops are over budget.
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a million requests at the SLO's rate: CPU seconds (mean, lowest and highest round), GPU seconds and money."""
+
+    cpu_s: tuple[float, float, float]
+    gpu_s: float = 0.0
+    money: float = 0.0
+    currency: str = ""
+
+
+def speed(
+    reference: str,
+    latency_ms: Sequence[float],
+    reference_ms: Sequence[float],
+    errors: Sequence[float],
+    slo: LatencyObjective,
+    errors_allowed: float,
+) -> SpeedVerdict:
+    """Judge a variant's rounds against the reference's of the same rounds.
+
+    Intervals are bootstrapped over rounds (Efron 1979): a round is one observation, because the latencies within one
+    hang together.
 
     Args:
-        found: metric -> drop, see ``drops``.
-        budget: metric -> largest drop allowed.
+        latency_ms: at the SLO's percentile, one per round.
+        reference_ms: the same of the reference.
+        errors: share without an answer, one per round.
+        errors_allowed: the SLO's.
     """
-    over = [name for name, limit in budget.items() if not found[name] <= limit]
-    return "; ".join(
-        f"{name} {'rose' if name in RISES else 'fell'} {found[name]:.4g}, budget {budget[name]:.4g}" for name in over
+    latency = _geometric(latency_ms)
+    ratio = _geometric([mine / other for mine, other in zip(latency_ms, reference_ms, strict=True)])
+    failed = float(np.mean(errors))
+    return SpeedVerdict(
+        reference=reference,
+        percentile=slo.name,
+        latency_ms=latency,
+        ratio=ratio,
+        faster=ratio[2] < 1.0,
+        meets_slo=latency[2] <= slo.limit_s * 1e3 and failed <= errors_allowed,
+        errors=failed,
     )
 
 
-def speed_refusal(races: Sequence[Race], *, merges: bool = True) -> str:
-    """Say why a variant is not faster than the one that it derives from.
+def _geometric(values: Sequence[float]) -> tuple[float, float, float]:
+    """Geometric mean with its two-sided interval of ``2 * CONFIDENCE - 1``."""
+    logs = np.log(np.asarray(values, dtype=np.float64))
+    low, high = bootstrap(
+        logs, lambda drawn: float(drawn.mean()), seed=_SEED, resamples=_RESAMPLES, confidence=2 * CONFIDENCE - 1
+    )
+    return float(np.exp(logs.mean())), float(np.exp(low)), float(np.exp(high))
 
-    It is faster where, at one batch size at least, three rounds in four were won and the median ratio is under 1,
-    and at no batch size the median ratio is above ``SLOWER``.
 
-    Args:
-        races: at batch ``LATENCY_ROWS`` and at larger ones.
-        merges: whether requests may share the variant's batches; where not, larger batches cannot win for it.
-    """
-    slower = [race for race in races if race.ratio > SLOWER]
-    counted = [race for race in races if merges or race.batch_rows == LATENCY_ROWS]
-    if not slower and any(_wins(race) for race in counted):
+def speed_refusal(verdict: SpeedVerdict) -> str:
+    """Say why a variant is not faster than the one it was made from; empty where it is."""
+    if verdict.faster:
         return ""
-    alone = "" if merges else ", and requests may not share its batches"
-    return f"not faster here: {describe(slower[0] if slower else counted[0])}{alone}"
-
-
-def describe(race: Race) -> str:
-    """Both medians, the ratio and the spread of the rounds, in words."""
+    ratio, low, high = verdict.ratio
     return (
-        f"{statistics.median(race.ms):.3g} ms against {statistics.median(race.reference_ms):.3g} ms "
-        f"at batch {race.batch_rows} (ratio {race.ratio:.2f}, rounds {min(race.ratios):.2f}-{max(race.ratios):.2f})"
+        f"not faster here: {verdict.percentile} {verdict.latency_ms[0]:.3g} ms under load, "
+        f"{ratio:.2f} of {verdict.reference} (90 % interval {low:.2f}-{high:.2f})"
     )
 
 
-def fastest(latency_ms: Mapping[str, Sequence[float]]) -> str:
-    """Name the variant with the least median latency; the first of equals. Raises ValueError where there is none."""
-    return min(latency_ms, key=lambda name: statistics.median(latency_ms[name]))
+def cost(cpu_ms: Sequence[float], gpu_ms: float, core_hour: float, gpu_hour: float, currency: str) -> Cost:
+    """Price a million requests.
+
+    Args:
+        cpu_ms: of the server's process per request, one per round.
+        gpu_ms: that a request occupies the GPU; 0 without one.
+        core_hour, gpu_hour: prices.
+    """
+    cpu_s = [each * 1e3 for each in cpu_ms]
+    mean_s, gpu_s = float(np.mean(cpu_s)), gpu_ms * 1e3
+    return Cost(
+        cpu_s=(mean_s, min(cpu_s), max(cpu_s)),
+        gpu_s=gpu_s,
+        money=(mean_s * core_hour + gpu_s * gpu_hour) / 3600.0,
+        currency=currency if core_hour or gpu_hour else "",
+    )
 
 
-def _wins(race: Race) -> bool:
-    won = sum(ratio < 1.0 for ratio in race.ratios)
-    return race.ratio < 1.0 and won * 4 >= len(race.ratios) * 3
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """What is promoted and why."""
+
+    variant: str
+    why: str
+    meets_slo: bool
+
+
+def choose(
+    verdicts: Mapping[str, SpeedVerdict],
+    costs: Mapping[str, Cost],
+    refused: Mapping[str, str],
+    slo: LatencyObjective,
+    rate: float,
+) -> Choice | None:
+    """Name the cheapest variant that passed and meets the SLO; where none meets it, the fastest that passed.
+
+    Args:
+        verdicts, costs: of every variant that was measured, the source included.
+        refused: why a variant may not be promoted; empty where it may.
+
+    Returns:
+        None where nothing that passed was measured.
+    """
+    passed = [name for name in verdicts if not refused.get(name)]
+    if not passed:
+        return None
+    limit = f"{slo.name} <= {slo.limit_s * 1e3:g} ms at {rate:g}/s"
+    within = [name for name in passed if verdicts[name].meets_slo]
+    if not within:
+        best = min(passed, key=lambda name: verdicts[name].latency_ms[0])
+        return Choice(variant=best, why=f"the fastest that passed; none meets {limit}", meets_slo=False)
+    best = min(within, key=lambda name: (costs[name].money, costs[name].cpu_s[0]))
+    return Choice(variant=best, why=f"the cheapest that passed and meets {limit}", meets_slo=True)
+
+
+# -- The bare race ---------------------------------------------------------------------------------------------------
+
+
+def ratios(ms: Mapping[str, Sequence[float]], reference_ms: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Median ratio of a variant's bare rounds to its reference's, by batch rows: evidence, no verdict."""
+    return {
+        rows: float(np.median([one / other for one, other in zip(mine, reference_ms[rows], strict=True)]))
+        for rows, mine in ms.items()
+    }

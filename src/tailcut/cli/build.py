@@ -14,7 +14,8 @@ from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, exampl
 from tailcut.errors import BuildError
 
 if TYPE_CHECKING:
-    from tailcut.build.builder import Progress
+    from tailcut.build.building import Progress
+    from tailcut.manifest import Manifest
 
 
 def register(app: typer.Typer) -> None:
@@ -39,6 +40,16 @@ def build(
         bool | None, typer.Option("--quantize/--no-quantize", help="Try the INT8 recipes, or not (build.quantize).")
     ] = None,
     time_limit: Annotated[str | None, manifest_option("build.step_timeout", "--time-limit")] = None,
+    from_registry: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VERSION",
+            help="Start from the portable base of this version (promoted, latest or an id), not from model.source.",
+        ),
+    ] = None,
+    list_recipes: Annotated[
+        bool, typer.Option("--list", help="Say of every recipe whether it applies here, and why not; build nothing.")
+    ] = False,
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write version and evidence as JSON.")] = None,
 ) -> None:
     """Make the variants of the model, check their quality and speed, keep them in the registry, promote the best.
@@ -52,8 +63,11 @@ def build(
     from tailcut.cli._versions import print_table, refusals, summary, table
 
     loaded = load_manifest(manifest, settings, _recipes(recipes), _quantize(quantize), time_limit, keep_unset=True)
+    if list_recipes:
+        _list(loaded)
+        return
     with _progress() as progress:
-        version, promotion = make(loaded, progress=progress)
+        version, promotion = make(loaded, from_registry=from_registry or "", progress=progress)
     if json is not None:
         content = msgspec.json.encode({"version": version, "promotion": promotion})
         try:
@@ -66,7 +80,19 @@ def build(
     print_table(table(version, promotion))
     for line in (*refusals(version), *summary(version)):
         write(line)
+    write(f"chosen: {version.evidence['choice']['why']}")
     note(f"promoted {promotion.variant!r} of {version.model} version {version.id}; next: tailcut serve")
+
+
+def _list(manifest: Manifest) -> None:
+    """Print every recipe with whether it applies here; the kind of the source is only known once it is loaded."""
+    from tailcut.build import here
+    from tailcut.build.plan import applicable
+    from tailcut.build.recipes.base import Subject
+
+    for each in applicable(Subject(kind="", deployment=manifest.deployment), here.look()):
+        write(f"{each.name:14} {each.summary}")
+        write(f"{'':14} {'applies' if not each.why_not else each.why_not}")
 
 
 def _recipes(names: str | None) -> str | None:

@@ -4,3 +4,6 @@ from __future__ import annotations
 
 METRIC_NAMES = ("auc", "log_loss", "accuracy", "f1", "mae", "spearman", "cosine")
 """What a quality budget can be set on; ``core.metrics.METRICS`` computes each."""
+
+AGREEMENT = "agreement"
+"""Share of rows on which a variant decides as the source model does: no quality, but what can be had without labels."""

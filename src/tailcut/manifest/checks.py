@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
-from tailcut.core.metric_names import METRIC_NAMES
+from tailcut.core.metric_names import AGREEMENT, METRIC_NAMES
 from tailcut.core.units import Duration, format_duration
 from tailcut.errors import ManifestError
 from tailcut.manifest.checks_features import feature_problems
@@ -83,7 +83,7 @@ def _shape(path: str, tensor: Tensor) -> Iterator[ManifestError]:
 
 
 def _quality(deployment: Deployment) -> Iterator[ManifestError]:
-    known = (*METRIC_NAMES, *deployment.quality.metrics)
+    known = (*METRIC_NAMES, AGREEMENT, *deployment.quality.metrics)
     for metric, budget in deployment.quality.budget.items():
         if metric not in known:
             close = nearest(metric, known)
@@ -91,10 +91,11 @@ def _quality(deployment: Deployment) -> Iterator[ManifestError]:
             yield ManifestError(
                 f"quality.budget.{metric}: unknown metric", hint=f"{hint}the metrics are {', '.join(known)}"
             )
-        if not budget >= 0:
+        if not budget > 0:
             yield ManifestError(
-                f"quality.budget.{metric}: {budget} is negative; a budget is the largest drop allowed, 0 or more",
-                hint="write the drop as a positive number, also for metrics where less is better",
+                f"quality.budget.{metric}: {budget} is not above 0; a budget is the largest drop allowed, and that "
+                "nothing at all is lost can be shown by no number of rows",
+                hint="write the drop as a positive number, also for metrics where less is better, such as 0.001",
             )
 
 

@@ -1,0 +1,178 @@
+"""One build under way: its candidates, and the steps that make and score them."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from tailcut.build import here
+from tailcut.build.children import run_step
+from tailcut.build.plan import base_of
+from tailcut.build.recipes.base import PORTABLE, Recipe, Subject
+from tailcut.build.records import Made, spec
+from tailcut.build.sources import Found
+from tailcut.build.sources.registry import Base
+from tailcut.core.tuning import without_tuned
+from tailcut.errors import BuildError
+from tailcut.manifest import Manifest
+
+T = TypeVar("T")
+
+Progress = Callable[[str, str], None]
+"""Told (what, state) with state "started", "done in 1.2 s" or "failed: ..."."""
+
+
+@dataclass
+class Candidate:
+    """One variant on its way through the build."""
+
+    name: str
+    runtime: str
+    reference: str = ""
+    """The variant that it was made from and must beat; empty for the source."""
+    made: Made | None = None
+    base: bool = False
+    """Whether it is a portable fp32 form of the source model, from which another machine builds its own variants."""
+    refusals: list[str] = field(default_factory=list)
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def sha256(self) -> str:
+        """Of the artifact."""
+        assert self.made is not None
+        with Path(self.made.path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    @property
+    def refused(self) -> str:
+        """Why it may not be promoted; empty where it may."""
+        return "; ".join(self.refusals)
+
+
+@dataclass
+class Building:
+    """One build under way."""
+
+    manifest: Manifest
+    folder: Path
+    here: here.Here
+    progress: Progress
+    candidates: dict[str, Candidate] = field(default_factory=dict)
+    source: str = ""
+    durations_s: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def made(self) -> list[Candidate]:
+        """What has an artifact, the source first."""
+        return [each for each in self.candidates.values() if each.made is not None]
+
+    def step(self, step: str, target: str = "", base: str = "") -> dict[str, Any]:
+        """Run one step in a child process, timed and announced."""
+        made = [each.made for each in self.made if each.made is not None]
+        limits = self.manifest.deployment.build
+        return self.timed(
+            f"{step} {target}".strip(),
+            lambda: run_step(
+                spec(step, self.manifest, self.folder, made, target, base),
+                timeout_s=limits.step_timeout_s,
+                memory_bytes=limits.step_memory_bytes,
+            ),
+        )
+
+    def timed(self, what: str, work: Callable[[], T]) -> T:
+        """Do a piece of work, timed and announced."""
+        self.progress(what, "started")
+        begun_s = time.monotonic()
+        try:
+            found = work()
+        except BuildError as error:
+            self.progress(what, f"failed: {error.message}")
+            raise
+        self.durations_s[what] = round(time.monotonic() - begun_s, 3)
+        self.progress(what, f"done in {self.durations_s[what]:.1f} s")
+        return found
+
+    def score(self, candidate: Candidate) -> None:
+        """Score a variant on the holdout; without scores it is no variant."""
+        try:
+            candidate.evidence |= self.step("score", candidate.name)
+        except BuildError:
+            candidate.made = None
+            raise
+
+    def tune(self, candidate: Candidate) -> None:
+        """Choose the variant's runtime settings by measurement; where that fails it keeps those that it has."""
+        if candidate.made is None:
+            return
+        try:
+            found = self.step("tune", candidate.name)
+        except BuildError as error:
+            candidate.evidence["tuning"] = {"failed": error.message}
+            return
+        if found["settings"]:
+            settings = {**without_tuned(candidate.made.settings), **found["settings"]}
+            candidate.made = msgspec.structs.replace(candidate.made, settings=settings)
+        candidate.evidence["tuning"] = found
+
+    def make_source(self) -> Subject:
+        """Make and score the source variant; say what it is."""
+        found = msgspec.convert(self.step("source"), Found)
+        self.source = found.variant
+        made = Made(name=found.variant, runtime=found.runtime, path=found.path, settings=found.settings)
+        candidate = Candidate(found.variant, found.runtime, made=made, base=True, evidence={"recipe": found.found})
+        self.candidates[found.variant] = candidate
+        self.score(candidate)
+        return Subject(kind=found.kind, trees=found.trees, deployment=self.manifest.deployment)
+
+    def take_base(self, version: str) -> Subject:
+        """Take the source variant, and other fp32 variants of the portable base, from the registry; score them."""
+        base = msgspec.convert(self.step("base", version), Base)
+        first = base.variants[0]
+        self.source = first.variant
+        for found in base.variants:
+            made = Made(name=found.variant, runtime=found.runtime, path=found.path, settings=found.settings)
+            candidate = Candidate(found.variant, found.runtime, made=made, base=True, evidence={"recipe": found.found})
+            candidate.reference = "" if found is first else first.variant
+            self.candidates[found.variant] = candidate
+            try:
+                self.score(candidate)
+            except BuildError as error:
+                if found is first:
+                    raise
+                candidate.refusals.append(error.message)
+        return Subject(kind=first.kind, trees=first.trees, deployment=self.manifest.deployment)
+
+    def make(self, recipe: Recipe) -> None:
+        """Make a variant and score it; what goes wrong is its refusal."""
+        candidate = Candidate(recipe.name, recipe.runtime, base=recipe.name in PORTABLE)
+        self.candidates[recipe.name] = candidate
+        base = base_of(recipe, [each.name for each in self.made])
+        if not base:
+            lacks = recipe.base[0]
+            other = self.candidates.get(lacks)
+            why = (other.refused if other else "it was not asked for").partition("\n")[0]
+            candidate.refusals.append(f"is made from {lacks!r}, which was not built: {why}")
+            return
+        candidate.reference = base
+        try:
+            made = self.step("make", recipe.name, base)
+            path = self.folder / f"{recipe.name}{recipe.suffix}"
+            candidate.made = Made(
+                name=recipe.name,
+                runtime=recipe.runtime,
+                path=str(path),
+                settings=made["settings"],
+                parts=made["parts"],
+            )
+            candidate.reference = made["reference"] or base
+            candidate.evidence["recipe"] = made["found"]
+            self.score(candidate)
+            self.tune(candidate)
+        except BuildError as error:
+            candidate.refusals.append(error.message)

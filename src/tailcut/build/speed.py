@@ -1,0 +1,254 @@
+"""Speed under load: every variant in a ``tailcut serve`` process of its own, over the socket, in turn.
+
+Requests arrive at random (Poisson) at the SLO's rate whatever the answers do, and are counted from their intended send
+time. All servers run from the start; each round sends the same traffic to one after the other, beginning with another
+one each time, so that a slow spell of the machine meets all of them. Features and caches are off: a variant is compared
+with a variant, not with a cache.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tailcut.build import verdicts
+from tailcut.build.holdout import Holdout
+from tailcut.build.records import Made
+from tailcut.build.verdicts import Cost, SpeedVerdict
+from tailcut.core.slo import LatencyObjective
+from tailcut.errors import BuildError, TailcutError
+from tailcut.ladder.machine import choose_cores, pinned
+from tailcut.ladder.process import ServerProcess, free_port
+from tailcut.load import LoadPlan, measure, summarise_run
+from tailcut.load.samples import Samples
+from tailcut.manifest import Cost as Prices
+from tailcut.manifest import Deployment, Manifest
+from tailcut.manifest.keys import to_plain, to_toml
+from tailcut.registry import NewVariant, Registry
+
+_PAYLOADS = 512
+_READY_S = 120.0
+_WARMUP_S = 0.5
+SEED = 0
+
+Tell = Callable[[str], None]
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True):
+    """One variant in one round.
+
+    Attributes:
+        latency_ms: at the SLO's percentile; a request without an answer counts as long as its deadline.
+        p50_ms: median of the same.
+        errors: share of requests without an answer.
+        cpu_ms: of the server, per request.
+        gpu_ms: that a request occupied the GPU; 0 where the variant runs on none.
+    """
+
+    latency_ms: float
+    p50_ms: float
+    errors: float
+    cpu_ms: float
+    gpu_ms: float = 0.0
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """One variant under load; ``failed`` says why there are no rounds."""
+
+    rounds: list[Round] = []
+    failed: str = ""
+
+
+def objective(deployment: Deployment) -> LatencyObjective:
+    """Return the SLO's latency objective that variants are compared at: the strictest percentile that it names."""
+    slo = deployment.slo
+    named = ((0.99, slo.p99_s), (0.95, slo.p95_s), (0.5, slo.p50_s))
+    share, limit_s = next(((share, limit) for share, limit in named if limit is not None), (0.95, slo.timeout_s))
+    return LatencyObjective(share=share, limit_s=float(limit_s))
+
+
+def run(manifest: Manifest, made: Sequence[Made], holdout: Holdout, folder: Path, tell: Tell) -> dict[str, Trial]:
+    """Measure every variant under load.
+
+    Args:
+        manifest: names the SLO, its rate, the rounds and the executors.
+        made: variants to compare.
+        holdout: whose rows are sent, one per request.
+        folder: for the servers' manifest, registry and logs.
+        tell: told what is being measured.
+    """
+    deployment = manifest.deployment
+    served = _prepare(manifest, made, folder)
+    payloads = _write_payloads(holdout, folder / "payloads.jsonl", deployment)
+    rounds: dict[str, list[Round]] = {each.name: [] for each in made}
+    failed: dict[str, str] = {}
+    cores = choose_cores()
+    # A variant with threads of its own has all cores, and the load beside it: pinned to one it would be misjudged.
+    alone = all(deployment.pool.threads_of(each.settings) == 1 for each in made)
+    core = cores.server if alone else None
+    with ExitStack() as stack:
+        servers: dict[str, ServerProcess] = {}
+        for each in made:
+            try:
+                servers[each.name] = stack.enter_context(_server(served, each.name, folder, core))
+            except TailcutError as error:
+                failed[each.name] = f"{error.message}: {error.hint}"
+        stack.enter_context(pinned(cores.load if alone else None))
+        for number in range(deployment.build.rounds):
+            for name in _turn(list(servers), number):
+                tell(f"round {number + 1} of {deployment.build.rounds}: {name}")
+                try:
+                    rounds[name].append(_measure(deployment, servers[name], payloads, number))
+                except TailcutError as error:
+                    failed.setdefault(name, error.message)
+    return {
+        each.name: Trial(failed=failed[each.name]) if each.name in failed else Trial(rounds=rounds[each.name])
+        for each in made
+    }
+
+
+def judge(trial: Trial, reference: Trial, name: str, slo: LatencyObjective, errors: float) -> SpeedVerdict:
+    """Compare two variants' rounds; see ``verdicts.speed``."""
+    return verdicts.speed(
+        name,
+        [each.latency_ms for each in trial.rounds],
+        [each.latency_ms for each in reference.rounds],
+        [each.errors for each in trial.rounds],
+        slo,
+        errors,
+    )
+
+
+def price(trial: Trial, prices: Prices) -> Cost:
+    """Price a million requests; see ``verdicts.cost``."""
+    gpu_ms = float(np.mean([each.gpu_ms for each in trial.rounds]))
+    return verdicts.cost(
+        [each.cpu_ms for each in trial.rounds], gpu_ms, prices.core_hour, prices.gpu_hour, prices.currency
+    )
+
+
+def _turn(names: list[str], number: int) -> list[str]:
+    """Every second round runs backwards, so that no variant always follows the same one."""
+    first = number % len(names) if names else 0
+    turned = names[first:] + names[:first]
+    return turned if number % 2 == 0 else turned[::-1]
+
+
+def _prepare(manifest: Manifest, made: Sequence[Made], folder: Path) -> Path:
+    """Write a registry that holds the candidates, and a manifest that serves them without features and caches."""
+    deployment = manifest.deployment
+    registry = Registry(folder / "registry")
+    version = registry.add(
+        deployment.name,
+        source=made[0].name,
+        inputs=deployment.model.inputs,
+        outputs=deployment.model.outputs,
+        variants=[
+            NewVariant(
+                name=each.name,
+                runtime=each.runtime,
+                artifact=Path(each.path),
+                settings=each.settings,
+                parts={part: Path(path) for part, path in each.parts.items()},
+            )
+            for each in made
+        ],
+    )
+    registry.promote(deployment.name, version.id, made[0].name)
+    plain = to_plain(deployment)
+    for section in ("features", "cache", "ladder", "holdout", "quality", "serve"):
+        plain.pop(section, None)
+    plain["python_path"] = [str((manifest.directory / each).resolve()) for each in deployment.python_path]
+    plain["model"] = {**plain["model"], "source": _absolute(manifest, deployment.model.source)}
+    plain["registry"] = {"path": str(folder / "registry")}
+    path = folder / "tailcut.toml"
+    path.write_text("".join(f"{key} = {to_toml(value)}\n" for key, value in plain.items()), encoding="utf-8")
+    return path
+
+
+def _absolute(manifest: Manifest, source: str) -> str:
+    path = manifest.directory / source
+    return str(path.resolve()) if path.exists() else source
+
+
+def _write_payloads(holdout: Holdout, path: Path, deployment: Deployment) -> Path:
+    """Write rows of the holdout as Open Inference Protocol requests.
+
+    NaN becomes 0: JSON has none, and kernels take as long for it.
+    """
+    count = min(_PAYLOADS, holdout.rows)
+    places = np.random.default_rng(SEED).permutation(holdout.rows)[:count]
+    with path.open("wb") as file:
+        for place in places:
+            row = holdout.take(1, int(place))
+            file.write(msgspec.json.encode({"inputs": _tensors(row, deployment)}) + b"\n")
+    return path
+
+
+def _tensors(row: Mapping[str, Any], deployment: Deployment) -> list[dict[str, Any]]:
+    tensors = []
+    for tensor in deployment.model.inputs:
+        array = row[tensor.name]
+        values = np.nan_to_num(array, posinf=0.0, neginf=0.0) if array.dtype.kind == "f" else array
+        data = values.ravel().tolist()
+        tensors.append({"name": tensor.name, "shape": list(array.shape), "datatype": tensor.datatype, "data": data})
+    return tensors
+
+
+@contextmanager
+def _server(manifest: Path, variant: str, folder: Path, core: int | None) -> Iterator[ServerProcess]:
+    port = free_port()
+    settings = (f"serve.variant={variant}", f"server.port={port}", "server.drain=100ms")
+    command = [sys.executable, "-m", "tailcut", "serve", "-m", str(manifest)]
+    process = ServerProcess(
+        [*command, *(part for text in settings for part in ("--set", text))],
+        port,
+        folder / f"serve-{variant}.log",
+        environment={name: value for name, value in os.environ.items() if not name.startswith("TAILCUT_")},
+        directory=folder,
+        core=core,
+    )
+    with process:
+        process.wait_until_ready("/v2/health/ready", timeout_s=_READY_S, ok=(200,))
+        yield process
+
+
+def _measure(deployment: Deployment, server: ServerProcess, payloads: Path, number: int) -> Round:
+    plan = LoadPlan(
+        url=f"http://127.0.0.1:{server.port}/v2/models/{deployment.name}/infer",
+        rate=deployment.slo.rate,
+        duration_s=float(deployment.build.round_s),
+        warmup_s=_WARMUP_S,
+        payloads=str(payloads),
+        timeout_s=float(deployment.slo.timeout_s),
+        pid=server.pid,
+        seed=SEED + number,
+    )
+    samples, facts = measure(plan)
+    result = summarise_run(plan, samples, facts)
+    if result.answered == 0:
+        said = "; ".join(f"{status}: {body}" for status, body in result.bodies.items()) or "no answers"
+        raise BuildError(f"under load no request of {result.requests} was answered ({said[:300]})")
+    took_ms, errors = _latencies(samples, float(deployment.slo.timeout_s) * 1e3)
+    share = objective(deployment).share
+    return Round(
+        latency_ms=float(np.quantile(took_ms, share, method="inverted_cdf")),
+        p50_ms=float(np.quantile(took_ms, 0.5, method="inverted_cdf")),
+        errors=errors,
+        cpu_ms=float(result.cpu_s_per_1000 or 0.0),
+    )
+
+
+def _latencies(samples: Samples, timeout_ms: float) -> tuple[Any, float]:
+    """Milliseconds of every measured request, and the share of those without an answer."""
+    measured = (samples.intended_ns >= samples.measured_from_ns) & (samples.status != 0)
+    answered = ((samples.status >= 200) & (samples.status < 300))[measured]
+    took_ms = (samples.done_ns - samples.intended_ns)[measured] / 1e6
+    return np.where(answered, took_ms, timeout_ms), float(1.0 - answered.mean())
