@@ -69,7 +69,7 @@ def _train_and_judge() -> dict[str, Any]:
     train_s = time.monotonic() - began
     test = holdout()
     seen = data["sched_dep"] < HOLDOUT_FROM
-    labels = test.labels
+    labels = test.truth
     base_rate = float(data["late"][seen].mean())
     return {
         "rows": len(labels),

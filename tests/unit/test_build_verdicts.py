@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailcut.build.verdicts import Choice, Cost, SpeedVerdict, choose, cost, speed, speed_refusal
@@ -36,6 +36,7 @@ def test_a_variant_that_is_not_shown_to_be_faster_is_refused_with_its_interval()
     assert f"of onnx (90 % interval {verdict.ratio[1]:.2f}-{verdict.ratio[2]:.2f})" in refusal
 
 
+@settings(max_examples=25, deadline=None)
 @given(st.floats(1.0, 5.0), st.lists(st.floats(0.1, 1e3), min_size=3, max_size=9))
 def test_slower_in_every_round_is_never_faster(ratio: float, reference: list[float]) -> None:
     verdict = speed("onnx", [each * ratio for each in reference], reference, [0.0] * len(reference), SLO, 0.0)

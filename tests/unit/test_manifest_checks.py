@@ -126,12 +126,14 @@ OVERRIDES = [
     ("quality.budget.acu=0.1", "quality.budget.acu: unknown metric", "did you mean auc?"),
     (
         "quality.budget.auc=-0.1",
-        "quality.budget.auc: -0.1 is not above 0; a budget is the largest drop allowed",
+        "quality.budget.auc: -0.1 is not above 0; a budget is the largest drop allowed, and that "
+        "nothing at all is lost can be shown by no number of rows",
         "",
     ),
     (
         "quality.budget.auc=nan",
-        "quality.budget.auc: nan is not above 0; a budget is the largest drop allowed",
+        "quality.budget.auc: nan is not above 0; a budget is the largest drop allowed, and that "
+        "nothing at all is lost can be shown by no number of rows",
         "",
     ),
     ("model.inputs.x.shape=[2, 2]", "model.inputs.x.shape: the first dimension of [2, 2] is 2, not -1", "[-1, 2]"),

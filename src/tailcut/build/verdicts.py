@@ -14,7 +14,7 @@ CONFIDENCE = 0.95
 """One-sided, of "faster" and of "meets the SLO"."""
 
 _SEED = 0
-_RESAMPLES = 4000
+_RESAMPLES = 1000
 
 
 class SpeedVerdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -72,7 +72,7 @@ def summary(version: Version) -> Iterable[str]:
     if cpu and holdout:
         yield (
             f"on {cpu['model']}, {cpu['cores']} cores ({', '.join(cpu['flags'])}); holdout of {holdout['rows']} rows; "
-            f"bare runtime latency, pool.threads = {race.get('threads', '?')}, medians of {race.get('rounds', '?')} "
+            f"bare runtime latency, threads {_threads(race.get('threads', '?'))}, medians of {race.get('rounds', '?')} "
             "interleaved rounds"
         )
 
@@ -140,3 +140,14 @@ def _verdict(version: Version, promotion: Promotion | None, name: str, variant: 
         return "refused"
     state = state_of(version, name, promotion)
     return f"source, {state}" if name == version.source else state
+
+
+def _threads(threads: Any) -> str:
+    """Say how many threads the bare runtimes had: one number, or each variant's own."""
+    if not isinstance(threads, Mapping):
+        return str(threads)
+    return (
+        ", ".join(f"{count} ({name})" for name, count in threads.items())
+        if len(set(threads.values())) > 1
+        else str(next(iter(threads.values()), "?"))
+    )

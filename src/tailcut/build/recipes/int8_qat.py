@@ -16,7 +16,7 @@ import numpy as np
 
 from tailcut.build.here import Here
 from tailcut.build.recipes import cuda, int8_static, onnx_export, qat_weights
-from tailcut.build.recipes.base import INT8, Result, Subject, Work, missing
+from tailcut.build.recipes.base import INT8, TREES, Result, Subject, Work, missing
 from tailcut.core.tensors import Array, Arrays
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Manifest, resolve
@@ -49,6 +49,8 @@ class Int8Qat:
 
     def why_not(self, subject: Subject, here: Here) -> str:
         """A torch module and a function that trains it."""
+        if subject.trees:
+            return TREES
         if subject.kind not in {"", "torch", "huggingface"}:
             return f"needs a torch module to fine-tune, the source is {subject.kind}"
         if why := missing(here, "torch", "onnx", "onnxscript", extra="build"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.property.gate_trials import Population, most, population
+from tests.simulation.gate_trials import Population, most, population
 
 from tailcut.core import metrics
 from tailcut.core.gate import judge

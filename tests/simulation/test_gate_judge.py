@@ -7,7 +7,7 @@ import re
 import msgspec
 import numpy as np
 import pytest
-from tests.property.gate_trials import Population, most, population
+from tests.simulation.gate_trials import Population, most, population
 
 from tailcut.core import metrics
 from tailcut.core.gate import OwnRows, QualityVerdict, compare, judge

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.property.gate_trials import most, population
-from tests.property.test_gate_level import TRIALS, passes
+from tests.simulation.gate_trials import most, population
+from tests.simulation.test_gate_level import TRIALS, passes
 
 from tailcut.core import metrics
 
