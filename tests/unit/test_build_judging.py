@@ -132,6 +132,14 @@ class Clock:
         return StubRuntime(answer)
 
 
+def test_outputs_of_another_shape_than_the_manifests_end_the_build() -> None:
+    parity.check_outputs(StubRuntime(identity), HOLDOUT, (P,))
+    with pytest.raises(BuildError, match=r"output 'p' of the source model is FP32 \[3\] for 3 rows, the manifest says"):
+        parity.check_outputs(StubRuntime(identity), HOLDOUT, (Tensor(name="p", shape=(-1, 2)),))
+    with pytest.raises(BuildError, match=r"is FP32 \[3\] for 3 rows, the manifest says INT64"):
+        parity.check_outputs(StubRuntime(identity), HOLDOUT, (Tensor(name="p", datatype="INT64", shape=(-1,)),))
+
+
 def test_a_race_measures_each_variant_in_every_round_on_the_same_rows() -> None:
     clock = Clock()
     runtimes = {"torch": clock.runtime(2_000_000), "onnx": clock.runtime(500_000)}

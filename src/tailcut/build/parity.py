@@ -11,6 +11,7 @@ from tailcut.build.holdout import Holdout
 from tailcut.core.tensors import DATATYPE_OF, Array, Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Tensor
+from tailcut.runtimes import Runtime
 
 ABSOLUTE = 1e-4
 RELATIVE = 1e-3
@@ -40,6 +41,29 @@ def check(source: Run, exported: Run, holdout: Holdout, outputs: Sequence[Tensor
             errors = compare(expected[tensor.name], given[tensor.name], tensor, where)
             found.append({"rows": rows, "output": tensor.name, **errors})
     return found
+
+
+def check_outputs(runtime: Runtime, holdout: Holdout, outputs: Sequence[Tensor]) -> None:
+    """Hold what the source model gives against ``model.outputs``.
+
+    Raises:
+        BuildError: another datatype or shape; the server would promise clients what no variant gives.
+    """
+    rows = BATCH_ROWS[1]
+    found = runtime.run(holdout.take(rows), [tensor.name for tensor in outputs])
+    for tensor in outputs:
+        array = found[tensor.name]
+        datatype = DATATYPE_OF.get(array.dtype, str(array.dtype))
+        wanted = (rows, *tensor.shape[1:])
+        fits = len(wanted) == array.ndim and all(
+            want in (-1, have) for want, have in zip(wanted, array.shape, strict=True)
+        )
+        if datatype != tensor.datatype or not fits:
+            raise BuildError(
+                f"output {tensor.name!r} of the source model is {datatype} {list(array.shape)} for {rows} rows, "
+                f"the manifest says {tensor.datatype} {list(tensor.shape)} (the first dimension is the batch)",
+                hint="correct model.outputs, or reshape in the model",
+            )
 
 
 def compare(expected: Array, given: Array, tensor: Tensor, where: str) -> dict[str, float]:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tailcut.build import here, holdout_files, judging, neighbours, race, scoring, sources, tuning
+from tailcut.build import here, holdout_files, judging, neighbours, parity, race, scoring, sources, tuning
 from tailcut.build.holdout import Holdout
 from tailcut.build.recipes import recipe
 from tailcut.build.recipes.base import Work
@@ -105,6 +105,8 @@ def score(spec: Spec) -> dict[str, Any]:
     holdout = _load(spec, CONFIRMATION_FILE)
     output = manifest.deployment.model.outputs[0].name
     runtime = _open(spec, _made(spec, spec.target), threads=_cores())
+    if spec.target == spec.made[0].name:
+        parity.check_outputs(runtime, holdout, manifest.deployment.model.outputs)
     found = scoring.scores(runtime, holdout, output)
     np.save(scores_file(spec.folder, spec.target), found, allow_pickle=False)
     source = np.load(scores_file(spec.folder, spec.made[0].name), allow_pickle=False)
