@@ -230,6 +230,46 @@ def test_weights_are_signed_per_channel_and_activations_unsigned(tmp_path: Path)
     assert {zero.dtype for zero in zeros} == {np.dtype(np.uint8)}
 
 
+def test_stacks_of_matrices_get_one_scale_and_run_in_8_bits(tmp_path: Path) -> None:
+    """Tokens made of columns, each by a matrix of its own: (columns, batch, 6) times (columns, 6, 16)."""
+    random = np.random.default_rng(4)
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["columns"], perm=[1, 0, 2]),
+        helper.make_node("MatMul", ["columns", "stack"], ["tokens"]),
+        helper.make_node("Relu", ["tokens"], ["r"]),
+        helper.make_node("MatMul", ["r", "w"], ["mixed"]),
+        helper.make_node("Transpose", ["mixed"], ["y"], perm=[1, 0, 2]),
+    ]
+    weights = {
+        "stack": random.normal(size=(5, 6, 16)).astype(np.float32),
+        "w": random.normal(size=(16, 8)).astype(np.float32),
+    }
+    base = save(tmp_path / "m.onnx", nodes, {"x": ["batch", 5, 6]}, {"y": ["batch", 5, 8]}, weights)
+    rows = holdout(64, 5, 6)
+    found = quantize(base, tmp_path, rows)
+    assert found["weights_of_one_scale"] == 1
+    assert found["operators"]["integer"] == 2
+    assert found["operators"]["float"] == 0
+    tensors = [numpy_helper.to_array(each) for each in onnx.load(str(tmp_path / "q.onnx")).graph.initializer]
+    stack = next(value for value in tensors if value.shape == (5, 6, 16))
+    assert stack.dtype == np.int8
+    assert -64 <= stack.min() < stack.max() <= 64  # 7 bits here as well
+    expected = answers(base, rows.inputs)
+    assert mean_abs_error(expected, answers(tmp_path / "q.onnx", rows.inputs)) < 0.05 * np.abs(expected).mean()
+
+
+def test_weights_as_first_factor_get_one_scale(tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    nodes = [helper.make_node("MatMul", ["mix", "x"], ["y"])]
+    mix = random.normal(size=(4, 6)).astype(np.float32)
+    base = save(tmp_path / "m.onnx", nodes, {"x": ["batch", 6, 8]}, {"y": ["batch", 4, 8]}, {"mix": mix})
+    rows = holdout(64, 6, 8)
+    found = quantize(base, tmp_path, rows)
+    assert found["weights_of_one_scale"] == 1
+    expected = answers(base, rows.inputs)
+    assert mean_abs_error(expected, answers(tmp_path / "q.onnx", rows.inputs)) < 0.05 * np.abs(expected).mean()
+
+
 def test_convolutions_run_in_8_bits(tmp_path: Path) -> None:
     rows = holdout(64, 1, 8, 8)
     base = convolutional(tmp_path / "m.onnx")

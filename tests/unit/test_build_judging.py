@@ -32,6 +32,44 @@ def test_scores_run_every_row_once_in_order() -> None:
     assert stub.rows == [256, 256, 88]
 
 
+def ragged(rows: int = 100, width: int = 128) -> Holdout:
+    """Rows of 1 to ``width`` tokens in mixed order; each row's id is its number, wherever it is not padding."""
+    lengths = np.random.default_rng(0).permutation(np.linspace(1, width, rows).astype(np.int64))
+    mask = (np.arange(width) < lengths[:, None]).astype(np.int64)
+    ids = np.arange(rows)[:, None] * mask
+    return Holdout(inputs={"ids": ids, "mask": mask}, padding="mask")
+
+
+def test_scores_of_padded_rows_run_by_length_and_come_back_in_order() -> None:
+    rows = ragged()
+    stub = StubRuntime(lambda inputs: {"p": inputs["ids"].max(axis=1).astype(np.float32)})
+    np.testing.assert_array_equal(scoring.scores(stub, rows, "p"), np.arange(100))
+    assert stub.rows == [32, 32, 32, 4]
+    assert [batch["mask"].shape[1] for batch in stub.batches] == [48, 96, 128, 128]
+    lengths = np.concatenate([batch["mask"].sum(axis=1) for batch in stub.batches])
+    assert (np.diff(lengths) >= 0).all()
+
+
+def test_scores_of_padded_rows_name_the_row_as_the_holdout_numbers_it() -> None:
+    stub = StubRuntime(lambda inputs: {"p": np.where(inputs["ids"].max(axis=1) == 7, np.nan, 0)})
+    with pytest.raises(BuildError, match=r"NaN or infinite in 1 of 100 holdout rows, first in row 7\n"):
+        scoring.scores(stub, ragged(), "p")
+
+
+def test_scores_per_token_are_filled_up_to_the_longest_row() -> None:
+    rows = ragged()
+    stub = StubRuntime(lambda inputs: {"p": inputs["ids"][:, :, None] * np.ones(2, np.float32)})
+    found = scoring.scores(stub, rows, "p")
+    assert found.shape == (100, 128, 2)
+    np.testing.assert_array_equal(found[:, :, 0], rows.inputs["ids"])
+
+
+def test_rows_of_a_padded_holdout_without_any_value_are_scored_too() -> None:
+    rows = Holdout(inputs={"mask": np.zeros((3, 32), np.int64)}, padding="mask")
+    stub = StubRuntime(lambda inputs: {"p": np.ones(len(inputs["mask"]), np.float32)})
+    np.testing.assert_array_equal(scoring.scores(stub, rows, "p"), np.ones(3))
+
+
 def test_scores_that_are_nan_name_the_row() -> None:
     with pytest.raises(BuildError, match=r"NaN or infinite in 1 of 600 holdout rows, first in row 599"):
         scoring.scores(StubRuntime(lambda inputs: {"p": np.where(inputs["x"] == 1, np.nan, 0)}), HOLDOUT, "p")

@@ -16,6 +16,7 @@ from tailcut.errors import BuildError
 if TYPE_CHECKING:
     from tailcut.build.building import Progress
     from tailcut.manifest import Manifest
+    from tailcut.registry import Promotion, Version
 
 
 def register(app: typer.Typer) -> None:
@@ -57,8 +58,6 @@ def build(
     A variant is refused where its quality falls by more than quality.budget, or where it is not faster here than
     the one that it was made from; the record keeps it with the reason. Each step runs in a process of its own.
     """
-    import msgspec
-
     from tailcut.build import build as make
     from tailcut.cli._versions import print_table, refusals, summary, table
 
@@ -69,19 +68,29 @@ def build(
     with _progress() as progress:
         version, promotion = make(loaded, from_registry=from_registry or "", progress=progress)
     if json is not None:
-        content = msgspec.json.encode({"version": version, "promotion": promotion})
-        try:
-            json.write_bytes(msgspec.json.format(content, indent=2) + b"\n")
-        except OSError as error:
-            raise BuildError(
-                f"cannot write {json}: {error.strerror}; the build itself is in the registry",
-                hint="choose another file",
-            ) from error
+        _write_json(json, version, promotion)
     print_table(table(version, promotion))
     for line in (*refusals(version), *summary(version)):
         write(line)
     write(f"chosen: {version.evidence['choice']['why']}")
     note(f"promoted {promotion.variant!r} of {version.model} version {version.id}; next: tailcut serve")
+
+
+def _write_json(path: Path, version: Version, promotion: Promotion) -> None:
+    """Write the whole record.
+
+    Raises:
+        BuildError: the file cannot be written.
+    """
+    import msgspec
+
+    content = msgspec.json.encode({"version": version, "promotion": promotion})
+    try:
+        path.write_bytes(msgspec.json.format(content, indent=2) + b"\n")
+    except OSError as error:
+        raise BuildError(
+            f"cannot write {path}: {error.strerror}; the build itself is in the registry", hint="choose another file"
+        ) from error
 
 
 def _list(manifest: Manifest) -> None:
