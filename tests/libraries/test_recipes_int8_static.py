@@ -258,18 +258,6 @@ def test_stacks_of_matrices_get_one_scale_and_run_in_8_bits(tmp_path: Path) -> N
     assert mean_abs_error(expected, answers(tmp_path / "q.onnx", rows.inputs)) < 0.05 * np.abs(expected).mean()
 
 
-def test_weights_as_first_factor_get_one_scale(tmp_path: Path) -> None:
-    random = np.random.default_rng(5)
-    nodes = [helper.make_node("MatMul", ["mix", "x"], ["y"])]
-    mix = random.normal(size=(4, 6)).astype(np.float32)
-    base = save(tmp_path / "m.onnx", nodes, {"x": ["batch", 6, 8]}, {"y": ["batch", 4, 8]}, {"mix": mix})
-    rows = holdout(64, 6, 8)
-    found = quantize(base, tmp_path, rows)
-    assert found["weights_of_one_scale"] == 1
-    expected = answers(base, rows.inputs)
-    assert mean_abs_error(expected, answers(tmp_path / "q.onnx", rows.inputs)) < 0.05 * np.abs(expected).mean()
-
-
 def test_convolutions_run_in_8_bits(tmp_path: Path) -> None:
     rows = holdout(64, 1, 8, 8)
     base = convolutional(tmp_path / "m.onnx")

@@ -14,6 +14,9 @@ from tailcut.errors import BuildError
 from tailcut.runtimes import Runtime
 
 BATCH_ROWS = 256
+PADDED_BATCH_ROWS = 32
+"""Rows of a holdout with ``padding``; few, so that rows of about the same length come together."""
+
 _DEFAULTS = ("auc", "log_loss", "accuracy")
 _OUTSIDE = (
     "end the model with a sigmoid (or softmax) so that its first output is a probability, "
@@ -22,16 +25,20 @@ _OUTSIDE = (
 
 
 def scores(runtime: Runtime, holdout: Holdout, output: str) -> Array:
-    """Run every row and return the wanted output, (rows, ...); (rows, 1) becomes (rows,).
+    """Run every row and return the wanted output, (rows, ...) in the holdout's order; (rows, 1) becomes (rows,).
+
+    Rows of a holdout with ``padding`` run sorted by length, so that few are padded far. An output with a value per
+    token, (rows, tokens, ...), is then 0 from the end of a row's batch to the most tokens of any.
 
     Raises:
         BuildError: NaN or infinity in the output.
     """
-    batches = range(0, holdout.rows, BATCH_ROWS)
-    parts = [
-        runtime.run(holdout.take(min(BATCH_ROWS, holdout.rows - start), start), [output])[output] for start in batches
-    ]
-    found: Array = np.concatenate(parts)
+    order, batch_rows = _order(holdout)
+    batches = [order[start : start + batch_rows] for start in range(0, holdout.rows, batch_rows)]
+    parts = [runtime.run(holdout.at(places), [output])[output] for places in batches]
+    sorted_found = np.concatenate(_widened(parts) if holdout.padding else parts)
+    found: Array = np.empty_like(sorted_found)
+    found[order] = sorted_found
     bad = np.flatnonzero(~np.isfinite(found.reshape(len(found), -1).astype(np.float64)).all(axis=1))
     if bad.size:
         raise BuildError(
@@ -39,6 +46,25 @@ def scores(runtime: Runtime, holdout: Holdout, output: str) -> Array:
             hint="look at that row's inputs; mend the model or the preprocessing",
         )
     return found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found
+
+
+def _order(holdout: Holdout) -> tuple[Array, int]:
+    """Return row numbers in the order in which they run, (rows,), and the rows of a batch."""
+    if not holdout.padding:
+        return np.arange(holdout.rows), BATCH_ROWS
+    mask = holdout.inputs[holdout.padding] != 0
+    # As Holdout.at sees it, a row ends with its last value, wherever gaps are.
+    lengths = np.where(mask.any(axis=1), mask.shape[1] - np.argmax(mask[:, ::-1], axis=1), 0)
+    return np.argsort(lengths, kind="stable"), PADDED_BATCH_ROWS
+
+
+def _widened(parts: list[Array]) -> list[Array]:
+    """Fill outputs that follow the tokens with 0 up to the widest; others are returned as they are."""
+    if any(part.ndim < 2 for part in parts):
+        return parts
+    widest = max(part.shape[1] for part in parts)
+    rest = [(0, 0)] * (parts[0].ndim - 2)
+    return [np.pad(part, [(0, 0), (0, widest - part.shape[1]), *rest]) for part in parts]
 
 
 def metric_names(labels: Array, found: Array, budget: Mapping[str, float]) -> tuple[str, ...]:

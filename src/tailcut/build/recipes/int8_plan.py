@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,9 @@ class Plan:
         masks: number of mask constants that were tamed.
         outputs: whether linear layers give their sums in 8 bits too. As float there is one rounding less, and no
             conversion before the addition after it; convolutions follow one another in 8 bits throughout.
+        stacked: weights of MatMul that are stacks of matrices; one scale for all of each. The quantizer would give
+            scales along axis 1, which are not a stack's columns, and onnxruntime's kernels refuse those ("b zero point
+            is not valid").
     """
 
     kinds: tuple[str, ...]
@@ -36,6 +40,7 @@ class Plan:
     tensors: tuple[str, ...]
     masks: int
     outputs: bool
+    stacked: tuple[str, ...]
 
 
 def plan(model: Any) -> Plan:
@@ -60,7 +65,20 @@ def plan(model: Any) -> Plan:
     masks = _tame_masks(graph)
     floats = _floats(model) - constants
     tensors = dict.fromkeys(name for node in chosen for name in (*node.input, *node.output) if name in floats)
-    return Plan(kinds, tuple(sorted(products)), tuple(tensors), masks, kinds is CONVOLUTIONAL)
+    return Plan(
+        kinds,
+        tuple(sorted(products)),
+        tuple(tensors),
+        masks,
+        kinds is CONVOLUTIONAL,
+        _stacked(chosen, graph.initializer),
+    )
+
+
+def _stacked(chosen: Iterable[Any], weights: Iterable[Any]) -> tuple[str, ...]:
+    """Names of the weights that only one scale fits; see ``Plan.stacked``."""
+    stacks = {each.name for each in weights if len(each.dims) > 2}
+    return tuple(sorted({node.input[1] for node in chosen if node.op_type == "MatMul" and node.input[1] in stacks}))
 
 
 def _floats(model: Any) -> set[str]:

@@ -119,6 +119,7 @@ def quantize(
         "outputs_quantised": best["outputs_quantised"],
         "reduce_range": saturates,
         "per_channel": True,
+        "weights_of_one_scale": len(plan.stacked),
         "calibration_rows": rows,
         "candidates": [{name: value for name, value in each.items() if name != "file"} for each in candidates],
         "symbolic_shapes": symbolic,
@@ -177,6 +178,7 @@ def _quantize(
     from onnxruntime.quantization.calibrate import CalibrationMethod, TensorsData, save_tensors_data
 
     known = {name: tuple(np.array(value, np.float32) for value in pair) for name, pair in found.items()}
+    whole = {"quant_type": QuantType.QInt8, "reduce_range": saturates}
     cache = file.with_suffix(".json")
     save_tensors_data(TensorsData(CalibrationMethod.MinMax, known), cache)
     with _quiet():
@@ -194,6 +196,7 @@ def _quantize(
             calibration_cache_path=cache,
             extra_options={
                 "QDQOpTypePerChannelSupportToAxis": {"MatMul": 1},
+                "TensorQuantOverrides": {name: [dict(whole)] for name in plan.stacked},
                 "OpTypesToExcludeOutputQuantization": [] if outputs else list(int8_plan.LINEAR),
             },
         )
