@@ -2,41 +2,46 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tailcut.cli.console import stdout
-from tailcut.registry import Change, Diff, Promotion, VariantRecord, Version, state_of
+from tailcut.registry import Change, Diff, Promotion, Version
+from tailcut.report import build_figures
+from tailcut.report.build_figures import size
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+__all__ = ["differences", "print_table", "refusals", "size", "summary", "table"]
+
 
 def table(version: Version, promotion: Promotion | None) -> Table:
-    """Make the table: a row per variant with size, metrics, drop, latency and verdict."""
+    """Make the table: a row per variant that was made, with quality, latency under load, cost and verdict."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    metrics = list(
-        dict.fromkeys(name for each in version.variants.values() for name in each.evidence.get("metrics", {}))
-    )
-    batches = sorted({rows for each in version.variants.values() for rows in _latency_ms(each)})
+    rows = build_figures.rows(version, promotion)
+    metrics = list(dict.fromkeys(metric for row in rows for metric in row.metrics))
+    money = any(row.money != build_figures.NONE for row in rows)
     found = Table(box=SIMPLE_HEAD, pad_edge=False)
     found.add_column("variant")
-    for name in ("size", *metrics, "drop", *(f"batch {rows}" for rows in batches)):
-        found.add_column(name, justify="left" if name == "drop" else "right", no_wrap=True)
-    found.add_column("verdict", no_wrap=True)
-    for name, each in version.variants.items():
-        values = each.evidence.get("metrics", {})
-        latency_ms = _latency_ms(each)
+    for name in ("size", *metrics):
+        found.add_column(name, justify="right", no_wrap=True)
+    latency = f"{build_figures.percentile(version)} under load"
+    for name in ("drop, upper limit", latency, "ratio", "CPU per 1M", *(["cost per 1M"] if money else []), "verdict"):
+        found.add_column(name, justify="right" if name.endswith("1M") else "left", no_wrap=True)
+    for row in rows:
         found.add_row(
-            name,
-            size(each.size_bytes),
-            *(f"{values[metric]:.4f}" if metric in values else "-" for metric in metrics),
-            _drop(each.evidence) if name != version.source else "-",
-            *(f"{latency_ms[rows]:.3f} ms" if rows in latency_ms else "-" for rows in batches),
-            _verdict(version, promotion, name, each),
+            row.name,
+            row.size,
+            *(row.metrics.get(metric, build_figures.NONE) for metric in metrics),
+            row.drop,
+            row.latency,
+            row.ratio,
+            row.cpu,
+            *([row.money] if money else []),
+            row.verdict,
         )
     return found
 
@@ -50,8 +55,11 @@ def print_table(found: Table) -> None:
 
 
 def refusals(version: Version) -> Iterable[str]:
-    """One text per refused variant, with the reason."""
-    return [f"{name} refused: {each.refused}" for name, each in version.variants.items() if each.refused]
+    """One text per refused variant with the reason, then one per reason why variants were not made."""
+    made = [
+        f"{name} refused: {each.refused}" for name, each in version.variants.items() if each.refused and each.sha256
+    ]
+    return [*made, *build_figures.not_made(version)]
 
 
 def summary(version: Version) -> Iterable[str]:
@@ -105,41 +113,6 @@ def _value(what: str, value: Any) -> str:
     if what == "size_bytes":
         return f"{value} ({size(value)})"
     return f"{value:.6g}" if isinstance(value, float) else str(value) or "empty"
-
-
-def _latency_ms(variant: VariantRecord) -> dict[int, float]:
-    batches = variant.evidence.get("speed", {}).get("batches", [])
-    return {batch["rows"]: statistics.median(batch["ms"]) for batch in batches}
-
-
-def _drop(evidence: Mapping[str, Any]) -> str:
-    """The drop of every metric that has a budget, beside it; of all metrics where none has."""
-    drops, budget = evidence.get("drops", {}), evidence.get("budget", {})
-    if not drops:
-        return "-"
-    shown = budget or drops
-    return ", ".join(
-        f"{name} {round(drops[name], 4) + 0.0:.4f}" + (f" of {budget[name]:g}" if name in budget else "")
-        for name in shown
-    )
-
-
-def size(size_bytes: int) -> str:
-    """A size for people; "-" for none."""
-    if not size_bytes:
-        return "-"
-    return f"{size_bytes / 1024:.1f} KiB" if size_bytes < 1024 * 1024 else f"{size_bytes / 1024 / 1024:.1f} MiB"
-
-
-def _verdict(version: Version, promotion: Promotion | None, name: str, variant: VariantRecord) -> str:
-    if promotion is not None and (promotion.version, promotion.variant) == (version.id, name):
-        return "promoted" if not variant.refused else "promoted by force"
-    if not variant.sha256:
-        return "not built"
-    if variant.refused:
-        return "refused"
-    state = state_of(version, name, promotion)
-    return f"source, {state}" if name == version.source else state
 
 
 def _threads(threads: Any) -> str:

@@ -1,0 +1,150 @@
+"""What a build found of every variant, as texts for a table: one row per variant that was made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tailcut.registry import Promotion, VariantRecord, Version, state_of
+
+NONE = "-"
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One variant; "-" stands where nothing was measured."""
+
+    name: str
+    size: str
+    metrics: dict[str, str]
+    drop: str
+    latency: str
+    ratio: str
+    cpu: str
+    money: str
+    verdict: str
+
+
+def rows(version: Version, promotion: Promotion | None) -> list[Row]:
+    """Make a row per variant that was made, in the record's order."""
+    return [
+        Row(
+            name=name,
+            size=size(each.size_bytes),
+            metrics={metric: f"{value:.4f}" for metric, value in each.evidence.get("metrics", {}).items()},
+            drop=_drop(each.evidence),
+            latency=_latency(each.evidence),
+            ratio=_ratio(each.evidence, name),
+            cpu=_cpu(each.evidence),
+            money=_money(each.evidence),
+            verdict=verdict(version, promotion, name),
+        )
+        for name, each in version.variants.items()
+        if each.sha256
+    ]
+
+
+def not_made(version: Version) -> list[str]:
+    """One line per reason why variants were not made, naming all that it holds for."""
+    groups: dict[str, list[str]] = {}
+    for name, each in version.variants.items():
+        if not each.sha256:
+            groups.setdefault(each.refused or "no reason was kept", []).append(name)
+    return [
+        f"{', '.join(names)} {why}" if why.startswith("not here: ") else f"{', '.join(names)} not built: {why}"
+        for why, names in groups.items()
+    ]
+
+
+def verdict(version: Version, promotion: Promotion | None, name: str) -> str:
+    """Name what became of a variant.
+
+    "inconclusive" is a variant that the rows of the holdout decide nothing about and that is faster than its
+    reference; one that is not faster is refused, whatever more rows would say.
+    """
+    each = version.variants[name]
+    if promotion is not None and (promotion.version, promotion.variant) == (version.id, name):
+        return "promoted by force" if each.refused else "promoted"
+    if not each.sha256:
+        return "not here" if each.refused.startswith("not here: ") else "not built"
+    if each.refused:
+        return "inconclusive" if _open(each) else "refused"
+    state = state_of(version, name, promotion)
+    return f"source, {state}" if name == version.source else state
+
+
+def percentile(version: Version) -> str:
+    """The percentile at which variants were compared under load, such as "p95"."""
+    named = (each.evidence.get("speed", {}).get("percentile") for each in version.variants.values())
+    return next((name for name in named if name), "latency")
+
+
+def limit_ms(version: Version) -> float | None:
+    """The SLO's limit for that percentile, or the time-out where it names none; None where the record has neither."""
+    slo = version.manifest.get("slo", {})
+    found = slo.get(percentile(version), slo.get("timeout"))
+    if not isinstance(found, str | int | float):
+        return None
+    return _milliseconds(found)
+
+
+def size(size_bytes: int) -> str:
+    """A size for people; "-" for none."""
+    if not size_bytes:
+        return NONE
+    return f"{size_bytes / 1024:.1f} KiB" if size_bytes < 1024 * 1024 else f"{size_bytes / 1024 / 1024:.1f} MiB"
+
+
+def figure(value: float | None) -> str:
+    """A drop or a limit with three digits; "?" where the rows bound nothing."""
+    return "?" if value is None else f"{value + 0.0:.3g}"
+
+
+def _open(variant: VariantRecord) -> bool:
+    quality, speed = (variant.evidence.get(name) or {} for name in ("quality", "speed"))
+    return quality.get("outcome") == "inconclusive" and bool(speed.get("faster"))
+
+
+def _drop(evidence: Mapping[str, Any]) -> str:
+    """Every budgeted metric's drop with its upper limit, beside the budget."""
+    judged = (evidence.get("quality") or {}).get("metrics", [])
+    texts = [
+        f"{each['metric']} {figure(each['drop'])} <= {figure(each['upper'])} of {each['budget']:g} {each['outcome']}"
+        for each in judged
+    ]
+    return ", ".join(texts) or NONE
+
+
+def _latency(evidence: Mapping[str, Any]) -> str:
+    found = evidence.get("speed", {}).get("latency_ms")
+    return f"{found[0]:.3g} ms ({found[1]:.3g}-{found[2]:.3g})" if found else NONE
+
+
+def _ratio(evidence: Mapping[str, Any], name: str) -> str:
+    speed = evidence.get("speed", {})
+    if not speed or speed["reference"] == name:
+        return NONE
+    ratio, low, high = speed["ratio"]
+    return f"{ratio:.2f} of {speed['reference']} ({low:.2f}-{high:.2f})"
+
+
+def _cpu(evidence: Mapping[str, Any]) -> str:
+    found = evidence.get("cost", {}).get("cpu_s")
+    return f"{found[0]:.0f} s" if found else NONE
+
+
+def _money(evidence: Mapping[str, Any]) -> str:
+    cost = evidence.get("cost", {})
+    return f"{cost['money']:.3g} {cost['currency']}" if cost.get("currency") else NONE
+
+
+def _milliseconds(value: str | float) -> float | None:
+    """Read a duration as a manifest's record has it: text with a unit, or seconds."""
+    if not isinstance(value, str):
+        return value * 1e3
+    for unit, factor in (("us", 1e-3), ("ms", 1.0), ("s", 1e3), ("m", 6e4)):
+        number = value.removesuffix(unit)
+        if number != value and number.replace(".", "", 1).isdigit():
+            return float(number) * factor
+    return None

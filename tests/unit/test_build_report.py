@@ -1,0 +1,115 @@
+"""What a build found, as a table and as a page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tailcut.cli._versions import print_table, refusals, table
+from tailcut.registry import Promotion, VariantRecord, Version
+from tailcut.report import build_figures
+
+EVIL = "<script>alert(1)</script>"
+
+
+def judged(outcome: str, drop: float, upper: float | None) -> dict[str, Any]:
+    metric = {"metric": "auc", "drop": drop, "upper": upper, "budget": 0.004, "outcome": outcome}
+    parts = [
+        {"slice": "who", "value": EVIL, "metric": "auc", "rows": 40, "drop": drop, "upper": upper, "limit": 0.01,
+         "p_adjusted": 0.5, "outcome": "pass", "note": ""},
+        {"slice": "who", "value": "worst", "metric": "auc", "rows": 60, "drop": 0.02, "upper": 0.03, "limit": 0.01,
+         "p_adjusted": 0.01, "outcome": "fail", "note": ""},
+    ]  # fmt: skip
+    return {"outcome": outcome, "metrics": [metric], "slices": parts}
+
+
+def loaded(ms: float, ratio: float, *, faster: bool) -> dict[str, Any]:
+    return {
+        "speed": {
+            "reference": "torch",
+            "percentile": "p95",
+            "latency_ms": [ms, ms * 0.9, ms * 1.1],
+            "ratio": [ratio, ratio - 0.05, ratio + 0.05],
+            "faster": faster,
+        },
+        "cost": {"cpu_s": [ms * 100, 0.0, 1.0], "money": ms / 10, "currency": "USD"},
+    }
+
+
+def version() -> Version:
+    known: dict[str, Any] = {"runtime": "onnxruntime", "sha256": "ab", "size_bytes": 2048}
+    quick = {"metrics": {"auc": 0.75}, "quality": judged("pass", 0.001, 0.002), **loaded(2.0, 0.5, faster=True)}
+    undecided = {"quality": judged("inconclusive", 0.003, None), **loaded(1.0, 0.25, faster=True)}
+    slow = {"quality": judged("inconclusive", 0.003, 0.009), **loaded(8.0, 2.0, faster=False)}
+    variants = {
+        "torch": VariantRecord(**known, state="passed", evidence=loaded(4.0, 1.0, faster=False)),
+        "onnx": VariantRecord(**known, state="passed", evidence=quick),
+        "int8": VariantRecord(**known, refused="40 rows decide nothing here", evidence=undecided),
+        "static": VariantRecord(**known, refused=f"not faster here {EVIL}", evidence=slow),
+        "fp16": VariantRecord(runtime="onnxruntime", refused="not here: no CUDA device"),
+        "bf16": VariantRecord(runtime="onnxruntime", refused="not here: no CUDA device"),
+        "pair": VariantRecord(runtime="pair", refused="the recipe crashed"),
+    }
+    return Version(
+        model=f"demo {EVIL}",
+        id="0123456789ab",
+        created="2026-11-21T00:00:00",
+        source="torch",
+        inputs=(),
+        outputs=(),
+        variants=variants,
+        evidence={"cpu": {"model": EVIL, "cores": 2, "flags": ["avx2"]}, "holdout": {"rows": 100}},
+        manifest={"slo": {"p95": "10ms"}},
+    )
+
+
+PROMOTED = Promotion(version="0123456789ab", variant="onnx", promoted="2026-11-21T00:00:01")
+
+
+def test_a_row_says_quality_speed_and_cost() -> None:
+    found = {row.name: row for row in build_figures.rows(version(), PROMOTED)}
+    assert list(found) == ["torch", "onnx", "int8", "static"]
+    onnx = found["onnx"]
+    assert onnx.drop == "auc 0.001 <= 0.002 of 0.004 pass"
+    assert onnx.latency == "2 ms (1.8-2.2)"
+    assert onnx.ratio == "0.50 of torch (0.45-0.55)"
+    assert (onnx.cpu, onnx.money, onnx.size) == ("200 s", "0.2 USD", "2.0 KiB")
+    assert (found["torch"].ratio, found["torch"].drop) == ("-", "-")
+    assert found["int8"].drop == "auc 0.003 <= ? of 0.004 inconclusive"
+
+
+def test_verdicts() -> None:
+    record = version()
+    found = {name: build_figures.verdict(record, PROMOTED, name) for name in record.variants}
+    assert found == {
+        "torch": "source, passed",
+        "onnx": "promoted",
+        "int8": "inconclusive",
+        "static": "refused",
+        "fp16": "not here",
+        "bf16": "not here",
+        "pair": "not built",
+    }
+
+
+def test_what_was_not_made_is_one_line_per_reason() -> None:
+    lines = list(refusals(version()))
+    assert lines[-2:] == ["fp16, bf16 not here: no CUDA device", "pair not built: the recipe crashed"]
+    assert lines[0] == "int8 refused: 40 rows decide nothing here"
+
+
+def test_the_table_is_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(table(version(), PROMOTED))
+    shown = capsys.readouterr().out
+    assert "p95 under load" in shown
+    assert "auc 0.001 <= 0.002 of 0.004 pass" in shown
+    assert "0.50 of torch (0.45-0.55)" in shown
+    assert "fp16" not in shown
+
+
+@pytest.mark.parametrize(("written", "ms"), [("10ms", 10.0), ("1.5s", 1500.0), (0.02, 20.0), ("soon", None)])
+def test_the_limit_is_read_from_the_manifest(written: Any, ms: float | None) -> None:
+    record = msgspec.structs.replace(version(), manifest={"slo": {"p95": written}})
+    assert build_figures.limit_ms(record) == ms
