@@ -10,6 +10,7 @@ import pytest
 from tailcut.cli._versions import print_table, refusals, table
 from tailcut.registry import Promotion, VariantRecord, Version
 from tailcut.report import build_figures
+from tailcut.report.build_html import render
 
 EVIL = "<script>alert(1)</script>"
 
@@ -113,3 +114,24 @@ def test_the_table_is_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_limit_is_read_from_the_manifest(written: Any, ms: float | None) -> None:
     record = msgspec.structs.replace(version(), manifest={"slo": {"p95": written}})
     assert build_figures.limit_ms(record) == ms
+
+
+def test_the_page_has_plot_tables_and_evidence_and_escapes_all() -> None:
+    page = render(version(), PROMOTED)
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;") >= 4
+    assert page.count("<circle") == 4
+    assert 'class="best"' in page
+    assert "budget 0.004" in page
+    assert "SLO 10 ms" in page
+    assert "prefers-color-scheme: dark" in page
+    assert page.index("who = worst") < page.index("who = &lt;script")
+    assert "fp16, bf16 not here: no CUDA device" in page
+    assert "http" not in page
+
+
+def test_a_page_without_measurements_has_no_plot() -> None:
+    variants = {"onnx": VariantRecord(runtime="onnxruntime", sha256="ab")}
+    page = render(msgspec.structs.replace(version(), variants=variants, source="onnx"), None)
+    assert "<svg" not in page
+    assert "No slice was named" in page

@@ -52,6 +52,7 @@ def build(
         bool, typer.Option("--list", help="Say of every recipe whether it applies here, and why not; build nothing.")
     ] = False,
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write version and evidence as JSON.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write plot and tables as one page.")] = None,
 ) -> None:
     """Make the variants of the model, check their quality and speed, keep them in the registry, promote the best.
 
@@ -67,8 +68,7 @@ def build(
         return
     with _progress() as progress:
         version, promotion = make(loaded, from_registry=from_registry or "", progress=progress)
-    if json is not None:
-        _write_json(json, version, promotion)
+    _write_reports(version, promotion, json, html)
     print_table(table(version, promotion))
     for line in (*refusals(version), *summary(version)):
         write(line)
@@ -76,20 +76,31 @@ def build(
     note(f"promoted {promotion.variant!r} of {version.model} version {version.id}; next: tailcut serve")
 
 
-def _write_json(path: Path, version: Version, promotion: Promotion) -> None:
-    """Write the whole record.
-
-    Raises:
-        BuildError: the file cannot be written.
-    """
+def _write_reports(version: Version, promotion: Promotion, json: Path | None, html: Path | None) -> None:
+    """Write the whole record as JSON, and as a page, where a file is named for it."""
     import msgspec
 
-    content = msgspec.json.encode({"version": version, "promotion": promotion})
+    from tailcut.report.build_html import render
+
+    if json is not None:
+        content = msgspec.json.encode({"version": version, "promotion": promotion})
+        _write(json, msgspec.json.format(content, indent=2) + b"\n")
+    if html is not None:
+        _write(html, render(version, promotion).encode())
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a report of a build that is already kept.
+
+    Raises:
+        BuildError: the file is not writable.
+    """
     try:
-        path.write_bytes(msgspec.json.format(content, indent=2) + b"\n")
+        path.write_bytes(content)
     except OSError as error:
         raise BuildError(
-            f"cannot write {path}: {error.strerror}; the build itself is in the registry", hint="choose another file"
+            f"cannot write {path}: {error.strerror}; the build itself is in the registry",
+            hint="choose another file",
         ) from error
 
 

@@ -43,7 +43,7 @@ class _Axis:
         return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
 
     def ticks(self) -> list[float]:
-        return _log_ticks(self.low, self.high * 1.001) if self._log else _round_ticks(self.low, self.high)
+        return _log_ticks(self.low, self.high * 1.001) if self._log else round_ticks(self.low, self.high)
 
 
 def ranges(
@@ -175,7 +175,8 @@ def _log_ticks(low: float, high: float) -> list[float]:
     return [tick for decade in decades for factor in (1, 2, 5) if low <= (tick := factor * 10.0**decade) <= high]
 
 
-def _round_ticks(low: float, high: float) -> list[float]:
+def round_ticks(low: float, high: float) -> list[float]:
+    """Round values from ``low`` to ``high``, about five of them."""
     span = (high - low) / 5
     step = 10 ** floor(log10(span))
     step *= next(factor for factor in (1, 2, 5, 10) if factor * step >= span)

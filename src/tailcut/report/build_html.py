@@ -1,0 +1,128 @@
+"""A build as one self-contained page: inline style, inline SVG, no script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from tailcut.registry import Promotion, Version
+from tailcut.report import build_figures, build_plot
+from tailcut.report.build_figures import figure
+from tailcut.report.ladder_style import CSS
+
+_MARKS = (
+    "svg .point{fill:#1f618d} svg .best{fill:#2e8b57} svg .out{fill:#8a949e} svg .tick.name{text-anchor:end}"
+    " .scroll td{white-space:normal}"
+)
+
+
+def render(version: Version, promotion: Promotion | None) -> str:
+    """Lay the build out as a page: figures against quality, the variants, their slices, and what it rests on."""
+    title = f"Build of {version.model}"
+    body = [
+        f"<h1>{escape(title)}</h1>",
+        f'<p class="lead">Version {escape(version.id)}, built {escape(version.created[:19])} UTC.'
+        f" {escape(version.evidence.get('choice', {}).get('why', ''))}</p>",
+        _pareto(version, promotion),
+        _variants(version, promotion),
+        _slices(version),
+        _facts(version),
+    ]
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{CSS}{_MARKS}</style></head>'
+        f"<body><main>{''.join(body)}</main></body></html>\n"
+    )
+
+
+def _pareto(version: Version, promotion: Promotion | None) -> str:
+    plot = build_plot.pareto(version, promotion)
+    text = "To the left is faster, down is closer to the source model. Bars: 90 % interval of the latency, upper limit"
+    return _section("Speed against quality", f"{text} of the drop. Green is promoted, grey was refused.", plot)
+
+
+def _variants(version: Version, promotion: Promotion | None) -> str:
+    rows = build_figures.rows(version, promotion)
+    metrics = list(dict.fromkeys(metric for row in rows for metric in row.metrics))
+    latency = f"{build_figures.percentile(version)} under load"
+    head = ["variant", "verdict", *metrics, "drop, upper limit", latency, "ratio", "CPU per 1M", "cost per 1M", "size"]
+    cells = [
+        [
+            row.name,
+            row.verdict,
+            *(row.metrics.get(metric, build_figures.NONE) for metric in metrics),
+            row.drop,
+            row.latency,
+            row.ratio,
+            row.cpu,
+            row.money,
+            row.size,
+        ]
+        for row in rows
+    ]
+    made = [f"{name} refused: {one.refused}" for name, one in version.variants.items() if one.sha256 and one.refused]
+    notes = "".join(f"<li>{escape(line)}</li>" for line in (*made, *build_figures.not_made(version)))
+    return _section("Variants", "", f"{_table(head, cells)}<ul>{notes}</ul>")
+
+
+def _slices(version: Version) -> str:
+    """Every slice of every variant, the largest drop over its limit first."""
+    found = [
+        (name, part)
+        for name, each in version.variants.items()
+        for part in (each.evidence.get("quality") or {}).get("slices", [])
+    ]
+    if not found:
+        return _section("Slices", "", "<p>No slice was named in the manifest.</p>")
+    found.sort(key=lambda pair: _harm(pair[1]), reverse=True)
+    head = ["variant", "slice", "metric", "rows", "drop", "upper limit", "may drop", "outcome"]
+    cells = [
+        [
+            name,
+            f"{part['slice']} = {part['value']}",
+            part["metric"],
+            str(part["rows"]),
+            figure(part["drop"]),
+            figure(part["upper"]),
+            figure(part["limit"]),
+            f"{part['outcome']} {part['note']}".strip(),
+        ]
+        for name, part in found
+    ]
+    return _section("Slices, worst first", "", _table(head, cells))
+
+
+def _harm(part: Mapping[str, Any]) -> float:
+    drop, limit = part["drop"], part["limit"]
+    return float("-inf") if drop is None or not limit else float(drop / limit)
+
+
+def _facts(version: Version) -> str:
+    evidence = version.evidence
+    cpu, holdout, slo = (evidence.get(name, {}) for name in ("cpu", "holdout", "slo"))
+    build = version.manifest.get("build", {})
+    facts = {
+        "processor": f"{cpu.get('model', '?')}, {cpu.get('cores', '?')} cores ({', '.join(cpu.get('flags', []))})",
+        "load": f"{slo.get('rate', '?')} requests/s, {build.get('rounds', '?')} rounds of {build.get('round', '?')}",
+        "holdout": f"{holdout.get('rows', '?')} rows",
+        **{f"{name} split": _split(holdout[name]) for name in ("selection", "confirmation") if name in holdout},
+        **{name: str(number) for name, number in evidence.get("versions", {}).items()},
+    }
+    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts.items())
+    return _section("Measured on", "", f"<dl>{items}</dl>")
+
+
+def _split(part: Mapping[str, Any]) -> str:
+    return f"{part.get('rows', '?')} rows, SHA-256 {str(part.get('sha256', '?'))[:12]}"
+
+
+def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    names = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>" for cells in lines)
+    return f'<div class="scroll"><table><thead><tr>{names}</tr></thead><tbody>{rows}</tbody></table></div>'
+
+
+def _section(title: str, text: str, inner: str) -> str:
+    lead = f"<p>{escape(text)}</p>" if text else ""
+    return f"<section><h2>{escape(title)}</h2>{lead}{inner}</section>" if inner else ""
