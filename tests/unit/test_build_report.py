@@ -110,7 +110,7 @@ def test_the_table_is_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:
     assert "fp16" not in shown
 
 
-@pytest.mark.parametrize(("written", "ms"), [("10ms", 10.0), ("1.5s", 1500.0), (0.02, 20.0), ("soon", None)])
+@pytest.mark.parametrize(("written", "ms"), [("10ms", 10.0), ("1.5s", 1500.0), (None, None), ("soon", None)])
 def test_the_limit_is_read_from_the_manifest(written: Any, ms: float | None) -> None:
     record = msgspec.structs.replace(version(), manifest={"slo": {"p95": written}})
     assert build_figures.limit_ms(record) == ms

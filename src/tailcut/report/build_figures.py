@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from tailcut.core.units import UnitError, parse_duration
 from tailcut.registry import Promotion, VariantRecord, Version, state_of
 
 NONE = "-"
@@ -84,9 +85,10 @@ def limit_ms(version: Version) -> float | None:
     """The SLO's limit for that percentile, or the time-out where it names none; None where the record has neither."""
     slo = version.manifest.get("slo", {})
     found = slo.get(percentile(version), slo.get("timeout"))
-    if not isinstance(found, str | int | float):
+    try:
+        return parse_duration(found) * 1e3
+    except UnitError:
         return None
-    return _milliseconds(found)
 
 
 def size(size_bytes: int) -> str:
@@ -137,14 +139,3 @@ def _cpu(evidence: Mapping[str, Any]) -> str:
 def _money(evidence: Mapping[str, Any]) -> str:
     cost = evidence.get("cost", {})
     return f"{cost['money']:.3g} {cost['currency']}" if cost.get("currency") else NONE
-
-
-def _milliseconds(value: str | float) -> float | None:
-    """Read a duration as a manifest's record has it: text with a unit, or seconds."""
-    if not isinstance(value, str):
-        return value * 1e3
-    for unit, factor in (("us", 1e-3), ("ms", 1.0), ("s", 1e3), ("m", 6e4)):
-        number = value.removesuffix(unit)
-        if number != value and number.replace(".", "", 1).isdigit():
-            return float(number) * factor
-    return None

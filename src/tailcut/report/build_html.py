@@ -11,9 +11,12 @@ from tailcut.report import build_figures, build_plot
 from tailcut.report.build_figures import figure
 from tailcut.report.ladder_style import CSS
 
+_LONG = 24
+"""Characters from which a cell's text may wrap."""
+
 _MARKS = (
     "svg .point{fill:#1f618d} svg .best{fill:#2e8b57} svg .out{fill:#8a949e} svg .tick.name{text-anchor:end}"
-    " .scroll td{white-space:normal}"
+    " .scroll td.long{white-space:normal}"
 )
 
 
@@ -119,8 +122,13 @@ def _split(part: Mapping[str, Any]) -> str:
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     names = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-    rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>" for cells in lines)
+    rows = "".join(f"<tr>{''.join(map(_cell, cells))}</tr>" for cells in lines)
     return f'<div class="scroll"><table><thead><tr>{names}</tr></thead><tbody>{rows}</tbody></table></div>'
+
+
+def _cell(text: str) -> str:
+    style = ' class="long"' if len(text) > _LONG else ""
+    return f"<td{style}>{escape(text)}</td>"
 
 
 def _section(title: str, text: str, inner: str) -> str:
