@@ -50,6 +50,8 @@ class Served:
                 stderr=log,
                 env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
                 start_new_session=True,
+                # A shell that starts the tests in the background makes them, and what they start, ignore Ctrl-C.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
             )
         if wait:
             try:

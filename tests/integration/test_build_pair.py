@@ -50,7 +50,7 @@ class Bench:
 
 def test_each_length_goes_to_the_variant_that_is_faster_there(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    onnx, int8 = bench.add("onnx", word_layers=6), bench.add("int8-dynamic", row_layers=100)
+    onnx, int8 = bench.add("onnx", word_layers=16), bench.add("int8-dynamic", row_layers=100)
     spoiled = bench.add("int8-static", shift=-0.4)
     for place, each in enumerate((onnx, int8)):
         tuned = bench.step("tune", each.name)
