@@ -1,6 +1,6 @@
 """Source model + holdout -> variants, judged and stored; the cheapest one that passed is promoted.
 
-    holdout -> source -> score the source -> each recipe, then its score -> judge quality -> race -> load -> registry
+    holdout -> source, scored and tuned -> each recipe, scored and tuned -> judge quality -> race -> load -> registry
 
 Each arrow but the load is a child process with a time and a memory limit. What fails before the source is scored ends
 the build; what fails later costs one variant, which the record keeps with the reason. Quality is judged on the

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from tailcut.build.sources.registry import Base
 from tailcut.core.tuning import without_tuned
 from tailcut.errors import BuildError
 from tailcut.manifest import Manifest
+from tailcut.registry import digest
 
 T = TypeVar("T")
 
@@ -46,8 +46,7 @@ class Candidate:
     def sha256(self) -> str:
         """Of the artifact."""
         assert self.made is not None
-        with Path(self.made.path).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return digest(Path(self.made.path))
 
     @property
     def refused(self) -> str:

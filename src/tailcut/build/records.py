@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from tailcut.manifest import Deployment, Manifest, Tensor
+from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest.keys import to_plain
 from tailcut.manifest.reading import read
+from tailcut.runtimes.base import Opening
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,19 +56,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     hint: str = ""
 
 
-@dataclass(frozen=True)
-class Openable:
-    """A made variant as ``open_runtime`` wants it."""
-
-    name: str
-    runtime: str
-    artifact: Path
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    settings: Mapping[str, Any]
-    parts: Mapping[str, Path] = field(default_factory=dict)
-
-
 def spec(step: str, manifest: Manifest, folder: Path, made: list[Made], target: str = "", base: str = "") -> Spec:
     """Describe a step of a manifest's build."""
     return Spec(
@@ -88,8 +74,8 @@ def manifest_of(step: Spec) -> Manifest:
     return Manifest(read(step.deployment, {}), Path(step.directory), {})
 
 
-def openable(made: Made, deployment: Deployment) -> Openable:
+def openable(made: Made, deployment: Deployment) -> Opening:
     """Say how to open a variant that was made."""
     model = deployment.model
     parts = {name: Path(path) for name, path in made.parts.items()}
-    return Openable(made.name, made.runtime, Path(made.path), model.inputs, model.outputs, made.settings, parts)
+    return Opening(made.name, made.runtime, Path(made.path), model.inputs, model.outputs, made.settings, parts)

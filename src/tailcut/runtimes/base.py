@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -55,3 +56,16 @@ class Openable(Protocol):
     def parts(self) -> Mapping[str, Path]:
         """Of a pair: artifacts of the variants that it runs, by their names; empty for all others."""
         ...
+
+
+@dataclass(frozen=True)
+class Opening:
+    """An ``Openable`` that stands for itself: a file that is in no registry, or a part of a pair."""
+
+    name: str
+    runtime: str
+    artifact: Path
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    settings: Mapping[str, Any]
+    parts: Mapping[str, Path] = field(default_factory=dict)

@@ -7,10 +7,8 @@ The artifact is a small JSON file that names both by the SHA-256 of their artifa
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,9 +16,8 @@ import numpy as np
 
 from tailcut.core.tensors import NUMPY_OF, Arrays
 from tailcut.errors import ArtifactError, InferenceError
-from tailcut.manifest import Tensor
 from tailcut.runtimes import open_runtime
-from tailcut.runtimes.base import Openable, Runtime
+from tailcut.runtimes.base import Openable, Opening, Runtime
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,19 +44,6 @@ class PairFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     at: int
     short: Part
     long: Part
-
-
-@dataclass(frozen=True)
-class _Opened:
-    """A part as ``open_runtime`` wants it."""
-
-    name: str
-    runtime: str
-    artifact: Path
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    settings: Mapping[str, Any]
-    parts: Mapping[str, Path] = field(default_factory=dict)
 
 
 class PairRuntime:
@@ -127,7 +111,7 @@ def _open(variant: Openable, part: Part, threads: int) -> Runtime:
             hint="run `tailcut build` again",
         )
     name = f"{variant.name} ({part.variant})"
-    opened = _Opened(name, part.runtime, path, variant.inputs, variant.outputs, part.settings)
+    opened = Opening(name, part.runtime, path, variant.inputs, variant.outputs, part.settings)
     return open_runtime(opened, threads=min(threads, int(part.settings.get("threads", threads))))
 
 

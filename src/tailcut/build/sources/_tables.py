@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tailcut.build.records import Openable
 from tailcut.build.sources.base import SourceWork
 from tailcut.errors import ArtifactError, BuildError
 from tailcut.manifest import Tensor
 from tailcut.runtimes import open_runtime
+from tailcut.runtimes.base import Opening
 from tailcut.runtimes.live import source_of
 
 _ROWS = 3
@@ -26,7 +26,7 @@ def check(work: SourceWork, runtime: str, artifact: Path) -> dict[str, int]:
         BuildError: other inputs or another output than the manifest's.
     """
     model = work.manifest.deployment.model
-    variant = Openable(runtime, runtime, artifact, model.inputs, model.outputs, {})
+    variant = Opening(runtime, runtime, artifact, model.inputs, model.outputs, {})
     try:
         opened = open_runtime(variant, threads=1, source=source_of(work.manifest, runtime))
     except ArtifactError as error:
