@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from tailcut.core.tensors import NUMPY_OF, Array
-from tailcut.errors import BadRequest, InferenceError
+from tailcut.errors import BadRequest, InferenceError, TooLarge
+
+_LARGEST_SIZE = 2**31 - 1
 
 _HALF_BYTES = 2
 """BLAS has no FP16, so that its detour through NumPy's own loop is no gain there."""
@@ -62,6 +64,24 @@ class InputSpec:
                 f"input {self.name!r} has shape {shown(list(shape))}, expected {list(wanted)} (-1 is free, at least 1)",
                 hint="the first dimension is the batch; a single row needs shape "
                 + str([1, *(max(d, 1) for d in self.tail)]),
+            )
+
+    def check_size(self, shape: Sequence[int], max_rows: int) -> None:
+        """Refuse a shape that is right but too large, before anything is made of it.
+
+        Raises:
+            TooLarge: more than ``max_rows`` rows.
+            BadRequest: a dimension of 2**31 or more.
+        """
+        if max(shape) > _LARGEST_SIZE:
+            raise BadRequest(
+                f"input {self.name!r} has shape {shown(list(shape))}, the limit per dimension is {_LARGEST_SIZE}",
+                hint="send as many values as the shape holds",
+            )
+        if shape[0] > max_rows:
+            raise TooLarge(
+                f"input {self.name!r} has {shape[0]} rows, the limit is {max_rows}",
+                hint="send fewer rows at once, or raise batching.max_queue_rows",
             )
 
     def check_values(self, array: Array) -> None:
