@@ -119,7 +119,7 @@ def _elements(raw: memoryview, name: str, count: int) -> Array:
                 f"element {index} of input {name!r} ends at byte {max(begin, at)} of {size}",
                 hint="send every element as a 4-byte little-endian length and its bytes",
             )
-        found[index] = _text(bytes(raw[begin:at]))
+        found[index] = text_of(bytes(raw[begin:at]))
     if at != size:
         raise BadRequest(
             f"input {name!r} has {size} bytes, its {count} elements end at byte {at}",
@@ -128,7 +128,8 @@ def _elements(raw: memoryview, name: str, count: int) -> Array:
     return found
 
 
-def _text(value: bytes) -> str | bytes:
+def text_of(value: bytes) -> str | bytes:
+    """Return an element of a BYTES input as the model gets it: text where it is UTF-8, as JSON has it."""
     try:
         return value.decode()
     except UnicodeDecodeError:
