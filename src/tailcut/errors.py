@@ -59,6 +59,10 @@ class ArtifactError(TailcutError):
     fault: ClassVar[Fault] = "operator"
 
 
+class NotInRegistry(ArtifactError):
+    """The registry has no model, version or variant of the name that was given."""
+
+
 class BuildError(TailcutError):
     """A variant could not be built."""
 
@@ -226,6 +230,10 @@ class InferenceError(TailcutError):
     """The runtime raised while it ran the batch; only this batch is affected."""
 
     code = "inference_failed"
+
+
+class OutputsError(InferenceError):
+    """The model does not give the outputs that the manifest names, whatever the rows are."""
 
 
 class HookError(TailcutError):

@@ -51,7 +51,7 @@ def test_promote_roll_back_retire_and_clear_up(registry: Registry, tmp_path: Pat
     assert done == planned.replace("would be removed", "removed")
     brief = json.loads(tailcut(registry, capsys, "list", "--json"))
     assert [(each["version"], each["states"]["onnx"]) for each in brief] == [(new.id, "promoted")]
-    nothing = tailcut(registry, capsys, "rollback", "--model", "another", code=ExitCode.NOT_STARTED)
+    nothing = tailcut(registry, capsys, "rollback", "--model", "another", code=ExitCode.USAGE)
     assert "nothing of model 'another' is promoted" in nothing
 
 
@@ -131,3 +131,94 @@ def test_a_registry_behind_a_url(tmp_path: Path, capsys: Capture, monkeypatch: p
     assert run(["registry", "promote", "onnx", "-m", str(tmp_path)]) == ExitCode.OK
     assert capsys.readouterr().out.split() == ["flights", version.id, "onnx"]
     assert registry.variant("flights").artifact.is_relative_to(tmp_path / "cache")
+
+
+def test_list_goes_on_after_what_is_bad_and_marks_it(registry: Registry, tmp_path: Path, capsys: Capture) -> None:
+    first, second = add(registry, tmp_path, b"1"), add(registry, tmp_path, b"2")
+    other = add(registry, tmp_path, b"3", model="another")
+    registry.promote("flights", second.id, "onnx")
+    (registry.root / "models" / "flights" / "versions" / first.id / "version.json").write_text("{")
+    (registry.root / "models" / "another" / "promoted.json").write_text("")
+    text = tailcut(registry, capsys, "list", code=ExitCode.FAILED)
+    lines = {line.split()[1]: line for line in text.splitlines() if line.split()[:1] in (["flights"], ["another"])}
+    assert "cannot be read" in lines[first.id]
+    assert "onnx (promoted)" in lines[second.id]
+    assert lines[other.id].rstrip().endswith("cannot be read"), "nobody knows what of it is promoted"
+    assert f"{first.id}/version.json is corrupt" in text
+    assert "another/promoted.json is corrupt" in text
+    assert run(["registry", "list", "--json", "--registry", registry.url]) == ExitCode.FAILED
+    rows = {row["version"]: row for row in json.loads(capsys.readouterr().out)}
+    assert "is corrupt" in rows[first.id]["error"]
+    assert "error" not in rows[second.id]
+
+
+def test_what_holds_no_model_is_said_without_a_table(registry: Registry, capsys: Capture) -> None:
+    registry.root.mkdir()
+    assert tailcut(registry, capsys, "list") == f"{registry.url} holds no model yet; `tailcut build` makes one\n"
+    assert run(["registry", "list", "--json", "--registry", registry.url]) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out) == []
+
+
+@pytest.mark.parametrize("command", [["list"], ["verify"], ["show"], ["gc"], ["promote", "onnx"]])
+def test_a_place_that_is_typed_and_not_there_is_a_wrong_command_line(
+    tmp_path: Path, capsys: Capture, command: list[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    for place, said in (("nowhere", "is not there"), ("file", "is no folder"), ("file/below", "is not there")):
+        for written in (f"{tmp_path}/{place}", f"file://{tmp_path}/{place}"):
+            assert run(["registry", *command, "--registry", written]) == ExitCode.USAGE
+            assert said in capsys.readouterr().err
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_the_manifests_registry_need_not_be_there_yet_but_must_be_a_folder(tmp_path: Path, capsys: Capture) -> None:
+    manifest = (
+        'name = "flights"\n[model]\nsource = "model.onnx"\ninputs = [{ name = "x", shape = [-1, 4] }]\n'
+        'outputs = [{ name = "y" }]\n'
+    )
+    (tmp_path / "tailcut.toml").write_text(manifest)
+    assert run(["registry", "list", "-m", str(tmp_path)]) == ExitCode.OK
+    assert "holds no model yet" in capsys.readouterr().err
+    for command in (["promote", "onnx"], ["show"], ["rollback"]):
+        assert run(["registry", *command, "-m", str(tmp_path)]) == ExitCode.NOT_STARTED, "nothing was typed wrong"
+    capsys.readouterr()
+    assert run(["registry", "list", "-m", str(tmp_path), "--set", "registry.path=tailcut.toml"]) == ExitCode.USAGE
+    assert "is no folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["promote", "onnx", "--version", "deadbeef"], "has no version 'deadbeef'"),
+        (["promote", "onxx"], "has no variant 'onxx'"),
+        (["promote", "onnx", "--version", "../../x"], "is not a version id"),
+        (["promote", "onnx", "--model", "fligths"], "model 'fligths' has no version"),
+        (["show", "--version", "deadbeef"], "has no version 'deadbeef'"),
+        (["diff", "deadbeef", "latest"], "has no version 'deadbeef'"),
+        (["retire", "deadbeef"], "has no version 'deadbeef'"),
+        (["rollback", "--model", "fligths"], "nothing of model 'fligths' is promoted"),
+    ],
+)
+def test_a_name_that_is_typed_wrong_is_a_wrong_command_line(
+    registry: Registry, tmp_path: Path, capsys: Capture, command: list[str], said: str
+) -> None:
+    version = add(registry, tmp_path)
+    text = tailcut(registry, capsys, *command, code=ExitCode.USAGE)
+    assert said in text
+    assert version.id in text or "flights" in text or "registry list" in text, "what there is"
+
+
+def test_what_is_there_and_cannot_be_done_is_none(registry: Registry, tmp_path: Path, capsys: Capture) -> None:
+    add(registry, tmp_path, refused="auc fell 0.012")
+    for command in (["promote", "int8"], ["rollback"], ["show"]):
+        tailcut(registry, capsys, *command, code=ExitCode.NOT_STARTED)
+
+
+def test_a_registry_that_cannot_be_written_names_the_folder_and_the_setting(tmp_path: Path, capsys: Capture) -> None:
+    registry = Registry(tmp_path / "registry")
+    version = add(registry, tmp_path)
+    lock = registry.root / "models" / "flights" / "pointers.lock"
+    lock.mkdir()
+    text = tailcut(registry, capsys, "promote", "onnx", "--version", version.id, code=ExitCode.NOT_STARTED)
+    assert f"cannot write the registry's {lock}: Is a directory" in text
+    assert "set registry.path to a folder that can be written" in text

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from tailcut.cli._listing import list_rows, list_table
 from tailcut.cli._versions import differences, print_table, refusals, size, summary, table
 from tailcut.cli.console import ExitCode, note, print_error, write
 from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples, load_manifest
 from tailcut.core.fingerprint import Machine
-from tailcut.errors import ManifestError
-from tailcut.registry import Promotion, Registry, Version, read_machine, state_of
+from tailcut.errors import ManifestError, NotInRegistry
+from tailcut.registry import Promotion, Registry, Version, read_machine
 
 Place = Annotated[
     str | None,
@@ -43,22 +45,21 @@ def register(app: typer.Typer) -> None:
 def list_versions(
     manifest: ManifestPath = DEFAULT_MANIFEST, settings: Settings = None, place: Place = None, as_json: AsJson = False
 ) -> None:
-    """List every model's versions, newest first; the promoted one is marked."""
-    registry = _open(manifest, settings, place)[0]
-    versions = registry.list()
-    if as_json:
-        _print_json([_brief(registry, version) for version in versions])
-        return
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    """List every model's versions, newest first; the promoted one is marked.
 
-    found = Table("model", "version", "created (UTC)", "variants", "promoted", box=SIMPLE_HEAD, pad_edge=False)
-    for version in versions:
-        brief = _brief(registry, version)
-        variants = ", ".join(f"{name} ({state})" for name, state in brief["states"].items())
-        found.add_row(version.model, version.id, version.created[:19], variants, brief["promoted"] or "")
-    print_table(found)
-    if not versions:
+    What cannot be read is listed as such, and the exit code is 1 then.
+    """
+    registry = _open(manifest, settings, place)[0]
+    rows, errors = list_rows(registry)
+    if as_json:
+        _print_json(rows)
+    elif rows:
+        print_table(list_table(rows))
+    for error in errors:
+        print_error(error.message, error.hint)
+    if errors:
+        raise typer.Exit(ExitCode.FAILED)
+    if not rows:
         note(f"{registry.url} holds no model yet; `tailcut build` makes one")
 
 
@@ -74,7 +75,8 @@ def show(
     """Show a version's variants with their evidence, and which of it does not hold on this machine."""
     registry, named = _open(manifest, settings, place, _read_machine(machine))
     name = model or named or _only_model(registry)
-    record = registry.version(name, version)
+    with _as_typed(registry, model, name):
+        record = registry.version(name, version)
     if as_json:
         _print_json(record)
         return
@@ -100,7 +102,9 @@ def diff(
 ) -> None:
     """Compare two versions: variants, artifacts, settings, metrics, machines and the manifests they were built from."""
     registry, named = _open(manifest, settings, place)
-    found = registry.diff(model or named or _only_model(registry), old, new)
+    name = model or named or _only_model(registry)
+    with _as_typed(registry, model, name):
+        found = registry.diff(name, old, new)
     if as_json:
         _print_json(found)
         return
@@ -134,7 +138,8 @@ def promote(
     """Make a variant the one that is served; a running server follows. Each promotion can be rolled back."""
     registry, named = _open(manifest, settings, place)
     name = model or named or _only_model(registry)
-    _print_promotion(name, registry.promote(name, version, variant, force=force))
+    with _as_typed(registry, model, name):
+        _print_promotion(name, registry.promote(name, version, variant, force=force))
 
 
 def rollback(
@@ -143,7 +148,8 @@ def rollback(
     """Serve what was served before; again, what was served before that."""
     registry, named = _open(manifest, settings, place)
     name = model or named or _only_model(registry)
-    _print_promotion(name, registry.rollback(name))
+    with _as_typed(registry, model, name):
+        _print_promotion(name, registry.rollback(name))
 
 
 def retire(
@@ -155,7 +161,9 @@ def retire(
 ) -> None:
     """Serve a version no more, and let gc remove it. Building the same artifacts again brings it back."""
     registry, named = _open(manifest, settings, place)
-    record = registry.retire(model or named or _only_model(registry), version)
+    name = model or named or _only_model(registry)
+    with _as_typed(registry, model, name):
+        record = registry.retire(name, version)
     write(f"{record.model} {record.id} retired")
 
 
@@ -207,9 +215,30 @@ def _open(
 ) -> tuple[Registry, str]:
     """Find the registry and the manifest's model; with a place given no manifest is read and the name is empty."""
     if place is not None:
-        return Registry(place, machine=machine), ""
+        registry = Registry(place, machine=machine)
+        if registry.folder is not None and not registry.folder.is_dir():
+            is_file = registry.folder.exists()
+            raise ManifestError(
+                f"--registry: {place} is {'no folder' if is_file else 'not there'}",
+                hint="give the folder or the URL that registry.path of the manifest has",
+            )
+        return registry, ""
     loaded = load_manifest(manifest, settings, keep_unset=True)
-    return Registry.of(loaded, machine=machine), loaded.deployment.name
+    registry = Registry.of(loaded, machine=machine)
+    if registry.folder is not None and registry.folder.exists() and not registry.folder.is_dir():
+        raise ManifestError(f"registry.path: {registry.url} is no folder", hint="set it to a folder, or to a URL")
+    return registry, loaded.deployment.name
+
+
+@contextmanager
+def _as_typed(registry: Registry, typed: str, name: str) -> Iterator[None]:
+    """Let a name that was typed wrong end as a wrong command line; a model that was not built yet is none."""
+    try:
+        yield
+    except NotInRegistry as error:
+        if typed or name in registry.models():
+            raise ManifestError(error.message, hint=error.hint) from error
+        raise
 
 
 def _read_machine(file: Path | None) -> Machine | None:
@@ -252,20 +281,6 @@ def _only_model(registry: Registry) -> str:
             hint="name one with --model NAME",
         )
     return models[0]
-
-
-def _brief(registry: Registry, version: Version) -> dict[str, Any]:
-    promotion = registry.promotion(version.model)
-    here = promotion is not None and promotion.version == version.id
-    return {
-        "model": version.model,
-        "version": version.id,
-        "created": version.created,
-        "variants": [name for name, each in version.variants.items() if each.sha256],
-        "states": {name: state_of(version, name, promotion) for name, each in version.variants.items() if each.sha256},
-        "retired": version.retired or None,
-        "promoted": promotion.variant if promotion is not None and here else None,
-    }
 
 
 def _print_json(value: object) -> None:

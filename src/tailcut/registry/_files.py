@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import secrets
 import shutil
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -25,6 +28,7 @@ def digest(path: Path) -> str:
 
 
 _AGAIN = "run `tailcut build` again, or promote another version"
+_ELSEWHERE = "the registry is as it was; free space or rights there, or set registry.path to another folder"
 
 
 def check(path: Path, sha256: str, size_bytes: int, what: str, hint: str = _AGAIN) -> None:
@@ -51,9 +55,15 @@ class Staging:
 
     Everything that can run out of space happens in ``write`` and ``copy``; ``commit`` only renames, in the order of
     staging, so the file that refers to the others is staged last. Leaving the block without it removes every trace.
+
+    Args:
+        top: the folder that all files lie below; it may have to be made.
+        hint: the way out where the system refuses to write.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, top: Path, hint: str = _ELSEWHERE) -> None:
+        self._top = top
+        self._hint = hint
         self._staged: list[tuple[Path, Path]] = []
 
     def __enter__(self) -> Staging:
@@ -63,7 +73,8 @@ class Staging:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for temporary, _ in self._staged:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):  # what cannot be removed is garbage, and must not hide the error that led here
+                temporary.unlink()
         self._staged.clear()
 
     def write(self, target: Path, content: bytes) -> None:
@@ -88,26 +99,43 @@ class Staging:
             return self._staged[-1][0]
 
     def commit(self) -> None:
-        """Rename every staged file into its place, and make the renames durable."""
-        for temporary, target in self._staged:
-            temporary.replace(target)
-        for folder in dict.fromkeys(target.parent for _, target in self._staged):
-            _sync_folder(folder)
+        """Rename every staged file into its place.
+
+        After a power cut, too, the last one is there only if all the others are: they and the folders that they need
+        are on the disk before it is renamed.
+        """
+        for part in (self._staged[:-1], self._staged[-1:]):
+            for temporary, target in part:
+                try:
+                    temporary.replace(target)
+                except OSError as error:
+                    raise _refused(target, 0, error, self._hint) from error
+            for folder in dict.fromkeys(folder for _, target in part for folder in self._folders(target)):
+                _sync_folder(folder)
         self._staged.clear()
+
+    def _folders(self, target: Path) -> Iterator[Path]:
+        """The folders whose entries lead to a file: any of them may have been made for it."""
+        folder = target.parent
+        yield folder
+        while folder not in {self._top.parent, folder.parent}:
+            folder = folder.parent
+            yield folder
 
     def _open(self, target: Path, size_bytes: int) -> _Guarded:
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
         self._staged.append((temporary, target))
-        return _Guarded(temporary, target, size_bytes)
+        return _Guarded(temporary, target, size_bytes, self._hint)
 
 
 class _Guarded:
     """Opens a staged file; what the system refuses becomes an error with the sizes in it."""
 
-    def __init__(self, temporary: Path, target: Path, size_bytes: int) -> None:
+    def __init__(self, temporary: Path, target: Path, size_bytes: int, hint: str) -> None:
         self._temporary = temporary
         self._target = target
         self._size_bytes = size_bytes
+        self._hint = hint
 
     def __enter__(self) -> BinaryIO:
         try:
@@ -129,10 +157,14 @@ class _Guarded:
             raise self._refused(error) from error
 
     def _refused(self, error: OSError) -> ArtifactError:
-        return ArtifactError(
-            f"cannot write {self._target} ({self._size_bytes} bytes): {error.strerror}; {_free(self._target)}",
-            hint="the registry is as it was; free space or rights there, or set registry.path to another folder",
-        )
+        return _refused(self._target, self._size_bytes, error, self._hint)
+
+
+def _refused(target: Path, size_bytes: int, error: OSError, hint: str) -> ArtifactError:
+    return ArtifactError(
+        f"cannot write {target} ({size_bytes} bytes): {error.strerror}; {_free(target)}",
+        hint=hint,
+    )
 
 
 def _flush(file: BinaryIO) -> None:
@@ -141,9 +173,17 @@ def _flush(file: BinaryIO) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+    """Make the names in a folder durable; a folder that cannot be opened is one that nothing was made in."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:
+        return
     try:
         os.fsync(handle)
+    except OSError as error:
+        # Network and user-space file systems that do not know this keep names by other means.
+        if error.errno not in {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS}:
+            raise
     finally:
         os.close(handle)
 

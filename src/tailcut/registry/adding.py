@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
 from tailcut.core.fingerprint import Machine, keys_of, uses_gpu
 from tailcut.errors import ArtifactError
 from tailcut.registry._files import digest
+from tailcut.registry._secrets import without_passwords
 from tailcut.registry.documents import blob_path, write_version
 from tailcut.registry.records import NewVariant, VariantRecord, Version
 from tailcut.registry.storage import Batch, Storage
-
-_PASSWORD = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]+@")
 
 
 def store(storage: Storage, version: Version, artifacts: Mapping[str, Path]) -> Version:
@@ -95,17 +92,6 @@ def check_origins(origins: Mapping[Path, str]) -> None:
                 f"{path} changed while the model was built from it: {became}",
                 hint="the registry is as it was; run `tailcut build` again and leave the file alone meanwhile",
             )
-
-
-def without_passwords(tree: Any) -> Any:
-    """Leave out the passwords of addresses ("postgresql://me:secret@host/db"): a registry is handed around."""
-    if isinstance(tree, str):
-        return _PASSWORD.sub(r"\1:***@", tree)
-    if isinstance(tree, Mapping):
-        return {name: without_passwords(each) for name, each in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [without_passwords(each) for each in tree]
-    return tree
 
 
 def _copy(storage: Storage, batch: Batch, path: Path, kept: VariantRecord) -> None:

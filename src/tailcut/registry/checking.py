@@ -8,8 +8,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from tailcut.core.fingerprint import LEVELS, Machine, Trust, keys_of, trust, uses_gpu
-from tailcut.errors import ArtifactError
-from tailcut.registry.records import Variant, Version
+from tailcut.errors import ArtifactError, NotInRegistry
+from tailcut.registry.records import Variant, VariantRecord, Version
 
 FROM_REGISTRY = "`tailcut build --from-registry` makes and judges the variants for this machine"
 
@@ -18,12 +18,36 @@ def trust_here(version: Version, name: str, machine: Machine) -> Trust:
     """Judge how far a variant's evidence holds on a machine; a pair's holds as far as that of its weaker part."""
     found = version.variants[name]
     if found.parts:
+        if unknown := [part for part in found.parts if part not in version.variants]:
+            return Trust(level="not openable", reason=f"its part {unknown[0]!r} is not in its version")
         judged = {part: trust_here(version, part, machine) for part in found.parts}
         worst = max(judged, key=lambda part: LEVELS.index(judged[part].level))
         reason = judged[worst].reason
         return replace(judged[worst], reason=f"its part {worst!r}: {reason}" if reason else "")
     here = keys_of(machine, found.runtime, gpu=uses_gpu(found.runtime, found.settings))
     return trust(found.keys, here, base=version.is_base(name))
+
+
+def built(record: Version, name: str) -> VariantRecord:
+    """Find a variant that has an artifact.
+
+    Raises:
+        NotInRegistry: there is none of that name.
+        ArtifactError: it could not be built.
+    """
+    found = record.variants.get(name)
+    if found is None:
+        raise NotInRegistry(
+            f"model {record.model!r} version {record.id} has no variant {name!r}",
+            hint=f"it has: {', '.join(record.variants)}",
+        )
+    if not found.sha256:
+        there = ", ".join(each for each, other in record.variants.items() if other.sha256)
+        raise ArtifactError(
+            f"variant {name!r} of model {record.model!r} version {record.id} was not built: {found.refused}",
+            hint=f"mend that and run `tailcut build` again, or choose one of: {there}",
+        )
+    return found
 
 
 def refuse_untrusted(version: Version, name: str, found: Trust, *, unverified: bool) -> None:

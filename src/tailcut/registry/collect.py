@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 import msgspec
 
+from tailcut.errors import ArtifactError
 from tailcut.registry.documents import blob_path, evidence_path, model_path, version_path
 from tailcut.registry.history import earlier
 from tailcut.registry.records import Promotion, Version
@@ -42,7 +43,7 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def locked(storage: Storage, models: Sequence[str]) -> Iterator[None]:
-    """Hold the locks of collection: no build of these models runs, and nothing is added.
+    """Hold the locks of collection: no build of these models runs, none is promoted, and nothing is added.
 
     Raises:
         BuildError: a build is under way.
@@ -50,8 +51,28 @@ def locked(storage: Storage, models: Sequence[str]) -> Iterator[None]:
     with ExitStack() as stack:
         for model in models:
             stack.enter_context(storage.build_lock(model_path(model, "build.lock"), model))
+            # What retires a version takes this one first and that of additions after it, as is done here.
+            stack.enter_context(storage.changing(model_path(model, "pointers.lock")))
         stack.enter_context(storage.collecting())
         yield
+
+
+def refuse_incomplete(storage: Storage, contents: Contents) -> None:
+    """Refuse where records are missing: what only they refer to would look like garbage.
+
+    Raises:
+        ArtifactError: a promoted version has no record, or there are artifacts and no models.
+    """
+    hint = "nothing was removed; was a part of the registry moved away, or is it not mounted?"
+    there = {(each.model, each.id) for each in contents.versions}
+    for model, promotion in contents.promotions.items():
+        if promotion is not None and (model, promotion.version) not in there:
+            raise ArtifactError(
+                f"version {promotion.version} of model {model!r} is promoted in {storage.url} and has no record",
+                hint=f"{hint} If it is gone for good, promote another version",
+            )
+    if not contents.promotions and next(storage.files("blobs"), None) is not None:
+        raise ArtifactError(f"{storage.url} holds artifacts, but no model that could refer to them", hint=hint)
 
 
 def plan(storage: Storage, contents: Contents) -> Collected:

@@ -16,12 +16,15 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from tailcut.errors import ArtifactError
+from tailcut.errors import ArtifactError, NotInRegistry
 from tailcut.registry.records import SCHEMA, Promotion, Version, version_id
 from tailcut.registry.storage import Batch, Storage
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 _AGAIN = "run `tailcut build` again, or promote another version"
+
+POINTER = "promoted.json"
+"""Name of the file of a model that says what is served."""
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,14 +42,24 @@ def blob_path(sha256: str) -> str:
     return f"blobs/sha256/{sha256[:2]}/{sha256}"
 
 
+def is_model(name: str) -> bool:
+    """Tell whether a name can be a model's: one that could leave the folder cannot, nor one of a hidden file."""
+    return bool(name) and not name.startswith(".") and not set(name) & {"/", "\\", "\0"}
+
+
+def is_version(name: str) -> bool:
+    """Tell whether a name can be a version's id."""
+    return name.isascii() and name.isalnum()
+
+
 def model_path(model: str, name: str = "") -> str:
     """Where a file of a model lies.
 
     Raises:
-        ArtifactError: the name could leave the folder.
+        NotInRegistry: the name could leave the folder.
     """
-    if not model or model.startswith(".") or "/" in model or "\\" in model:
-        raise ArtifactError(f"{model!r} cannot be a model's name", hint="letters, digits, '_', '.' and '-' only")
+    if not is_model(model):
+        raise NotInRegistry(f"{model!r} cannot be a model's name", hint="letters, digits, '_', '.' and '-' only")
     return f"models/{model}/{name}".rstrip("/")
 
 
@@ -54,10 +67,10 @@ def version_path(model: str, version: str, name: str = "version.json") -> str:
     """Where a file of a version lies.
 
     Raises:
-        ArtifactError: model or id could leave the folder.
+        NotInRegistry: model or id could leave the folder.
     """
-    if not version.isalnum():
-        raise ArtifactError(f"{version!r} is not a version id", hint="`tailcut registry list` shows the ids")
+    if not is_version(version):
+        raise NotInRegistry(f"{version!r} is not a version id", hint="`tailcut registry list` shows the ids")
     return model_path(model, f"versions/{version}/{name}")
 
 
@@ -104,6 +117,11 @@ def read_version(storage: Storage, model: str, version: str, *, evidence: bool) 
             f"{storage.url}/{path} has schema {found.schema}, this tailcut reads up to {SCHEMA}",
             hint="upgrade tailcut, or build the model again with this one",
         )
+    if found.model != model:
+        raise ArtifactError(
+            f"{storage.url}/{path} is of model {found.model!r}: its folder was renamed or copied",
+            hint=f"build {model!r} for itself; a model keeps the name that it was built with",
+        )
     expected = version_id(found.model, found.inputs, found.outputs, found.variants)
     if not found.id == expected == version:
         raise ArtifactError(
@@ -115,11 +133,31 @@ def read_version(storage: Storage, model: str, version: str, *, evidence: bool) 
 
 
 def read_promotion(storage: Storage, model: str) -> Promotion | None:
-    """Read what is promoted; None where nothing is."""
+    """Read what is promoted; None where nothing is.
+
+    Raises:
+        ArtifactError: the pointer is corrupt, or cannot be read.
+    """
+    content = read_pointer(storage, model)
+    return decode_pointer(storage, model, content) if content is not None else None
+
+
+def read_pointer(storage: Storage, model: str) -> bytes | None:
+    """Read the pointer to what is promoted as it is; None where there is none."""
     try:
-        return decode(storage, model_path(model, "promoted.json"), Promotion)
+        return storage.read(model_path(model, POINTER))
     except FileNotFoundError:
         return None
+
+
+def decode_pointer(storage: Storage, model: str, content: bytes) -> Promotion:
+    """Make a promotion of a pointer.
+
+    Raises:
+        ArtifactError: it is corrupt.
+    """
+    where = f"{storage.url}/{model_path(model, POINTER)}"
+    return _decoded(content, where, Promotion, "promote a version: that writes it anew, its history is lost")
 
 
 def encode(record: msgspec.Struct | Mapping[str, Any]) -> bytes:
@@ -137,11 +175,11 @@ def decode(storage: Storage, path: str, kind: type[_Record]) -> _Record:
     return _decoded(storage.read(path), f"{storage.url}/{path}", kind)
 
 
-def _decoded(content: bytes, where: str, kind: type[_Record]) -> _Record:
+def _decoded(content: bytes, where: str, kind: type[_Record], hint: str = _AGAIN) -> _Record:
     try:
         return msgspec.json.decode(content, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ArtifactError(f"{where} is corrupt: {error}", hint=_AGAIN) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ArtifactError(f"{where} is corrupt: {error}", hint=hint) from error
 
 
 def _from_first(version: Version) -> Version:

@@ -8,13 +8,22 @@ from pathlib import Path
 from typing import Self
 
 from tailcut.core.fingerprint import Machine, Trust
-from tailcut.errors import ArtifactError
+from tailcut.errors import ArtifactError, NotInRegistry
 from tailcut.manifest import Manifest
 from tailcut.registry import checking
 from tailcut.registry.diff import Diff, diff_versions
-from tailcut.registry.documents import blob_path, model_path, read_promotion, read_version, version_path
+from tailcut.registry.documents import (
+    POINTER,
+    blob_path,
+    is_model,
+    is_version,
+    model_path,
+    read_promotion,
+    read_version,
+    version_path,
+)
 from tailcut.registry.machine import read_machine
-from tailcut.registry.records import Promotion, Variant, VariantRecord, Version
+from tailcut.registry.records import Promotion, Variant, Version
 from tailcut.registry.storage import open_storage
 from tailcut.registry.storage_local import LocalStorage
 
@@ -38,11 +47,16 @@ class Reader:
         return self._storage.url
 
     @property
+    def folder(self) -> Path | None:
+        """The folder of a local registry, there or not; None behind a URL."""
+        return self._storage.root if isinstance(self._storage, LocalStorage) else None
+
+    @property
     def root(self) -> Path:
         """The folder of a local registry."""
-        if isinstance(self._storage, LocalStorage):
-            return self._storage.root
-        raise ArtifactError(f"the registry {self.url} is not a local folder", hint="use its url")
+        if self.folder is None:
+            raise ArtifactError(f"the registry {self.url} is not a local folder", hint="use its url")
+        return self.folder
 
     @cached_property
     def machine(self) -> Machine:
@@ -55,16 +69,37 @@ class Reader:
 
     def promotion_stamp(self, model: str) -> Hashable:
         """Return something that changes with every promotion, for polling; None where nothing was promoted yet."""
-        return self._storage.stamp(model_path(model, "promoted.json"))
+        return self._storage.stamp(model_path(model, POINTER))
 
     def models(self) -> tuple[str, ...]:
         """Names of the models that have a version, sorted."""
-        return tuple(model for model in self._storage.names("models") if self._ids(model))
+        return tuple(each for each in self._storage.names("models") if is_model(each) and self._ids(each))
 
     def list(self, model: str | None = None) -> tuple[Version, ...]:
-        """Return the versions of ``model`` (or of every model), newest first within a model, without evidence."""
+        """Return the versions of ``model`` (or of every model), newest first within a model, without evidence.
+
+        Raises:
+            ArtifactError: a record cannot be read, so that nobody knows what is there; see ``scan``.
+        """
         names = self.models() if model is None else (model,)
         return tuple(version for name in names for version in self._versions(name))
+
+    def scan(self, model: str) -> Iterator[tuple[str, Version | ArtifactError]]:
+        """Yield the id of every version of a model with its record, without evidence, or with what is wrong with it.
+
+        Newest first; those that cannot be read come last.
+        """
+        found: list[Version] = []
+        broken: list[tuple[str, ArtifactError]] = []
+        for each in self._ids(model):
+            try:
+                found.append(read_version(self._storage, model, each, evidence=False))
+            except FileNotFoundError:
+                continue  # removed since it was listed
+            except ArtifactError as error:
+                broken.append((each, error))
+        yield from ((version.id, version) for version in sorted(found, key=_age, reverse=True))
+        yield from broken
 
     def version(self, model: str, version: str = "promoted") -> Version:
         """Read the record of a version, with its evidence and manifest.
@@ -74,19 +109,20 @@ class Reader:
             version: "promoted", "latest" or an id.
 
         Raises:
-            ArtifactError: there is none, or a file of it is corrupt.
+            NotInRegistry: there is none of that model or id.
+            ArtifactError: nothing is promoted, or a file of it is corrupt.
         """
         if version == "promoted":
             version = self._promoted(model).version
         elif version == "latest":
             versions = self._versions(model)
             if not versions:
-                raise self._missing(model, f"model {model!r} has no version in {self.url}")
+                raise self._missing(model, "latest")
             version = versions[0].id
         try:
             return read_version(self._storage, model, version, evidence=True)
         except FileNotFoundError as error:
-            raise self._missing(model, f"model {model!r} has no version {version!r} in {self.url}") from error
+            raise self._missing(model, version) from error
 
     def diff(self, model: str, old: str, new: str) -> Diff:
         """Compare two versions; each is "promoted", "latest" or an id."""
@@ -116,7 +152,7 @@ class Reader:
         """
         record, name = self._find(model, name, version)
         checking.refuse_retired(record)
-        _built(record, name)
+        checking.built(record, name)
         found = self.trust(record, name)
         checking.refuse_untrusted(record, name, found, unverified=unverified)
         variant = self._checked(record, name, found)
@@ -134,8 +170,12 @@ class Reader:
         return self._checked(record, name)
 
     def verify(self) -> Iterator[tuple[str, ArtifactError | None]]:
-        """Check every record and artifact of every version; yield what was checked, and what is wrong with it."""
+        """Check every record, artifact and pointer; yield what was checked, and what is wrong with it."""
         for model in self.models():
+            try:
+                self._served(model)
+            except ArtifactError as error:
+                yield f"{model} {POINTER}", error
             for each in self._ids(model):
                 try:
                     record = self.version(model, each)
@@ -165,11 +205,24 @@ class Reader:
     def _promoted(self, model: str) -> Promotion:
         promotion = self.promotion(model)
         if promotion is None:
-            raise self._missing(model, f"nothing of model {model!r} is promoted in {self.url}")
+            kind = ArtifactError if self._ids(model) else NotInRegistry
+            raise kind(f"nothing of model {model!r} is promoted in {self.url}", hint=self._here(model))
         return promotion
 
+    def _served(self, model: str) -> None:
+        """Check that what is promoted is there.
+
+        Raises:
+            ArtifactError: the pointer is corrupt, or leads to what is not there or is not served any more.
+        """
+        promotion = self.promotion(model)
+        if promotion is not None:
+            record = self.version(model, promotion.version)
+            checking.refuse_retired(record)
+            checking.built(record, promotion.variant)
+
     def _checked(self, record: Version, name: str, trust: Trust | None = None) -> Variant:
-        found = _built(record, name)
+        found = checking.built(record, name)
         what = f"variant {name!r} of model {record.model!r} version {record.id}"
         return Variant(
             model=record.model,
@@ -198,37 +251,34 @@ class Reader:
         return self._storage.fetch(blob_path(sha), sha, kept.size_bytes, f"part {part!r} of {what}")
 
     def _versions(self, model: str) -> tuple[Version, ...]:
-        found = [read_version(self._storage, model, each, evidence=False) for each in self._ids(model)]
-        return tuple(sorted(found, key=lambda version: (version.created, version.id), reverse=True))
+        found = []
+        for _, version in self.scan(model):
+            if isinstance(version, ArtifactError):
+                raise version
+            found.append(version)
+        return tuple(found)
 
     def _ids(self, model: str) -> Sequence[str]:
         names = self._storage.names(model_path(model, "versions"))
-        return [each for each in names if self._storage.size_bytes(version_path(model, each)) is not None]
+        paths = {each: version_path(model, each) for each in names if is_version(each)}
+        return [each for each, path in paths.items() if self._storage.size_bytes(path) is not None]
 
-    def _missing(self, model: str, message: str) -> ArtifactError:
-        ids = self._ids(model)
-        here = (
-            f"versions of {model!r}: {', '.join(ids)}" if ids else f"models here: {', '.join(self.models()) or 'none'}"
-        )
-        return ArtifactError(message, hint=f"{here}; run `tailcut build`, or `tailcut registry promote`")
+    def _folders(self) -> Sequence[str]:
+        """Names of the models that have a folder with something in it; what else lies there is not the registry's."""
+        names = self._storage.names("models")
+        return [each for each in names if is_model(each) and self._storage.names(model_path(each))]
+
+    def _missing(self, model: str, version: str) -> NotInRegistry:
+        named = f" {version!r}" if version != "latest" else ""
+        return NotInRegistry(f"model {model!r} has no version{named} in {self.url}", hint=self._here(model))
+
+    def _here(self, model: str) -> str:
+        ids, way_out = self._ids(model), "run `tailcut build`, or `tailcut registry promote`"
+        if ids:
+            return f"versions of {model!r}: {', '.join(ids)}; {way_out}"
+        return f"models here: {', '.join(self.models()) or 'none'}; {way_out}"
 
 
-def _built(record: Version, name: str) -> VariantRecord:
-    """Find a variant that has an artifact.
-
-    Raises:
-        ArtifactError: there is none of that name, or it could not be built.
-    """
-    found = record.variants.get(name)
-    if found is None:
-        raise ArtifactError(
-            f"model {record.model!r} version {record.id} has no variant {name!r}",
-            hint=f"it has: {', '.join(record.variants)}",
-        )
-    if not found.sha256:
-        built = ", ".join(each for each, other in record.variants.items() if other.sha256)
-        raise ArtifactError(
-            f"variant {name!r} of model {record.model!r} version {record.id} was not built: {found.refused}",
-            hint=f"mend that and run `tailcut build` again, or choose one of: {built}",
-        )
-    return found
+def _age(version: Version) -> tuple[int, str, str]:
+    """By the order in which they were added; clocks of several machines may differ."""
+    return version.serial, version.created, version.id

@@ -113,7 +113,9 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     id: str
     created: str
-    """UTC, ISO 8601."""
+    """UTC, ISO 8601, by the clock of the machine that built it."""
+    serial: int = 0
+    """Greater than that of every version of the model that was there before: clocks of several machines may differ."""
     source: str
     """The variant that all others are judged against."""
     inputs: tuple[Tensor, ...]

@@ -82,11 +82,11 @@ class Storage(Protocol):
         """Hold the lock of one model's build; a BuildError names the holder."""
         ...
 
-    def changing(self, path: str) -> AbstractContextManager[None]:
+    def changing(self, path: str) -> AbstractContextManager[object]:
         """Hold a lock for the moment in which a small file is read, changed and written."""
         ...
 
-    def adding(self) -> AbstractContextManager[None]:
+    def adding(self) -> AbstractContextManager[object]:
         """Keep garbage collection out while artifacts are added."""
         ...
 

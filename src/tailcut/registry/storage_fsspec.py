@@ -18,11 +18,14 @@ from typing import Any
 
 from tailcut.errors import ArtifactError, BuildError, MissingExtra
 from tailcut.registry._files import Staging, check, digest
+from tailcut.registry._secrets import without_passwords
 from tailcut.registry.storage import now
 
 _AS_IT_WAS = "the registry is as it was; check the rights and the space there, or set registry.path to another place"
 
 _REPLACE = "remove that object and run `tailcut build` again, or promote another version"
+
+_CACHE = "free space or rights there, or set XDG_CACHE_HOME to a folder for artifacts that are fetched from a URL"
 
 
 class FsspecStorage:
@@ -35,9 +38,10 @@ class FsspecStorage:
     """
 
     def __init__(self, url: str, cache: Path | None = None) -> None:
-        self.url = url.rstrip("/")
+        self.url = without_passwords(url.rstrip("/"))
         self._cache = cache if cache is not None else _cache_folder()
-        self._files, self._base = _open(self.url)
+        self._files, self._base = _open(url.rstrip("/"))
+        self._renames = _renames(self._files)
 
     def read(self, path: str) -> bytes:
         with self._doing("read", path):
@@ -85,20 +89,20 @@ class FsspecStorage:
 
     def fetch(self, path: str, sha256: str, size_bytes: int, what: str) -> Path:
         kept = self._cache / sha256[:2] / sha256
-        if kept.is_file() and kept.stat().st_size == size_bytes and digest(kept) == sha256:
-            return kept
-        found = self.size_bytes(path)
-        if found is None:
-            raise ArtifactError(
-                f"artifact {self.url}/{path} ({what}) is missing",
-                hint="run `tailcut build` again, or promote another version",
-            )
-        with Staging() as staging:
-            temporary = staging.reserve(kept, found)
-            with self._doing("read", path):
-                self._files.get_file(self._at(path), str(temporary))
-            check(temporary, sha256, size_bytes, f"artifact {self.url}/{path} ({what})", hint=_REPLACE)
-            staging.commit()
+        with suppress(OSError):  # it is not there, or the cache is being emptied
+            if kept.stat().st_size == size_bytes and digest(kept) == sha256:
+                return kept
+        whole = f"artifact {self.url}/{path} ({what})"
+        try:
+            with Staging(self._cache, _CACHE) as staging:
+                temporary = staging.reserve(kept, size_bytes)
+                with self._doing("read", path):
+                    self._files.get_file(self._at(path), str(temporary))
+                check(temporary, sha256, size_bytes, whole, hint=_REPLACE)
+                staging.commit()
+        except FileNotFoundError as error:
+            hint = "run `tailcut build` again, or promote another version"
+            raise ArtifactError(f"{whole} is missing", hint=hint) from error
         return kept
 
     @contextmanager
@@ -158,7 +162,7 @@ class FsspecStorage:
             try:
                 if isinstance(content, Path):
                     self._in_folder(path, lambda target: self._files.put_file(str(content), target))
-                elif "file" in _protocols(self._files):
+                elif self._renames:
                     self._in_folder(path, lambda target: self._renamed(target, content))
                 else:
                     self._in_folder(path, lambda target: self._files.pipe_file(target, content))
@@ -182,7 +186,11 @@ class FsspecStorage:
         temporary = f"{target}.{secrets.token_hex(6)}.tmp"
         try:
             self._files.pipe_file(temporary, content)
-            self._files.mv(temporary, target)
+            try:
+                self._files.mv(temporary, target)
+            except FileExistsError:  # SMB renames to a free name only
+                self._files.pipe_file(target, content)
+                self._files.rm_file(temporary)
         except BaseException:
             with suppress(Exception):
                 self._files.rm_file(temporary)
@@ -252,10 +260,20 @@ def _open(url: str) -> tuple[Any, str]:
     return files, base.rstrip("/")
 
 
-def _protocols(files: Any) -> tuple[str, ...]:
-    return (files.protocol,) if isinstance(files.protocol, str) else tuple(files.protocol)
+def _renames(files: Any) -> bool:
+    """Tell whether writes go through a rename: a file system (SFTP, SMB, HDFS, a folder) writes in place and has a
+    move of its own; an object store puts whole objects and has none, fsspec's copies and removes.
+    """
+    from fsspec import AbstractFileSystem
+
+    return type(files).mv is not AbstractFileSystem.mv
 
 
 def _cache_folder() -> Path:
     given = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(given) if given else Path.home() / ".cache") / "tailcut" / "artifacts"
+    try:
+        return (Path(given) if given else Path.home() / ".cache") / "tailcut" / "artifacts"
+    except RuntimeError as error:
+        raise ArtifactError(
+            f"no place for artifacts that are fetched: {error}", hint="set HOME, or XDG_CACHE_HOME to a folder"
+        ) from error

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tailcut.errors import ArtifactError, BuildError
 from tailcut.registry._files import Staging, check, digest
-from tailcut.registry._lock import build_lock, open_lock
+from tailcut.registry._lock import Held, build_lock, locked
 
 
 class LocalStorage:
@@ -21,33 +21,25 @@ class LocalStorage:
         self.url = str(root)
 
     def read(self, path: str) -> bytes:
-        file = self.root / path
-        try:
+        with _reading(self.root / path) as file:
             return file.read_bytes()
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise ArtifactError(f"cannot read {file}: {error.strerror}", hint="check the rights on it") from error
 
     def size_bytes(self, path: str) -> int | None:
-        try:
-            return (self.root / path).stat().st_size
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        with suppress(FileNotFoundError), _reading(self.root / path) as file:
+            return file.stat().st_size
+        return None
 
     def stamp(self, path: str) -> Hashable:
-        try:
-            found = (self.root / path).stat()
-        except FileNotFoundError:
-            return None
-        # A replaced file has another inode, even where the clock is too coarse to tell.
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        with suppress(FileNotFoundError), _reading(self.root / path) as file:
+            found = file.stat()
+            # A replaced file has another inode, even where the clock is too coarse to tell.
+            return found.st_mtime_ns, found.st_size, found.st_ino
+        return None
 
     def names(self, folder: str) -> list[str]:
-        try:
-            return sorted(os.listdir(self.root / folder))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        with suppress(FileNotFoundError), _reading(self.root / folder) as place:
+            return sorted(os.listdir(place))
+        return []
 
     def files(self, folder: str) -> Iterator[str]:
         for path in sorted((self.root / folder).rglob("*")):
@@ -65,12 +57,14 @@ class LocalStorage:
 
     @contextmanager
     def batch(self) -> Iterator[_LocalBatch]:
-        with Staging() as staging:
+        with Staging(self.root) as staging:
             yield _LocalBatch(self.root, staging)
 
     def holds(self, path: str, sha256: str, size_bytes: int) -> bool:
-        file = self.root / path
-        return self.size_bytes(path) == size_bytes and digest(file) == sha256
+        if self.size_bytes(path) != size_bytes:
+            return False
+        with _reading(self.root / path) as file:
+            return digest(file) == sha256
 
     def fetch(self, path: str, sha256: str, size_bytes: int, what: str) -> Path:
         file = self.root / path
@@ -80,31 +74,22 @@ class LocalStorage:
     def build_lock(self, path: str, model: str) -> AbstractContextManager[None]:
         return build_lock(self.root / path, model)
 
-    def changing(self, path: str) -> AbstractContextManager[None]:
-        return self._flock(path, fcntl.LOCK_EX)
+    def changing(self, path: str) -> AbstractContextManager[object]:
+        return locked(self.root / path, fcntl.LOCK_EX)
 
-    def adding(self) -> AbstractContextManager[None]:
-        return self._flock("registry.lock", fcntl.LOCK_SH)
+    def adding(self) -> AbstractContextManager[object]:
+        return locked(self.root / "registry.lock", fcntl.LOCK_SH)
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
         try:
-            with self._flock("registry.lock", fcntl.LOCK_EX | fcntl.LOCK_NB):
+            with locked(self.root / "registry.lock", fcntl.LOCK_EX | fcntl.LOCK_NB):
                 yield
-        except BlockingIOError as error:
+        except Held as error:
             raise BuildError(
                 f"artifacts are being added to {self.url}, so nothing can be removed",
                 hint="try again when that is done",
             ) from error
-
-    @contextmanager
-    def _flock(self, path: str, how: int) -> Iterator[None]:
-        handle = open_lock(self.root / path)
-        try:
-            fcntl.flock(handle, how)
-            yield
-        finally:
-            os.close(handle)
 
 
 class _LocalBatch:
@@ -120,3 +105,16 @@ class _LocalBatch:
 
     def commit(self) -> None:
         self._staging.commit()
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[Path]:
+    """Turn what the system refuses into an error with the path in it; what is not there is left as it is."""
+    try:
+        yield file
+    except FileNotFoundError:
+        raise
+    except NotADirectoryError as error:
+        raise FileNotFoundError(error.errno, error.strerror, str(file)) from error
+    except OSError as error:
+        raise ArtifactError(f"cannot read {file}: {error.strerror}", hint="check the rights on it") from error

@@ -16,7 +16,16 @@ from msgspec.structs import replace
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Tensor
 from tailcut.registry import adding, checking, collect, ledger
-from tailcut.registry.documents import decode, encode, model_path, write_header, write_version
+from tailcut.registry.documents import (
+    POINTER,
+    decode,
+    decode_pointer,
+    encode,
+    model_path,
+    read_pointer,
+    write_header,
+    write_version,
+)
 from tailcut.registry.history import earlier, promoted, rolled_back
 from tailcut.registry.reading import Reader
 from tailcut.registry.records import SCHEMA, Move, NewVariant, Promotion, Version, version_id
@@ -77,6 +86,7 @@ class Registry(Reader):
             model=model,
             id=version_id(model, tuple(inputs), tuple(outputs), records),
             created=now(),
+            serial=1 + max((each.serial for _, each in self.scan(model) if isinstance(each, Version)), default=0),
             source=source,
             inputs=tuple(inputs),
             outputs=tuple(outputs),
@@ -103,9 +113,12 @@ class Registry(Reader):
     def promote(self, model: str, version: str, variant: str, *, force: bool = False) -> Promotion:
         """Make a variant the one that is served from now on; a running server follows.
 
+        A pointer that is corrupt is put aside and written anew; the history that was in it is lost.
+
         Raises:
-            ArtifactError: no such version or variant, a corrupt artifact, a retired version, or one that was refused
-                or never passed the gate without ``force``.
+            NotInRegistry: no such version or variant.
+            ArtifactError: a corrupt artifact, a retired version, or one that was refused or never passed the gate
+                without ``force``.
         """
         with self._storage.changing(model_path(model, "pointers.lock")):
             record = self.version(model, version)
@@ -117,10 +130,10 @@ class Registry(Reader):
                     hint="promote another variant, raise the quality budget and build again, or say --force",
                 )
             move = Move(version=record.id, variant=variant, at=now(), how="force" if chosen.refused else "promote")
-            before = self.promotion(model)
+            before = self._mended(model)
             after = promoted(before, move)
             if after is not before:
-                self._write(model_path(model, "promoted.json"), encode(after))
+                self._write(model_path(model, POINTER), encode(after))
         return after
 
     def rollback(self, model: str) -> Promotion:
@@ -138,7 +151,7 @@ class Registry(Reader):
                     "; ".join((f"model {model!r} has no earlier promotion to go back to in {self.url}", *tried)),
                     hint="`tailcut registry list` shows what can be promoted",
                 )
-            self._write(model_path(model, "promoted.json"), encode(after))
+            self._write(model_path(model, POINTER), encode(after))
         return after
 
     # -- Clearing up -------------------------------------------------------------------------------------------------
@@ -173,13 +186,12 @@ class Registry(Reader):
 
         Raises:
             BuildError: a build is under way, or artifacts are being added.
-            ArtifactError: a record is corrupt, so that nobody knows what it refers to.
+            ArtifactError: a record is corrupt or missing, so that nobody knows what it refers to.
         """
-        models = tuple(self._storage.names("models"))
-        with collect.locked(self._storage, models):
-            contents = collect.Contents(
-                versions=self.list(), promotions={model: self.promotion(model) for model in models}
-            )
+        with collect.locked(self._storage, self._folders()):
+            promotions = {model: self.promotion(model) for model in self._folders()}
+            contents = collect.Contents(versions=self.list(), promotions=promotions)
+            collect.refuse_incomplete(self._storage, contents)
             found = collect.plan(self._storage, contents)
             if not dry_run:
                 collect.remove(self._storage, found)
@@ -196,6 +208,17 @@ class Registry(Reader):
         except ArtifactError as error:
             return error.message
         return ""
+
+    def _mended(self, model: str) -> Promotion | None:
+        """Read what is promoted; what cannot be understood is put aside and counts as nothing."""
+        content = read_pointer(self._storage, model)
+        if content is None:
+            return None
+        try:
+            return decode_pointer(self._storage, model, content)
+        except ArtifactError:
+            self._write(model_path(model, f"{POINTER}.corrupt"), content)
+            return None
 
     def _ledger(self, model: str) -> ledger.Ledger:
         try:

@@ -1,0 +1,62 @@
+"""What ``tailcut registry list`` shows: a row per version, and what could not be read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tailcut.errors import ArtifactError
+from tailcut.registry import Promotion, Registry, Version, state_of
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def list_rows(registry: Registry) -> tuple[list[dict[str, Any]], list[ArtifactError]]:
+    """Make a row per version as plain values; what is wrong with one, or with a model's pointer, comes beside them."""
+    rows: list[dict[str, Any]] = []
+    errors: list[ArtifactError] = []
+    for model in registry.models():
+        promotion, unreadable = None, ""
+        try:
+            promotion = registry.promotion(model)
+        except ArtifactError as error:
+            errors.append(error)
+            unreadable = error.message
+        for version_id, version in registry.scan(model):
+            if isinstance(version, ArtifactError):
+                errors.append(version)
+                rows.append({"model": model, "version": version_id, "error": version.message})
+            else:
+                rows.append(_row(version, promotion) | ({"error": unreadable} if unreadable else {}))
+    return rows, errors
+
+
+def list_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """Lay the rows out."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    found = Table("model", "version", "created (UTC)", "variants", "promoted", box=SIMPLE_HEAD, pad_edge=False)
+    for row in rows:
+        if "states" not in row:
+            found.add_row(row["model"], row["version"], "", "cannot be read", "")
+            continue
+        variants = ", ".join(f"{name} ({state})" for name, state in row["states"].items())
+        promoted = "cannot be read" if "error" in row else row["promoted"] or ""
+        found.add_row(row["model"], row["version"], row["created"][:19], variants, promoted)
+    return found
+
+
+def _row(version: Version, promotion: Promotion | None) -> dict[str, Any]:
+    here = promotion is not None and promotion.version == version.id
+    made = [name for name, each in version.variants.items() if each.sha256]
+    return {
+        "model": version.model,
+        "version": version.id,
+        "created": version.created,
+        "variants": made,
+        "states": {name: state_of(version, name, promotion) for name in made},
+        "retired": version.retired or None,
+        "promoted": promotion.variant if promotion is not None and here else None,
+    }
