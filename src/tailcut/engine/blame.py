@@ -6,31 +6,17 @@ only. What a hook wants a client to read it raises as ``tailcut.errors.BadReques
 
 from __future__ import annotations
 
-import sysconfig
-import traceback
 from collections.abc import Mapping, Sequence
 from math import isfinite
-from pathlib import Path
 from reprlib import repr as shown
 from typing import Any
 
 import numpy as np
 
-import tailcut
+from tailcut.core.blame import place
 from tailcut.errors import BadRequest, HookError, TailcutError
 
 _LONGEST_SHOWN = 500
-_LIBRARIES = {f"{sysconfig.get_path(name)}/" for name in ("stdlib", "purelib", "platlib")}
-_NOT_THE_USERS = (f"{Path(tailcut.__file__).parent}/", *_LIBRARIES)
-
-
-def place(error: BaseException) -> str:
-    """Return "file:line" of the innermost code of the user's that raised; empty where none of it was running."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if frame.filename.startswith(_NOT_THE_USERS) or frame.filename.startswith("<"):
-            continue
-        return f"{frame.filename}:{frame.lineno}"
-    return ""
 
 
 def said(error: BaseException) -> str:

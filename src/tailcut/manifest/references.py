@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from tailcut.core.blame import place
 from tailcut.errors import ManifestError
 from tailcut.manifest.keys import nearest
 from tailcut.manifest.loading import Manifest
@@ -69,8 +70,8 @@ def _module(name: str, reference: str, manifest: Manifest) -> ModuleType:
 
 def _failed(reference: str, name: str, error: BaseException) -> ManifestError:
     last = traceback.format_exception_only(error)[-1].strip()
-    frames = traceback.extract_tb(error.__traceback__)
-    where = next((f" ({f.filename}:{f.lineno})" for f in reversed(frames) if "importlib" not in f.filename), "")
+    found = place(error)
+    where = f" ({found})" if found else ""
     if isinstance(error, ModuleNotFoundError):
         return ManifestError(
             f"{reference}: importing {name} raised {last}{where}", hint=f"install the package that has {error.name}"

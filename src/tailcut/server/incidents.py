@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailcut.engine.blame import place
+from tailcut.core.blame import place
 from tailcut.errors import DeadlineExceeded, FeatureUnavailable, NotReady, TailcutError
 from tailcut.observe.failures import FailureLog
 

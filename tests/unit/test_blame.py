@@ -1,0 +1,31 @@
+"""core.blame: the line of an error is the user's own, neither tailcut's nor a library's."""
+
+from __future__ import annotations
+
+import json
+
+from tailcut.core.blame import innermost, place
+from tailcut.core.units import parse_duration
+
+
+def caught(work) -> Exception:
+    try:
+        work()
+    except Exception as error:
+        return error
+    raise AssertionError("it did not raise")
+
+
+def test_the_innermost_line_of_the_users_is_named() -> None:
+    for work in (lambda: json.loads("{"), lambda: parse_duration("soon")):
+        error = caught(work)
+        file, _, line = place(error).rpartition(":")
+        assert file == __file__
+        assert int(line) == work.__code__.co_firstlineno
+        assert innermost(error) != place(error)
+
+
+def test_a_file_that_does_not_parse_is_named_itself() -> None:
+    error = caught(lambda: compile("x = 1\ndef (", "/home/me/model.py", "exec"))
+    assert place(error) == "/home/me/model.py:2"
+    assert place(ValueError("never raised")) == innermost(ValueError("never raised")) == ""
