@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec import AbstractFileSystem
+from fsspec.implementations.local import LocalFileSystem
 from tests.registry_kit import AVX2, add
 
 from tailcut.errors import ArtifactError, BuildError, MissingExtra
-from tailcut.registry import Registry
+from tailcut.registry import Registry, storage_fsspec
 from tailcut.registry.storage_fsspec import FsspecStorage
 from tailcut.registry.storage_local import LocalStorage
 
@@ -161,3 +163,105 @@ def test_without_fsspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(MissingExtra, match="fsspec is not installed") as missing:
         Registry("s3://bucket/models")
     assert missing.value.hint == "pip install 'tailcut[remote]'"
+
+
+class InPlace(AbstractFileSystem):  # type: ignore[misc]
+    """A file system behind a URL, as SFTP or SMB: a write goes to its place bit by bit, a move is a rename."""
+
+    def __init__(self, at: str, *, moves_onto: bool) -> None:
+        super().__init__()
+        self.files = LocalFileSystem(auto_mkdir=False)
+        self.full = False
+        self._at = at
+        self._moves_onto = moves_onto
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **more: Any) -> None:
+        if self.full and self._at in path:
+            self.files.pipe_file(path, value[: len(value) // 2])
+            raise OSError(28, "No space left on device")
+        self.files.pipe_file(path, value, mode=mode, **more)
+
+    def mv(self, path1: str, path2: str, **more: Any) -> None:
+        if self.files.exists(path2) and not self._moves_onto:
+            raise FileExistsError(path2)
+        self.files.mv(path1, path2)
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        return None
+
+
+for _name in ("cat_file", "info", "ls", "find", "rm_file", "put_file", "get_file", "makedirs"):
+    setattr(InPlace, _name, lambda self, *given, _name=_name, **more: getattr(self.files, _name)(*given, **more))
+
+
+def in_place(tmp_path: Path, files: InPlace, monkeypatch: pytest.MonkeyPatch) -> Registry:
+    monkeypatch.setattr(storage_fsspec, "_open", lambda _: (files, str(tmp_path / "store")))
+    return Registry("sftp://host/store", machine=AVX2, cache=tmp_path / "cache")
+
+
+def test_a_pointer_on_a_file_system_is_replaced_by_a_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written in place, a promotion that fails half-way would leave half a pointer, and no server could start."""
+    files = InPlace("promoted.json", moves_onto=True)
+    registry = in_place(tmp_path, files, monkeypatch)
+    first, second = add(registry, tmp_path, b"1"), add(registry, tmp_path, b"2")
+    registry.promote("flights", first.id, "onnx")
+    files.full = True
+    with pytest.raises(ArtifactError, match="No space left on device"):
+        registry.promote("flights", second.id, "onnx")
+    assert registry.variant("flights").version == first.id
+    assert not [path for path in (tmp_path / "store").rglob("*") if path.suffix == ".tmp"]
+
+
+def test_where_a_rename_takes_free_names_only_the_pointer_is_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = in_place(tmp_path, InPlace("", moves_onto=False), monkeypatch)
+    for content in (b"1", b"2"):
+        version = add(registry, tmp_path, content)
+        registry.promote("flights", version.id, "onnx")
+        assert registry.variant("flights").version == version.id
+    assert not [path for path in (tmp_path / "store").rglob("*") if path.suffix == ".tmp"]
+
+
+def test_an_artifact_that_goes_while_it_is_fetched_is_missing(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = add(registry, tmp_path)
+
+    def gone(*_: object, **__: object) -> None:
+        raise FileNotFoundError("collected")
+
+    monkeypatch.setattr(registry._storage._files, "get_file", gone)
+    with pytest.raises(ArtifactError, match="is missing"):
+        registry.variant("flights", "onnx", version.id)
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+
+
+def test_a_cache_that_cannot_be_written_says_which_setting_moves_it(tmp_path: Path) -> None:
+    url = f"memory://{secrets.token_hex(6)}"
+    version = add(Registry(url, machine=AVX2, cache=tmp_path / "cache"), tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArtifactError, match=r"cannot write .*/file/") as refused:
+        Registry(url, machine=AVX2, cache=tmp_path / "file").variant("flights", "onnx", version.id)
+    assert "XDG_CACHE_HOME" in refused.value.hint
+
+
+def test_without_a_home_the_cache_has_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(ArtifactError, match="no place for artifacts that are fetched") as refused:
+        Registry("memory://somewhere")
+    assert "XDG_CACHE_HOME" in refused.value.hint
+
+
+def test_no_message_has_the_password_of_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = InPlace("", moves_onto=True)
+    monkeypatch.setattr(storage_fsspec, "_open", lambda _: (files, str(tmp_path / "store")))
+    registry = Registry("sftp://me:hunter2@host/store", machine=AVX2, cache=tmp_path / "cache")
+    with pytest.raises(ArtifactError) as nothing:
+        registry.variant("flights")
+    assert "sftp://me:***@host/store" in nothing.value.message
+    assert "hunter2" not in f"{nothing.value} {registry.url}"

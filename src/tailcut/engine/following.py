@@ -9,9 +9,8 @@ from typing import Any
 
 from tailcut.engine.call import Call
 from tailcut.engine.opening import Opened, Warm, open_beside, open_variant
-from tailcut.engine.switch import in_background, lower_priority, retire
-from tailcut.engine.version import version_of
-from tailcut.errors import ArtifactError, TailcutError
+from tailcut.engine.switch import foreseen, in_background, lower_priority, refuse_other_model, retire
+from tailcut.errors import TailcutError
 from tailcut.manifest import Manifest
 from tailcut.observe.exposition import Sample
 from tailcut.observe.recorder import Recorder
@@ -21,13 +20,30 @@ log = logging.getLogger("tailcut.server")
 
 _UNREAD = object()
 
+_RETRY_S = 30.0
+_LONGEST_RETRY_S = 600.0
+"""After a failure the same promotion is tried again after the first, then after twice as long, up to the second:
+loading takes processor time from requests."""
+
+_PATIENCE_S = 60.0
+"""Loading that took this long is abandoned where something else was promoted meanwhile: it may hang for good."""
+
+
+class _Overtaken(Exception):
+    """Something else was promoted while a variant was being loaded."""
+
+    def __init__(self, stamp: Hashable) -> None:
+        super().__init__()
+        self.stamp = stamp
+
 
 class Follower:
     """Switches a running deployment to what is promoted. Owned by the event loop.
 
     One switch at a time, in this order: notice that the promotion changed, load and warm the new variant up in the
     background, make sure that nothing else was promoted meanwhile, put it in place, let the old one's requests end.
-    Whatever fails leaves the old variant in place until the promotion changes again.
+    Whatever fails leaves the old variant in place, and is tried again from time to time: a damaged artifact may have
+    been built again, a variant been judged on this machine, a store be back, and none of these changes the promotion.
 
     Args:
         manifest: of the deployment.
@@ -38,6 +54,7 @@ class Follower:
 
     Attributes:
         failure: why what is promoted is not served; None where it is.
+        retry_s: when that is tried again at the earliest, by the clock of the event loop.
         loading: whether a variant is being loaded now.
         switches, failures: how many there were.
     """
@@ -65,7 +82,9 @@ class Follower:
         self._in_flight = in_flight
         self._say = say
         self._seen: Hashable = _UNREAD
-        self._unreadable = False
+        self._unreadable = ""
+        self.retry_s = 0.0
+        self._pause_s, self._told = _RETRY_S, ""
         self._task: asyncio.Task[None] | None = None
         self._retiring: dict[Opened, asyncio.Task[None]] = {}
 
@@ -97,27 +116,34 @@ class Follower:
     async def look(self) -> None:
         """Look once, and follow where the promotion has changed; what fails is told, not raised."""
         stamp = await self._look()
-        while stamp not in (self._seen, _UNREAD):
-            self._seen = stamp
+        again = self.failure is not None and asyncio.get_running_loop().time() >= self.retry_s
+        while stamp is not _UNREAD and (again or stamp != self._seen):
+            if stamp != self._seen:
+                self._pause_s, self._told = _RETRY_S, ""
+            self._seen, again = stamp, False
             self.loading = True
             try:
-                warm = await in_background(self._load, _close)
-            except TailcutError as error:
-                self._failed(error)
+                warm = await self._loaded()
+                stamp = await self._look()
+                if stamp in (self._seen, _UNREAD):
+                    await self._switch(warm)
+                elif warm is not None:
+                    await asyncio.to_thread(warm.close)  # overtaken: the last promotion wins
+            except _Overtaken as overtaken:
+                stamp = overtaken.stamp
+            except Exception as error:
+                self._failed(foreseen(error))
                 return
             finally:
                 self.loading = False
-            stamp = await self._look()
-            if stamp in (self._seen, _UNREAD):
-                self._switch(warm)
-            elif warm is not None:
-                await asyncio.to_thread(warm.close)  # overtaken: the last promotion wins
 
     def describe(self) -> dict[str, Any]:
         """What there is to say of a promotion that is not served (yet); empty where there is nothing."""
         if self.failure is not None:
             said = {"error": self.failure.message, "hint": self.failure.hint}
             return {"promotion": {"state": "failed", **said}}
+        if self._unreadable:
+            return {"promotion": {"state": "unreadable", "error": self._unreadable}}
         return {"promotion": {"state": "loading"}} if self.loading else {}
 
     def samples(self) -> Iterator[Sample]:
@@ -127,6 +153,8 @@ class Follower:
             yield Sample("tailcut_switches", text, "counter", {"outcome": outcome}, count)
         text = "1 while what is promoted could not be loaded and an older variant is served."
         yield Sample("tailcut_switch_failed", text, "gauge", {}, float(self.failure is not None))
+        text = "1 while what is promoted cannot be seen, because the registry cannot be read; what was is served on."
+        yield Sample("tailcut_registry_unreadable", text, "gauge", {}, float(bool(self._unreadable)))
         text = "Variants that are no longer served and whose last requests have not ended."
         yield Sample("tailcut_variants_retiring", text, "gauge", {}, len(self._retiring))
 
@@ -148,13 +176,32 @@ class Follower:
         try:
             stamp = await asyncio.to_thread(self._stamp)
         except Exception as error:
+            said = error.explained if isinstance(error, TailcutError) else f"{type(error).__name__}: {error}"
             if not self._unreadable:
-                said = error.explained if isinstance(error, TailcutError) else f"{type(error).__name__}: {error}"
                 log.error("cannot see what is promoted, and serve on what was: %s", said)
-            self._unreadable = True
+            self._unreadable = said
             return _UNREAD
-        self._unreadable = False
+        if self._unreadable:
+            self._say("the registry can be read again")
+        self._unreadable = ""
         return stamp
+
+    async def _loaded(self) -> Warm | None:
+        """Open and warm up what is promoted, in the background.
+
+        Raises:
+            _Overtaken: something else was promoted, and this takes so long that it may never end.
+        """
+        loading = asyncio.ensure_future(in_background(self._load, _close))
+        try:
+            while not (await asyncio.wait({loading}, timeout=_PATIENCE_S))[0]:
+                stamp = await self._look()
+                if stamp not in (self._seen, _UNREAD):
+                    log.error("what was promoted before is still not loaded and is abandoned: something else is now")
+                    raise _Overtaken(stamp)
+            return loading.result()
+        finally:
+            loading.cancel()
 
     def _load(self) -> Warm | None:
         """Open and warm up what is promoted; None where it is served already. Runs in the background."""
@@ -164,56 +211,51 @@ class Follower:
         if promotion is not None and (promotion.version, promotion.variant) == (served.version, served.name):
             return None
         variant = self._registry.variant(self._name)
-        self._refuse_other_model(running, variant)
+        refuse_other_model(self._manifest.deployment, running, variant)
         pool = self._manifest.deployment.pool
         if variant.runtime == "onnxruntime" and pool.threads_of(variant.settings) == 1:
             lower_priority()  # it starts no thread that would inherit this for good
         # The least of several runs: others use the processor meanwhile, and this thread gives way to them.
         return open_variant(self._manifest, variant, running.path.specs, min)
 
-    def _refuse_other_model(self, running: Opened, variant: Variant) -> None:
-        """Refuse what this process cannot serve, because its manifest or the user's code is of another build.
-
-        Raises:
-            ArtifactError: the tensors or the hooks differ.
-        """
-        deployment = self._manifest.deployment
-        what = f"variant {variant.name!r} of version {variant.version} is promoted, but"
-        hint = "restart the server; until then it serves what it served"
-        for kind, here, there in (
-            ("inputs", deployment.model.inputs, variant.inputs),
-            ("outputs", deployment.model.outputs, variant.outputs),
-        ):
-            if _forms(here) != _forms(there):
-                raise ArtifactError(
-                    f"{what} its {kind} are {_forms(there)} and this server's {_forms(here)}", hint=hint
-                )
-        if version_of(deployment, running.variant, running.code.functions) != running.path.version:
-            raise ArtifactError(f"{what} the files of the hooks have changed since this server started", hint=hint)
-
-    def _switch(self, warm: Warm | None) -> None:
+    async def _switch(self, warm: Warm | None) -> None:
         """Put a variant in place: one assignment on the event loop, so that every request sees one or the other."""
-        self.failure = None
         if warm is None:
+            self.failure = None
             return
         old = self._running()
-        new = open_beside(self._manifest, old, warm, self._recorder)
+        try:
+            new = open_beside(self._manifest, old, warm, self._recorder)
+        except BaseException:
+            await asyncio.to_thread(warm.close)
+            raise
         self._put(new)
+        self.failure = None
         self.switches += 1
+        longest_s = float(self._manifest.deployment.server.max_timeout_s)
+        self._retiring[old] = task = asyncio.get_running_loop().create_task(retire(old, self._in_flight, longest_s))
+        task.add_done_callback(lambda ended: self._retired(old, ended))
         self._say(
             f"switched to variant {new.variant.name} ({new.variant.runtime}, version {new.variant.version}) from "
             f"{old.variant.name} of {old.variant.version}"
         )
         tell_trust(new.variant)
-        longest_s = float(self._manifest.deployment.server.max_timeout_s)
-        task = asyncio.get_running_loop().create_task(retire(old, self._in_flight, longest_s))
-        self._retiring[old] = task
-        task.add_done_callback(lambda _: self._retiring.pop(old, None))
+
+    def _retired(self, old: Opened, ended: asyncio.Task[None]) -> None:
+        self._retiring.pop(old, None)
+        if not ended.cancelled() and (error := ended.exception()) is not None:
+            what = f"variant {old.variant.name} of version {old.variant.version}"
+            log.error("%s is no longer served and did not close", what, exc_info=error)
 
     def _failed(self, error: TailcutError) -> None:
         served = self._running().variant
         self.failure = error
         self.failures += 1
+        self.retry_s = asyncio.get_running_loop().time() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _LONGEST_RETRY_S)
+        if self._told == error.message:
+            return
+        self._told = error.message
         log.error(
             "what is promoted cannot be served, variant %s of version %s is served on: %s",
             served.name,
@@ -233,10 +275,6 @@ def tell_trust(variant: Variant) -> None:
             variant.version,
             variant.trust.reason,
         )
-
-
-def _forms(tensors: Any) -> list[tuple[str, str, tuple[int, ...]]]:
-    return [(tensor.name, tensor.datatype, tuple(tensor.shape)) for tensor in tensors]
 
 
 def _close(warm: Warm | None) -> None:

@@ -6,15 +6,19 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from tailcut.engine.call import Call
 from tailcut.engine.opening import Opened
-from tailcut.errors import StartError, TailcutError
+from tailcut.engine.version import version_of
+from tailcut.errors import ArtifactError, StartError, TailcutError
+from tailcut.manifest import Deployment, Tensor
+from tailcut.registry import Variant
 
 T = TypeVar("T")
+
 
 _NICENESS = 10
 """Priority of a loading thread. Not the lowest, 19: where it runs Python it holds the lock that the event loop waits
@@ -56,8 +60,7 @@ async def in_background(work: Callable[[], T], drop: Callable[[T], None]) -> T:
         except TailcutError as raised:
             error = raised
         except BaseException as raised:  # the user's code may raise SystemExit
-            error = StartError(f"unexpected {type(raised).__name__}: {raised}", hint="see the server's log")
-            error.__cause__ = raised
+            error = foreseen(raised)
         try:
             loop.call_soon_threadsafe(deliver, result, error)
         except RuntimeError:  # the loop is closed: nobody is left to be told
@@ -66,6 +69,37 @@ async def in_background(work: Callable[[], T], drop: Callable[[T], None]) -> T:
 
     threading.Thread(target=run, name="tailcut-loader", daemon=True).start()
     return await future
+
+
+def foreseen(error: BaseException) -> TailcutError:
+    """Return an error as it is, or what nobody foresaw as the cause of one that says so."""
+    if isinstance(error, TailcutError):
+        return error
+    found = StartError(f"unexpected {type(error).__name__}: {error}", hint="see the server's log")
+    found.__cause__ = error
+    return found
+
+
+def refuse_other_model(deployment: Deployment, running: Opened, variant: Variant) -> None:
+    """Refuse what this process cannot serve, because its manifest or the user's code is of another build.
+
+    Raises:
+        ArtifactError: the tensors or the hooks differ.
+    """
+    what = f"variant {variant.name!r} of version {variant.version} is promoted, but"
+    hint = "restart the server; until then it serves what it served"
+    for kind, here, there in (
+        ("inputs", deployment.model.inputs, variant.inputs),
+        ("outputs", deployment.model.outputs, variant.outputs),
+    ):
+        if _forms(here) != _forms(there):
+            raise ArtifactError(f"{what} its {kind} are {_forms(there)} and this server's {_forms(here)}", hint=hint)
+    if version_of(deployment, running.variant, running.code.functions) != running.path.version:
+        raise ArtifactError(f"{what} the files of the hooks have changed since this server started", hint=hint)
+
+
+def _forms(tensors: Sequence[Tensor]) -> list[tuple[str, str, tuple[int, ...]]]:
+    return [(tensor.name, tensor.datatype, tuple(tensor.shape)) for tensor in tensors]
 
 
 @contextmanager
@@ -77,21 +111,48 @@ def low_priority() -> Iterator[None]:
     this thread keeps its own: a pool that stayed slow for good would be worse than a disturbance of seconds. See
     ``lower_priority`` for where no pool is started.
     """
-    interval_s = sys.getswitchinterval()
-    sys.setswitchinterval(min(interval_s, _GIL_INTERVAL_S))
     before = _threads()
     usual = _priority()
     restores = _may_raise()
     if restores:
         lower_priority()
     try:
-        yield
+        with short_turns():
+            yield
     finally:
-        sys.setswitchinterval(interval_s)
         if restores:
             for thread in _threads() - before | {threading.get_native_id()}:
                 with suppress(OSError):
                     os.setpriority(os.PRIO_PROCESS, thread, usual)
+
+
+@contextmanager
+def short_turns() -> Iterator[None]:
+    """Let no thread hold the GIL for long while the block runs; blocks may overlap, the last one puts it back."""
+    with _TURNS.lock:
+        if not _TURNS.blocks:
+            _TURNS.usual_s = sys.getswitchinterval()
+            sys.setswitchinterval(min(_TURNS.usual_s, _GIL_INTERVAL_S))
+        _TURNS.blocks += 1
+    try:
+        yield
+    finally:
+        with _TURNS.lock:
+            _TURNS.blocks -= 1
+            if not _TURNS.blocks:
+                sys.setswitchinterval(_TURNS.usual_s)
+
+
+class _Turns:
+    """The process has one interval, so that this is the process's too."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.blocks = 0
+        self.usual_s = 0.0
+
+
+_TURNS = _Turns()
 
 
 def lower_priority() -> None:
@@ -143,7 +204,9 @@ async def retire(old: Opened, in_flight: Mapping[Call, None], timeout_s: float) 
     # Looked after from time to time, so that the end of a request costs nothing more.
     while any(call in in_flight for call in left) and loop.time() < give_up_s:  # noqa: ASYNC110
         await asyncio.sleep(_LOOK_S)
-    if old.executor == "inline":
-        # Freeing a large model takes long; executors with a thread of their own do it there.
-        await loop.run_in_executor(None, old.close)
-    await old.path.dispatcher.stop(max(give_up_s - loop.time(), _LOOK_S))
+    try:
+        if old.executor == "inline":
+            # Freeing a large model takes long; executors with a thread of their own do it there.
+            await loop.run_in_executor(None, old.close)
+    finally:
+        await old.path.dispatcher.stop(max(give_up_s - loop.time(), _LOOK_S))
