@@ -1,4 +1,4 @@
-"""Write docs/reference/manifest.md and docs/reference/cli.md from the definitions that the program itself uses.
+"""Write the generated pages of docs/reference from the definitions that the program itself uses.
 
 python scripts/generate_docs.py            writes them
 python scripts/generate_docs.py --check    fails where a file is not current
@@ -7,8 +7,9 @@ python scripts/generate_docs.py --check    fails where a file is not current
 from __future__ import annotations
 
 import inspect
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,16 @@ import msgspec
 from rich.text import Text
 from typer.main import get_command
 
+from tailcut.build.here import Here
+from tailcut.build.recipes import CATALOG
+from tailcut.build.recipes.base import INT8, Recipe, Subject
+from tailcut.build.tuning import TUNED
 from tailcut.cli.app import COMMANDS, build
 from tailcut.cli.console import EXIT_REASONS
+from tailcut.core.tuning import Setting, variations
+from tailcut.manifest import Build, Deployment, Model, Tensor
 from tailcut.manifest.keys import Key, expected, keys_of, to_toml, variable
 from tailcut.manifest.overrides import OTHER_VARIABLES
-from tailcut.manifest.schema import Deployment
 from tailcut.manifest.section import Section
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -63,6 +69,23 @@ Data goes to stdout, all else to stderr. `NO_COLOR` is respected. Errors are `er
 """
 
 
+_RECIPES_HEAD = f"""# Recipes
+{_GENERATED}
+
+How variants are made. A recipe starts from one variant, which is also the reference that its own must beat, and gives a
+variant of the same name. `tailcut build --list` says which apply to your manifest on your machine.
+
+- Tried: by default, or as INT8 with `build.quantize = true` (`--quantize`). `build.recipes` (`--recipes`) names the
+  ones to try instead.
+- Made from: the first of these variants that was made. `torch`, `sklearn`, `lightgbm` and `xgboost` are sources; a
+  Hugging Face folder is a `torch` source.
+- In quotes: what a recipe answers where it cannot be made.
+"""
+
+_NEEDS = re.compile(r"needs (?P<packages>.+): pip install 'tailcut\[(?P<extra>.+)\]'")
+"""What a recipe answers where packages are missing."""
+
+
 def manifest_page() -> str:
     """The reference of every key of the manifest."""
     others = "\n".join(f"- `{name}`: {what}" for name, what in OTHER_VARIABLES.items())
@@ -79,6 +102,76 @@ def cli_page() -> str:
         if command is not None:
             lines += _command(command, f"tailcut {name}")
     return "\n".join(lines).rstrip() + "\n"
+
+
+def recipes_page() -> str:
+    """The reference of every recipe: what it says of itself, and what it answers where it cannot be made."""
+    rows = [
+        f"| [{one.name}](#{one.name}) | {one.summary} | {_names(one.base)} | {one.runtime} | {_tried(one)} |"
+        for one in CATALOG
+    ]
+    head = "| recipe | what it is | made from | runtime | tried |\n|---|---|---|---|---|"
+    return "\n".join([_RECIPES_HEAD, head, *rows, "", *map(_recipe, CATALOG)]).rstrip() + "\n"
+
+
+def _recipe(recipe: Recipe) -> str:
+    modules, tables = (_asked_for(recipe, subject) for subject in (_subject(), _subject("sklearn")))
+    here = _machine({**modules, **tables})
+    free = bool(recipe.why_not(_subject(), here))
+    subject = _subject(free=free)
+    extras = ", ".join(f"`tailcut[{extra}]`" for extra in dict.fromkeys(modules.values()))
+    lines = [f"## {recipe.name}\n", f"- Needs: {extras or 'what its two variants need'}"]
+    if others := set(tables.values()) - set(modules.values()):
+        lines[-1] += f"; for models on tables {', '.join(f'`tailcut[{extra}]`' for extra in sorted(others))}"
+    on_gpu = bool(recipe.why_not(subject, _machine(here.packages, cuda=())))
+    lines.append(f"- Settings chosen by measurement: {_tuned(recipe, on_gpu=on_gpu)}")
+    cases = {
+        "Without a GPU": (subject, _machine(here.packages, cuda=())),
+        "On ARM64": (subject, _machine(here.packages, machine="aarch64")),
+        "From an .onnx file": (_subject("onnx", free=free), here),
+        "From trees": (_subject("lightgbm", trees=True, free=free), here),
+        "Where only the batch is free": (_subject(), here),
+        "Where inputs vary in length": (_subject(free=True), here),
+        "Without `build.train`": (_subject(free=free, train=""), here),
+    }
+    answers = {what: recipe.why_not(*case) for what, case in cases.items()}
+    lines += [f'- {what}: "{why}"' for what, why in answers.items() if why]
+    return "\n".join(lines) + "\n"
+
+
+def _subject(kind: str = "torch", *, trees: bool = False, free: bool = False, train: str = "my_model:train") -> Subject:
+    inputs = (Tensor(name="x", shape=(-1, -1 if free else 4)),)
+    model = Model(source="my_model:build", inputs=inputs, outputs=(Tensor(name="y"),))
+    return Subject(kind=kind, trees=trees, deployment=Deployment(name="m", model=model, build=Build(train=train)))
+
+
+def _machine(packages: Mapping[str, str], *, machine: str = "x86_64", cuda: tuple[str, ...] = ("a GPU",)) -> Here:
+    return Here(machine=machine, flags=("avx2",), cores=8, cuda=cuda, packages=packages)
+
+
+def _asked_for(recipe: Recipe, subject: Subject) -> dict[str, str]:
+    """Ask the recipe what it lacks until it lacks nothing: package -> extra that it names."""
+    found: dict[str, str] = {}
+    while asked := _NEEDS.fullmatch(recipe.why_not(subject, _machine(found))):
+        found |= dict.fromkeys(asked["packages"].split(", "), asked["extra"])
+    return found
+
+
+def _tuned(recipe: Recipe, *, on_gpu: bool) -> str:
+    if on_gpu:
+        return "none, threads of the processor change nothing on a GPU"
+    if recipe.runtime not in TUNED:
+        return "its two variants keep theirs"
+    more = dict.fromkeys(key for one in variations(recipe.runtime, Setting(threads=2)) for key in one.more)
+    return ", ".join(["threads, executors", *(f"`{key}`" for key in more)])
+
+
+def _tried(recipe: Recipe) -> str:
+    return "INT8" if recipe.name in INT8 else "by default"
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _section(section: type[Section], path: tuple[str, ...]) -> Iterator[str]:
@@ -143,7 +236,7 @@ def _plain(markup: str) -> str:
     return Text.from_markup(markup).plain
 
 
-PAGES = {"manifest.md": manifest_page, "cli.md": cli_page}
+PAGES = {"manifest.md": manifest_page, "cli.md": cli_page, "recipes.md": recipes_page}
 
 
 def main() -> int:

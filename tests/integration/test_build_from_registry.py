@@ -9,6 +9,7 @@ from tests.models import tokens
 
 from tailcut.build import here
 from tailcut.build.building import Building
+from tailcut.build.progress import silent
 from tailcut.build.steps import CONFIRMATION_FILE, SELECTION_FILE
 from tailcut.errors import BuildError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
@@ -30,7 +31,7 @@ def building(tmp_path: Path) -> Building:
     for part, file in zip(tokens.holdout(100).split(0.5), (SELECTION_FILE, CONFIRMATION_FILE), strict=True):
         part.save(work / file)
     manifest = Manifest(Deployment(name="m", model=model, registry=registry), tmp_path, {})
-    return Building(manifest, work, here.look(), lambda what, state: None)
+    return Building(manifest, work, here.look(), silent)
 
 
 def test_the_base_is_the_source_of_what_is_made_here(building: Building, tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_each_says_why_not(tmp_path: Path) -> None:
     for name in ("openvino", "openvino-int8"):
         assert recipe(name).why_not(plain, X86) == ""
         bare = Here(machine="x86_64", flags=(), cores=2)
-        assert "pip install 'tailcut[openvino]'" in recipe(name).why_not(plain, bare)
+        assert "pip install 'tailcut[openvino" in recipe(name).why_not(plain, bare)
         other = Here(machine="ppc64le", flags=(), cores=2, packages=X86.packages)
         assert "this machine is ppc64le" in recipe(name).why_not(plain, other)
     assert recipe("openvino-int8").why_not(trees, X86) == TREES

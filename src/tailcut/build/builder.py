@@ -16,9 +16,10 @@ from typing import Any
 import msgspec
 
 from tailcut.build import hardware, here, sources, speed, verdicts
-from tailcut.build.building import Building, Candidate, Progress
+from tailcut.build.building import Building, Candidate
 from tailcut.build.holdout import Holdout
 from tailcut.build.plan import applicable, check_names
+from tailcut.build.progress import Event, Progress, silent
 from tailcut.build.recipes import CATALOG, int8_qat
 from tailcut.build.recipes.base import INT8, Subject
 from tailcut.build.steps import SELECTION_FILE
@@ -29,16 +30,14 @@ from tailcut.manifest.keys import to_plain
 from tailcut.registry import NewVariant, Promotion, Registry, Version, digest
 
 
-def build(
-    manifest: Manifest, *, from_registry: str = "", progress: Progress = lambda what, state: None
-) -> tuple[Version, Promotion]:
+def build(manifest: Manifest, *, from_registry: str = "", progress: Progress = silent) -> tuple[Version, Promotion]:
     """Build, judge, store and promote.
 
     Args:
         manifest: names the source model, the holdout, the quality budget, the recipes and the registry.
         from_registry: start from this version's portable base ("promoted", "latest" or an id) instead of from
             ``model.source``.
-        progress: told when a step starts and ends.
+        progress: told of every event; see ``progress.Event``.
 
     Returns:
         the stored version, and what is promoted: the cheapest variant that passed and meets the SLO.
@@ -61,6 +60,7 @@ def build(
         _judge_quality(running, registry, holdout["confirmation"]["sha256"])
         race = _race(running)
         choice = _judge_speed(running)
+        running.conclude()
         evidence = {
             "cpu": hardware.cpu(),
             "versions": hardware.versions(),
@@ -75,7 +75,9 @@ def build(
 
 
 def _make_others(running: Building, subject: Subject) -> None:
-    why_not = {each.name: each.why_not for each in applicable(subject, running.here)}
+    recipes = applicable(subject, running.here)
+    running.announce(recipes)
+    why_not = {each.name: each.why_not for each in recipes}
     for recipe in CATALOG:
         if recipe.name in running.candidates:
             continue
@@ -102,6 +104,7 @@ def _judge_quality(running: Building, registry: Registry, split: str) -> None:
         candidate.evidence["confirmation_uses"] = uses
         if verdict.outcome != "pass":
             candidate.refusals.append(verdict.reason)
+        running.progress(Event(state="judged", variant=name, reason=candidate.refused))
     _offer_qat(running)
 
 
@@ -133,13 +136,13 @@ def _judge_speed(running: Building) -> verdicts.Choice:
     slo = speed.objective(deployment)
     made = [each.made for each in running.made if each.made is not None]
     trials = running.timed(
-        "load",
+        Event(state="started", step="load"),
         lambda: speed.run(
             running.manifest,
             made,
             Holdout.load(running.folder / SELECTION_FILE),
             running.folder,
-            lambda what: running.progress(what, "started"),
+            running.progress,
         ),
     )
     found: dict[str, verdicts.SpeedVerdict] = {}

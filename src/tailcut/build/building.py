@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +12,8 @@ import msgspec
 
 from tailcut.build import here
 from tailcut.build.children import run_step
-from tailcut.build.plan import base_of
+from tailcut.build.plan import Applicable, base_of
+from tailcut.build.progress import Event, Progress, State
 from tailcut.build.recipes.base import PORTABLE, Recipe, Subject
 from tailcut.build.records import Made, spec
 from tailcut.build.sources import Found
@@ -24,8 +25,8 @@ from tailcut.registry import digest
 
 T = TypeVar("T")
 
-Progress = Callable[[str, str], None]
-"""Told (what, state) with state "started", "done in 1.2 s" or "failed: ..."."""
+ABOUT_ONE = ("make", "score", "tune")
+"""Steps whose target is a variant."""
 
 
 @dataclass
@@ -76,7 +77,7 @@ class Building:
         made = [each.made for each in self.made if each.made is not None]
         limits = self.manifest.deployment.build
         return self.timed(
-            f"{step} {target}".strip(),
+            Event(state="started", step=step, variant=target if step in ABOUT_ONE else ""),
             lambda: run_step(
                 spec(step, self.manifest, self.folder, made, target, base),
                 timeout_s=limits.step_timeout_s,
@@ -84,18 +85,38 @@ class Building:
             ),
         )
 
-    def timed(self, what: str, work: Callable[[], T]) -> T:
-        """Do a piece of work, timed and announced."""
-        self.progress(what, "started")
+    def timed(self, event: Event, work: Callable[[], T]) -> T:
+        """Do a piece of work, timed and announced; ``event`` says that it starts."""
+        self.progress(event)
         begun_s = time.monotonic()
         try:
             found = work()
         except BuildError as error:
-            self.progress(what, f"failed: {error.message}")
+            took_s = time.monotonic() - begun_s
+            self.progress(msgspec.structs.replace(event, state="failed", seconds=took_s, reason=error.message))
             raise
-        self.durations_s[what] = round(time.monotonic() - begun_s, 3)
-        self.progress(what, f"done in {self.durations_s[what]:.1f} s")
+        took_s = time.monotonic() - begun_s
+        self.durations_s[event.what] = round(took_s, 3)
+        self.progress(msgspec.structs.replace(event, state="done", seconds=took_s))
         return found
+
+    def announce(self, recipes: Collection[Applicable]) -> None:
+        """Tell which recipes will be tried and which will not, and why."""
+        for each in recipes:
+            if each.name not in self.candidates:
+                state: State = "absent" if each.why_not else "waiting"
+                self.progress(Event(state=state, variant=each.name, reason=each.why_not))
+
+    def refuse(self, candidate: Candidate, why: str) -> None:
+        """Refuse a variant, and tell."""
+        candidate.refusals.append(why)
+        self.progress(Event(state="refused", variant=candidate.name, reason=why))
+
+    def conclude(self) -> None:
+        """Tell what became of every variant that was made."""
+        for each in self.made:
+            state: State = "refused" if each.refused else "passed"
+            self.progress(Event(state=state, variant=each.name, reason=each.refused))
 
     def score(self, candidate: Candidate) -> None:
         """Score a variant on the holdout; without scores it is no variant."""
@@ -144,7 +165,7 @@ class Building:
             except BuildError as error:
                 if found is first:
                     raise
-                candidate.refusals.append(error.message)
+                self.refuse(candidate, error.message)
         return Subject(kind=first.kind, trees=first.trees, deployment=self.manifest.deployment)
 
     def make(self, recipe: Recipe) -> None:
@@ -156,7 +177,7 @@ class Building:
             lacks = recipe.base[0]
             other = self.candidates.get(lacks)
             why = (other.refused if other else "it was not asked for").partition("\n")[0]
-            candidate.refusals.append(f"is made from {lacks!r}, which was not built: {why}")
+            self.refuse(candidate, f"is made from {lacks!r}, which was not built: {why}")
             return
         candidate.reference = base
         try:
@@ -174,4 +195,4 @@ class Building:
             self.score(candidate)
             self.tune(candidate)
         except BuildError as error:
-            candidate.refusals.append(error.message)
+            self.refuse(candidate, error.message)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 
 from tailcut.build import verdicts
 from tailcut.build.holdout import Holdout
+from tailcut.build.progress import Event, Progress
 from tailcut.build.records import Made
 from tailcut.build.verdicts import Cost, SpeedVerdict
 from tailcut.core.slo import LatencyObjective
@@ -37,8 +38,6 @@ _PAYLOADS = 512
 _READY_S = 120.0
 _WARMUP_S = 0.5
 SEED = 0
-
-Tell = Callable[[str], None]
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +73,7 @@ def objective(deployment: Deployment) -> LatencyObjective:
     return LatencyObjective(share=share, limit_s=float(limit_s))
 
 
-def run(manifest: Manifest, made: Sequence[Made], holdout: Holdout, folder: Path, tell: Tell) -> dict[str, Trial]:
+def run(manifest: Manifest, made: Sequence[Made], holdout: Holdout, folder: Path, tell: Progress) -> dict[str, Trial]:
     """Measure every variant under load.
 
     Args:
@@ -82,7 +81,7 @@ def run(manifest: Manifest, made: Sequence[Made], holdout: Holdout, folder: Path
         made: variants to compare.
         holdout: whose rows are sent, one per request.
         folder: for the servers' manifest, registry and logs.
-        tell: told what is being measured.
+        tell: told of every round as it starts.
     """
     deployment = manifest.deployment
     served = _prepare(manifest, made, folder)
@@ -103,7 +102,7 @@ def run(manifest: Manifest, made: Sequence[Made], holdout: Holdout, folder: Path
         stack.enter_context(pinned(cores.load if alone else None))
         for number in range(deployment.build.rounds):
             for name in _turn(list(servers), number):
-                tell(f"round {number + 1} of {deployment.build.rounds}: {name}")
+                tell(_started(deployment, name, number))
                 try:
                     rounds[name].append(_measure(deployment, servers[name], payloads, number))
                 except TailcutError as error:
@@ -132,6 +131,10 @@ def price(trial: Trial, prices: Prices) -> Cost:
     return verdicts.cost(
         [each.cpu_ms for each in trial.rounds], gpu_ms, prices.core_hour, prices.gpu_hour, prices.currency
     )
+
+
+def _started(deployment: Deployment, name: str, number: int) -> Event:
+    return Event(state="started", step="load", variant=name, round=number + 1, rounds=deployment.build.rounds)
 
 
 def _turn(names: list[str], number: int) -> list[str]:

@@ -1,20 +1,17 @@
-"""``tailcut build``: make the variants, judge them, keep them, promote the fastest one that was not refused."""
+"""``tailcut build``: make the variants, judge them, keep them, promote the best."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailcut.cli.console import note, stderr, write
+from tailcut.cli.console import note, write
 from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples, load_manifest, manifest_option
 from tailcut.errors import BuildError
 
 if TYPE_CHECKING:
-    from tailcut.build.building import Progress
     from tailcut.manifest import Manifest
     from tailcut.registry import Promotion, Version
 
@@ -60,13 +57,14 @@ def build(
     the one that it was made from; the record keeps it with the reason. Each step runs in a process of its own.
     """
     from tailcut.build import build as make
+    from tailcut.cli._build_progress import shown
     from tailcut.cli._versions import print_table, refusals, summary, table
 
     loaded = load_manifest(manifest, settings, _recipes(recipes), _quantize(quantize), time_limit, keep_unset=True)
     if list_recipes:
         _list(loaded)
         return
-    with _progress() as progress:
+    with shown() as progress:
         version, promotion = make(loaded, from_registry=from_registry or "", progress=progress)
     _write_reports(version, promotion, json, html)
     print_table(table(version, promotion))
@@ -125,18 +123,3 @@ def _recipes(names: str | None) -> str | None:
 
 def _quantize(wanted: bool | None) -> str | None:
     return None if wanted is None else f"build.quantize={str(wanted).lower()}"
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """Show the running step: a spinner on a terminal, and a line per finished step everywhere."""
-    console = stderr()
-    with console.status("starting") as status:
-
-        def show(what: str, state: str) -> None:
-            if state == "started":
-                status.update(what)
-            else:
-                console.print(f"{what}: {state.partition(chr(10))[0]}", markup=False)
-
-        yield show

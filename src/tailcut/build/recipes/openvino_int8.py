@@ -60,7 +60,7 @@ class OpenVinoInt8:
             return TREES
         if here.machine not in {"x86_64", "AMD64"}:
             return f"not here: OpenVINO's INT8 kernels are for x86-64, this machine is {here.machine}"
-        return missing(here, "openvino", "nncf", extra="openvino")
+        return missing(here, "openvino", "nncf", extra="openvino-build")
 
     def make(self, work: Work) -> Result:
         """Quantise; revert layers where the budget is missed.
