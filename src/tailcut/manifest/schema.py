@@ -17,6 +17,7 @@ from msgspec import Meta, field
 from tailcut.core.units import Duration, Share, Size
 from tailcut.manifest.schema_build import Build, Cost, Holdout, Quality
 from tailcut.manifest.schema_features import FeatureGroup, Features
+from tailcut.manifest.schema_server import Server
 from tailcut.manifest.section import NAME_PATTERN, Section
 
 __all__ = [
@@ -195,35 +196,6 @@ class Registry(Section, frozen=True, kw_only=True):
     path: Annotated[str, Meta(description="folder, from the manifest's, or a URL that fsspec knows")] = (
         ".tailcut/registry"
     )
-
-
-class Server(Section, frozen=True, kw_only=True):
-    """The HTTP server."""
-
-    host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
-    port: Annotated[int, Meta(description="port to listen on", ge=0, le=65535)] = 8700
-    max_body_bytes: Annotated[Size, Meta(description="largest request body; refused before it is buffered")] = field(
-        default=Size(16 * 1024 * 1024), name="max_body"
-    )
-    drain_s: Annotated[
-        Duration, Meta(description="after SIGTERM: not ready and Connection: close on replies for this long")
-    ] = field(default=Duration(3.0), name="drain")
-    kill_s: Annotated[
-        Duration,
-        Meta(description="after SIGTERM: killed at the latest after this long; at least drain plus slo.timeout"),
-    ] = field(default=Duration(15.0), name="kill")
-    max_timeout_s: Annotated[Duration, Meta(description="longest deadline that a client may ask for")] = field(
-        default=Duration(60.0), name="max_timeout"
-    )
-    tenant_header: Annotated[
-        str, Meta(description="request header that names the tenant; empty: one tenant", examples=["x-tenant"])
-    ] = ""
-    backlog: Annotated[
-        int, Meta(description="new connections the kernel holds until the server accepts them", ge=128)
-    ] = 1024
-    max_connections: Annotated[
-        int, Meta(description="most open connections, idle ones too; further ones wait in the backlog", ge=1)
-    ] = 16384
 
 
 class Rung(Section, frozen=True, kw_only=True):

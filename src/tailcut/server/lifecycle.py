@@ -22,13 +22,14 @@ import sys
 import threading
 from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 from granian.constants import HTTPModes, Interfaces, Loops, TaskImpl
 from granian.log import LOGGING_CONFIG, LogLevels
 from granian.server.mp import MPServer
 
-from tailcut.errors import StartError
+from tailcut.errors import MissingExtra, StartError
 from tailcut.manifest import Manifest
 from tailcut.server.rsgi import EXIT_START_FAILED, RSGIApplication, spawn
 
@@ -48,6 +49,8 @@ def serve(manifest: Manifest) -> int:
     server = manifest.deployment.server
     address = find_address(server.host)
     port = probe_port(address, server.port)
+    if server.grpc_port:
+        check_grpc(address, server.grpc_port, port)
     allow_connections(server.max_connections)
     supervisor = _Supervisor(manifest, address, port)
     try:
@@ -90,7 +93,22 @@ def find_address(host: str) -> str:
     return addresses[0]
 
 
-def probe_port(address: str, port: int) -> int:
+def check_grpc(address: str, grpc_port: int, http_port: int) -> None:
+    """Refuse a gRPC port that is taken, or gRPC where its packages are missing. Imports none of them.
+
+    Raises:
+        StartError: one of the two.
+    """
+    if find_spec("grpc") is None:
+        raise MissingExtra("server.grpc_port is set and grpcio is not installed", hint="pip install 'tailcut[grpc]'")
+    if grpc_port == http_port:
+        raise StartError(
+            f"server.grpc_port is {grpc_port}, which is the port of HTTP", hint="choose another server.grpc_port"
+        )
+    probe_port(address, grpc_port, "server.grpc_port")
+
+
+def probe_port(address: str, port: int, setting: str = "--port") -> int:
     """Return the port after binding it once without SO_REUSEPORT; 0 finds a free one.
 
     Two servers could otherwise share a port silently, each getting a part of the requests.
@@ -98,6 +116,7 @@ def probe_port(address: str, port: int) -> int:
     Args:
         address: an IP address.
         port: 0 to 65535.
+        setting: what the user changes it with.
 
     Raises:
         StartError: another process listens there, or this one may not.
@@ -110,7 +129,9 @@ def probe_port(address: str, port: int) -> int:
             probe.bind((address, port))
         except OSError as error:
             reason = "another process listens there" if error.errno == errno.EADDRINUSE else error.strerror
-            hint = "stop the other process, or choose another port with --port (0 takes a free one)"
+            hint = f"stop the other process, or choose another port with {setting}"
+            if setting == "--port":
+                hint += " (0 takes a free one)"
             if error.errno == errno.EADDRNOTAVAIL:
                 hint = "set server.host to an address of this machine, or to 0.0.0.0 for all of them"
             raise StartError(f"cannot listen on {address}:{port}: {reason}", hint=hint) from error
@@ -140,6 +161,7 @@ class _Supervisor(MPServer):
     def __init__(self, manifest: Manifest, address: str, port: int) -> None:
         server = manifest.deployment.server
         self._manifest = manifest
+        self._address = address
         self._drain_s = float(server.drain_s)
         self._asked = False
         self._draining = False
@@ -171,7 +193,9 @@ class _Supervisor(MPServer):
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         signal.signal(signal.SIGUSR2, self._on_usr2)
         self.serve(
-            spawn_target=spawn, target_loader=partial(_load, self._manifest, self._url, os.getpid()), wrap_loader=False
+            spawn_target=spawn,
+            target_loader=partial(_load, self._manifest, self._url, self._address, os.getpid()),
+            wrap_loader=False,
         )
 
     def signal_handler_interrupt(self, *args: Any, **kwargs: Any) -> None:
@@ -235,9 +259,9 @@ class _Supervisor(MPServer):
                     os.kill(worker.inner.pid, number)
 
 
-def _load(manifest: Manifest, url: str, supervisor_pid: int) -> Any:
+def _load(manifest: Manifest, url: str, address: str, supervisor_pid: int) -> Any:
     """Make the application, inside the worker."""
-    return RSGIApplication(manifest, url, supervisor_pid)
+    return RSGIApplication(manifest, url, address, supervisor_pid)
 
 
 def _log_to_stderr() -> dict[str, Any]:

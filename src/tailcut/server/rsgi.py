@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import granian._signals
 from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]  # re-exported without saying so
@@ -23,6 +23,9 @@ from tailcut.errors import TailcutError
 from tailcut.manifest import Manifest
 from tailcut.runtimes.onnxruntime import flush_subnormals
 from tailcut.server.app import Application
+
+if TYPE_CHECKING:
+    from tailcut.server.grpc.server import GRPCServer
 
 log = logging.getLogger("tailcut.server")
 
@@ -60,8 +63,9 @@ def _ignore() -> None:
 class RSGIApplication:
     """What Granian calls. Loads the deployment in the background, so that health answers meanwhile."""
 
-    def __init__(self, manifest: Manifest, address: str, supervisor_pid: int) -> None:
+    def __init__(self, manifest: Manifest, url: str, address: str, supervisor_pid: int) -> None:
         self._manifest = manifest
+        self._url = url
         self._address = address
         self._engine = Engine(manifest)
         self._engine.say = _say
@@ -69,6 +73,7 @@ class RSGIApplication:
         self._draining = False
         self._supervisor_pid = supervisor_pid
         self._loading: asyncio.Task[None] | None = None
+        self._grpc: GRPCServer | None = None
 
     def __rsgi_init__(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.add_signal_handler(signal.SIGUSR1, self._drain)
@@ -82,7 +87,7 @@ class RSGIApplication:
         self._watch_parent(loop)
 
     def __rsgi_del__(self, loop: asyncio.AbstractEventLoop) -> None:
-        loop.run_until_complete(self._engine.stop(timeout_s=1.0))
+        loop.run_until_complete(self._stop())
 
     async def __rsgi__(self, scope: Any, protocol: Any) -> None:
         reply = await self._application.handle(scope.method, scope.path, scope.headers, protocol)
@@ -110,9 +115,28 @@ class RSGIApplication:
         self._draining = True
         self._engine.drain()
 
+    async def _stop(self) -> None:
+        server = self._manifest.deployment.server
+        if self._grpc is not None:
+            # Half of what is left until the kill: requests that were begun are answered, connections told to go.
+            await self._grpc.stop(max(float(server.kill_s) - float(server.drain_s), 0.2) / 2)
+        await self._engine.stop(timeout_s=1.0)
+
+    async def _listen_grpc(self) -> str:
+        """Listen for gRPC where that is wanted, from before the model is loaded; return its address."""
+        port = self._manifest.deployment.server.grpc_port
+        if not port:
+            return ""
+        from tailcut.server.grpc.server import GRPCServer
+
+        self._grpc = GRPCServer(self._engine, self._address, port)
+        await self._grpc.start()
+        return f" and for gRPC on port {self._grpc.port}"
+
     async def _load(self) -> None:
         started_s = perf_counter()
         try:
+            grpc = await self._listen_grpc()
             await self._engine.start()
         except TailcutError as error:
             _fail(f"error: {error}")
@@ -126,7 +150,7 @@ class RSGIApplication:
         opened = self._engine.opened
         batch_ms = {rows: round(ns / 1e6, 3) for rows, ns in opened.warm_up_ns.items()}
         sys.stderr.write(
-            f"tailcut: {self._manifest.deployment.name} is ready on {self._address} after "
+            f"tailcut: {self._manifest.deployment.name} is ready on {self._url}{grpc} after "
             f"{perf_counter() - started_s:.1f} s: variant {opened.variant.name} ({opened.variant.runtime}, version "
             f"{opened.variant.version}), {opened.executor} executor, ms per batch of rows {batch_ms}"
             f"{'' if opened.merges else ', requests do not share batches'}\n"
