@@ -11,6 +11,7 @@ from tests.unit.ladder_sample import sample
 from tailcut.errors import LoadTestError
 from tailcut.report import load_ladder, render_html, render_markdown, render_terminal, save_ladder, write_reports
 from tailcut.report.ladder_figures import headline, ladder_figures
+from tailcut.report.ladder_file import LadderRecord
 
 
 def test_a_ladder_survives_its_file(tmp_path: Path) -> None:
@@ -141,3 +142,67 @@ def test_what_a_figure_over_rounds_is_stands_above_the_table(rounds: str, says: 
     record = sample()
     record = msgspec.structs.replace(record, settings={**record.settings, "rounds": rounds})
     assert says in render_terminal(record)
+
+
+def changed(place: int, **values: object) -> LadderRecord:
+    """The sample with one rung changed."""
+    rungs = list(sample().rungs)
+    rungs[place] = msgspec.structs.replace(rungs[place], **values)
+    return msgspec.structs.replace(sample(), rungs=tuple(rungs))
+
+
+def test_a_reason_of_several_lines_shows_its_first_one_and_breaks_no_table() -> None:
+    record = changed(4, refused="it was not built\n\n  | Traceback | line 1\n  | ValueError: no")
+    text = render_markdown(record)
+    assert "Traceback" not in text
+    for block in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE):
+        assert len({line.count("|") - line.count("\\|") for line in block.splitlines()}) == 1
+    assert re.search(r"\+ INT8 dynamic +refused: it was not built$", render_terminal(record), re.MULTILINE)
+    failed = changed(4, refused="", failed="\nthe server exited with code 3\nhint: look")
+    assert "failed: the server exited with code 3" in render_terminal(failed)
+    assert "look" not in render_markdown(failed)
+    named = render_markdown(changed(1, name="every lever\noff"))
+    assert "| every lever off |" in named
+    assert "every lever off" in render_terminal(changed(1, name="every lever\noff"))
+
+
+def test_a_search_that_ran_out_of_time_before_a_rate_passed_found_nothing() -> None:
+    rung = sample().rungs[0]
+    assert rung.capacity is not None
+    record = changed(0, capacity=msgspec.structs.replace(rung.capacity, rate=0.0, complete=False, limit=""))
+    for text in (render_terminal(record), render_html(record)):
+        assert "none found in time" in text
+        assert "missed at every rate" not in text
+    assert "no rate within p95=25ms,errors=0.1% was found in time" in render_markdown(record)
+    assert [figure for figure, _ in headline(record)] == ["78 → 2.6 ms", "1,000 → 4.9 ms"]
+
+
+def test_a_rung_that_failed_is_neither_quoted_nor_compared_with() -> None:
+    record = changed(6, failed="the server exited with code 3")
+    assert [figure for figure, _ in headline(record)] == ["78 → 4.3 ms", "1,000 → 9.1 ms", "0 → 655 req/s"]
+    rows = {row.record.name: row for row in ladder_figures(changed(5, failed="the server exited with code 3"))}
+    assert rows["+ prediction caches"].change["comfortable"].before_ms == 4.1, "that of the last rung that ran"
+
+
+def test_a_rung_that_failed_in_the_search_keeps_what_was_measured_before(tmp_path: Path) -> None:
+    record = changed(6, capacity=None, capacity_failed="the server exited with code 3\n  | Killed")
+    text = render_terminal(record)
+    assert re.search(r"\+ prediction caches +1\.43 .* 2\.60 ", text)
+    assert re.search(r"\+ prediction caches +failed in the search ", text)
+    assert "the search failed: the server exited with code 3\n" in render_markdown(record)
+    assert "failed in the search" in render_html(record)
+    assert [figure for figure, _ in headline(record)] == ["78 → 2.6 ms", "1,000 → 4.9 ms"]
+    save_ladder(record, tmp_path / "ladder.json")
+    assert load_ladder(tmp_path / "ladder.json") == record
+    written, missing = write_reports(record, tmp_path)
+    assert (len(written), missing) == (3, "")
+
+
+def test_cpu_time_is_left_out_where_refusals_would_make_it_look_cheap() -> None:
+    lines = {
+        line.split("  ")[0]: line.split()[-1]
+        for line in render_terminal(sample()).partition("At 200 req/s")[2].partition("\n\n")[0].splitlines()[1:]
+    }
+    assert lines["pilot"] == "-"
+    assert lines["+ feature cache"] != "-"
+    assert "per 1,000 replies" in render_terminal(sample())

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from tailcut.core.slo import LatencyObjective, Objectives
 from tailcut.errors import ManifestError
 from tailcut.ladder.evidence import evidence_of
-from tailcut.ladder.pilot import queue_grows
-from tailcut.ladder.planning import choose_rungs, merge_settings, plan_rungs, round_order
-from tailcut.load import LoadPlan, LoadResult
+from tailcut.ladder.pilot import describe_pilot, queue_grows
+from tailcut.ladder.places import FileNames
+from tailcut.ladder.planning import choose_rungs, harder_than_errors, merge_settings, plan_rungs, round_order
+from tailcut.load import CapacityResult, LoadPlan, LoadResult
 from tailcut.manifest import Rung
 from tailcut.registry import VariantRecord, Version
 
@@ -104,3 +107,54 @@ def test_a_queue_grows_where_answers_fall_behind() -> None:
     assert queue_grows(result(100, 99.5)) == ""
     assert queue_grows(result(100, 95)).startswith("answers fall behind: 95.0/s of 100.0/s")
     assert queue_grows(result(100, 20, stopped="p95 is lost")) == "p95 is lost"
+
+
+def result_of_search(**values: object) -> CapacityResult:
+    found = CapacityResult(
+        objectives="p95=100ms",
+        rate=55.0,
+        confirmed=True,
+        limit="p95 (at 57 req/s)",
+        complete=True,
+        generator_limited=False,
+        steps=(),
+    )
+    return msgspec.structs.replace(found, **values)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({}, "capacity: 55 req/s without a growing queue (p95 within 4 times the unloaded 31.2 ms)."),
+        ({"complete": False}, "capacity: at least 55 req/s"),
+        ({"complete": False}, "31.2 ms; the search ran out of time)"),
+        ({"limit": ""}, "at least 55 req/s without a growing queue (p95 within 4 times the unloaded 31.2 ms; no rate"),
+        ({"generator_limited": True}, "at least 55 req/s"),
+        ({"generator_limited": True, "confirmed": False}, "itself was late; it did not pass a second time)"),
+    ],
+)
+def test_how_sure_the_pilots_capacity_is_stands_beside_it(values: dict[str, object], says: str) -> None:
+    assert says in describe_pilot(result_of_search(**values), 31.2, Objectives(), True)
+
+
+def test_percentiles_that_are_harder_than_the_errors_objective_are_named() -> None:
+    limits = tuple(LatencyObjective(share=share, limit_s=0.025) for share in (0.95, 0.99))
+    (said,) = harder_than_errors(Objectives(latency=limits, errors=0.02))
+    assert "p99 allows 1 %" in said
+    assert "the 2 % of the errors objective" in said
+    assert harder_than_errors(Objectives(latency=limits, errors=0.001)) == ()
+    assert harder_than_errors(Objectives(latency=limits, errors=0.01)) == ()
+    assert harder_than_errors(Objectives(latency=limits)) == ()
+    tenth = LatencyObjective(share=0.9, limit_s=1.0)
+    assert harder_than_errors(Objectives(latency=(tenth,), errors=0.1)) == ()
+    assert (
+        "p100" not in harder_than_errors(Objectives(latency=(LatencyObjective(share=1.0, limit_s=1),), errors=0.1))[0]
+    )
+
+
+def test_rungs_that_differ_in_punctuation_only_have_files_of_their_own() -> None:
+    names = FileNames()
+    rungs = ("a+b", "a b", "A b", "+ a+b", "?", "rung")
+    found = [names.of(name) for name in rungs]
+    assert found == ["a-b", "a-b-2", "A-b-3", "a-b-4", "rung", "rung-2"]
+    assert [names.of(name) for name in rungs] == found

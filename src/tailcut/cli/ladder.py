@@ -76,7 +76,7 @@ def ladder(
             options = msgspec.structs.replace(options, duration_s=parse_duration_s(duration))
     record = climb(manifest, options, overrides=settings or (), tell=note)
     _report(record, out)
-    if any(rung.failed for rung in record.rungs):
+    if any(rung.failed or rung.capacity_failed for rung in record.rungs):
         raise typer.Exit(ExitCode.FAILED)
 
 

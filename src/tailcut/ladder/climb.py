@@ -18,7 +18,7 @@ from tailcut.ladder.measuring import Bench
 from tailcut.ladder.options import LadderOptions, describe
 from tailcut.ladder.pilot import measure_pilot
 from tailcut.ladder.places import machine_places, without_places
-from tailcut.ladder.planning import choose_rungs, plan_rungs, round_order
+from tailcut.ladder.planning import choose_rungs, harder_than_errors, plan_rungs, round_order
 from tailcut.ladder.rungs import RungRun
 from tailcut.manifest import Deployment, Manifest, load, resolve
 from tailcut.registry.machine import package_versions
@@ -138,7 +138,8 @@ class _Climber:
                 with self._bench.server(rung) as server, pinned(self._cores.load):
                     rung.capacity = self._bench.search(server, rung, start, self._tell)
             except TailcutError as error:
-                self._fail(rung, error)
+                rung.capacity_failed = error.message  # what was measured before stays
+                self._tell(f"{rung.name}: failed in the search for its capacity: {error}")
                 continue
             start = max(comfortable, 0.7 * rung.capacity.rate)
             self._tell(f"{rung.name}: capacity {rung.capacity.rate:.4g} req/s within {self._slo}")
@@ -162,7 +163,7 @@ class _Climber:
             pilot=self._pilot,
             rate_names=(COMFORTABLE, *(f"{rate:g}" for rate in self._options.rates)),
             rungs=tuple(rung.record() for rung in self._runs),
-            notes=(self._cores.note,),
+            notes=(self._cores.note, *harder_than_errors(self._slo)),
         )
         return without_places(record, self._places)
 

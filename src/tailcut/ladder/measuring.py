@@ -13,6 +13,7 @@ from tailcut.core.slo import Objectives
 from tailcut.errors import LoadTestError
 from tailcut.ladder.machine import Cores
 from tailcut.ladder.options import LadderOptions
+from tailcut.ladder.places import FileNames
 from tailcut.ladder.process import ServerProcess, free_port
 from tailcut.ladder.rungs import RungRun
 from tailcut.load import LoadPlan, LoadResult, SearchLimits, find_capacity, measure, save_samples, summarise_run
@@ -45,6 +46,7 @@ class Bench:
         self._cores = cores
         self._slo = slo
         self._starts = 0
+        self._file_names = FileNames()
 
     @contextmanager
     def server(self, rung: RungRun) -> Iterator[ServerProcess]:
@@ -56,7 +58,7 @@ class Bench:
         port = free_port()
         rung.command = self._command(rung, port)
         self._starts += 1
-        log = self._options.out / "logs" / f"{self._starts:03d}-{_file_name(rung.name)}.log"
+        log = self._options.out / "logs" / f"{self._starts:03d}-{self._file_names.of(rung.name)}.log"
         process = ServerProcess(
             rung.command,
             port,
@@ -95,7 +97,7 @@ class Bench:
             payload_offset=sent,
         )
         samples, facts = measure(plan)
-        raw = Path("raw") / f"{_file_name(rung.name)}-{name}-{round_index + 1}.npz"
+        raw = Path("raw") / f"{self._file_names.of(rung.name)}-{name}-{round_index + 1}.npz"
         save_samples(samples, options.out / raw)
         return _measurement(summarise_run(plan, samples, facts), name, rate, round_index, str(raw))
 
@@ -200,7 +202,3 @@ def _fill(word: str, values: Mapping[str, str]) -> str:
     for name, value in values.items():
         word = word.replace(name, value)
     return word
-
-
-def _file_name(name: str) -> str:
-    return "".join(char if char.isalnum() else "-" for char in name).strip("-") or "rung"

@@ -73,9 +73,17 @@ def queue_grows(result: LoadResult) -> str:
 
 
 def describe_pilot(found: CapacityResult, p95_ms: float, slo: Objectives, met: bool) -> str:
-    """Put into words what was found."""
+    """Put into words what was found, and how sure it is."""
+    at_least = "" if found.complete and found.limit and not found.generator_limited else "at least "
+    doubts = {
+        "the search ran out of time": not found.complete,
+        "no rate that was tried was too much": found.complete and not found.limit,
+        "the load generator itself was late": found.generator_limited,
+        "it did not pass a second time": not found.confirmed,
+    }
+    doubt = "; ".join(why for why, holds in doubts.items() if holds)
     own = (
-        f"It is 70 % of the pilot's own capacity: {found.rate:.3g} req/s without a growing queue"
-        f" (p95 within {QUEUE_FACTOR:g} times the unloaded {p95_ms:.1f} ms)."
+        f"It is 70 % of the pilot's own capacity: {at_least}{found.rate:.3g} req/s without a growing queue"
+        f" (p95 within {QUEUE_FACTOR:g} times the unloaded {p95_ms:.1f} ms{f'; {doubt}' if doubt else ''})."
     )
     return own if met else f"{own} It misses the SLO ({slo}) even at {TRICKLE_RPS:g} req/s."

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +68,19 @@ def _walked(value: Any, places: Mapping[str, str]) -> Any:
     if isinstance(value, list | tuple):
         return [_walked(one, places) for one in value]
     return value
+
+
+class FileNames:
+    """Names of files for names of rungs: two that differ in punctuation only get different ones."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+
+    def of(self, name: str) -> str:
+        """The name without punctuation, and with a number where another one has taken that; the same every time."""
+        if name not in self._names:
+            plain = "".join(char if char.isalnum() else "-" for char in name).strip("-") or "rung"
+            taken = {each.casefold() for each in self._names.values()}
+            numbers = (f"{plain}{f'-{number}' if number > 1 else ''}" for number in count(1))
+            self._names[name] = next(each for each in numbers if each.casefold() not in taken)
+        return self._names[name]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from tailcut.core.slo import Objectives
 from tailcut.errors import ManifestError
 from tailcut.manifest import Rung
 
@@ -81,3 +82,15 @@ def round_order(count: int, round_index: int, rounds: int) -> list[int]:
         return []
     start = round_index * max(1, count // max(1, rounds)) % count
     return [(start + place) % count for place in range(count)]
+
+
+def harder_than_errors(slo: Objectives) -> tuple[str, ...]:
+    """Say which percentiles allow fewer failures than the errors objective does: they decide, not it."""
+    if slo.errors is None:
+        return ()
+    harder = [one for one in slo.latency if slo.errors - (1 - one.share) > 1e-9]
+    return tuple(
+        f"A request without an answer is later than any limit: {one.name} allows {100 * (1 - one.share):.3g} % of "
+        f"them, so that the {100 * slo.errors:.3g} % of the errors objective are never reached."
+        for one in harder
+    )

@@ -26,6 +26,7 @@ class RungRun:
     command: tuple[str, ...] = ()
     measurements: list[Measurement] = field(default_factory=list)
     capacity: Capacity | None = None
+    capacity_failed: str = ""
 
     @staticmethod
     def of_plan(rung: PlannedRung, quality: Mapping[str, Mapping[str, float]]) -> RungRun:
@@ -60,4 +61,5 @@ class RungRun:
             quality_variant=self.variant,
             measurements=tuple(self.measurements),
             capacity=self.capacity,
+            capacity_failed=self.capacity_failed,
         )

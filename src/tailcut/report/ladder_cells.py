@@ -15,6 +15,9 @@ from tailcut.report.ladder_figures import (
 )
 from tailcut.report.ladder_file import COMFORTABLE, LadderRecord
 
+_MOST_FAILED = 0.02
+"""Share of requests that may fail before the CPU time per reply says nothing of the cost of an answer."""
+
 Table = list[list[str]]
 """First row: the header. A row that is shorter than it says in its second cell why it has no figures."""
 
@@ -83,8 +86,8 @@ def latency_text(figures: RateFigures | None, which: str) -> str:
 def capacity_text(row: RungFigures, pilot: RungFigures | None) -> str:
     """Format a capacity, with how many times the pilot's it is where both have one."""
     capacity = row.record.capacity
-    if capacity is None:
-        return "-"
+    if capacity is None or row.unfound:
+        return no_capacity(row) if capacity is not None or row.record.capacity_failed else "-"
     if capacity.rate == 0:
         return "0 (missed at every rate)"
     # Without a rate that missed the search ended at its own highest rate, not at the server's.
@@ -94,11 +97,21 @@ def capacity_text(row: RungFigures, pilot: RungFigures | None) -> str:
     return f"{text} ({capacity.rate / base:.1f}x)" if base and row is not pilot else text
 
 
+def no_capacity(row: RungFigures) -> str:
+    """Say why a rung has no capacity to draw; empty where it has one."""
+    if row.status or row.record.capacity_failed:
+        return row.status or "failed in the search"
+    if row.capacity is None:
+        return "not searched"
+    return "none found in time" if row.unfound else ""
+
+
 def key_lines(ladder: LadderRecord) -> list[str]:
     """What a reader must know to read the table."""
     lines = [
         f"Milliseconds from the intended send time: {_of_rounds(str(ladder.settings.get('rounds', '?')))}.",
         "'~': the rounds of both rungs overlap, the change may be noise. '!': saturated.",
+        "CPU s: of the server per 1,000 replies; '-' where more than 2 % of the requests failed or were refused.",
         f"SLO: {ladder.slo}.",
     ]
     if ladder.pilot is not None:
@@ -128,7 +141,9 @@ def _cost(ladder: LadderRecord, row: RungFigures) -> list[str]:
 
 
 def _cpu(figures: RateFigures | None) -> str:
-    return milliseconds(figures.cpu_s_per_1000 if figures is not None else None)
+    # Per 1,000 replies, and a refusal is a quick one: a rung that refuses much would look cheap.
+    refuses = figures is not None and figures.failed_share > _MOST_FAILED
+    return milliseconds(figures.cpu_s_per_1000 if figures is not None and not refuses else None)
 
 
 def _rate(ladder: LadderRecord, name: str) -> str:

@@ -59,15 +59,21 @@ class RungFigures(msgspec.Struct, frozen=True, kw_only=True):
     def status(self) -> str:
         """Why the rung has no figures; empty where it has."""
         if self.record.refused:
-            return f"refused: {self.record.refused}"
+            return f"refused: {first_line(self.record.refused)}"
         if self.record.failed:
-            return f"failed: {self.record.failed}"
+            return f"failed: {first_line(self.record.failed)}"
         return "" if self.record.ran else "not run"
 
     @property
     def capacity(self) -> float | None:
         """Requests per second within the SLO."""
         return self.record.capacity.rate if self.record.capacity is not None else None
+
+    @property
+    def unfound(self) -> bool:
+        """Whether the search for the capacity ran out of time before any rate passed: nothing is known then."""
+        found = self.record.capacity
+        return found is not None and found.rate == 0 and not found.complete
 
 
 def ladder_figures(ladder: LadderRecord) -> tuple[RungFigures, ...]:
@@ -81,9 +87,14 @@ def ladder_figures(ladder: LadderRecord) -> tuple[RungFigures, ...]:
             change = {name: _change(below.rates[name], rates[name]) for name in rates if name in below.rates}
         row = RungFigures(record=record, rates=rates, change={k: one for k, one in change.items() if one})
         rows.append(row)
-        if row.rates:
+        if row.rates and not row.status:
             below = row
     return tuple(rows)
+
+
+def first_line(text: str) -> str:
+    """The first line with something in it: cells and list items have one; the whole text is in the file."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
 def rate_title(ladder: LadderRecord, name: str) -> str:
@@ -143,7 +154,7 @@ def _sum(counts: list[dict[str, int]]) -> dict[str, int]:
 
 def headline(ladder: LadderRecord) -> list[tuple[str, str]]:
     """What to see first: (figure, what it is), from the pilot to the last rung that ran."""
-    ran = [row for row in ladder_figures(ladder) if row.rates]
+    ran = [row for row in ladder_figures(ladder) if row.rates and not row.status]
     if len(ran) < 2:
         return []
     first, last = ran[0], ran[-1]
@@ -158,7 +169,7 @@ def headline(ladder: LadderRecord) -> list[tuple[str, str]]:
                     f" from {first.record.name} to {last.record.name}",
                 )
             )
-    if first.capacity is not None and last.capacity is not None:
+    if first.capacity is not None and last.capacity is not None and not (first.unfound or last.unfound):
         found.append((f"{plain(first.capacity)} → {plain(last.capacity)} req/s", _times(ladder, first, last)))
     return found
 

@@ -94,6 +94,8 @@ class RungRecord(msgspec.Struct, frozen=True, kw_only=True):
     quality_variant: str = ""
     measurements: tuple[Measurement, ...] = ()
     capacity: Capacity | None = None
+    capacity_failed: str = ""
+    """Why there is no capacity although the rung ran: its server failed in the search, after all rounds."""
 
     @property
     def ran(self) -> bool:

@@ -9,7 +9,7 @@ from tailcut.core.slo import parse_objectives
 from tailcut.core.statistics import Spread
 from tailcut.errors import LoadTestError
 from tailcut.report import svg
-from tailcut.report.ladder_cells import Table, blocks, capacity_text, change_text, key_lines
+from tailcut.report.ladder_cells import Table, blocks, capacity_text, change_text, key_lines, no_capacity
 from tailcut.report.ladder_figures import RungFigures, headline, ladder_figures, plain, rate_title, stage_order
 from tailcut.report.ladder_file import LadderRecord
 from tailcut.report.ladder_style import CSS, FASTER, PERCENTILE_COLOURS, SLOWER, STAGE_COLOURS, UNCLEAR
@@ -95,10 +95,8 @@ def _capacity(ladder: LadderRecord, figures: tuple[RungFigures, ...]) -> str:
     pilot = next((row for row in figures if row.record.pilot), None)
     lines: list[tuple[str, svg.Bar | str]] = []
     for row in figures:
-        if row.status or row.capacity is None:
-            lines.append((row.record.name, row.status or "not searched"))
-        else:
-            lines.append((row.record.name, svg.Bar(value=row.capacity, label=capacity_text(row, pilot))))
+        bar = svg.Bar(value=row.capacity or 0.0, label=capacity_text(row, pilot))
+        lines.append((row.record.name, no_capacity(row) or bar))
     own = ""
     if ladder.pilot is not None:
         own = (

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailcut.errors import MissingExtra
-from tailcut.report.ladder_cells import capacity_text, change_text
+from tailcut.report.ladder_cells import capacity_text, change_text, no_capacity
 from tailcut.report.ladder_figures import RungFigures, ladder_figures, rate_title, stage_order
 from tailcut.report.ladder_file import LadderRecord
 from tailcut.report.ladder_html import p95_limit_ms
@@ -101,12 +101,13 @@ def _capacity(axes: Axes, figures: tuple[RungFigures, ...]) -> None:
     highest = max((row.capacity or 0.0 for row in figures), default=0.0)
     axes.set_xlim(0, highest * 1.3 or 1)
     for place, row in enumerate(figures):
-        if row.status or row.capacity is None:
-            _why(axes, place, row.status or "not searched")
+        if why := no_capacity(row):
+            _why(axes, place, why)
             continue
-        axes.barh(place, row.capacity, height=0.55, color=BAR)
+        capacity = row.capacity or 0.0
+        axes.barh(place, capacity, height=0.55, color=BAR)
         axes.annotate(
-            capacity_text(row, pilot), (row.capacity, place), (6, 0), textcoords="offset points", va="center",
+            capacity_text(row, pilot), (capacity, place), (6, 0), textcoords="offset points", va="center",
             fontsize=10,
         )  # fmt: skip
 

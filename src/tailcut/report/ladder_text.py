@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailcut.report.ladder_cells import blocks, key_lines, summary
-from tailcut.report.ladder_figures import RungFigures, ladder_figures, rate_title, stage_order
+from tailcut.report.ladder_figures import RungFigures, first_line, ladder_figures, rate_title, stage_order
 from tailcut.report.ladder_file import LadderRecord
 
 
@@ -55,7 +55,10 @@ def _settings(row: RungFigures) -> str:
 def _capacity(row: RungFigures) -> list[str]:
     found = row.record.capacity
     if found is None:
-        return []
+        why = row.record.capacity_failed
+        return [f"- **{row.record.name}**: the search failed: {first_line(why)}"] if why else []
+    if row.unfound:
+        return [f"- **{row.record.name}**: no rate within {found.objectives} was found in time"]
     state = "passed twice" if found.confirmed else "not confirmed"
     limit = f"; limited by {found.limit}" if found.limit else ""
     return [f"- **{row.record.name}**: {found.rate:.4g} req/s within {found.objectives} ({state}){limit}"]
@@ -68,11 +71,12 @@ def _markdown_table(table: list[list[str]]) -> str:
 
 
 def _markdown_row(row: list[str], width: int) -> str:
-    cells = [cell.replace("|", "\\|") for cell in row]
+    cells = [" ".join(cell.replace("|", "\\|").splitlines()) for cell in row]
     return "| " + " | ".join(cells + [""] * (width - len(cells))) + " |"
 
 
 def _aligned(table: list[list[str]]) -> str:
+    table = [[" ".join(cell.splitlines()) for cell in row] for row in table]
     # A row that is shorter than the header says why in one long cell: it must not widen a column.
     full = len(table[0])
     widths = [max(len(row[column]) for row in table if len(row) == full) for column in range(full)]
