@@ -11,10 +11,12 @@ import pytest
 import torch
 from tests.models import graphs, tabular
 
-from tailcut.build import Holdout, sources
+from tailcut.build import Holdout, parity, sources
 from tailcut.build.recipes import int8_dynamic, onnx_export
 from tailcut.errors import BuildError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
+from tailcut.runtimes import open_runtime
+from tailcut.runtimes.base import Opening
 
 # The exporter's own use of a torch function that torch has since deprecated, and its naming of a shared dimension.
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
@@ -119,3 +121,42 @@ def test_int8_of_a_model_without_linear_layers_is_refused(tmp_path: Path) -> Non
     onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=9), tmp_path / "m.onnx")
     with pytest.raises(BuildError, match="nothing to quantise"):
         int8_dynamic.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", saturates=False, error_of=lambda file: 0.0)
+
+
+class Gives(torch.nn.Module):
+    """Gives what it was told to, whatever comes in."""
+
+    def __init__(self, answer: Callable[[torch.Tensor], object]) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def forward(self, x: torch.Tensor) -> object:
+        return self.answer(x)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (lambda x: {"p": x}, r"variant 'torch': forward returned a dict of 1 \(p\), model.outputs names 1 \(y\)"),
+        (lambda x: (x, x), r"forward returned 2 outputs \(Tensor, Tensor\), model.outputs names 1 \(y\)"),
+        (lambda x: x.tolist(), r"forward returned \d+ outputs"),
+        (lambda x: None, r"forward returned a NoneType, model.outputs names 1 \(y\)"),
+        (lambda x: x, r"output 'y' of the source model is FP32 \[3, 4\] for 3 rows, the manifest says FP32 \[-1\]"),
+        (
+            lambda x: x[:, 0].double(),
+            r"output 'y' of the source model is FP64 \[3\] for 3 rows",
+        ),
+        (lambda x: x[:1, 0], r"output 'y' of the source model is FP32 \[1\] for 3 rows, the manifest says FP32 \[-1\]"),
+    ],
+)
+def test_outputs_that_are_not_the_manifests_are_described(
+    answer: Callable[[torch.Tensor], object], text: str, tmp_path: Path
+) -> None:
+    torch.save({}, tmp_path / "m.pt")
+    opening = Opening("torch", "torch", tmp_path / "m.pt", (Tensor(name="x", shape=(-1, 4)),), (Tensor(name="y"),), {})
+    rows = Holdout(inputs={"x": np.ones((5, 4), np.float32)})
+    runtime = open_runtime(opening, threads=1, source=lambda: Gives(answer))
+    with pytest.raises(BuildError, match=text) as refused:
+        parity.check_outputs(runtime, rows, opening.outputs)
+    assert "one at a time" not in refused.value.hint
+    assert refused.value.hint

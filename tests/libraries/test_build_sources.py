@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 from tests.build_kit import Y, live, made
 
-from tailcut.errors import ArtifactError, BuildError, InferenceError
+from tailcut.errors import ArtifactError, BuildError, InferenceError, ManifestError
 from tailcut.manifest import Tensor
 from tailcut.runtimes import open_runtime
 from tailcut.runtimes.base import Opening
@@ -138,7 +138,7 @@ def test_models_that_cannot_be_served_are_named(tmp_path: Path, model: Any, text
     ],
 )
 def test_paths_that_hold_no_model_are_named(tmp_path: Path, source: str, text: str) -> None:
-    with pytest.raises(BuildError, match=text):
+    with pytest.raises(ManifestError, match=text):
         made(tmp_path, source, {"x": ROWS})
 
 

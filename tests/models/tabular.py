@@ -117,17 +117,6 @@ def labels(inputs: dict[str, np.ndarray], seed: int = 4) -> np.ndarray:
     return (scores + noise > np.median(scores)).astype(np.int64)
 
 
-class CrashesInExport(Tabular):
-    """Runs well, and takes its process down when it is exported."""
-
-    def forward(self, numeric: torch.Tensor, categorical: torch.Tensor) -> torch.Tensor:
-        if torch.compiler.is_exporting():
-            sys.stderr.write("the exporter met its end here\n")
-            sys.stderr.flush()
-            os.abort()
-        return super().forward(numeric, categorical)
-
-
 class BakesBatch(Tabular):
     """Turns the batch size into a Python number, so that an export holds for one batch size only."""
 
@@ -136,8 +125,10 @@ class BakesBatch(Tabular):
         return super().forward(numeric.reshape(rows, NUMBERS), categorical) * torch.ones(len(numeric.tolist()))
 
 
-def crashes_in_export() -> nn.Module:
-    return _seeded(CrashesInExport)
+def crashes_in_training(module: nn.Module) -> None:
+    sys.stderr.write("the training met its end here\n")
+    sys.stderr.flush()
+    os.abort()
 
 
 def bakes_batch() -> nn.Module:

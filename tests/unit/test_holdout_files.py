@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from tailcut.build import holdout_files
-from tailcut.errors import BuildError
+from tailcut.errors import BuildError, ManifestError
 from tailcut.manifest import Deployment, Holdout, Manifest, Model, Tensor
 
 TABLE = pd.DataFrame(
@@ -81,7 +81,7 @@ def test_labels_are_optional(folder: Path) -> None:
 )
 def test_what_is_missing_is_named(folder: Path, change: dict, text: str) -> None:
     wanted = {"file": "rows.csv"} | change
-    with pytest.raises(BuildError, match=text) as refused:
+    with pytest.raises((BuildError, ManifestError), match=text) as refused:
         holdout_files.load(manifest(folder, **wanted))
     assert refused.value.hint
 

@@ -9,22 +9,21 @@ holdout's confirmation split; calibration and every choice saw the selection spl
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from tailcut.build import hardware, here, sources, speed, verdicts
+from tailcut.build import hardware, here, preflight, room, sources, speed, verdicts
 from tailcut.build.building import Building, Candidate
 from tailcut.build.holdout import Holdout
-from tailcut.build.plan import applicable, check_names
+from tailcut.build.plan import applicable
 from tailcut.build.progress import Event, Progress, silent
 from tailcut.build.recipes import CATALOG, int8_qat
-from tailcut.build.recipes.base import INT8, Subject
+from tailcut.build.recipes.base import INT8, PORTABLE, Subject
 from tailcut.build.steps import SELECTION_FILE
 from tailcut.core.gate import QualityVerdict
-from tailcut.errors import BuildError
+from tailcut.errors import ArtifactError, BuildError, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.manifest.keys import to_plain
 from tailcut.registry import NewVariant, Promotion, Registry, Version, digest
@@ -43,20 +42,23 @@ def build(manifest: Manifest, *, from_registry: str = "", progress: Progress = s
         the stored version, and what is promoted: the cheapest variant that passed and meets the SLO.
 
     Raises:
-        BuildError: an unknown recipe, another build of this model, or the source or the holdout does not work.
+        ManifestError: an unknown recipe, no holdout, or a file or function that is not there.
+        BuildError: another build of this model, or the source or the holdout does not work, or nothing can be made of
+            the source.
         ArtifactError: the registry cannot be written.
     """
     deployment = manifest.deployment
-    check_names(deployment.build.recipes)
+    preflight.check(manifest, from_registry=from_registry)
     registry = Registry.of(manifest)
     origins = {} if from_registry else _origins(manifest)
-    with registry.build_lock(deployment.name), tempfile.TemporaryDirectory(prefix="tailcut-build-") as folder:
-        running = Building(manifest, Path(folder), here.look(), progress)
-        holdout = running.step("holdout")
+    with registry.build_lock(deployment.name), room.folder() as folder:
+        running = Building(manifest, folder, here.look(), progress)
+        holdout = running.step("holdout", base=from_registry)
         subject = running.take_base(from_registry) if from_registry else running.make_source()
         for candidate in running.made:
             running.tune(candidate)
         _make_others(running, subject)
+        _check_exported(running)
         _judge_quality(running, registry, holdout["confirmation"]["sha256"])
         race = _race(running)
         choice = _judge_speed(running)
@@ -86,6 +88,22 @@ def _make_others(running: Building, subject: Subject) -> None:
             running.candidates[recipe.name] = Candidate(recipe.name, recipe.runtime, refusals=refusals)
         else:
             running.make(recipe)
+
+
+def _check_exported(running: Building) -> None:
+    """End the build where the source could not be brought into another form and so nothing was made of it.
+
+    Running servers follow what is promoted: the bare source model in place of a fast variant would slow them down.
+    """
+    failed = [each for each in running.candidates.values() if each.name in PORTABLE and each.failure is not None]
+    if len(running.made) > 1 or not failed or failed[0].failure is None:
+        return
+    why = failed[0].failure
+    alone = f"the registry is as it was; `tailcut build --recipes {running.source}` keeps the source model alone"
+    raise BuildError(
+        f"nothing could be made of the source model {running.source!r}: {why.message}",
+        hint=f"{why.hint}; {alone}" if why.hint else alone,
+    )
 
 
 def _judge_quality(running: Building, registry: Registry, split: str) -> None:
@@ -120,7 +138,7 @@ def _race(running: Building) -> dict[str, Any]:
     """Time the bare runtimes, interleaved: evidence for the table, no verdict."""
     try:
         raced = running.step("race")
-    except BuildError as error:
+    except TailcutError as error:
         return {"failed": error.message}
     for candidate in running.made:
         mine = raced["ms"][candidate.name]
@@ -130,21 +148,23 @@ def _race(running: Building) -> dict[str, Any]:
     return {name: value for name, value in raced.items() if name != "ms"}
 
 
+def _trials(running: Building) -> dict[str, speed.Trial]:
+    made = [each.made for each in running.made if each.made is not None]
+    selection = Holdout.load(running.folder / SELECTION_FILE)
+    try:
+        return running.timed(
+            Event(state="started", step="load"),
+            lambda: speed.run(running.manifest, made, selection, running.folder, running.progress),
+        )
+    except ArtifactError as error:  # of the registry that speed makes for itself in the build's folder
+        raise BuildError(error.message, hint=room.WAY_OUT) from error
+
+
 def _judge_speed(running: Building) -> verdicts.Choice:
     """Send load to every variant; without it none but the source is known to be fast enough."""
     deployment = running.manifest.deployment
     slo = speed.objective(deployment)
-    made = [each.made for each in running.made if each.made is not None]
-    trials = running.timed(
-        Event(state="started", step="load"),
-        lambda: speed.run(
-            running.manifest,
-            made,
-            Holdout.load(running.folder / SELECTION_FILE),
-            running.folder,
-            running.progress,
-        ),
-    )
+    trials = _trials(running)
     found: dict[str, verdicts.SpeedVerdict] = {}
     costs: dict[str, verdicts.Cost] = {}
     for candidate in running.made:

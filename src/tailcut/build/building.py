@@ -19,7 +19,7 @@ from tailcut.build.records import Made, spec
 from tailcut.build.sources import Found
 from tailcut.build.sources.registry import Base
 from tailcut.core.tuning import without_tuned
-from tailcut.errors import BuildError
+from tailcut.errors import TailcutError
 from tailcut.manifest import Manifest
 from tailcut.registry import digest
 
@@ -42,6 +42,8 @@ class Candidate:
     """Whether it is a portable fp32 form of the source model, from which another machine builds its own variants."""
     refusals: list[str] = field(default_factory=list)
     evidence: dict[str, Any] = field(default_factory=dict)
+    failure: TailcutError | None = None
+    """What its making ended with, where it did not end well."""
 
     @property
     def sha256(self) -> str:
@@ -91,7 +93,7 @@ class Building:
         begun_s = time.monotonic()
         try:
             found = work()
-        except BuildError as error:
+        except TailcutError as error:
             took_s = time.monotonic() - begun_s
             self.progress(msgspec.structs.replace(event, state="failed", seconds=took_s, reason=error.message))
             raise
@@ -122,7 +124,7 @@ class Building:
         """Score a variant on the holdout; without scores it is no variant."""
         try:
             candidate.evidence |= self.step("score", candidate.name)
-        except BuildError:
+        except TailcutError:
             candidate.made = None
             raise
 
@@ -132,7 +134,7 @@ class Building:
             return
         try:
             found = self.step("tune", candidate.name)
-        except BuildError as error:
+        except TailcutError as error:
             candidate.evidence["tuning"] = {"failed": error.message}
             return
         if found["settings"]:
@@ -162,7 +164,7 @@ class Building:
             self.candidates[found.variant] = candidate
             try:
                 self.score(candidate)
-            except BuildError as error:
+            except TailcutError as error:
                 if found is first:
                     raise
                 self.refuse(candidate, error.message)
@@ -194,5 +196,6 @@ class Building:
             candidate.evidence["recipe"] = made["found"]
             self.score(candidate)
             self.tune(candidate)
-        except BuildError as error:
+        except TailcutError as error:
+            candidate.failure = error
             self.refuse(candidate, error.message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -13,12 +14,15 @@ from typing import Any
 
 import msgspec
 
+from tailcut.build import room
 from tailcut.build.memory import session_bytes
 from tailcut.build.records import Outcome, Spec
-from tailcut.errors import BuildError
+from tailcut.errors import BuildError, ManifestError, MissingExtra, TailcutError
 
 _TAIL_LINES = 5
 _LOOK_S = 0.25
+_ERRORS: dict[str, type[TailcutError]] = {each.code: each for each in (ManifestError, MissingExtra)}
+"""What ends with an exit code of its own, by code; all else is the build's."""
 
 
 def run_step(spec: Spec, *, timeout_s: float, memory_bytes: int | None = None) -> dict[str, Any]:
@@ -29,6 +33,8 @@ def run_step(spec: Spec, *, timeout_s: float, memory_bytes: int | None = None) -
         memory_bytes: it is killed when it and its own children hold more (resident, looked at every ``_LOOK_S``).
 
     Raises:
+        ManifestError: the manifest names what is not there.
+        MissingExtra: a package is not installed.
         BuildError: the step refused, crashed (with its last lines of output), or went over a limit.
     """
     folder = Path(spec.folder)
@@ -54,17 +60,19 @@ def run_step(spec: Spec, *, timeout_s: float, memory_bytes: int | None = None) -
             _kill(child)
             raise BuildError(
                 f"{what} {over[0]} and was killed{_tail(log_file)}",
-                hint=f"{over[1]}, or leave the recipe out with --recipes",
+                hint=f"{over[1]}{spec.way_out}",
             )
     code = child.returncode
     if code != 0 or not outcome_file.exists():
+        if room.free_bytes(folder) < room.LEAST_BYTES:
+            raise room.none_left(what, folder, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
         raise BuildError(
             f"{what} crashed ({_how(code)}){_tail(log_file)}",
-            hint="its last output is above; mend that, or leave the recipe out with --recipes",
+            hint=f"its last output is above; mend that{spec.way_out}",
         )
     outcome = msgspec.json.decode(outcome_file.read_bytes(), type=Outcome)
     if outcome.error:
-        raise BuildError(outcome.error, hint=outcome.hint)
+        raise _ERRORS.get(outcome.code, BuildError)(outcome.error, hint=outcome.hint)
     return outcome.found
 
 

@@ -6,7 +6,7 @@ Of rows without labels a variant can be compared with the source model only, not
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,6 +36,7 @@ class Holdout:
         slices: slice name -> (rows,) of the group that each row belongs to; optional.
         padding: name of the input, (rows, tokens) of 0 and 1, that tells values from padding; "take" then cuts off
             what is padding in all its rows, as serving would not have padded so far. Empty: nothing is padding.
+        numbers: (rows,) of row numbers in the holdout that these rows are a part of; None where they are all of it.
 
     Raises:
         BuildError: no rows, no inputs, different numbers of rows, or a label that is NaN or no number.
@@ -45,6 +46,7 @@ class Holdout:
     labels: Array | None = None
     slices: Arrays = field(default_factory=dict)
     padding: str = ""
+    numbers: Array | None = None
 
     def __post_init__(self) -> None:
         if not self.inputs:
@@ -91,6 +93,10 @@ class Holdout:
             )
         return self.labels
 
+    def number(self, place: int) -> int:
+        """Return the number of a row as whoever made the holdout counts, from 0."""
+        return place if self.numbers is None else int(self.numbers[place])
+
     def _parts(self) -> list[tuple[str, Array]]:
         inputs = [(f"input {name!r}", array) for name, array in self.inputs.items()]
         slices = [(f"slice {name!r}", array) for name, array in self.slices.items()]
@@ -122,10 +128,7 @@ class Holdout:
                     hint="convert it with astype and reshape, or correct model.inputs",
                 )
             if array.dtype.kind == "f" and not tensor.allow_nan and not np.isfinite(array).all():
-                raise BuildError(
-                    f"the holdout's input {tensor.name!r} holds NaN or infinity, which the manifest does not allow",
-                    hint="fill the gaps as production does, or set allow_nan = true on that tensor",
-                )
+                raise _not_finite(array, tensor.name, self.number)
 
     def take(self, rows: int, start: int = 0) -> Arrays:
         """Return ``rows`` input rows from ``start`` on, going round where there are fewer; see ``padding``."""
@@ -149,6 +152,7 @@ class Holdout:
             labels=None if self.labels is None else self.labels[places],
             slices={name: array[places] for name, array in self.slices.items()},
             padding=self.padding,
+            numbers=places if self.numbers is None else self.numbers[places],
         )
 
     def split(self, selection_share: float, seed: int = 0) -> tuple[Holdout, Holdout]:
@@ -204,6 +208,8 @@ class Holdout:
             arrays["labels"] = self.labels
         if self.padding:
             arrays["padding"] = np.array(self.padding)
+        if self.numbers is not None:
+            arrays["numbers"] = self.numbers
         plain = {name: array.astype("U") if array.dtype.kind == "O" else array for name, array in arrays.items()}
         with path.open("wb") as file:
             np.savez(file, **plain)  # type: ignore[arg-type]  # the stub takes any keyword for allow_pickle
@@ -216,7 +222,18 @@ class Holdout:
         inputs = {name[6:]: array for name, array in named.items() if name.startswith("input/")}
         slices = {name[6:]: array for name, array in named.items() if name.startswith("slice/")}
         padding = str(named["padding"]) if "padding" in named else ""
-        return Holdout(inputs=inputs, labels=named.get("labels"), slices=slices, padding=padding)
+        labels, numbers = named.get("labels"), named.get("numbers")
+        return Holdout(inputs=inputs, labels=labels, slices=slices, padding=padding, numbers=numbers)
+
+
+def _not_finite(array: Array, name: str, number: Callable[[int], int]) -> BuildError:
+    bad = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
+    values = array[bad[0]].ravel()
+    return BuildError(
+        f"the holdout's input {name!r} holds {values[~np.isfinite(values)][0]} in row {number(int(bad[0]))} "
+        f"({bad.size} of {len(array)} rows have NaN or infinity), which the manifest does not allow",
+        hint="fill the gaps as production does, or set allow_nan = true on that tensor",
+    )
 
 
 def _check_labels(labels: Array) -> None:

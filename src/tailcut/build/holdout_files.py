@@ -13,7 +13,7 @@ import numpy as np
 
 from tailcut.build.holdout import Holdout
 from tailcut.core.tensors import NUMPY_OF, Array, Arrays
-from tailcut.errors import BuildError
+from tailcut.errors import BuildError, ManifestError
 from tailcut.manifest import Manifest, Tensor
 from tailcut.manifest.keys import nearest
 
@@ -25,14 +25,31 @@ def is_file(reference: str) -> bool:
     return reference.lower().endswith(SUFFIXES)
 
 
+def check_path(manifest: Manifest) -> Path:
+    """Return the path of the file that ``holdout.source`` names.
+
+    Raises:
+        ManifestError: there is none.
+    """
+    path = (manifest.directory / manifest.deployment.holdout.source).resolve()
+    if not path.is_file():
+        near = sorted(each.name for each in path.parent.glob("*") if each.suffix in SUFFIXES)[:5]
+        raise ManifestError(
+            f"holdout.source: there is no file {path}",
+            hint=f"the folder has {', '.join(near)}" if near else "relative paths start at the manifest's folder",
+        )
+    return path
+
+
 def load(manifest: Manifest) -> Holdout:
     """Read the file that ``holdout.source`` names.
 
     Raises:
-        BuildError: no such file, unreadable, empty, a column missing, or values of another type.
+        ManifestError: no such file.
+        BuildError: unreadable, empty, a column missing, or values of another type.
     """
     settings = manifest.deployment.holdout
-    path = (manifest.directory / settings.source).resolve()
+    path = check_path(manifest)
     columns = _read(path)
     rows = len(next(iter(columns.values()))) if columns else 0
     if not rows:
@@ -40,19 +57,11 @@ def load(manifest: Manifest) -> Holdout:
     inputs, padding = _inputs(manifest, columns, path)
     labels = _labels(_column(columns, settings.labels, "holdout.labels", path)) if settings.labels else None
     slices = {name: _column(columns, name, "holdout.slices", path) for name in settings.slices}
-    holdout = Holdout(inputs=inputs, labels=labels, slices=slices, padding=padding)
-    holdout.check(manifest.deployment.model.inputs)
-    return holdout
+    return Holdout(inputs=inputs, labels=labels, slices=slices, padding=padding)
 
 
 def _read(path: Path) -> dict[str, Any]:
     """Return the columns by name: NumPy arrays."""
-    if not path.is_file():
-        near = sorted(each.name for each in path.parent.glob("*") if each.suffix in SUFFIXES)[:5]
-        raise BuildError(
-            f"holdout.source: there is no file {path}",
-            hint=f"the folder has {', '.join(near)}" if near else "relative paths start at the manifest's folder",
-        )
     try:
         if path.suffix.lower() == ".npz":
             with np.load(path, allow_pickle=False) as arrays:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tailcut.build import running
 from tailcut.build.holdout import Holdout
 from tailcut.core.tensors import DATATYPE_OF, Array, Arrays
 from tailcut.errors import BuildError
@@ -47,10 +48,10 @@ def check_outputs(runtime: Runtime, holdout: Holdout, outputs: Sequence[Tensor])
     """Hold what the source model gives against ``model.outputs``.
 
     Raises:
-        BuildError: another datatype or shape; the server would promise clients what no variant gives.
+        BuildError: another number, datatype or shape; the server would promise clients what no variant gives.
     """
     rows = BATCH_ROWS[1]
-    found = runtime.run(holdout.take(rows), [tensor.name for tensor in outputs])
+    found = running.run(runtime, holdout, np.arange(rows) % holdout.rows, [tensor.name for tensor in outputs])
     for tensor in outputs:
         array = found[tensor.name]
         datatype = DATATYPE_OF.get(array.dtype, str(array.dtype))

@@ -10,7 +10,8 @@ import msgspec
 from tailcut.build.here import Here
 from tailcut.build.recipes import CATALOG
 from tailcut.build.recipes.base import INT8, Recipe, Subject
-from tailcut.errors import BuildError
+from tailcut.build.sources import SOURCES
+from tailcut.errors import ManifestError
 
 
 class Applicable(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,17 +43,20 @@ def _unwanted(recipe: Recipe, subject: Subject) -> str:
 
 
 def check_names(names: Collection[str], recipes: Sequence[Recipe] = CATALOG) -> None:
-    """Refuse names of recipes that do not exist.
+    """Refuse names of recipes that do not exist. A source model's own name, such as "torch", asks for it alone.
 
     Raises:
-        BuildError: naming the nearest.
+        ManifestError: naming the nearest.
     """
     known = [recipe.name for recipe in recipes]
+    alone = {source.variant for source in SOURCES}
     for name in names:
-        if name not in known:
+        if name not in known and name not in alone:
             near = get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            raise BuildError(f"there is no recipe {name!r}", hint=f"{hint}the recipes are {', '.join(known)}")
+            raise ManifestError(
+                f"build.recipes: there is no recipe {name!r}", hint=f"{hint}the recipes are {', '.join(known)}"
+            )
 
 
 def base_of(recipe: Recipe, made: Collection[str]) -> str:

@@ -33,7 +33,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     target: str = ""
     """The variant that the step is about."""
     base: str = ""
-    """The variant that a recipe starts from."""
+    """The variant that a recipe starts from; of step "holdout", the registry's version that the build starts from."""
     folder: str
     """Where the build keeps its files; steps find each other's work here."""
     deployment: dict[str, Any]
@@ -47,6 +47,12 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
             return f"recipe {self.target!r}"
         return f"step {self.step!r}{f' for {self.target!r}' if self.target else ''}"
 
+    @property
+    def way_out(self) -> str:
+        """What else can be done where the step fails: what only one recipe needs can be left out."""
+        of_recipe = self.step in ("score", "tune") and self.target != self.made[0].name
+        return ", or leave the recipe out with --recipes" if self.step == "make" or of_recipe else ""
+
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a step: findings, or an error for the user."""
@@ -54,6 +60,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     found: dict[str, Any] = {}
     error: str = ""
     hint: str = ""
+    code: str = ""
+    """Of the error, where it is not the build's own."""
 
 
 def spec(step: str, manifest: Manifest, folder: Path, made: list[Made], target: str = "", base: str = "") -> Spec:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tailcut.build import running
 from tailcut.build.holdout import Holdout
 from tailcut.core.metrics import BINARY, METRICS, PROBABILITIES, cosine, decide
 from tailcut.core.tensors import Array
@@ -31,18 +32,19 @@ def scores(runtime: Runtime, holdout: Holdout, output: str) -> Array:
     token, (rows, tokens, ...), is then 0 from the end of a row's batch to the most tokens of any.
 
     Raises:
-        BuildError: NaN or infinity in the output.
+        BuildError: a row is refused, or NaN or infinity in the output.
     """
     order, batch_rows = _order(holdout)
     batches = [order[start : start + batch_rows] for start in range(0, holdout.rows, batch_rows)]
-    parts = [runtime.run(holdout.at(places), [output])[output] for places in batches]
+    parts = [running.run(runtime, holdout, places, [output])[output] for places in batches]
     sorted_found = np.concatenate(_widened(parts) if holdout.padding else parts)
     found: Array = np.empty_like(sorted_found)
     found[order] = sorted_found
     bad = np.flatnonzero(~np.isfinite(found.reshape(len(found), -1).astype(np.float64)).all(axis=1))
     if bad.size:
         raise BuildError(
-            f"output {output!r} is NaN or infinite in {bad.size} of {holdout.rows} holdout rows, first in row {bad[0]}",
+            f"output {output!r} is NaN or infinite in {bad.size} of {holdout.rows} holdout rows, "
+            f"first in row {holdout.number(int(bad[0]))}",
             hint="look at that row's inputs; mend the model or the preprocessing",
         )
     return found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found

@@ -10,14 +10,27 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tailcut.build import here, holdout_files, judging, neighbours, parity, race, scoring, sources, tuning
+from tailcut.build import (
+    here,
+    holdout_files,
+    holdout_types,
+    judging,
+    neighbours,
+    parity,
+    preflight,
+    race,
+    scoring,
+    sources,
+    tuning,
+)
+from tailcut.build.calling import call
 from tailcut.build.holdout import Holdout
 from tailcut.build.recipes import recipe
 from tailcut.build.recipes.base import Work
 from tailcut.build.records import Made, Spec, manifest_of, openable
 from tailcut.build.sources import registry as sources_registry
 from tailcut.errors import BuildError
-from tailcut.manifest import Manifest, resolve
+from tailcut.manifest import Manifest
 from tailcut.runtimes import Runtime, open_runtime
 from tailcut.runtimes.live import source_of
 
@@ -28,8 +41,9 @@ CONFIRMATION_FILE = "confirmation.npz"
 def load_holdout(spec: Spec) -> dict[str, Any]:
     """Read the holdout, check it, split it, and keep both parts for the other steps."""
     manifest = manifest_of(spec)
-    holdout = _read_holdout(manifest)
-    holdout.check(manifest.deployment.model.inputs)
+    preflight.check_holdout(manifest)
+    preflight.import_all(manifest, from_registry=spec.base)
+    holdout = holdout_types.fitted(_read_holdout(manifest), manifest.deployment.model)
     parts = holdout.split(float(manifest.deployment.holdout.selection))
     found: dict[str, Any] = {
         "rows": holdout.rows,
@@ -47,15 +61,9 @@ def load_holdout(spec: Spec) -> dict[str, Any]:
 
 def _read_holdout(manifest: Manifest) -> Holdout:
     reference = manifest.deployment.holdout.source
-    if not reference:
-        raise BuildError(
-            "holdout.source is not set: no variant can be judged without held-out rows",
-            hint="set it to 'package.module:callable' that returns a tailcut.build.Holdout, "
-            "or to a .parquet, .csv or .npz file",
-        )
     if holdout_files.is_file(reference):
         return holdout_files.load(manifest)
-    holdout = resolve(reference, manifest)()
+    holdout = call("holdout.source", reference, manifest)
     if not isinstance(holdout, Holdout):
         raise BuildError(
             f"holdout.source {reference} gave a {type(holdout).__name__}, expected a tailcut.build.Holdout",

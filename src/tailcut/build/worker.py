@@ -13,8 +13,11 @@ from pathlib import Path
 
 import msgspec
 
+from tailcut.build import room
+from tailcut.build.calling import said
 from tailcut.build.records import Outcome, Spec
-from tailcut.errors import TailcutError
+from tailcut.core.blame import innermost, place
+from tailcut.errors import BuildError, InferenceError, MissingExtra, TailcutError
 
 _PR_SET_PDEATHSIG = 1
 
@@ -35,25 +38,37 @@ def _end_with_the_builder() -> None:
 
 
 def do(spec: Spec) -> Outcome:
-    """Run one step; any exception becomes an error for the user, with the line that raised it."""
+    """Run one step; any exception becomes an error for the user, with the line of theirs that raised it."""
     from tailcut.build.steps import STEPS
 
     try:
         return Outcome(found=STEPS[spec.step](spec))
+    except InferenceError as error:
+        # Its own hint is for who sends requests.
+        return Outcome(error=error.explained, hint=f"mend the model, or the rows that it is given{spec.way_out}")
     except TailcutError as error:
-        return Outcome(error=error.message, hint=error.hint)
-    except ModuleNotFoundError as error:
-        return Outcome(
-            error=f"{spec.title} needs the package {error.name!r}, which is not installed",
-            hint="pip install 'tailcut[build]'",
-        )
+        code = "" if isinstance(error, BuildError) else error.code
+        return Outcome(error=error.explained, hint=error.hint, code=code)
     except Exception as error:
         traceback.print_exc()
-        frame = traceback.extract_tb(error.__traceback__)[-1]
+        return _unforeseen(spec, error)
+
+
+def _unforeseen(spec: Spec, error: Exception) -> Outcome:
+    where = place(error)
+    if isinstance(error, ModuleNotFoundError) and not where:
         return Outcome(
-            error=f"{spec.title} raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})",
-            hint="mend that line, or leave the recipe out with --recipes",
+            error=f"{spec.title} needs the package {error.name!r}, which is not installed",
+            hint=f"pip install 'tailcut[build]'{spec.way_out}",
+            code=MissingExtra.code,
         )
+    if room.is_full(error, Path(spec.folder)):
+        refused = room.none_left(spec.title, Path(spec.folder), error)
+        return Outcome(error=refused.message, hint=refused.hint)
+    return Outcome(
+        error=f"{spec.title} raised {said(error)} ({where or innermost(error)})",
+        hint=f"mend that line{spec.way_out}",
+    )
 
 
 if __name__ == "__main__":

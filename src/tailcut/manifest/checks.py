@@ -11,6 +11,7 @@ from tailcut.core.metric_names import AGREEMENT, METRIC_NAMES
 from tailcut.core.units import Duration, format_duration
 from tailcut.errors import ManifestError
 from tailcut.manifest.checks_features import feature_problems
+from tailcut.manifest.checks_server import server_problems
 from tailcut.manifest.keys import nearest
 from tailcut.manifest.schema import Deployment, Tensor
 
@@ -28,6 +29,7 @@ def problems(deployment: Deployment) -> Iterator[ManifestError]:
         _quality,
         _slo,
         _server,
+        server_problems,
         _pool,
         _queue,
         feature_problems,
@@ -40,10 +42,10 @@ def problems(deployment: Deployment) -> Iterator[ManifestError]:
 
 def _references(deployment: Deployment) -> Iterator[ManifestError]:
     source = deployment.model.source
-    if not source.endswith(".onnx") and not REFERENCE.fullmatch(source):
+    if not source.endswith(".onnx") and "/" not in source and not REFERENCE.fullmatch(source):
         yield ManifestError(
             f'model.source: "{source}" is neither a reference nor a path to an .onnx file',
-            hint=f"{_WRITE_REFERENCE}, or a path that ends in .onnx",
+            hint=f"{_WRITE_REFERENCE}, a path that ends in .onnx, or a Hugging Face folder as ./folder",
         )
     references = {
         "model.preprocess": deployment.model.preprocess,

@@ -9,7 +9,7 @@ from tailcut.errors import ArtifactError
 from tailcut.manifest import Tensor
 from tailcut.runtimes.base import Openable
 
-_HINT = "make model.inputs and model.outputs in the manifest agree with the model, then run `tailcut build` again"
+_HINT = "make model.inputs and model.outputs in the manifest agree with the model; a registry keeps those of its build"
 
 Described = tuple[str, tuple[int, ...] | None]
 """Datatype, and dimensions with -1 for a free one; None where the model does not tell its rank."""

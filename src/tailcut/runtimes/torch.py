@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tailcut.core.tensors import Array, Arrays
-from tailcut.errors import ArtifactError, InferenceError, MissingExtra
+from tailcut.errors import ArtifactError, InferenceError, MissingExtra, OutputsError
 from tailcut.runtimes.base import Openable
 
 
@@ -35,21 +35,33 @@ class TorchRuntime:
         """Run one batch; see ``Runtime.run``. Inputs go by position, in the order of the manifest.
 
         Raises:
-            InferenceError: the module raised, or gave another number of outputs than the manifest names.
+            InferenceError: the module raised.
+            OutputsError: it gave a dict, or another number of outputs than the manifest names.
         """
         torch = self._torch
         try:
             with torch.inference_mode():
                 given = self._module(*(_tensor(torch, inputs[name]) for name in self._inputs))
-            found = given if isinstance(given, (tuple, list)) else (given,)
-            named = dict(zip(self._outputs, found, strict=True))
+            named = self._named(given)
             return {name: named[name].numpy() for name in outputs}
+        except OutputsError:
+            raise
         except Exception as error:
             raise InferenceError(
                 f"variant {self._name!r} failed on { ({name: list(array.shape) for name, array in inputs.items()}) }: "
                 f"{type(error).__name__}: {_first_line(error)}",
                 hint="the other batches are not affected; try the same rows one at a time",
             ) from error
+
+    def _named(self, given: Any) -> dict[str, Any]:
+        found = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+        if len(found) == len(self._outputs) and all(isinstance(each, self._torch.Tensor) for each in found):
+            return dict(zip(self._outputs, found, strict=True))
+        raise OutputsError(
+            f"variant {self._name!r}: forward returned {_described(given)}, "
+            f"model.outputs names {len(self._outputs)} ({', '.join(self._outputs)})",
+            hint="return a tensor, or a tuple with a tensor for each of model.outputs in their order",
+        )
 
     def close(self) -> None:
         """Drop the module and its weights."""
@@ -69,6 +81,14 @@ def load_torch() -> Any:
             f"the torch runtime needs the torch package: {error}", hint="pip install 'tailcut[torch]'"
         ) from error
     return torch
+
+
+def _described(given: Any) -> str:
+    if isinstance(given, Mapping):
+        return f"a {type(given).__name__} of {len(given)} ({', '.join(map(str, given))})"
+    if isinstance(given, (tuple, list)):
+        return f"{len(given)} outputs ({', '.join(type(each).__name__ for each in given)})"
+    return f"a {type(given).__name__}"
 
 
 def _tensor(torch: Any, array: Array) -> Any:

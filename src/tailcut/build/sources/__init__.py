@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tailcut.build.calling import call
 from tailcut.build.sources.base import Found, Source, SourceWork
 from tailcut.build.sources.huggingface import HuggingFaceSource
 from tailcut.build.sources.lightgbm import LightGBMSource
@@ -12,11 +13,11 @@ from tailcut.build.sources.onnx import OnnxSource
 from tailcut.build.sources.sklearn import SklearnSource
 from tailcut.build.sources.torch import TorchSource
 from tailcut.build.sources.xgboost import XGBoostSource
-from tailcut.errors import BuildError
-from tailcut.manifest import Manifest, resolve
+from tailcut.errors import BuildError, ManifestError
+from tailcut.manifest import Manifest
 from tailcut.runtimes.live import source_path
 
-__all__ = ["SOURCES", "Found", "Source", "SourceWork", "make", "source_file"]
+__all__ = ["SOURCES", "Found", "Source", "SourceWork", "check_path", "make", "source_file"]
 
 SOURCES: tuple[Source, ...] = (
     OnnxSource(),
@@ -35,11 +36,13 @@ def make(work_folder: Path, manifest: Manifest, selection: Any) -> Found:
     """Load the source model, find its kind and write its artifact.
 
     Raises:
-        BuildError: no kind takes it.
+        ManifestError: ``model.source`` names no model.
+        BuildError: no kind takes what it gives.
     """
     reference = manifest.deployment.model.source
+    check_path(manifest)
     path = source_file(manifest)
-    model = None if path is not None else resolve(reference, manifest)()
+    model = None if path is not None else call("model.source", reference, manifest)
     for source in SOURCES:
         if source.matches(model, path):
             artifact = work_folder / f"{source.variant}{source.suffix}"
@@ -53,14 +56,33 @@ def make(work_folder: Path, manifest: Manifest, selection: Any) -> Found:
                 settings=dict(result.settings),
                 found=dict(result.found),
             )
-    if path is None:
-        given = f"gave a {type(model).__name__}, which tailcut cannot build from"
-    elif not path.exists():
-        given = f"is no 'module:callable', and there is no file or folder {path}"
-    else:
-        given = f"is neither an .onnx file nor a Hugging Face folder (one with config.json): {path}"
     raise BuildError(
-        f"model.source {reference} {given}",
-        hint="name a callable that returns a torch.nn.Module or a fitted scikit-learn, LightGBM or XGBoost model, "
-        "or a path to an .onnx file or a Hugging Face folder",
+        f"model.source {reference} gave a {type(model).__name__}, which tailcut cannot build from",
+        hint="return a torch.nn.Module, or a fitted scikit-learn, LightGBM or XGBoost model",
+    )
+
+
+def check_path(manifest: Manifest) -> None:
+    """Check that ``model.source``, where it is a path, is one of a model; nothing of it is read.
+
+    Raises:
+        ManifestError: there is nothing, or no model that a build can start from.
+    """
+    path = source_file(manifest)
+    if path is None or (path.exists() and any(source.matches(None, path) for source in SOURCES)):
+        return
+    reference = manifest.deployment.model.source
+    if path.exists():
+        what = f"{path} is neither an .onnx file nor a Hugging Face folder (one with config.json)"
+    elif path.suffix == ".onnx":
+        what = f"there is no file {path}"
+    else:
+        what = f"it is no 'module:callable', and there is no file or folder {path}"
+    near = [each.name for each in sorted(path.parent.glob("*.onnx"))[:5]] if path.suffix == ".onnx" else []
+    raise ManifestError(
+        f"model.source {reference}: {what}",
+        hint=f"the folder has {', '.join(near)}"
+        if near
+        else "name a callable that returns a torch.nn.Module or a fitted scikit-learn, LightGBM or XGBoost model, "
+        "or a path to an .onnx file or a Hugging Face folder; relative paths start at the manifest's folder",
     )
