@@ -150,6 +150,33 @@ class TooLarge(TailcutError):
     fault: ClassVar[Fault] = "client"
 
 
+class UnsupportedEncoding(TailcutError):
+    """The body is compressed in a way that the server does not undo."""
+
+    code = "unsupported_encoding"
+    status = 415
+    grpc_status = "INVALID_ARGUMENT"
+    fault: ClassVar[Fault] = "client"
+
+
+class Unauthorized(TailcutError):
+    """No token, or one that is not known."""
+
+    code = "unauthorized"
+    status = 401
+    grpc_status = "UNAUTHENTICATED"
+    fault: ClassVar[Fault] = "client"
+
+
+class Forbidden(TailcutError):
+    """Not allowed, whoever asks: the management interface is off, or the token is for something else."""
+
+    code = "forbidden"
+    status = 403
+    grpc_status = "PERMISSION_DENIED"
+    fault: ClassVar[Fault] = "client"
+
+
 class ClientGone(TailcutError):
     """The client closed the connection before its answer was ready; its work was dropped."""
 
@@ -178,6 +205,14 @@ class NotReady(TailcutError):
     """Not ready: loading, warming up, draining, or no executor is alive."""
 
     code = "not_ready"
+    status = 503
+    grpc_status = "UNAVAILABLE"
+
+
+class ExecutorLost(TailcutError):
+    """The process or thread that computed the request died or hung, and there was no time to compute it again."""
+
+    code = "executor_lost"
     status = 503
     grpc_status = "UNAVAILABLE"
 

@@ -1,0 +1,34 @@
+"""Combinations of server settings that no single key forbids and that still cannot work. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from tailcut.errors import ManifestError
+from tailcut.manifest.schema import Deployment
+
+_ORIGIN = re.compile(r"\*|https?://[^/\s@?#]+")
+"""Source: RFC 6454, 6.2: a scheme, a host and a port or none; no path."""
+
+
+def server_problems(deployment: Deployment) -> Iterator[ManifestError]:
+    """Yield what cannot work of TLS, CORS and tokens."""
+    server = deployment.server
+    if bool(server.tls_cert) != bool(server.tls_key):
+        given, missing = ("tls_cert", "tls_key") if server.tls_cert else ("tls_key", "tls_cert")
+        yield ManifestError(
+            f"server.{given} is set and server.{missing} is not", hint=f"set server.{missing} too, or neither"
+        )
+    for origin in server.cors_origins:
+        if not _ORIGIN.fullmatch(origin):
+            yield ManifestError(
+                f'server.cors_origins: "{origin}" is no origin',
+                hint='write scheme, host and port as the browser has them, such as "https://app.example.com", or "*"',
+            )
+    if server.tokens and server.tokens == server.management_tokens:
+        yield ManifestError(
+            f'server.management_tokens: "{server.tokens}" is the file of server.tokens, too: everybody who may use the '
+            "model could unload it",
+            hint="write the tokens for management to a file of their own",
+        )
