@@ -62,13 +62,22 @@ def run_rows(runtime: Runtime, inputs: Arrays, rows: int, outputs: Sequence[str]
         found = runtime.run(inputs, outputs)
     except Exception as error:
         raise failed(error, rows) from error.__cause__ or error
+    check_rows(found, rows)
+    return found
+
+
+def check_rows(found: Arrays, rows: int) -> None:
+    """Check that there is an answer for every row.
+
+    Raises:
+        WrongRows: there is not.
+    """
     for name, array in found.items():
         if not array.ndim or len(array) != rows:
             raise WrongRows(
                 f"output {name!r} has shape {list(array.shape)} for a batch of {rows} rows",
                 hint="every output's first dimension must be the batch; export the model with a dynamic batch",
             )
-    return found
 
 
 def failed(error: BaseException, rows: int) -> InferenceError:
@@ -88,7 +97,13 @@ def run_batch(runtime: Runtime, batch: Sequence[Ticket]) -> list[Arrays]:
         return [run_rows(runtime, first.inputs, first.rows, first.outputs)]
     rows = sum([ticket.rows for ticket in batch])
     inputs = {name: np.concatenate([ticket.inputs[name] for ticket in batch]) for name in first.inputs}
-    outputs = run_rows(runtime, inputs, rows, first.outputs)
+    return part(run_rows(runtime, inputs, rows, first.outputs), batch)
+
+
+def part(outputs: Arrays, batch: Sequence[Ticket]) -> list[Arrays]:
+    """Cut the outputs of a batch into each ticket's, in order."""
+    if len(batch) == 1:
+        return [outputs]
     parts = []
     at = 0
     for ticket in batch:

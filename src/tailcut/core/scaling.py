@@ -1,0 +1,149 @@
+"""How many executors a pool should have, and which of them are worn out: decided from what was seen, without a clock.
+
+Executors are wanted for three reasons, and the largest counts:
+1. The work that arrives: busy executors, and what arrives faster than it is computed, extrapolated by as long as an
+   executor takes to load, spread so that none is busier than ``_BUSY_AIM``.
+2. The queue: what waits must be gone, with the executors that are there by then, before it costs more than
+   ``_QUEUE_SHARE`` of the latency limit.
+3. The latency: the p95 of the last moments is over its limit although executors are busy.
+
+Up goes at once, down only after ``_QUIET_S`` without a need for what would go, one executor at a time: loading takes
+seconds and processor time, an idle executor costs memory only.
+
+Sources: the surcharge for load time, INFaaS (Romero et al., USENIX ATC 2021, section 5.2); queues of many servers need
+spare servers in proportion to the load's root (Halfin and Whitt 1981), which ``_BUSY_AIM`` stands in for at the small
+counts of one machine.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import NamedTuple
+
+_BUSY_AIM = 0.7
+_BUSY_DOWN = 0.5
+"""Share of busy time up to which one executor less would do: far enough below ``_BUSY_AIM`` that pools do not flap."""
+
+_QUEUE_SHARE = 0.25
+_QUIET_S = 30.0
+_FORGETTING_S = 1.0
+"""Time constant of the averages: a burst of a quarter of a second is the queue's business, a second is the pool's."""
+
+
+class Limits(NamedTuple):
+    """Least and most executors, and the latency (seconds) that the SLO allows at its percentile."""
+
+    least: int
+    most: int
+    latency_s: float
+
+
+class Seen(NamedTuple):
+    """What a pool looked like at ``now_s``.
+
+    Attributes:
+        executors: that take batches.
+        opening: that are being loaded.
+        busy_s: executor seconds of work since the last look, those that ran on included.
+        queued_s: executor seconds of work that waits.
+        p95_s: of the requests since the last look; 0 where there were none.
+        load_s: how long an executor takes to load.
+    """
+
+    now_s: float
+    executors: int
+    opening: int
+    busy_s: float
+    queued_s: float
+    p95_s: float
+    load_s: float
+
+
+class Scaler:
+    """Decides the size of one pool. Owned by whoever looks; no clock."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._last_s: float | None = None
+        self._queued_s = 0.0
+        self._demand = 0.0
+        self._growth = 0.0
+        self._needed_s: float | None = None
+        self.why = ""
+
+    def target(self, seen: Seen) -> int:
+        """Return how many executors there should be, those that are being loaded included.
+
+        ``why`` then says in a few words what decided.
+        """
+        there = seen.executors + seen.opening
+        if self._last_s is None or seen.now_s <= self._last_s:
+            self._last_s, self._queued_s, self._needed_s = seen.now_s, seen.queued_s, seen.now_s
+            return self._within(there)
+        self._learn(seen, seen.now_s - self._last_s)
+        self._last_s, self._queued_s = seen.now_s, seen.queued_s
+        needed, why = self._needed(seen)
+        if needed > there:
+            self.why, self._needed_s = why, seen.now_s
+            return self._within(needed)
+        if there <= 1 or self._demand > (there - 1) * _BUSY_DOWN or needed == there:
+            self._needed_s = seen.now_s
+        if self._needed_s is not None and seen.now_s - self._needed_s >= _QUIET_S:
+            self.why, self._needed_s = f"busy {self._demand:.2f} of {there}", seen.now_s
+            return self._within(there - 1)
+        return self._within(there)
+
+    def _learn(self, seen: Seen, passed_s: float) -> None:
+        """Average the demand: executor seconds of work that arrived per second, computed already or not."""
+        arrived = max(seen.busy_s + seen.queued_s - self._queued_s, 0.0) / passed_s
+        weight = min(passed_s / _FORGETTING_S, 1.0)
+        growth = (arrived - self._demand) / max(passed_s, _FORGETTING_S)
+        self._demand += weight * (arrived - self._demand)
+        self._growth += weight * (growth - self._growth)
+
+    def _needed(self, seen: Seen) -> tuple[int, str]:
+        ahead = self._demand + max(self._growth, 0.0) * seen.load_s
+        wanted = ceil(round(min(ahead, 2.0 * self._demand) / _BUSY_AIM, 6))
+        why = f"work for {ahead:.2f} executors arrives"
+        allowed_s = _QUEUE_SHARE * self._limits.latency_s
+        late_s = seen.queued_s / max(seen.executors, 1)
+        if late_s > allowed_s:
+            # What is loading comes too late for what waits now, but not for what comes behind it.
+            drained = ceil(round(self._demand + seen.queued_s / max(self._limits.latency_s, seen.load_s), 6))
+            if max(drained, seen.executors + 1) > wanted:
+                wanted, why = max(drained, seen.executors + 1), f"{late_s * 1e3:.0f} ms of work wait"
+        if seen.p95_s > self._limits.latency_s and self._demand > _BUSY_DOWN * seen.executors:
+            there = seen.executors + max(seen.opening, 1)
+            if there > wanted:
+                wanted, why = there, f"p95 {seen.p95_s * 1e3:.0f} ms"
+        return wanted, why
+
+    def _within(self, wanted: int) -> int:
+        return min(max(wanted, self._limits.least), self._limits.most)
+
+
+class Wear(NamedTuple):
+    """When an executor is replaced by a fresh one; 0 is never.
+
+    Attributes:
+        requests: it has answered.
+        age_s: since it was opened.
+        growth: of its memory since it was warm, as a share (0.5: half as much again).
+    """
+
+    requests: int = 0
+    age_s: float = 0.0
+    growth: float = 0.0
+
+    def __bool__(self) -> bool:
+        return any(self)
+
+    def reason(self, requests: int, age_s: float, growth: float) -> str:
+        """Return why an executor is worn out; empty where it is not."""
+        if self.requests and requests >= self.requests:
+            return f"{requests} requests, the limit is {self.requests}"
+        if self.age_s and age_s >= self.age_s:
+            return f"{age_s:.0f} s old, the limit is {self.age_s:.0f} s"
+        if self.growth and growth >= self.growth:
+            return f"memory grew by {growth:.0%}, the limit is {self.growth:.0%}"
+        return ""

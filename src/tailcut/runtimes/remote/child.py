@@ -1,0 +1,119 @@
+"""The child: ``python -m tailcut.runtimes.remote.child PARENT SOCKET REQUESTS REPLIES``.
+
+The first is the parent's process id, the others are open file descriptors.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter_ns
+
+import msgspec
+
+from tailcut.errors import InferenceError, TailcutError
+from tailcut.manifest import Manifest
+from tailcut.manifest.reading import read
+from tailcut.runtimes import open_runtime
+from tailcut.runtimes.base import Runtime
+from tailcut.runtimes.live import source_of
+from tailcut.runtimes.remote.arena import Arena
+from tailcut.runtimes.remote.messages import Failed, Frames, Open, Placed, Ran, Ready, Reply, Run, frame
+
+_READ_BYTES = 1 << 16
+
+
+def main(arguments: list[str]) -> int:
+    """Open the variant, then run batches until the parent closes the connection."""
+    parent, descriptor, requests, replies = (int(text) for text in arguments)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # they are for the parent, which lets running batches end
+    threading.Thread(target=_end_with, args=(parent,), name="tailcut-parent", daemon=True).start()
+    with socket.socket(fileno=descriptor) as connection:
+        return _serve(connection, Arena(requests), Arena(replies))
+
+
+def _end_with(parent: int) -> None:
+    """Die when the parent does, also in the middle of a batch.
+
+    Not by PR_SET_PDEATHSIG: it is sent when the parent's thread that started this process ends (man 2 prctl).
+    """
+    try:
+        watched = os.pidfd_open(parent)
+    except OSError:
+        os._exit(1)  # it is gone already
+    with os.fdopen(watched, "rb") as file:
+        poll = select.poll()
+        poll.register(file, select.POLLIN)
+        poll.poll()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _serve(connection: socket.socket, requests: Arena, replies: Arena) -> int:
+    messages = _messages(connection)
+    first = next(messages, None)
+    if first is None:
+        return 0
+    try:
+        runtime = _open(msgspec.msgpack.decode(first, type=Open))
+    except BaseException as error:
+        connection.sendall(frame(_failed(error, 0)))
+        return 1
+    gc.collect()
+    gc.freeze()
+    connection.sendall(frame(Ready()))
+    decoder = msgspec.msgpack.Decoder(Run)
+    for body in messages:
+        connection.sendall(frame(_run(runtime, decoder.decode(body), requests, replies)))
+    runtime.close()
+    return 0
+
+
+def _messages(connection: socket.socket) -> Iterator[bytes]:
+    frames = Frames()
+    while data := connection.recv(_READ_BYTES):
+        yield from frames.feed(data)
+
+
+def _open(wanted: Open) -> Runtime:
+    from tailcut.runtimes.onnxruntime import flush_subnormals
+
+    flush_subnormals()
+    manifest = Manifest(read(wanted.deployment, {}), Path(wanted.directory), {})
+    return open_runtime(wanted.opening, threads=wanted.threads, source=source_of(manifest, wanted.runtime))
+
+
+def _run(runtime: Runtime, batch: Run, requests: Arena, replies: Arena) -> Reply:
+    started_ns = perf_counter_ns()
+    try:
+        outputs = runtime.run(requests.get(batch.tensors, batch.size_bytes), batch.outputs)
+        placed: tuple[Placed, ...] = replies.put([outputs], batch.outputs)
+    except BaseException as error:  # SystemExit, say, which would end this process
+        return _failed(error, started_ns)
+    return Ran(placed, replies.size_bytes, started_ns, perf_counter_ns())
+
+
+def _failed(error: BaseException, started_ns: int) -> Failed:
+    """Say what went wrong."""
+    told = error if isinstance(error, TailcutError) else None
+    cause = error.__cause__ if told is not None else error
+    return Failed(
+        code=told.code if told is not None else InferenceError.code,
+        message=told.message if told is not None else str(error),
+        hint=told.hint if told is not None else "",
+        detail=told.detail if told is not None else "",
+        cause=type(cause).__name__ if cause is not None else "",
+        started_ns=started_ns,
+        finished_ns=perf_counter_ns(),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,179 @@
+"""The parent's side: a runtime whose work is done by a child process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+
+import msgspec
+import numpy as np
+
+from tailcut.core.tensors import Arrays
+from tailcut.errors import ExecutorLost, StartError
+from tailcut.manifest import Manifest
+from tailcut.manifest.keys import to_plain
+from tailcut.runtimes.base import Openable
+from tailcut.runtimes.remote.arena import Arena
+from tailcut.runtimes.remote.messages import Failed, Frames, Ran, Reply, Run, frame, opening_of
+
+_READ_BYTES = 1 << 16
+_OPEN_TIMEOUT_S = 300.0
+_page_bytes = os.sysconf("SC_PAGE_SIZE")
+
+
+class RemoteRuntime:
+    """A variant in a child process. ``run`` blocks; an executor uses ``send`` and ``receive`` from an event loop.
+
+    Args:
+        manifest: of the deployment; the child makes the model's code from it where the artifact holds numbers only.
+        threads: of the runtime in the child.
+
+    Raises:
+        ArtifactError, MissingExtra: as ``open_runtime``.
+        StartError: the child died, or was not ready in five minutes.
+    """
+
+    def __init__(self, manifest: Manifest, variant: Openable, *, threads: int) -> None:
+        self._name = variant.name
+        self._requests, self._replies = Arena.make(), Arena.make()
+        self._frames = Frames()
+        self._decoder: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+        self.connection, theirs = socket.socketpair()
+        with theirs:
+            self.process = _spawn(theirs, self._requests, self._replies)
+        try:
+            self.connection.settimeout(_OPEN_TIMEOUT_S)
+            wanted = opening_of(variant, threads, to_plain(manifest.deployment), str(manifest.directory))
+            self.connection.sendall(frame(wanted))
+            reply = self._wait()
+            if isinstance(reply, Failed):
+                raise reply.error
+        except TimeoutError:
+            self.kill()
+            raise StartError(
+                f"the process of variant {variant.name!r} was not ready after {_OPEN_TIMEOUT_S:g} s",
+                hint='see its output above; pool.executor = "thread" opens it in this process',
+            ) from None
+        except BaseException:
+            self.kill()
+            raise
+        self.connection.settimeout(None)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory that the child holds; 0 where it is gone."""
+        with suppress(OSError, ValueError, IndexError):
+            return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * _page_bytes
+        return 0
+
+    def run(self, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
+        """Run one batch in the child and wait for it; see ``Runtime.run``.
+
+        Raises:
+            InferenceError: the model failed.
+            ExecutorLost: the child died.
+        """
+        try:
+            self.send([inputs], outputs)
+        except OSError as error:
+            raise self.lost() from error
+        reply = self._wait()
+        if isinstance(reply, Failed):
+            raise reply.error
+        if not isinstance(reply, Ran):
+            raise self.lost()
+        return self.take(reply)
+
+    def send(self, parts: Sequence[Arrays], outputs: Sequence[str]) -> None:
+        """Give the child a batch: the concatenation of its parts. One at a time.
+
+        Raises:
+            OSError: the child is gone, or there is no memory for the tensors.
+        """
+        placed = self._requests.put(parts, tuple(parts[0]))
+        self.connection.sendall(frame(Run(placed, tuple(outputs), self._requests.size_bytes)))
+
+    def receive(self) -> Reply | None:
+        """Read what there is from the child; return a reply where one is whole now.
+
+        Raises:
+            ExecutorLost: the child is gone.
+        """
+        try:
+            data = self.connection.recv(_READ_BYTES)
+            found = next(self._frames.feed(data), None) if data else None
+            reply = self._decoder.decode(found) if found is not None else None
+        except TimeoutError:
+            raise
+        except (OSError, ValueError) as error:  # a reply that cannot be read is no reply of ours
+            raise self.lost() from error
+        if not data:
+            raise self.lost()
+        return reply
+
+    def take(self, reply: Ran) -> Arrays:
+        """Return the outputs of a batch, copied: the next batch writes over them.
+
+        Raises:
+            ExecutorLost: the reply is not one that our child sends.
+        """
+        try:
+            return {name: np.array(view) for name, view in self._replies.get(reply.tensors, reply.size_bytes).items()}
+        except (ValueError, KeyError, TypeError) as error:
+            raise self.lost() from error
+
+    def lost(self) -> ExecutorLost:
+        """Say how the child ended; kills it where it only seems to have."""
+        self.kill()
+        code = self.process.wait()
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return ExecutorLost(
+            f"the process that ran variant {self._name!r} is gone ({how})",
+            hint="another one takes its place; try again. If it happens again, see the server's log and its memory",
+        )
+
+    def kill(self) -> None:
+        """End the child at once, whatever it does."""
+        if self.process.poll() is None:
+            self.process.kill()
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Let the child end by itself, at most for ``timeout_s``; then it is killed. Calling it twice is allowed."""
+        self.connection.close()
+        ends_s = monotonic() + timeout_s
+        try:
+            self.process.wait(max(ends_s - monotonic(), 0.0))
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._requests.close()
+        self._replies.close()
+
+    def _wait(self) -> Reply:
+        while (reply := self.receive()) is None:
+            pass
+        return reply
+
+
+def _spawn(theirs: socket.socket, *arenas: Arena) -> subprocess.Popen[bytes]:
+    """Start the child; a new interpreter, because a forked one would share locks and threads that are not there."""
+    descriptors = [theirs.fileno(), *(arena.descriptor for arena in arenas)]
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tailcut.runtimes.remote.child", str(os.getpid()), *map(str, descriptors)],
+            stdin=subprocess.DEVNULL,
+            stdout=2,  # what the model prints is log
+            pass_fds=descriptors,
+            process_group=0,  # a Ctrl-C in the terminal is for the server, which lets running batches end
+        )
+    except OSError as error:
+        raise StartError(
+            f"cannot start a process for the model: {error.strerror}", hint="raise the limit of processes or memory"
+        ) from error
