@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ EVIL = "<script>alert(1)</script>"
 
 
 def judged(outcome: str, drop: float, upper: float | None) -> dict[str, Any]:
-    metric = {"metric": "auc", "drop": drop, "upper": upper, "budget": 0.004, "outcome": outcome}
+    metric = {"metric": "auc", "drop": drop, "lower": drop - 0.001, "upper": upper, "budget": 0.004, "outcome": outcome}
     parts = [
         {"slice": "who", "value": EVIL, "metric": "auc", "rows": 40, "drop": drop, "upper": upper, "limit": 0.01,
          "p_adjusted": 0.5, "outcome": "pass", "note": ""},
@@ -128,6 +129,24 @@ def test_the_page_has_plot_tables_and_evidence_and_escapes_all() -> None:
     assert page.index("who = worst") < page.index("who = &lt;script")
     assert "fp16, bf16 not here: no CUDA device" in page
     assert "http" not in page
+
+
+def test_intervals_are_drawn_on_both_axes() -> None:
+    """Of the source, against which drops are counted, there is no interval of the drop."""
+    page = render(version(), PROMOTED)
+    bars = dict(
+        zip(("torch", "onnx", "int8", "static"), re.findall(r'class="spread \w+" d="([^"]+)"', page), strict=True)
+    )
+    caps = {name: (path.count("v8"), path.count("h8")) for name, path in bars.items()}
+    assert caps == {"torch": (2, 0), "onnx": (2, 2), "int8": (2, 2), "static": (2, 2)}
+    assert "onnx: 2 ms (1.8-2.2), drop 0.001 (0 to 0.002)" in page
+
+
+def test_cells_wrap_between_their_parts() -> None:
+    page = render(version(), PROMOTED)
+    assert "<td><span>2 ms</span> <span>(1.8-2.2)</span></td>" in page
+    assert "<span>auc 0.001</span> <span>&lt;= 0.002</span> <span>of 0.004 pass</span>" in page
+    assert '<td class="prose">' in page
 
 
 def test_a_page_without_measurements_has_no_plot() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -11,13 +12,21 @@ from tailcut.report import build_figures, build_plot
 from tailcut.report.build_figures import figure
 from tailcut.report.ladder_style import CSS
 
-_LONG = 24
-"""Characters from which a cell's text may wrap."""
+_MARKS = """
+svg .point{fill:#1f618d;stroke:#1f618d} svg .best{fill:#2e8b57;stroke:#2e8b57} svg .out{fill:#8a949e;stroke:#8a949e}
+svg path.spread{stroke-width:1.5;fill:none;opacity:.75} svg .leader{stroke:var(--soft);stroke-width:.8}
+svg .label{text-anchor:middle;paint-order:stroke;stroke:var(--card);stroke-width:3px} svg .tick.name{text-anchor:end}
+th,td{text-align:left;white-space:normal;vertical-align:top} td span{display:inline-block;white-space:nowrap}
+td.prose span{display:inline;white-space:normal;overflow-wrap:anywhere}
+@media (max-width:1000px){main{padding:16px 12px 32px} section{padding:14px 14px} th,td{padding:6px 5px;font-size:12px}
+td span{white-space:normal}}
+"""
 
-_MARKS = (
-    "svg .point{fill:#1f618d} svg .best{fill:#2e8b57} svg .out{fill:#8a949e} svg .tick.name{text-anchor:end}"
-    " .scroll td.long{white-space:normal}"
-)
+_LONG = 24
+"""Characters from which a part of a cell may wrap; shorter ones, such as an interval, stay on one line."""
+
+_PARTS = re.compile(r"(?<=,) | (?=\()| (?=<=)| (?=of \d)")
+"""Where a cell wraps first: after a comma, before an interval, a limit or a budget."""
 
 
 def render(version: Version, promotion: Promotion | None) -> str:
@@ -26,7 +35,7 @@ def render(version: Version, promotion: Promotion | None) -> str:
     body = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="lead">Version {escape(version.id)}, built {escape(version.created[:19])} UTC.'
-        f" {escape(version.evidence.get('choice', {}).get('why', ''))}</p>",
+        f"{escape(_chosen(version))}</p>",
         _pareto(version, promotion),
         _variants(version, promotion),
         _slices(version),
@@ -39,27 +48,33 @@ def render(version: Version, promotion: Promotion | None) -> str:
     )
 
 
+def _chosen(version: Version) -> str:
+    why = version.evidence.get("choice", {}).get("why", "")
+    return f" Chosen: {why}." if why else ""
+
+
 def _pareto(version: Version, promotion: Promotion | None) -> str:
     plot = build_plot.pareto(version, promotion)
-    text = "To the left is faster, down is closer to the source model. Bars: 90 % interval of the latency, upper limit"
-    return _section("Speed against quality", f"{text} of the drop. Green is promoted, grey was refused.", plot)
+    text = "To the left is faster, down is closer to the source model. Bars: 90 % interval of the latency, lower and"
+    return _section("Speed against quality", f"{text} upper limit of the drop. Green is promoted, grey refused.", plot)
 
 
 def _variants(version: Version, promotion: Promotion | None) -> str:
     rows = build_figures.rows(version, promotion)
-    metrics = list(dict.fromkeys(metric for row in rows for metric in row.metrics))
+    priced = any(row.money != build_figures.NONE for row in rows)
     latency = f"{build_figures.percentile(version)} under load"
-    head = ["variant", "verdict", *metrics, "drop, upper limit", latency, "ratio", "CPU per 1M", "cost per 1M", "size"]
+    cost = ["cost per 1M"] if priced else []
+    head = ["variant", "verdict", "quality", "drop, upper limit", latency, "ratio", "CPU per 1M", *cost, "size"]
     cells = [
         [
             row.name,
             row.verdict,
-            *(row.metrics.get(metric, build_figures.NONE) for metric in metrics),
+            ", ".join(f"{metric} {value}" for metric, value in row.metrics.items()) or build_figures.NONE,
             row.drop,
             row.latency,
             row.ratio,
             row.cpu,
-            row.money,
+            *([row.money] if priced else []),
             row.size,
         ]
         for row in rows
@@ -127,8 +142,9 @@ def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    style = ' class="long"' if len(text) > _LONG else ""
-    return f"<td{style}>{escape(text)}</td>"
+    parts = _PARTS.split(text)
+    style = ' class="prose"' if max(map(len, parts)) > _LONG else ""
+    return f"<td{style}>{' '.join(f'<span>{escape(part)}</span>' for part in parts)}</td>"
 
 
 def _section(title: str, text: str, inner: str) -> str:
