@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from pathlib import Path
 
 import onnx
+import onnxruntime
 import pytest
 import torch
 from tests import recipe_kit
 from tests.models import encoder, tabular
 
 from tailcut.build import Holdout
-from tailcut.build.recipes import fusions, onnx_export, recipe
+from tailcut.build.recipes import fusions, kernels, onnx_export, racing, recipe
 from tailcut.build.recipes.base import Work
 from tailcut.build.records import Made
+from tailcut.errors import BuildError
 
 pytest.importorskip("transformers")
 pytestmark = [pytest.mark.integration, pytest.mark.torch]
@@ -47,25 +50,25 @@ def test_a_bert_is_fused_layer_by_layer_and_answers_the_same(exported: Work) -> 
     assert scripted["operators"]["Attention"] == encoder.LAYERS
     assert scripted["operators"]["SkipLayerNormalization"] == 2 * encoder.LAYERS
     assert found["times"]["plain"]["ratio"] == 1.0
-    ratio = found["times"]["scripted"]["ratio"]
-    if ratio < fusions.GAIN:
-        assert found["status"] == "fused"
-        kinds = [node.op_type for node in onnx.load(str(exported.path)).graph.node]
-        assert kinds.count("Attention") == encoder.LAYERS
-    else:
-        assert found["status"] == "unfused"
+    undone = next(each for each in found["candidates"] if each["name"] == "scripted, norms apart")
+    assert undone["norms"] == 2 * encoder.LAYERS
+    assert set(found["times"]) >= {"plain", "scripted", "scripted, norms apart"}
+    kept = kinds_of(exported.path)
+    if found["status"] == "fused":
+        assert kept["Attention"] == encoder.LAYERS
+        assert found["times"][found["kept"]]["ratio"] < racing.GAIN
+    if found["kept"] == "plain":
         assert exported.path.read_bytes() == plain
     exported.path.write_bytes(plain)
 
 
 def test_a_faster_fused_model_replaces_the_plain_one(exported: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = exported.path.read_bytes()
-    monkeypatch.setattr(fusions, "_timed", lambda runtime, *_: 1.0 if fused(runtime) else 2.0)
+    monkeypatch.setattr(racing, "timed", lambda runtime, *_: 1.0 if fused(runtime) else 2.0)
     found = fusions.improve(exported, encoder.encoder(), answers)
     assert (found["status"], found["kept"]) == ("fused", "scripted")
     base = Made(name="onnx", runtime="onnxruntime", path=str(exported.path))
-    kinds = [node.op_type for node in onnx.load(str(exported.path)).graph.node]
-    assert kinds.count("Attention") == encoder.LAYERS
+    assert kinds_of(exported.path)["Attention"] == encoder.LAYERS
     quantised = recipe_kit.work(exported.folder, recipe_kit.ENCODER, base, encoder.holdout(), "dynamic.onnx")
     counts = recipe("int8-dynamic").make(quantised).found["operators"]
     assert counts["integer"] == 4 * encoder.LAYERS  # attention's three weights are one operator
@@ -74,7 +77,106 @@ def test_a_faster_fused_model_replaces_the_plain_one(exported: Work, monkeypatch
 
 def fused(runtime) -> bool:
     """Fused sessions were opened from a file that says so."""
-    return "fused" in runtime._name
+    return runtime._name.endswith(".fused")
+
+
+def apart(runtime) -> bool:
+    """So were those whose fusions were undone."""
+    return "apart" in runtime._name
+
+
+def kinds_of(path: Path) -> Counter[str]:
+    return Counter(node.op_type for node in onnx.load(str(path)).graph.node)
+
+
+def test_norms_apart_replace_the_fused_ones_where_they_are_faster(
+    exported: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = exported.path.read_bytes()
+    monkeypatch.setattr(
+        racing, "timed", lambda runtime, *_: 1.0 if apart(runtime) and "fused" in runtime._name else 2.0
+    )
+    found = fusions.improve(exported, encoder.encoder(), answers)
+    assert (found["status"], found["kept"]) == ("fused", "scripted, norms apart")
+    kinds = kinds_of(exported.path)
+    assert kinds["SkipLayerNormalization"] == 0
+    assert kinds["Sum"] == kinds["LayerNormalization"] == 2 * encoder.LAYERS
+    session = onnxruntime.SessionOptions()
+    session.optimized_model_filepath = str(exported.folder / "opened.onnx")
+    session.log_severity_level = 3
+    onnxruntime.InferenceSession(str(exported.path), session, providers=["CPUExecutionProvider"])
+    assert kinds_of(exported.folder / "opened.onnx")["SkipLayerNormalization"] == 0
+    exported.path.write_bytes(plain)
+
+
+def fused_base(exported: Work, monkeypatch: pytest.MonkeyPatch) -> Made:
+    """The fused model as the variant "onnx"."""
+    plain = exported.path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(racing, "timed", lambda runtime, *_: 1.0 if fused(runtime) else 2.0)
+        fusions.improve(exported, encoder.encoder(), answers)
+    path = exported.folder / "fused-base.onnx"
+    path.write_bytes(exported.path.read_bytes())
+    exported.path.write_bytes(plain)
+    return Made(name="onnx", runtime="onnxruntime", path=str(path))
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_int8_undoes_fusions_where_that_is_faster(
+    exported: Work, monkeypatch: pytest.MonkeyPatch, faster: bool
+) -> None:
+    base = fused_base(exported, monkeypatch)
+    monkeypatch.setattr(racing, "timed", lambda runtime, *_: 1.0 if apart(runtime) == faster else 2.0)
+    work = recipe_kit.work(exported.folder, recipe_kit.ENCODER, base, encoder.holdout(), f"dynamic-{faster}.onnx")
+    found = recipe("int8-dynamic").make(work).found
+    assert found["forms"]["kept"] == ("apart" if faster else "fused")
+    assert found["forms"]["undone"] == {"norms": 2 * encoder.LAYERS, "gelus": encoder.LAYERS}
+    kinds = kinds_of(work.path)
+    assert kinds["SkipLayerNormalization"] == (0 if faster else 2 * encoder.LAYERS)
+    assert kinds["BiasGelu"] == (0 if faster else encoder.LAYERS)
+    assert kinds["QAttention"] == encoder.LAYERS
+
+
+def test_a_fast_gelu_is_close_and_counted(exported: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = fused_base(exported, monkeypatch)
+    work = recipe_kit.work(exported.folder, recipe_kit.ENCODER, base, encoder.holdout(), "fast.onnx")
+    found = recipe("int8-fast-gelu").make(work).found
+    assert found["approximated"] == {"gelu by tanh": encoder.LAYERS}
+    kinds = kinds_of(work.path)
+    assert (kinds["FastGelu"], kinds["Gelu"], kinds["BiasGelu"]) == (encoder.LAYERS, 0, 0)
+    rows = work.selection.take(32)
+    expected, given = (
+        work.open(each).run(rows, ["embedding"])["embedding"]
+        for each in (base, Made(name="fast", runtime="onnxruntime", path=str(work.path)))
+    )
+    assert (expected * given).sum(axis=1).mean() > 0.99
+
+
+def test_gelus_written_out_with_erf_are_found_and_the_sums_stay_the_same(exported: Work) -> None:
+    target = exported.folder / "approximated.onnx"
+    assert kernels.approximate(exported.path, target) == encoder.LAYERS
+    assert kinds_of(target)["FastGelu"] == encoder.LAYERS
+    rows = exported.selection.take(8)
+    expected, given = (
+        exported.open_file(each, "onnxruntime").run(rows, ["embedding"])["embedding"]
+        for each in (exported.path, target)
+    )
+    assert 0 < abs(expected - given).max() < 1e-3
+    assert kernels.approximate(target, exported.folder / "twice.onnx") == 0
+
+
+def test_where_there_is_no_gelu_and_no_norm_nothing_is_done(tmp_path: Path) -> None:
+    module, x = tabular.mlp(), torch.zeros(2, 64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(module, (x,), str(tmp_path / "m.onnx"), dynamo=False)
+    base = Made(name="onnx", runtime="onnxruntime", path=str(tmp_path / "m.onnx"))
+    holdout = Holdout(inputs={"x": x.numpy()})
+    work = recipe_kit.work(tmp_path, recipe_kit.ENCODER, base, holdout, "fast.onnx")
+    with pytest.raises(BuildError, match="nothing to approximate: the model has no exact GELU"):
+        recipe("int8-fast-gelu").make(work)
+    assert kernels.apart(tmp_path / "m.onnx", tmp_path / "apart.onnx") == {"norms": 0, "gelus": 0}
+    assert not (tmp_path / "apart.onnx").exists()
 
 
 def test_a_model_whose_export_no_longer_answers_the_same_is_not_kept(exported: Work) -> None:
@@ -86,7 +188,8 @@ def test_a_model_whose_export_no_longer_answers_the_same_is_not_kept(exported: W
     scripted = next(each for each in found["candidates"] if each["name"] == "scripted")
     assert "differs from the source model" in scripted["failed"]
     assert found["status"] == "unfused"
-    assert exported.path.read_bytes() == plain
+    assert kinds_of(exported.path)["Attention"] == 0
+    exported.path.write_bytes(plain)
 
 
 def test_a_model_without_attention_is_left_alone(tmp_path: Path) -> None:

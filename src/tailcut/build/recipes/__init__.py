@@ -10,6 +10,7 @@ from tailcut.build.recipes.bf16 import Bf16
 from tailcut.build.recipes.cuda import OnnxCuda
 from tailcut.build.recipes.fp16 import Fp16
 from tailcut.build.recipes.int8_dynamic import Int8Dynamic
+from tailcut.build.recipes.int8_fast_gelu import Int8FastGelu
 from tailcut.build.recipes.int8_qat import Int8Qat
 from tailcut.build.recipes.int8_static import Int8Static
 from tailcut.build.recipes.onnx import Onnx
@@ -22,6 +23,7 @@ from tailcut.build.recipes.torch_compile import TorchCompile
 CATALOG: tuple[Recipe, ...] = (
     Onnx(),
     Int8Dynamic(),
+    Int8FastGelu(),
     Int8Static(),
     OpenVino(),
     OpenVinoInt8(),

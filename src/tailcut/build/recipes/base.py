@@ -23,7 +23,7 @@ from tailcut.runtimes.live import source_of
 PORTABLE = frozenset({"onnx"})
 """Recipes whose fp32 result runs everywhere alike; OpenVINO's does not: it may compute in bf16."""
 
-INT8 = frozenset({"int8-dynamic", "int8-static", "openvino-int8", "int8-qat"})
+INT8 = frozenset({"int8-dynamic", "int8-fast-gelu", "int8-static", "openvino-int8", "int8-qat"})
 """Recipes that ``build.quantize`` asks for."""
 
 TREES = "trees compare and add: there are no products whose precision could be lowered, and nothing to prune"

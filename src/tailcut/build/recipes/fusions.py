@@ -4,31 +4,26 @@ onnxruntime fuses by pattern, and patterns depend on who exported the model: the
 matches hardly any (2.13), the older TorchScript exporter's matches all. So both are tried; a candidate counts as fused
 only where the number of fused operators says so, and it is kept only where it answers as the source does and is faster
 here, in turns, by more than noise. onnxruntime fuses part of a plain export by itself when it opens it: the gain is
-often nothing.
+often nothing. The fusion of skip connections with layer norms loses on many processors, so every form is tried with
+those apart, too (see ``kernels``).
 """
 
 from __future__ import annotations
 
 import logging
-import statistics
-import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tailcut.build import parity
-from tailcut.build.recipes import onnx_export
+from tailcut.build.recipes import kernels, onnx_export, racing
 from tailcut.build.recipes.base import Work
 from tailcut.errors import BuildError
 from tailcut.runtimes import Runtime
 
-ROUNDS = 9
-_CALLS = 8
-GAIN = 0.97
-"""A fused model is kept where its median ratio of times is below this."""
-
 _SKIPS = ("SkipLayerNormalization", "EmbedLayerNormalization")
+_APART = ", norms apart"
 OPSET = 17
 
 
@@ -50,60 +45,84 @@ def improve(work: Work, module: Any, answers: Callable[[Runtime], parity.Run]) -
         answers: turns an opened variant into what ``parity.check`` compares.
 
     Returns:
-        evidence: status, the layers found, every candidate with its counts and times, and which one was kept.
+        evidence: status, the layers found, every candidate with its counts, the times of the forms that were raced, and
+        which one was kept.
     """
     import onnx
 
     layers = attention_layers(onnx.load(str(work.path)))
     if not layers:
         return {"status": "nothing to fuse", "layers": 0}
-    heads, width = shape_of(module)
-    if not heads:
-        return {"status": "unfused", "layers": layers, "reason": "no part of the module says how many heads it has"}
     source = answers(work.open(work.base))
+    heads, width = shape_of(module)
 
-    def candidate(name: str, plain: Callable[[], Path]) -> dict[str, Any]:
-        return _candidate(work, name, lambda file: fuse(plain(), file, heads, width), layers, source, answers)
+    def usable(file: Path) -> None:
+        parity.check(source, answers(work.open_file(file, "onnxruntime")), work.selection, _outputs(work))
 
-    candidates = [
-        candidate("exported", lambda: work.path),
-        candidate("scripted", lambda: _scripted(work, module)),
-    ]
-    fused = {each["name"]: each["file"] for each in candidates if each["fused"]}
-    timed = _race(work, {"plain": work.path, **fused}) if fused else {}
-    kept = min(timed, key=lambda name: timed[name]["ratio"], default="plain")
-    if kept != "plain" and timed[kept]["ratio"] < GAIN:
-        fused[kept].replace(work.path)
-    else:
-        kept = "plain"
+    candidates: list[dict[str, Any]] = []
+    if heads:
+        plain = {"exported": lambda: work.path, "scripted": lambda: _scripted(work, module)}
+        candidates = [_fused(work, name, make, layers, (heads, width), usable) for name, make in plain.items()]
+    forms = {"plain": work.path, **{each["name"]: each["file"] for each in candidates if each["fused"]}}
+    undone = [_apart(work, name, file, usable) for name, file in forms.items()]
+    forms |= {each["name"]: each["file"] for each in undone if "file" in each}
+    timed = racing.race(work, forms) if len(forms) > 1 else {}
+    kept = racing.fastest(timed) if timed else "plain"
+    if kept != "plain":
+        forms[kept].replace(work.path)
     return {
-        "status": "unfused" if kept == "plain" else "fused",
+        "status": "unfused" if kept in {"plain", f"plain{_APART}"} else "fused",
         "layers": layers,
         "kept": kept,
-        "candidates": [{name: value for name, value in each.items() if name != "file"} for each in candidates],
+        **({} if heads else {"reason": "no part of the module says how many heads it has"}),
+        "candidates": [
+            {name: value for name, value in each.items() if name != "file"} for each in (*candidates, *undone)
+        ],
         "times": timed,
     }
 
 
-def _candidate(
+def _fused(
     work: Work,
     name: str,
-    make: Callable[[Path], dict[str, int]],
+    make: Callable[[], Path],
     layers: int,
-    source: parity.Run,
-    answers: Callable[[Runtime], parity.Run],
+    shape: tuple[int, int],
+    usable: Callable[[Path], None],
 ) -> dict[str, Any]:
     """Fuse one export, count, and compare with the source; what fails is recorded, not raised."""
     file = work.folder / f"{work.path.stem}.{name}.fused.onnx"
     made: dict[str, Any] = {"name": name, "fused": False}
     try:
-        made["operators"] = counts = make(file)
+        made["operators"] = counts = fuse(make(), file, *shape)
         if counts["Attention"] != layers or sum(counts[kind] for kind in _SKIPS) < 2 * layers:
             return made
-        parity.check(source, answers(work.open_file(file, "onnxruntime")), work.selection, _outputs(work))
+        usable(file)
         return {**made, "fused": True, "file": file}
     except Exception as error:  # exporters and fusions raise whatever their passes raise
-        return {**made, "failed": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+        return {**made, "failed": _text(error)}
+
+
+def _apart(work: Work, name: str, form: Path, usable: Callable[[Path], None]) -> dict[str, Any]:
+    """Undo the fusion of skip connections with layer norms in one form."""
+    import onnx
+
+    made: dict[str, Any] = {"name": f"{name}{_APART}"}
+    file = work.folder / f"{form.stem}.apart.onnx"
+    try:
+        model = onnx.load(str(form))
+        made["norms"] = kernels.norms_apart(model)
+        if not made["norms"]:
+            return made
+        onnx.save(model, str(file))
+        usable(file)
+        return {**made, "file": file}
+    except Exception as error:  # a session refuses what its own checks refuse
+        return {**made, "failed": _text(error)}
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def _outputs(work: Work) -> Any:
@@ -172,30 +191,3 @@ def _scripted(work: Work, module: Any) -> Path:
     if path.stat().st_size > onnx_export.LARGEST_BYTES:
         raise BuildError(f"the model has {path.stat().st_size} bytes", hint="it is served unfused")
     return path
-
-
-def _race(work: Work, files: Mapping[str, Path]) -> dict[str, dict[str, float]]:
-    """Time single rows in turns: median milliseconds, and the median over rounds of the ratio to "plain"."""
-    runtimes = {name: work.open_file(file, "onnxruntime") for name, file in files.items()}
-    output = _outputs(work)[0].name
-    rounds: dict[str, list[float]] = {name: [] for name in files}
-    for turn in range(ROUNDS + 1):
-        names = list(files)[turn % len(files) :] + list(files)[: turn % len(files)]
-        for name in names:
-            taken = [_timed(runtimes[name], work, place, output) for place in range(_CALLS)]
-            if turn:  # the first turn warms up
-                rounds[name].append(statistics.median(taken))
-    return {
-        name: {
-            "ms": statistics.median(times),
-            "ratio": statistics.median(mine / plain for mine, plain in zip(times, rounds["plain"], strict=True)),
-        }
-        for name, times in rounds.items()
-    }
-
-
-def _timed(runtime: Runtime, work: Work, place: int, output: str) -> float:
-    inputs = work.selection.take(1, place)
-    begun = time.perf_counter()
-    runtime.run(inputs, [output])
-    return (time.perf_counter() - begun) * 1000.0

@@ -1,0 +1,45 @@
+"""Recipe "int8-fast-gelu": as int8-dynamic, and GELU by its tanh approximation.
+
+A variant of its own name, because it computes another function than the source: the gate judges what that costs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tailcut.build.here import Here
+from tailcut.build.recipes import kernels
+from tailcut.build.recipes.base import TREES, Result, Subject, Work, missing
+from tailcut.build.recipes.int8_dynamic import make
+from tailcut.errors import BuildError
+
+
+class Int8FastGelu:
+    """Linear layers with 8-bit weights, activations quantised batch by batch, approximated GELU."""
+
+    name = "int8-fast-gelu"
+    base = ("onnx",)
+    runtime = "onnxruntime"
+    suffix = ".onnx"
+    summary = "as int8-dynamic, with GELU approximated by tanh"
+
+    def why_not(self, subject: Subject, here: Here) -> str:
+        """Trees have no products to quantise; whether there is a GELU shows when the model is read."""
+        if subject.trees:
+            return TREES
+        return missing(here, "onnx", extra="build")
+
+    def make(self, work: Work) -> Result:
+        """Approximate, quantise every way that fits this processor, keep the closest, and the faster form of it.
+
+        Raises:
+            BuildError: the model has no exact GELU, or cannot be quantised.
+        """
+        approximated = work.folder / f"{work.path.stem}.approximated.onnx"
+        gelus = kernels.approximate(Path(work.base.path), approximated)
+        if not gelus:
+            raise BuildError(
+                "there is nothing to approximate: the model has no exact GELU",
+                hint="nothing is lost: int8-dynamic does all the rest of it",
+            )
+        return Result({"approximated": {"gelu by tanh": gelus}, **make(work, approximated)})
