@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from tailcut.core.tensors import DATATYPE_OF, Array, Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Tensor
+
+Bools = npt.NDArray[np.bool_]
 
 LEAST_ROWS = 10
 """A holdout of fewer rows is not split: neither part could say anything."""
@@ -155,20 +158,22 @@ class Holdout:
             numbers=places if self.numbers is None else self.numbers[places],
         )
 
-    def split(self, selection_share: float, seed: int = 0) -> tuple[Holdout, Holdout]:
+    def split(self, selection_share: float, seed: int = 0, *, group: str = "") -> tuple[Holdout, Holdout]:
         """Part the rows into a selection and a confirmation split.
 
-        The same data and seed give the same parts. Each class is in both parts by its share where labels are classes.
+        The same data and seed give the same parts. Each class is in both parts by its share where labels are classes;
+        with a ``group`` no value of it is in both parts.
 
         Args:
             selection_share: of the rows, between 0 and 1.
             seed: for another split of the same data.
+            group: name of the slice whose rows hang together; empty: each row stands for itself.
 
         Returns:
             (selection, confirmation), each in the order of the rows.
 
         Raises:
-            BuildError: fewer than LEAST_ROWS rows, or labels that are all the same.
+            BuildError: fewer than LEAST_ROWS rows, labels that are all the same, no such slice, or one group only.
         """
         if not 0 < selection_share < 1:
             raise BuildError(
@@ -180,16 +185,30 @@ class Holdout:
                 f"the holdout has {self.rows} rows, the least is {LEAST_ROWS}",
                 hint="a few thousand labelled rows judge well",
             )
-        groups = np.zeros(self.rows, dtype=np.int64) if self.labels is None else _groups(self.labels)
+        classes = np.zeros(self.rows, dtype=np.int64) if self.labels is None else _groups(self.labels)
         digest = hashlib.sha256(f"{self.digest()} {seed}".encode()).digest()
         rng = np.random.default_rng(int.from_bytes(digest[:8], "big"))
-        chosen = np.zeros(self.rows, dtype=np.bool_)
-        for group in np.unique(groups):
-            places = rng.permutation(np.flatnonzero(groups == group))
-            # Of a class with two rows or more both parts have one.
-            least = 1 if len(places) > 1 else 0
-            chosen[places[: max(least, min(len(places) - least, round(len(places) * selection_share)))]] = True
+        whole = self._whole_groups(group, selection_share, rng) if group else None
+        chosen = _by_class(classes, selection_share, rng) if whole is None else whole
         return self.subset(np.flatnonzero(chosen)), self.subset(np.flatnonzero(~chosen))
+
+    def _whole_groups(self, group: str, share: float, rng: np.random.Generator) -> Bools:
+        """Choose whole groups of about ``share`` of the rows, at least one and never all; (rows,)."""
+        if group not in self.slices:
+            raise BuildError(
+                f"holdout.group is {group!r}, the holdout's slices are {sorted(self.slices)}",
+                hint="give the column of that name in Holdout(slices=...)",
+            )
+        names, places, sizes = np.unique(self.slices[group].astype("U"), return_inverse=True, return_counts=True)
+        if names.size < 2:
+            raise BuildError(
+                f"every row of the holdout has {group} {names[0]}: there are no groups to tell apart",
+                hint="leave holdout.group empty, or take a holdout of many groups",
+            )
+        order = rng.permutation(names.size)
+        before = np.cumsum(sizes[order]) - sizes[order]
+        wanted = order[(before < share * self.rows) & (np.arange(names.size) < names.size - 1)]
+        return np.isin(places, wanted)
 
     def digest(self) -> str:
         """SHA-256 of names, datatypes, shapes and values: the data that the evidence rests on."""
@@ -234,6 +253,16 @@ def _not_finite(array: Array, name: str, number: Callable[[int], int]) -> BuildE
         f"({bad.size} of {len(array)} rows have NaN or infinity), which the manifest does not allow",
         hint="fill the gaps as production does, or set allow_nan = true on that tensor",
     )
+
+
+def _by_class(classes: Array, share: float, rng: np.random.Generator) -> Bools:
+    """Choose ``share`` of the rows of each class; of a class with two rows or more both parts have one. (rows,)"""
+    chosen = np.zeros(len(classes), dtype=np.bool_)
+    for each in np.unique(classes):
+        places = rng.permutation(np.flatnonzero(classes == each))
+        least = 1 if len(places) > 1 else 0
+        chosen[places[: max(least, min(len(places) - least, round(len(places) * share)))]] = True
+    return chosen
 
 
 def _check_labels(labels: Array) -> None:

@@ -56,7 +56,11 @@ def load(manifest: Manifest) -> Holdout:
         raise BuildError(f"the holdout {path} has no rows", hint="a few thousand labelled rows judge well")
     inputs, padding = _inputs(manifest, columns, path)
     labels = _labels(_column(columns, settings.labels, "holdout.labels", path)) if settings.labels else None
-    slices = {name: _column(columns, name, "holdout.slices", path) for name in settings.slices}
+    named = {
+        **dict.fromkeys(settings.slices, "holdout.slices"),
+        **({settings.group: "holdout.group"} if settings.group else {}),
+    }
+    slices = {name: _column(columns, name, key, path) for name, key in named.items()}
     return Holdout(inputs=inputs, labels=labels, slices=slices, padding=padding)
 
 

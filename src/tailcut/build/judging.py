@@ -69,7 +69,7 @@ def judge(
         source: name of the source variant.
         uses: other sets of variants that the split has judged before.
     """
-    quality = manifest.deployment.quality
+    quality, group = manifest.deployment.quality, manifest.deployment.holdout.group
     budget = budget_of(manifest, holdout, scores[source])
     others = {name: found for name, found in scores.items() if name != source}
     own = {name: _own(name, manifest, holdout, scores, source) for name in quality.metrics if name in budget}
@@ -81,12 +81,13 @@ def judge(
         others,
         scores[source],
         holdout.labels,
-        holdout.slices,
+        {name: values for name, values in holdout.slices.items() if name != group},
         budget,
         confidence=quality.confidence,
         slice_budget=quality.slice_budget,
         uses=uses,
         own_metrics=own,
+        groups=holdout.slices[group] if group else None,
     )
     plain: dict[str, Any] = msgspec.to_builtins(verdicts)
     return plain

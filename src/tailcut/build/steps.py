@@ -44,7 +44,8 @@ def load_holdout(spec: Spec) -> dict[str, Any]:
     preflight.check_holdout(manifest)
     preflight.import_all(manifest, from_registry=spec.base)
     holdout = holdout_types.fitted(_read_holdout(manifest), manifest.deployment.model)
-    parts = holdout.split(float(manifest.deployment.holdout.selection))
+    section = manifest.deployment.holdout
+    parts = holdout.split(float(section.selection), group=section.group)
     found: dict[str, Any] = {
         "rows": holdout.rows,
         "sha256": holdout.digest(),

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailcut.core.gate.bootstrap import estimate
+from tailcut.core.gate.clustered import Clusters, clustered, effective
 from tailcut.core.gate.distributions import share_upper
 from tailcut.core.gate.influence import mean_parts
 from tailcut.core.gate.verdict import Agreement
@@ -23,13 +24,21 @@ Floats = npt.NDArray[np.float64]
 Kind = Literal["jensen-shannon", "cosine-distance", "absolute-difference"]
 
 
-def compare(source: Array, variant: Array, *, confidence: float, decisions: bool | None = None) -> Agreement:
+def compare(
+    source: Array,
+    variant: Array,
+    *,
+    confidence: float,
+    decisions: bool | None = None,
+    clusters: Clusters | None = None,
+) -> Agreement:
     """Compare two models' outputs on the same rows.
 
     Args:
         source, variant: (n,) or (n, d) outputs.
         confidence: of the one-sided upper limits.
         decisions: whether outputs are decisions (see ``metrics.decide``); None: where they are probabilities.
+        clusters: (n,) the group of each row, numbered from 0, where rows of one group hang together.
 
     Raises:
         ValueError: different shapes, or no rows.
@@ -38,15 +47,17 @@ def compare(source: Array, variant: Array, *, confidence: float, decisions: bool
         raise ValueError(f"outputs of {list(source.shape)} and {list(variant.shape)} cannot be compared")
     kind, rows = divergence_rows(source, variant)
     decided = kind == "jensen-shannon" if decisions is None else decisions
-    flips = int(np.sum(decide(source) != decide(variant))) if decided else 0
+    flipped = decide(source) != decide(variant) if decided else np.zeros(len(source), dtype=np.bool_)
+    flips = int(flipped.sum())
+    hits, worth = (flips, len(source)) if clusters is None else effective(flipped, clusters)
     return Agreement(
         rows=len(source),
         flips=flips if decided else None,
         agree=1.0 - flips / len(source) if decided else None,
-        disagree_upper=share_upper(flips, len(source), 1.0 - confidence) if decided else None,
+        disagree_upper=share_upper(hits, worth, 1.0 - confidence) if decided else None,
         divergence=kind,
         divergence_mean=float(rows.mean()),
-        divergence_upper=_upper(rows, 1.0 - confidence),
+        divergence_upper=_upper(rows, 1.0 - confidence, clusters),
     )
 
 
@@ -75,8 +86,9 @@ def _relative(p: Floats, q: Floats) -> Floats:
     return found
 
 
-def _upper(rows: Floats, alpha: float) -> float | None:
+def _upper(rows: Floats, alpha: float, clusters: Clusters | None) -> float | None:
     if rows.size < 2:
         return None
-    limit = estimate(mean_parts(np.zeros(rows.size), rows, rises=True), seed=None).upper(alpha)
+    parts = mean_parts(np.zeros(rows.size), rows, rises=True)
+    limit = estimate(parts if clusters is None else clustered(parts, clusters), seed=None).upper(alpha)
     return limit if math.isfinite(limit) else None

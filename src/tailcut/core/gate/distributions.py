@@ -43,7 +43,7 @@ def student_below(t: float, freedom: float) -> float:
     return tail if t < 0 else 1.0 - tail
 
 
-def share_upper(hits: int, rows: int, alpha: float) -> float:
+def share_upper(hits: float, rows: float, alpha: float) -> float:
     """Compute the one-sided upper limit of a share, ``hits`` of ``rows`` seen, at confidence 1 - ``alpha``."""
     if hits >= rows:
         return 1.0

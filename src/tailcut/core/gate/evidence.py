@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailcut.core.gate.bootstrap import RESAMPLES, estimate
+from tailcut.core.gate.clustered import LEAST_GROUPS, Clusters, clustered, clustered_pairs, number
 from tailcut.core.gate.influence import Parts, auc_parts, f1_parts, mean_parts, spearman_parts, within
 from tailcut.core.gate.paired import count
 from tailcut.core.metrics import (
@@ -53,7 +54,7 @@ class Evidence(Protocol):
         """One-sided lower limit of the drop."""
 
     def rows_needed(self, drop: float, budget: float, alpha: float, power: float = 0.8) -> int | None:
-        """Rows that would decide it were the true drop ``drop``."""
+        """Rows (where they come in groups: groups) that would decide it were the true drop ``drop``."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class Comparison:
         labels: (n,); not looked at for ``cosine`` and user metrics.
         source, variant: scores as the models give them, or per-row values where ``own``.
         own: whether this is a user's metric.
+        clusters: (n,) the group of each row, numbered from 0, where rows of one group hang together.
     """
 
     metric: str
@@ -85,6 +87,7 @@ class Comparison:
     source: Array
     variant: Array
     own: bool = False
+    clusters: Clusters | None = None
 
     def values(self) -> tuple[float, float]:
         """The metric of the source and of the variant. Raises ValueError where these rows do not give it."""
@@ -101,8 +104,8 @@ class Comparison:
     def whole(self, rng: np.random.Generator, resamples: int = RESAMPLES) -> Evidence:
         """Evidence of all rows. Raises ValueError where they are too few to have a spread, or of one class."""
         if self.metric == "accuracy" and not self.own:
-            return count(right_rows(self._labels, self.source), right_rows(self._labels, self.variant))
-        return estimate(self.parts(), seed=rng, resamples=resamples)
+            return self._pairs()
+        return estimate(self._grouped(self.parts()), seed=rng, resamples=resamples)
 
     def sliced(self, chosen: Bools, parts: Parts | None) -> Evidence:
         """Evidence of the rows where ``chosen``, without drawing.
@@ -114,16 +117,24 @@ class Comparison:
         Raises:
             ValueError: these rows are too few, or give no such metric.
         """
+        clusters = None if self.clusters is None else number(self.clusters[chosen])
+        if clusters is not None and (found := int(clusters.max(initial=-1)) + 1) < LEAST_GROUPS:
+            raise ValueError(f"its rows are of {found} groups, {LEAST_GROUPS} are the least that is judged")
         if parts is None or self.metric in ("f1", "spearman"):
             labels = None if self.labels is None else self.labels[chosen]
-            part = Comparison(self.metric, labels, self.source[chosen], self.variant[chosen], self.own)
-            if parts is None:
-                return count(right_rows(part._labels, part.source), right_rows(part._labels, part.variant))
-            return estimate(part.parts(), seed=None)
+            part = Comparison(self.metric, labels, self.source[chosen], self.variant[chosen], self.own, clusters)
+            return part._pairs() if parts is None else estimate(part._grouped(part.parts()), seed=None)
         inside = within(parts, chosen)
         if inside is None:
             raise ValueError("no rows")
-        return estimate(inside, seed=None)
+        return estimate(self._grouped(inside), seed=None)
+
+    def _pairs(self) -> Evidence:
+        right = right_rows(self._labels, self.source), right_rows(self._labels, self.variant)
+        return count(*right) if self.clusters is None else clustered_pairs(*right, self.clusters)
+
+    def _grouped(self, parts: Parts) -> Parts:
+        return parts if self.clusters is None else clustered(parts, self.clusters)
 
     def parts(self) -> Parts:
         """What each row adds to the drop. Raises ValueError where these rows do not give the metric."""

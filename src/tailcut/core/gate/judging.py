@@ -15,6 +15,7 @@ import numpy as np
 
 from tailcut.core.gate.agreement import compare
 from tailcut.core.gate.bootstrap import RESAMPLES
+from tailcut.core.gate.clustered import number
 from tailcut.core.gate.distributions import normal_quantile
 from tailcut.core.gate.evidence import Comparison, Evidence, OwnRows
 from tailcut.core.gate.holm import Step, steps
@@ -42,6 +43,7 @@ def judge(
     slice_budget: float = 2.5,
     uses: int = 0,
     own_metrics: Mapping[str, OwnRows] | None = None,
+    groups: Array | None = None,
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> dict[str, QualityVerdict]:
@@ -57,6 +59,7 @@ def judge(
         slice_budget: how many times the budget a slice may drop.
         uses: verdicts that the same rows gave before.
         own_metrics: a user's metric -> its per-row values; more is better.
+        groups: (n,) whose rows hang together, such as a patient's; None where each row stands for itself.
         seed: of the bootstrap; the same seed gives the same verdicts.
         resamples: of the bootstrap.
 
@@ -64,13 +67,15 @@ def judge(
         BuildError: scores, labels, slices or user values that do not fit one another, a metric that is not known, a
             budget that is not above 0, scores that are not finite.
     """
-    rows = Rows(source, labels, slices, own_metrics or {})
+    rows = Rows(source, labels, slices, own_metrics or {}, None if groups is None else number(groups))
     terms = Terms(budget, confidence, slice_budget, uses, seed, resamples)
     check(candidates, rows, terms)
-    groups = {name: group(values) for name, values in slices.items()}
+    columns = {name: group(values) for name, values in slices.items()}
     cases = {name: _cases(name, scores, rows, terms) for name, scores in candidates.items()}
     held = dict(zip(cases, steps([_largest_p(found, budget) for found in cases.values()]), strict=True))
-    return {name: _verdict(name, candidates[name], cases[name], held[name], rows, groups, terms) for name in candidates}
+    return {
+        name: _verdict(name, candidates[name], cases[name], held[name], rows, columns, terms) for name in candidates
+    }
 
 
 def are_decisions(source: Array, labels: Array | None, budget: Mapping[str, float]) -> bool:
@@ -94,9 +99,9 @@ def _cases(name: str, scores: Array, rows: Rows, terms: Terms) -> list[_Case]:
     for metric in terms.budget:
         own = rows.own.get(metric)
         comparison = (
-            Comparison(metric, rows.labels, rows.source, scores)
+            Comparison(metric, rows.labels, rows.source, scores, clusters=rows.clusters)
             if own is None
-            else Comparison(metric, None, own.source, own.variants[name], own=True)
+            else Comparison(metric, None, own.source, own.variants[name], own=True, clusters=rows.clusters)
         )
         # Each pair has its own draws, so that no verdict hangs on which others are judged beside it.
         rng = np.random.default_rng([terms.seed, zlib.crc32(f"{name}\0{metric}".encode())])
@@ -108,24 +113,36 @@ def _cases(name: str, scores: Array, rows: Rows, terms: Terms) -> list[_Case]:
 
 
 def _verdict(
-    name: str, scores: Array, cases: Sequence[_Case], step: Step, rows: Rows, groups: Mapping[str, Groups], terms: Terms
+    name: str,
+    scores: Array,
+    cases: Sequence[_Case],
+    step: Step,
+    rows: Rows,
+    columns: Mapping[str, Groups],
+    terms: Terms,
 ) -> QualityVerdict:
     largest = _largest_p(cases, terms.budget)
     metrics = tuple(_metric(case, step, largest, terms) for case in cases)
     slices = judge_slices(
         [comparison for comparison, evidence, _ in cases if evidence is not None],
-        groups,
+        columns,
         {metric: terms.slice_budget * limit for metric, limit in terms.budget.items()},
         1.0 - terms.confidence,
     )
     decisions = are_decisions(rows.source, rows.labels, terms.budget)
-    agreement = compare(rows.source, scores, confidence=terms.confidence, decisions=decisions)
+    agreement = compare(rows.source, scores, confidence=terms.confidence, decisions=decisions, clusters=rows.clusters)
     outcome = _outcome(metrics, slices)
     return QualityVerdict(
         variant=name,
         outcome=outcome,
         reason=reason_of(
-            outcome, metrics, slices, agreement, confidence=terms.confidence, labels=rows.labels is not None
+            outcome,
+            metrics,
+            slices,
+            agreement,
+            confidence=terms.confidence,
+            labels=rows.labels is not None,
+            groups=rows.groups,
         ),
         confidence=terms.confidence,
         alpha=terms.alpha,
@@ -137,6 +154,7 @@ def _verdict(
         flip_rate=None if agreement.flips is None else agreement.flips / agreement.rows,
         agreement=agreement,
         warning=reuse_warning(terms.uses, terms.confidence, terms.alpha),
+        groups=rows.groups,
     )
 
 
@@ -161,7 +179,9 @@ def _metric(case: _Case, step: Step, largest: float, terms: Terms) -> MetricVerd
     harmed = evidence.p_above(budget) <= alpha
     outcome: Outcome = "fail" if harmed else "pass" if p_adjusted <= terms.alpha else "inconclusive"
     source, variant = comparison.values()
-    size = len(comparison.source)
+    rows, clusters = len(comparison.source), comparison.clusters
+    units = rows if clusters is None else int(clusters.max()) + 1
+    needed = _needed(evidence, budget, terms.alpha / factor, p, units) if outcome == "inconclusive" else None
     return MetricVerdict(
         metric=comparison.metric,
         source=source,
@@ -173,13 +193,14 @@ def _metric(case: _Case, step: Step, largest: float, terms: Terms) -> MetricVerd
         p_adjusted=p_adjusted,
         budget=budget,
         outcome=outcome,
-        rows=size,
-        rows_needed=None if outcome != "inconclusive" else _needed(evidence, budget, terms.alpha / factor, p, size),
+        rows=rows,
+        rows_needed=needed if needed is None else math.ceil(needed * rows / units),
+        groups_needed=None if clusters is None else needed,
     )
 
 
 def _needed(evidence: Evidence, budget: float, alpha: float, p: float, rows: int) -> int | None:
-    """Rows that would decide it.
+    """Rows that would decide it; groups, where ``rows`` is a number of groups.
 
     A drop within two standard errors of 0 is planned as none: on few rows the estimate is noise, and a plan made from
     it would jump between hundreds and millions. Where that many rows are there already, what they showed is scaled.

@@ -53,6 +53,11 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
         """Standard error of the drop, never 0."""
         return math.sqrt(max(self.discordance - self.drop**2, 0.25 / self.rows) / self.rows)
 
+    @property
+    def swapped(self) -> Pairs:
+        """The same, the models changed over."""
+        return Pairs(lost=self.won, won=self.lost, rows=self.rows)
+
     def p_below(self, margin: float) -> float:
         """P-value of "the drop is ``margin`` or more": small where it is shown to be less.
 
@@ -65,7 +70,7 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
 
     def p_above(self, margin: float) -> float:
         """P-value of "the drop is ``margin`` or less": small where harm beyond it is shown."""
-        return 1.0 if self.drop <= margin else _p(_swapped(self), -margin)
+        return 1.0 if self.drop <= margin else _p(self.swapped, -margin)
 
     def upper(self, alpha: float) -> float:
         """One-sided upper limit of the drop at confidence 1 - ``alpha``: the least margin that ``p_below`` allows."""
@@ -73,7 +78,7 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
 
     def lower(self, alpha: float) -> float:
         """One-sided lower limit of the drop at confidence 1 - ``alpha``."""
-        return -_swapped(self)._limit(alpha)
+        return -self.swapped._limit(alpha)
 
     def rows_needed(self, drop: float, budget: float, alpha: float, power: float = 0.8) -> int | None:
         """Rows that would decide it were the true drop ``drop``; None where it stands at the budget."""
@@ -148,22 +153,20 @@ def statistic(lost: Floats, won: Floats, rows: int, margin: float) -> tuple[Floa
     return score, share
 
 
-def _swapped(pairs: Pairs) -> Pairs:
-    return Pairs(lost=pairs.won, won=pairs.lost, rows=pairs.rows)
+def p_value(lost: float, won: float, rows: int, margin: float) -> float:
+    """Chance, were the drop ``margin``, of a statistic as low as that of these counts, which need not be whole."""
+    one = statistic(np.array([lost], dtype=np.float64), np.array([won], dtype=np.float64), rows, margin)
+    seen, share = float(one[0][0]), float(one[1][0])
+    if rows * (2.0 * share + margin) > EXACT_ROWS:
+        return normal_below(seen)
+    all_lost, all_won = _range(rows, share + margin), _range(rows, share)
+    scores, _ = statistic(all_lost[:, None], all_won[None, :], rows, margin)
+    chances = _chances(all_lost, all_won, rows, share + margin, share)
+    return min(float(chances[scores <= seen + _ROUNDING].sum()), 1.0)
 
 
 def _p(pairs: Pairs, margin: float) -> float:
-    """Chance, were the drop ``margin``, of a statistic as low as the one seen."""
-    one = statistic(
-        np.array([pairs.lost], dtype=np.float64), np.array([pairs.won], dtype=np.float64), pairs.rows, margin
-    )
-    seen, share = float(one[0][0]), float(one[1][0])
-    if pairs.rows * (2.0 * share + margin) > EXACT_ROWS:
-        return normal_below(seen)
-    lost, won = _range(pairs.rows, share + margin), _range(pairs.rows, share)
-    scores, _ = statistic(lost[:, None], won[None, :], pairs.rows, margin)
-    chances = _chances(lost, won, pairs.rows, share + margin, share)
-    return min(float(chances[scores <= seen + _ROUNDING].sum()), 1.0)
+    return p_value(pairs.lost, pairs.won, pairs.rows, margin)
 
 
 def _range(rows: int, share: float) -> Floats:

@@ -16,6 +16,7 @@ def reason_of(
     *,
     confidence: float,
     labels: bool,
+    groups: int | None = None,
 ) -> str:
     """Say why a variant passed, failed or stayed open.
 
@@ -25,6 +26,7 @@ def reason_of(
         agreement: what can be said without labels.
         confidence: the manifest's, for the limits of harm.
         labels: whether there were any.
+        groups: that the rows come in; None where each row stands for itself.
     """
     if outcome == "fail":
         hurt = [_harm(one, confidence) for one in metrics if one.outcome == "fail"]
@@ -33,7 +35,7 @@ def reason_of(
         return "; ".join(f"{_moved(one)}, at most {_number(one.upper)}, budget {one.budget:g}" for one in metrics)
     if not metrics:
         return f"no metric has a budget; {agreed(agreement)}"
-    opened = _opened([one for one in metrics if one.outcome == "inconclusive"])
+    opened = _opened([one for one in metrics if one.outcome == "inconclusive"], groups)
     return opened if labels else f"{opened}; without labels there is {agreed(agreement)}"
 
 
@@ -79,18 +81,24 @@ def _hurt_slices(slices: Sequence[SliceVerdict]) -> list[str]:
     ]
 
 
-def _opened(metrics: Sequence[MetricVerdict]) -> str:
-    rows = metrics[0].rows
+def _opened(metrics: Sequence[MetricVerdict], groups: int | None) -> str:
+    rows = f"{metrics[0].rows:,} rows" + (f" in {groups:,} groups" if groups else "")
     unknown = [one for one in metrics if one.drop is None or one.note]
     known = [one for one in metrics if one not in unknown]
-    parts = [f"{one.metric} cannot be judged on these {rows:,} rows: {one.note}" for one in unknown]
+    parts = [f"{one.metric} cannot be judged on these {rows}: {one.note}" for one in unknown]
     seen = "; ".join(f"{_moved(one)}, at most {_number(one.upper)}, budget {one.budget:g}" for one in known)
-    needed = [one.rows_needed for one in known if one.rows_needed is not None]
-    if known and len(needed) == len(known):
-        parts.append(f"{rows:,} rows decide nothing here: {rounded_up(max(needed)):,} would ({seen})")
+    if known and all(one.rows_needed is not None for one in known):
+        parts.append(f"{rows} decide nothing here: {_plan(known)} would ({seen})")
     elif known:
-        parts.append(f"{rows:,} rows decide nothing here, and a drop so near the budget no number would ({seen})")
+        parts.append(f"{rows} decide nothing here, and a drop so near the budget no number would ({seen})")
     return "; ".join(parts)
+
+
+def _plan(metrics: Sequence[MetricVerdict]) -> str:
+    """Say how many rows decide all of them; where rows come in groups it is groups that count."""
+    rows = rounded_up(max(one.rows_needed or 0 for one in metrics))
+    groups = [one.groups_needed for one in metrics if one.groups_needed is not None]
+    return f"{rounded_up(max(groups)):,} groups ({rows:,} rows)" if groups else f"{rows:,}"
 
 
 def _moved(one: MetricVerdict) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tailcut.core.gate.bootstrap import RESAMPLES
+from tailcut.core.gate.clustered import Clusters
 from tailcut.core.gate.evidence import OwnRows
 from tailcut.core.gate.holm import alpha_of_use
 from tailcut.core.metrics import BINARY, METRICS
@@ -50,12 +51,19 @@ class Rows:
         labels: (n,), or None where there are none.
         slices: slice name -> (n,) of the group that each row belongs to.
         own: a user's metric -> its per-row values; more is better.
+        clusters: (n,) the group of each row, whose rows hang together; None where each row stands for itself.
     """
 
     source: Array
     labels: Array | None
     slices: Mapping[str, Array] = field(default_factory=dict)
     own: Mapping[str, OwnRows] = field(default_factory=dict)
+    clusters: Clusters | None = None
+
+    @property
+    def groups(self) -> int | None:
+        """Groups that the rows come in; None where each row stands for itself."""
+        return None if self.clusters is None else int(self.clusters.max()) + 1
 
 
 def check(candidates: Mapping[str, Array], rows: Rows, terms: Terms) -> None:
@@ -71,13 +79,22 @@ def check(candidates: Mapping[str, Array], rows: Rows, terms: Terms) -> None:
         raise BuildError(
             f"the confidence is {terms.confidence}, it must lie between 0.5 and 1", hint="0.95 is the default"
         )
-    sized = [("labels", rows.labels), *((f"slice {name!r}", values) for name, values in rows.slices.items())]
+    sized = [
+        ("labels", rows.labels),
+        ("groups", rows.clusters),
+        *((f"slice {name!r}", values) for name, values in rows.slices.items()),
+    ]
     for name, own in rows.own.items():
         sized += [(f"values of {name!r} for the source", own.source)]
         sized += [(f"values of {name!r} for {who!r}", values) for who, values in own.variants.items()]
     for what, values in sized:
         if values is not None and len(values) != count:
             raise BuildError(f"the {what} have {len(values)} rows, the scores have {count}", hint="give one per row")
+    if rows.clusters is not None and not rows.clusters.any():
+        raise BuildError(
+            f"all {count} confirmation rows are of one group: there is no spread between groups",
+            hint="name a column of holdout.group that tells patients, sessions or the like apart",
+        )
     for name, scores in (("the source model", rows.source), *candidates.items()):
         _check_scores(name, scores, rows.source)
     for metric, limit in terms.budget.items():

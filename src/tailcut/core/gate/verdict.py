@@ -31,6 +31,8 @@ class MetricVerdict(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     rows_needed: int | None
     """Rows that would decide it with a chance of 80 %; None where it is decided or no number of rows would."""
+    groups_needed: int | None = None
+    """The same in groups, where rows come in groups; ``rows_needed`` is then of groups as large as these."""
     note: str = ""
 
 
@@ -91,3 +93,5 @@ class QualityVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Share of rows whose decision changed; None where the outputs are no decisions."""
     agreement: Agreement
     warning: str = ""
+    groups: int | None = None
+    """Groups that the rows come in, whose rows hang together: holdout.group; None where each row stands for itself."""
