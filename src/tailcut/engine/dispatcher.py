@@ -16,7 +16,7 @@ from tailcut.core.batching import Planner
 from tailcut.core.costs import CostModel
 from tailcut.core.tensors import Arrays
 from tailcut.engine import refusals
-from tailcut.engine.executors import Executor, InlineExecutor
+from tailcut.engine.executors import Executor
 from tailcut.engine.isolation import Isolation
 from tailcut.engine.running import Running
 from tailcut.engine.ticket import Ticket, split
@@ -55,27 +55,38 @@ class Dispatcher:
         self._observer = observer
         self._loop = loop
         self._clock_ns = clock_ns
-        self._executors: list[Executor] = []
-        self._idle: list[Executor] = []
         self._running = Running(stuck_after_s)
-        self._inline: InlineExecutor | None = None
+        self.on_stuck: Callable[[Executor], None] | None = None
         self._kick_due = False
         self._wakeup = Wakeup(loop, clock_ns, self._on_deadline)
         self._closed = False
         self._ended: asyncio.Event | None = None
 
     def add(self, executor: Executor) -> None:
-        """Put an idle executor to use."""
-        self._executors.append(executor)
-        self._idle.append(executor)
-        if isinstance(executor, InlineExecutor):
-            self._inline = executor
+        """Put an idle executor to use; at any time."""
+        self._running.join(executor)
         self._schedule_kick()
+
+    def remove(self, executor: Executor) -> asyncio.Future[None]:
+        """Give an executor no further batch. The future is done when it runs none; the caller closes it then."""
+        return self._running.leave(executor)
+
+    def fail(self, executor: Executor, error: TailcutError) -> None:
+        """Do without an executor that died or hangs: its batch runs once more elsewhere, each request alone.
+
+        Alone, because one of them may have killed it. Who was run again before, or whose deadline has passed, gets
+        ``error``. What the executor still reports of its batch is ignored; the caller closes it.
+        """
+        now_ns = NEVER_NS if self._closed else self._clock_ns()
+        for ticket in self.isolation.rescue(self._running.lose(executor), error, now_ns):
+            self.planner.offer(ticket, again=True)
+        self._schedule_kick()
+        self._tell_ended()
 
     @property
     def healthy(self) -> bool:
         """Whether at least one executor is not stuck in a batch that runs far longer than it should."""
-        return len(self._running.stuck) < len(self._executors)
+        return self._running.usable > 0
 
     @property
     def running_rows(self) -> int:
@@ -90,13 +101,13 @@ class Dispatcher:
             Shed: the queue cannot take the rows now, or they would be answered after ``deadline_ns``.
             NotReady: the dispatcher is closed or every executor is stuck.
         """
-        if self._closed or len(self._running.stuck) >= len(self._executors):
+        if self._closed or self._running.usable <= 0:
             raise refusals.unavailable()
         planner = self.planner
         waiting = planner.queue_rows
         if waiting + rows > planner.max_queue_rows:
             raise refusals.full(rows, waiting, planner.max_queue_rows, self._drain_s())
-        if not waiting and self._idle:
+        if not waiting and self._running.idle:
             return  # whatever is predicted: a prediction that is too high must not close the door
         now_ns = self._clock_ns()
         left_ns = deadline_ns - now_ns
@@ -118,7 +129,7 @@ class Dispatcher:
         Raises:
             InferenceError: the model failed.
         """
-        inline = self._inline
+        inline = self._running.inline
         if inline is None or self._closed or self.planner.queue_rows or rows > self.planner.max_rows:
             return None
         started_ns = self._clock_ns()
@@ -139,6 +150,8 @@ class Dispatcher:
         lane: Hashable,
         *,
         at_once: bool = False,
+        priority: int = 0,
+        tenant: str = "",
     ) -> list[Ticket]:
         """Queue rows for an executor.
 
@@ -187,7 +200,7 @@ class Dispatcher:
         """Fail what waits, stop the executors after their running batch; blocks for at most ``timeout_s``."""
         self._refuse()
         give_up_ns = perf_counter_ns() + int(timeout_s * 1e9)
-        for executor in self._executors:
+        for executor in self._running.executors:
             executor.close(max(give_up_ns - perf_counter_ns(), 0) / 1e9)
         # Later, because the answers of batches that ended meanwhile are on their way through the loop.
         self._loop.call_soon(self._fail_running)
@@ -209,8 +222,8 @@ class Dispatcher:
     def _wait_ns(self, now_ns: int, ahead_rows: int, rows: int) -> float:
         """When ``rows`` that come now, behind ``ahead_rows``, are predicted to be answered, from now."""
         cost, running = self.costs.cost, self._running
-        executors = len(self._executors) - len(running.stuck)
-        return cost.wait_ns(running.left_ns(now_ns, cost), ahead_rows, rows, self.planner.batch_rows, executors)
+        left_ns = running.left_ns(now_ns, cost)
+        return cost.wait_ns(left_ns, ahead_rows, rows, self.planner.batch_rows, running.usable)
 
     def _drain_s(self) -> float:
         """Seconds until all that runs and waits now is done."""
@@ -223,12 +236,12 @@ class Dispatcher:
 
     def _kick(self) -> None:
         self._kick_due = False
-        if self._idle and self.planner.queue_rows:
+        if self._running.idle and self.planner.queue_rows:
             now_ns = self._clock_ns()
             cost = self.costs.cost
-            batches, expired = self.planner.plan(now_ns, len(self._idle), cost, probe=not self._running)
+            batches, expired = self.planner.plan(now_ns, len(self._running.idle), cost, probe=not self._running)
             for batch in batches:
-                executor = self._idle.pop()
+                executor = self._running.idle.pop()
                 self._wakeup.note(self._running.begin(executor, batch, now_ns, cost))
                 executor.start(batch)
             for ticket in expired:
@@ -245,17 +258,21 @@ class Dispatcher:
         finished_ns: int,
     ) -> None:
         """Hand every ticket of a finished batch its end, or one more run alone, and take the executor back."""
-        rows = self._running.end(executor)
-        self._idle.append(executor)
+        ended = self._running.end(executor)
+        if ended is None:
+            return  # it was given up: its tickets run elsewhere, or were told
         for ticket in batch:
             ticket.started_ns = started_ns
             ticket.finished_ns = finished_ns
         for ticket in self.isolation.hand_out(batch, result, NEVER_NS if self._closed else self._clock_ns()):
             self.planner.offer(ticket, again=True)
-        self.costs.observe(rows, finished_ns - started_ns)
-        self._observer.batch(rows, finished_ns - started_ns)
+        self.costs.observe(ended.rows, finished_ns - started_ns)
+        self._observer.batch(ended.rows, finished_ns - started_ns)
         if self.planner.queue_rows:
             self._schedule_kick()
+        self._tell_ended()
+
+    def _tell_ended(self) -> None:
         if self._ended is not None and not self._running:
             self._ended.set()
 
@@ -282,7 +299,9 @@ class Dispatcher:
                 ticket.started_ns, ticket.finished_ns = started.started_ns, now_ns
                 message = "the deadline passed while the model was running"
                 self._fail(ticket, refusals.late(InferTimeout, message))
-        self._running.find_stuck(now_ns)
+        for executor in self._running.find_stuck(now_ns):
+            if self.on_stuck is not None:
+                self.on_stuck(executor)
         if self._running or self.planner.queue_rows:
             self._wakeup.arm(self._earliest_ns)
 

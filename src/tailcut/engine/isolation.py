@@ -54,3 +54,17 @@ class Isolation:
                 if not ticket.future.done():
                     ticket.future.set_result(outputs)
         return again
+
+    def rescue(self, batch: Sequence[Ticket], error: TailcutError, now_ns: int) -> list[Ticket]:
+        """Return which tickets of a dead executor's batch run once more, each alone; the others end with ``error``."""
+        again = []
+        for ticket in batch:
+            if ticket.future.done():
+                continue
+            if ticket.alone or ticket.deadline_ns <= now_ns:
+                ticket.future.set_exception(error)
+            else:
+                ticket.set_alone()
+                again.append(ticket)
+        self.batches += bool(again)
+        return again

@@ -1,12 +1,13 @@
-"""What runs now: the batch of every busy executor, how long it still takes, and which executors are stuck."""
+"""The executors of one dispatcher: which are idle, what the busy ones run, which are stuck, and which are to go."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tailcut.core.costs import Cost
-from tailcut.engine.executors import Executor
+from tailcut.engine.executors import Executor, InlineExecutor
 from tailcut.engine.ticket import Ticket
 
 _STUCK_FACTOR = 10
@@ -23,21 +24,63 @@ class Started(NamedTuple):
 
 
 class Running:
-    """The busy executors of one dispatcher.
+    """The executors of one dispatcher and their batches. Owned by the event loop.
 
     Args:
         stuck_after_s: an executor whose batch runs longer than this, and than ten times what was predicted, counts
             as stuck until the batch ends. The deadlines of those who wait for it have no say: one client's short
             time-out tells nothing about the model.
+
+    Attributes:
+        executors: all that take batches now, busy or idle.
+        idle: those of them that run nothing.
+        inline: the one that runs batches on the event loop, where there is one.
+        stuck: busy ones whose batch takes far too long.
     """
 
     def __init__(self, stuck_after_s: float) -> None:
+        self.executors: list[Executor] = []
+        self.idle: list[Executor] = []
+        self.inline: InlineExecutor | None = None
         self.stuck: set[Executor] = set()
         self._stuck_after_ns = int(stuck_after_s * 1e9)
         self._started: dict[Executor, Started] = {}
+        self._leaving: dict[Executor, asyncio.Future[None]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._started)
+
+    @property
+    def usable(self) -> int:
+        """Executors that can be counted on: not stuck, not leaving."""
+        return len(self.executors) - len(self.stuck)
+
+    def join(self, executor: Executor) -> None:
+        """Put an idle executor to use."""
+        self.executors.append(executor)
+        self.idle.append(executor)
+        if isinstance(executor, InlineExecutor):
+            self.inline = executor
+
+    def leave(self, executor: Executor) -> asyncio.Future[None]:
+        """Give an executor no further batch; the future is done when it runs none."""
+        done = self._leaving.get(executor)
+        if done is not None:
+            return done
+        done = asyncio.get_running_loop().create_future()
+        self._forget(executor)
+        if executor in self._started:
+            self._leaving[executor] = done
+        else:
+            done.set_result(None)
+        return done
+
+    def lose(self, executor: Executor) -> Sequence[Ticket]:
+        """Forget an executor that is dead; return what it was running."""
+        self._forget(executor)
+        started = self._started.pop(executor, None)
+        self._left(executor)
+        return started.tickets if started is not None else ()
 
     def begin(self, executor: Executor, tickets: Sequence[Ticket], now_ns: int, cost: Cost) -> int:
         """Note a batch; return from when on it is stuck."""
@@ -46,10 +89,17 @@ class Running:
         self._started[executor] = Started(tickets, rows, now_ns, stuck_ns)
         return stuck_ns
 
-    def end(self, executor: Executor) -> int:
-        """Forget a batch that has ended; return its rows."""
+    def end(self, executor: Executor) -> Started | None:
+        """Take an executor back whose batch has ended; None where it was lost meanwhile."""
+        started = self._started.pop(executor, None)
+        if started is None:
+            return None
         self.stuck.discard(executor)
-        return self._started.pop(executor).rows
+        if executor in self._leaving:
+            self._left(executor)
+        else:
+            self.idle.append(executor)
+        return started
 
     @property
     def rows(self) -> int:
@@ -63,20 +113,40 @@ class Running:
                 yield ticket, started
 
     def left_ns(self, now_ns: int, cost: Cost) -> float:
-        """Return what the running batches still take, summed; stuck ones are not counted on."""
+        """Return what the running batches still take, summed; those that are stuck or leave are not counted on."""
         return sum(
             [
                 max(started.started_ns + cost.batch_ns(started.rows) - now_ns, 0.0)
                 for executor, started in self._started.items()
-                if executor not in self.stuck
+                if executor not in self.stuck and executor not in self._leaving
             ]
         )
 
-    def find_stuck(self, now_ns: int) -> None:
-        """Look which executors are stuck."""
-        self.stuck.update(executor for executor, started in self._started.items() if started.stuck_ns <= now_ns)
+    def find_stuck(self, now_ns: int) -> list[Executor]:
+        """Look which executors are stuck; return those that were not before."""
+        found = [
+            executor
+            for executor, started in self._started.items()
+            if started.stuck_ns <= now_ns and executor not in self.stuck and executor not in self._leaving
+        ]
+        self.stuck.update(found)
+        return found
 
     def moments_ns(self) -> list[int]:
         """Return when something is due: deadlines, and when a batch becomes stuck."""
         moments = [started.stuck_ns for started in self._started.values()]
         return moments + [ticket.deadline_ns for ticket, _ in self.tickets()]
+
+    def _forget(self, executor: Executor) -> None:
+        self.stuck.discard(executor)
+        if executor in self.executors:
+            self.executors.remove(executor)
+        if executor in self.idle:
+            self.idle.remove(executor)
+        if executor is self.inline:
+            self.inline = None
+
+    def _left(self, executor: Executor) -> None:
+        done = self._leaving.pop(executor, None)
+        if done is not None and not done.done():
+            done.set_result(None)
