@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sysconfig
 import traceback
-from pathlib import Path
 
 _LIBRARIES = {f"{sysconfig.get_path(name)}/" for name in ("stdlib", "purelib", "platlib")}
-_NOT_THE_USERS = (f"{Path(__file__).parents[1]}/", *_LIBRARIES)
+_NOT_THE_USERS = (f"{__file__.rpartition('/core/')[0]}/", *_LIBRARIES)
 
 
 def place(error: BaseException) -> str:
