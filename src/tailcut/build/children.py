@@ -95,9 +95,10 @@ def _watch(child: subprocess.Popen[bytes], timeout_s: float, memory_bytes: int |
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:
-    """Kill the child and all that it started; it has not been waited for, so the number is still its own."""
-    os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+    """Kill the child and all that it started, unless it ended by itself: its number may then be another's."""
+    if child.returncode is None:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
 
 
 def _how(code: int) -> str:

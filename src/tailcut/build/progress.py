@@ -171,7 +171,7 @@ class Log:
         lines = [] if held is None or held.reason == error else [_failed(held, held.reason)]
         if error is not None:
             untold = {name: why for name, why in self.refused.items() if why not in error}
-            lines += [Line(text=f"{name} refused: {why}", failure=True) for name, why in untold.items()]
+            lines += [Line(text=f"{name} refused: {_first_line(why)}", failure=True) for name, why in untold.items()]
         return lines
 
     def _release(self, event: Event) -> list[Line]:
