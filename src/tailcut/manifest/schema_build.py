@@ -27,6 +27,13 @@ class Holdout(Section, frozen=True, kw_only=True):
         tuple[str, ...],
         Meta(description="columns of a holdout file whose values define slices", examples=[("country",)]),
     ] = ()
+    group: Annotated[
+        str,
+        Meta(
+            description="column (of a Holdout: slice) whose rows hang together, such as a patient's or a session's",
+            examples=["patient"],
+        ),
+    ] = ""
     selection: Annotated[
         Share,
         Meta(description="share of rows that calibrate and choose; the verdict comes from the others"),
