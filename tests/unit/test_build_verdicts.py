@@ -56,7 +56,9 @@ def test_cost_is_of_a_million_requests() -> None:
     assert found.cpu_s == (pytest.approx(600.0), 500.0, 700.0)
     assert found.gpu_s == 2000.0
     assert found.money == pytest.approx(600 * 0.036 / 3600 + 2000 * 3.6 / 3600)
-    assert cost([0.5], 0.0, 0.0, 0.0, "EUR").currency == ""
+    without = cost([0.5], None, 0.0, 3.6, "EUR")
+    assert (without.gpu_s, without.money) == (None, 0.0)
+    assert cost([0.5], None, 0.0, 0.0, "EUR").currency == ""
 
 
 def pick(ratios: dict[str, float], cpu_s: dict[str, float], refused: dict[str, str], limit_s: float) -> Choice | None:

@@ -19,10 +19,12 @@ import msgspec
 import numpy as np
 
 from tailcut.build import verdicts
+from tailcut.build.device_time import device_seconds
 from tailcut.build.holdout import Holdout
 from tailcut.build.progress import Event, Progress
 from tailcut.build.records import Made
 from tailcut.build.verdicts import Cost, SpeedVerdict
+from tailcut.core.fingerprint import uses_gpu
 from tailcut.core.slo import LatencyObjective
 from tailcut.errors import BuildError, TailcutError
 from tailcut.ladder.machine import choose_cores, pinned
@@ -48,14 +50,14 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
         p50_ms: median of the same.
         errors: share of requests without an answer.
         cpu_ms: of the server, per request.
-        gpu_ms: that a request occupied the GPU; 0 where the variant runs on none.
+        gpu_ms: that the variant's executors held the GPU, per request; None where it runs on none.
     """
 
     latency_ms: float
     p50_ms: float
     errors: float
     cpu_ms: float
-    gpu_ms: float = 0.0
+    gpu_ms: float | None = None
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +94,7 @@ def run(manifest: Manifest, made: Sequence[Made], holdout: Holdout, folder: Path
     # A variant with threads of its own has all cores, and the load beside it: pinned to one it would be misjudged.
     alone = all(deployment.pool.threads_of(each.settings) == 1 for each in made)
     core = cores.server if alone else None
+    on_gpu = {each.name for each in made if uses_gpu(each.runtime, each.settings)}
     with ExitStack() as stack:
         servers: dict[str, ServerProcess] = {}
         for each in made:
@@ -104,7 +107,7 @@ def run(manifest: Manifest, made: Sequence[Made], holdout: Holdout, folder: Path
             for name in _turn(list(servers), number):
                 tell(_started(deployment, name, number))
                 try:
-                    rounds[name].append(_measure(deployment, servers[name], payloads, number))
+                    rounds[name].append(_measure(deployment, servers[name], payloads, number, name in on_gpu))
                 except TailcutError as error:
                     failed.setdefault(name, error.message)
     return {
@@ -127,7 +130,8 @@ def judge(trial: Trial, reference: Trial, name: str, slo: LatencyObjective, erro
 
 def price(trial: Trial, prices: Prices) -> Cost:
     """Price a million requests; see ``verdicts.cost``."""
-    gpu_ms = float(np.mean([each.gpu_ms for each in trial.rounds]))
+    held_ms = [each.gpu_ms for each in trial.rounds if each.gpu_ms is not None]
+    gpu_ms = float(np.mean(held_ms)) if held_ms else None
     return verdicts.cost(
         [each.cpu_ms for each in trial.rounds], gpu_ms, prices.core_hour, prices.gpu_hour, prices.currency
     )
@@ -223,7 +227,7 @@ def _server(manifest: Path, variant: str, folder: Path, core: int | None) -> Ite
         yield process
 
 
-def _measure(deployment: Deployment, server: ServerProcess, payloads: Path, number: int) -> Round:
+def _measure(deployment: Deployment, server: ServerProcess, payloads: Path, number: int, on_gpu: bool) -> Round:
     plan = LoadPlan(
         url=f"http://127.0.0.1:{server.port}/v2/models/{deployment.name}/infer",
         rate=deployment.slo.rate,
@@ -234,7 +238,9 @@ def _measure(deployment: Deployment, server: ServerProcess, payloads: Path, numb
         pid=server.pid,
         seed=SEED + number,
     )
+    before_s = device_seconds(server.port) if on_gpu else 0.0
     samples, facts = measure(plan)
+    held_s = device_seconds(server.port) - before_s if on_gpu else 0.0
     result = summarise_run(plan, samples, facts)
     if result.answered == 0:
         said = "; ".join(f"{status}: {body}" for status, body in result.bodies.items()) or "no answers"
@@ -246,12 +252,19 @@ def _measure(deployment: Deployment, server: ServerProcess, payloads: Path, numb
         p50_ms=float(np.quantile(took_ms, 0.5, method="inverted_cdf")),
         errors=errors,
         cpu_ms=float(result.cpu_s_per_1000 or 0.0),
+        # All that were answered, those of the warm-up too: the device was held for each of them.
+        gpu_ms=held_s * 1e3 / int(_answered(samples.status).sum()) if on_gpu else None,
     )
 
 
 def _latencies(samples: Samples, timeout_ms: float) -> tuple[Any, float]:
     """Milliseconds of every measured request, and the share of those without an answer."""
     measured = (samples.intended_ns >= samples.measured_from_ns) & (samples.status != 0)
-    answered = ((samples.status >= 200) & (samples.status < 300))[measured]
+    answered = _answered(samples.status)[measured]
     took_ms = (samples.done_ns - samples.intended_ns)[measured] / 1e6
     return np.where(answered, took_ms, timeout_ms), float(1.0 - answered.mean())
+
+
+def _answered(status: Any) -> Any:
+    """Tell which requests were answered well, (n,)."""
+    return (status >= 200) & (status < 300)

@@ -41,10 +41,13 @@ class SpeedVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a million requests at the SLO's rate: CPU seconds (mean, lowest and highest round), GPU seconds and money."""
+    """Of a million requests at the SLO's rate: CPU seconds (mean, lowest and highest round), GPU seconds and money.
+
+    ``gpu_s`` is None where the variant runs on no GPU.
+    """
 
     cpu_s: tuple[float, float, float]
-    gpu_s: float = 0.0
+    gpu_s: float | None = None
     money: float = 0.0
     currency: str = ""
 
@@ -102,20 +105,20 @@ def speed_refusal(verdict: SpeedVerdict) -> str:
     )
 
 
-def cost(cpu_ms: Sequence[float], gpu_ms: float, core_hour: float, gpu_hour: float, currency: str) -> Cost:
+def cost(cpu_ms: Sequence[float], gpu_ms: float | None, core_hour: float, gpu_hour: float, currency: str) -> Cost:
     """Price a million requests.
 
     Args:
         cpu_ms: of the server's process per request, one per round.
-        gpu_ms: that a request occupies the GPU; 0 without one.
+        gpu_ms: that the GPU was held, per request; None where the variant runs on none.
         core_hour, gpu_hour: prices.
     """
     cpu_s = [each * 1e3 for each in cpu_ms]
-    mean_s, gpu_s = float(np.mean(cpu_s)), gpu_ms * 1e3
+    mean_s, gpu_s = float(np.mean(cpu_s)), None if gpu_ms is None else gpu_ms * 1e3
     return Cost(
         cpu_s=(mean_s, min(cpu_s), max(cpu_s)),
         gpu_s=gpu_s,
-        money=(mean_s * core_hour + gpu_s * gpu_hour) / 3600.0,
+        money=(mean_s * core_hour + (gpu_s or 0.0) * gpu_hour) / 3600.0,
         currency=currency if core_hour or gpu_hour else "",
     )
 

@@ -218,6 +218,8 @@ class Engine:
         variant = self._opened.variant
         labels = {"variant": variant.name, "version": variant.version}
         yield Sample("tailcut_served", "1 for the variant that is served.", "gauge", labels, 1.0)
+        if self._opened.device is not None:
+            yield self._opened.device.sample(labels)
         if self.follower is not None:
             yield from self.follower.samples()
 

@@ -13,9 +13,11 @@ import msgspec
 
 from tailcut.cache import MemoryStore
 from tailcut.core.batching import Planner
+from tailcut.core.fingerprint import uses_gpu
 from tailcut.core.validation import InputSpec
 from tailcut.engine.assembly import Assembly
-from tailcut.engine.dispatcher import Dispatcher
+from tailcut.engine.device_time import DeviceTime
+from tailcut.engine.dispatcher import BatchObserver, Dispatcher
 from tailcut.engine.executors import Executor, InlineExecutor, ThreadExecutor
 from tailcut.engine.path import Path, PredictionStore
 from tailcut.engine.ticket import Ticket
@@ -127,11 +129,13 @@ class Opened:
         warm_up_ns: median nanoseconds per batch size.
         merges: whether requests share batches: the manifest and the variant's evidence both have a say.
         code: the user's functions, as they were imported.
+        device: how long the variant has held its device; None where it runs on none.
         close: closes the runtimes.
     """
 
-    def __init__(self, path: Path, warm: Warm, code: UserCode) -> None:
+    def __init__(self, path: Path, warm: Warm, code: UserCode, device: DeviceTime | None) -> None:
         self.path = path
+        self.device = device
         self.merges = path.dispatcher.planner.merge
         self.variant = warm.variant
         self.executor = warm.executor
@@ -161,19 +165,20 @@ async def open_deployment(manifest: Manifest, recorder: Recorder, in_flight: Siz
     except BaseException:
         warm.close()
         raise
+    device = _device_time(warm, recorder)
     path = Path(
         version=version_of(deployment, variant, code.functions),
         served=(variant.name, variant.version),
         outputs=outputs,
         assembly=assembly,
-        dispatcher=_dispatcher(deployment, warm, recorder),
+        dispatcher=_dispatcher(deployment, warm, device or recorder),
         hooks=hooks,
         features=features,
         entity_cache=_store(deployment.cache.entity) if features is not None else None,
         tensor_cache=_store(deployment.cache.tensor),
         in_flight=in_flight,
     )
-    return Opened(path, warm, code)
+    return Opened(path, warm, code, device)
 
 
 def open_beside(manifest: Manifest, running: Opened, warm: Warm, recorder: Recorder) -> Opened:
@@ -185,17 +190,23 @@ def open_beside(manifest: Manifest, running: Opened, warm: Warm, recorder: Recor
     deployment = manifest.deployment
     version = version_of(deployment, warm.variant, running.code.functions)
     served = (warm.variant.name, warm.variant.version)
-    path = running.path.beside(version, served, _dispatcher(deployment, warm, recorder))
-    return Opened(path, warm, running.code)
+    device = _device_time(warm, recorder)
+    path = running.path.beside(version, served, _dispatcher(deployment, warm, device or recorder))
+    return Opened(path, warm, running.code, device)
 
 
-def _dispatcher(deployment: Deployment, warm: Warm, recorder: Recorder) -> Dispatcher:
+def _device_time(warm: Warm, recorder: Recorder) -> DeviceTime | None:
+    on_device = uses_gpu(warm.variant.runtime, warm.variant.settings)
+    return DeviceTime(recorder) if on_device else None
+
+
+def _dispatcher(deployment: Deployment, warm: Warm, observer: BatchObserver) -> Dispatcher:
     """Make the dispatcher, its predictions started from warm-up, and its executors."""
     settings = deployment.batching
     merge = settings.mode != "off" and bool(warm.variant.evidence.get("merge", True))
     planner: Planner[Ticket] = Planner(max_rows=settings.max_rows, max_queue_rows=settings.max_queue_rows, merge=merge)
     loop = asyncio.get_running_loop()
-    dispatcher = Dispatcher(planner, recorder, loop, stuck_after_s=deployment.slo.timeout_s)
+    dispatcher = Dispatcher(planner, observer, loop, stuck_after_s=deployment.slo.timeout_s)
     for rows, took_ns in warm.warm_up_ns.items():
         dispatcher.costs.observe(rows, took_ns)
     for n, runtime in enumerate(warm.runtimes):

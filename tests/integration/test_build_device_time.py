@@ -1,0 +1,82 @@
+"""GPU-seconds of a request: what its variant held the device, from the server's own counter to the price."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.models import graphs
+
+from tailcut.build import Holdout, speed
+from tailcut.build.device_time import held_seconds
+from tailcut.build.records import Made
+from tailcut.errors import BuildError
+from tailcut.manifest import Cost, load
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).resolve().parents[2]
+HELD_MS = 4.0
+MANIFEST = f"""
+name = "linear"
+python_path = ["{ROOT}"]
+[model]
+source = "cpu.onnx"
+preprocess = "tests.models.device:preprocess"
+inputs = [{{ name = "x", shape = [-1, 4] }}]
+outputs = [{{ name = "y", shape = [-1] }}]
+[slo]
+rate = 50
+[batching]
+mode = "off"
+[build]
+rounds = 3
+round = "400ms"
+"""
+
+
+@pytest.fixture(scope="module")
+def trials(tmp_path_factory: pytest.TempPathFactory) -> dict[str, speed.Trial]:
+    folder = tmp_path_factory.mktemp("device")
+    (folder / "tailcut.toml").write_text(MANIFEST)
+    (folder / "work").mkdir()
+    path = str(graphs.linear(folder / "cpu.onnx"))
+    made = [
+        Made(name="onnx", runtime="onnxruntime", path=path),
+        Made(name="onnx-cuda", runtime="onnxruntime", path=path, settings={"provider": "cuda"}),
+    ]
+    holdout = Holdout(inputs={"x": np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)})
+    return speed.run(load(folder / "tailcut.toml"), made, holdout, folder / "work", lambda event: None)
+
+
+def test_a_request_is_charged_for_as_long_as_it_held_the_device(trials: dict[str, speed.Trial]) -> None:
+    assert {name: trial.failed for name, trial in trials.items()} == {"onnx": "", "onnx-cuda": ""}
+    held_ms = [each.gpu_ms for each in trials["onnx-cuda"].rounds]
+    assert len(held_ms) == 3
+    for each, found in zip(held_ms, trials["onnx-cuda"].rounds, strict=True):
+        assert each is not None
+        assert each >= HELD_MS, "no request held it for less"
+        assert each <= found.latency_ms, "the slowest requests took longer than one holds the device"
+
+
+def test_it_is_priced_at_the_gpus_hour(trials: dict[str, speed.Trial]) -> None:
+    free = speed.price(trials["onnx-cuda"], Cost())
+    priced = speed.price(trials["onnx-cuda"], Cost(gpu_hour=3.6))
+    assert priced.gpu_s is not None
+    assert priced.gpu_s >= HELD_MS * 1000
+    assert priced.money == pytest.approx(priced.gpu_s * 3.6 / 3600)
+    assert (free.gpu_s, free.money, free.currency) == (priced.gpu_s, 0.0, "")
+
+
+def test_a_variant_without_a_device_has_no_figure_and_no_price_of_one(trials: dict[str, speed.Trial]) -> None:
+    assert [each.gpu_ms for each in trials["onnx"].rounds] == [None] * 3
+    priced = speed.price(trials["onnx"], Cost(gpu_hour=3.6))
+    assert (priced.gpu_s, priced.money) == (None, 0.0)
+
+
+def test_a_page_without_the_counter_is_no_zero() -> None:
+    page = 'tailcut_device_busy_seconds_total{model="m",variant="v",version="1"} 12.5\n'
+    assert held_seconds(f"# HELP tailcut_device_busy_seconds_total text\n{page}") == 12.5
+    with pytest.raises(BuildError, match="the time on the device was not measured"):
+        held_seconds("tailcut_ready 1\n")
