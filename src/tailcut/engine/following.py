@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 from tailcut.engine.call import Call
+from tailcut.engine.libraries import bring_in
 from tailcut.engine.opening import Opened, Warm, open_beside, open_variant
 from tailcut.engine.switch import foreseen, in_background, lower_priority, refuse_other_model, retire
 from tailcut.errors import TailcutError
@@ -212,11 +213,20 @@ class Follower:
             return None
         variant = self._registry.variant(self._name)
         refuse_other_model(self._manifest.deployment, running, variant)
+        for runtime in self._runtimes(variant):
+            bring_in(runtime)
         pool = self._manifest.deployment.pool
         if variant.runtime == "onnxruntime" and pool.threads_of(variant.settings) == 1:
             lower_priority()  # it starts no thread that would inherit this for good
         # The least of several runs: others use the processor meanwhile, and this thread gives way to them.
         return open_variant(self._manifest, variant, running.path.specs, min)
+
+    def _runtimes(self, variant: Variant) -> Iterator[str]:
+        """The runtime of a variant, and of a pair those of its parts."""
+        yield variant.runtime
+        if variant.parts:
+            record = self._registry.version(self._name, variant.version)
+            yield from (record.variants[part].runtime for part in variant.parts)
 
     async def _switch(self, warm: Warm | None) -> None:
         """Put a variant in place: one assignment on the event loop, so that every request sees one or the other."""
