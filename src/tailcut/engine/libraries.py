@@ -3,8 +3,9 @@
 A first import in a thread of its own stops the event loop all the same, wherever one C call keeps the GIL. Seen beside
 a loop that looks at the clock every millisecond, longest pause of an import as it is and of one by ``bring_in``, on two
 cores that others kept busy: torch 236-886 and 18-163 ms, lightgbm 66-131 and 23-45 ms, xgboost 62-262 and 21-68 ms,
-scikit-learn 45-129 and 25-84 ms; OpenVINO 11-82 ms either way. Two things did it: the dynamic linker, which keeps the GIL while it loads
-and relocates hundreds of megabytes, and full garbage collections, which an import with its many new objects sets off.
+scikit-learn 45-129 and 25-84 ms; OpenVINO 11-82 ms either way. Two things did it: the dynamic linker, which keeps the
+GIL while it loads and relocates hundreds of megabytes, and full garbage collections, which an import with its many new
+objects sets off.
 """
 
 from __future__ import annotations
