@@ -96,7 +96,8 @@ def test_a_reason_is_one_line_and_stays_while_the_build_goes_on() -> None:
 def test_the_title_says_what_no_row_says() -> None:
     assert taken(started("holdout")).title(7.0) == "reading the holdout, 7 s"
     assert taken(started("make", "onnx")).title(7.0) == ""
-    assert taken(started("load"), load("onnx", 3)).title(7.0) == "under load: round 3 of 5"
+    assert taken(started("load"), load("onnx", 3)).title(7.0) == "under load: onnx, round 3 of 5"
+    assert taken(started("load"), load("onnx", 3)).rows(7.0)[0].step_s is None
     assert taken(started("load"), load("onnx", 3), done("load")).title(7.0) == ""
 
 

@@ -69,7 +69,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         state: of the variant, such as "waiting", "making", "under load round 2 of 5", "passed" or "not here".
-        step_s: since its step began; None where none is under way.
+        step_s: since its step began; None where none is under way, and under load.
         took_s: all its steps so far, the one under way included.
         why: first line of the reason for a failure, a refusal or an absence.
     """
@@ -119,7 +119,7 @@ class Board:
         if current is None or (current.variant and not current.round):
             return ""
         if current.round:
-            return f"under load: round {current.round} of {current.rounds}"
+            return f"under load: {current.variant}, round {current.round} of {current.rounds}"
         return f"{_TITLES.get(current.step, current.step)}, {now_s - self.since_s:.0f} s"
 
     @property
@@ -130,7 +130,8 @@ class Board:
         return None if self.current.round else CALM_S
 
     def _row(self, name: str, entry: _Entry, now_s: float) -> Row:
-        under_way = self.current is not None and self.current.variant == name
+        # Not under load: drawn between rounds only, the seconds would stand still.
+        under_way = self.current is not None and self.current.variant == name and not self.current.round
         step_s = now_s - self.since_s if under_way else None
         return Row(name=name, state=entry.state, step_s=step_s, took_s=entry.took_s + (step_s or 0.0), why=entry.why)
 
