@@ -6,7 +6,9 @@ A histogram object with locks per stage would cost more than the stages themselv
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from itertools import pairwise
+from math import ceil
 
 LATENCY_BOUNDS_NS: tuple[int, ...] = (
     *(round(step * 10**exponent * 1000) for exponent in range(7) for step in (1, 2.5, 5)),
@@ -48,3 +50,18 @@ class Histogram:
         """Return, per bound and then for infinity, how many values were at or below it."""
         running = 0
         return [running := running + count for count in self.counts]
+
+
+def quantile_of(counts: Sequence[int], bounds: Sequence[int], share: float) -> int:
+    """Return the bound that at least ``share`` of the counted values are at or below; 0 where none was counted.
+
+    Args:
+        counts: per bound, not cumulative, and one more for what lies above every bound: such count as the last bound.
+    """
+    wanted = ceil(sum(counts) * share)
+    running = 0
+    for bound, count in zip(bounds, counts, strict=False):
+        running += count
+        if running >= wanted > 0:
+            return bound
+    return bounds[-1] if wanted > 0 else 0

@@ -53,8 +53,14 @@ class ProcessExecutor:
         """End the process at once; ``lost`` is called as soon as the event loop sees it."""
         self.runtime.kill()
 
+    def detach(self) -> None:
+        """Listen to the process no more; call it on the event loop before ``close`` where that runs in a thread."""
+        if self._reads:
+            self._reads = False
+            self._loop.remove_reader(self.runtime.connection.fileno())
+
     def close(self, timeout_s: float) -> None:
-        self._stop_reading()
+        self.detach()
         self.runtime.close(timeout_s)
 
     def _readable(self) -> None:
@@ -85,10 +91,5 @@ class ProcessExecutor:
 
     def _ended(self, error: TailcutError) -> None:
         if self._reads:
-            self._stop_reading()
+            self.detach()
             self._lost(self, error)
-
-    def _stop_reading(self) -> None:
-        if self._reads:
-            self._reads = False
-            self._loop.remove_reader(self.runtime.connection.fileno())

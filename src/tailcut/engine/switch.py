@@ -8,14 +8,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tailcut.engine.call import Call
-from tailcut.engine.opening import Opened
 from tailcut.engine.version import version_of
 from tailcut.errors import ArtifactError, StartError, TailcutError
 from tailcut.manifest import Deployment, Tensor
 from tailcut.registry import Variant
+
+if TYPE_CHECKING:
+    from tailcut.engine.opening import Opened  # which opens pools, and those open executors in the background
 
 T = TypeVar("T")
 
@@ -205,6 +207,7 @@ async def retire(old: Opened, in_flight: Mapping[Call, None], timeout_s: float) 
     while any(call in in_flight for call in left) and loop.time() < give_up_s:  # noqa: ASYNC110
         await asyncio.sleep(_LOOK_S)
     try:
+        old.pool.stop()
         if old.executor == "inline":
             # Freeing a large model takes long; executors with a thread of their own do it there.
             await loop.run_in_executor(None, old.close)

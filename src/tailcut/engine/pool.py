@@ -1,0 +1,291 @@
+"""The executors of one variant: as many as the work wants, and each replaced when it dies, hangs or wears out.
+
+Owned by the event loop; executors are opened and closed in threads of their own. What an executor runs is never
+dropped: one that goes ends its batch first, and the batch of one that died or hangs runs once more elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from tailcut.core.scaling import Limits, Scaler, Wear
+from tailcut.core.tensors import Arrays
+from tailcut.engine.dispatcher import Dispatcher
+from tailcut.engine.executors import Executor, InlineExecutor, ThreadExecutor
+from tailcut.engine.pool_load import PoolLoad
+from tailcut.engine.process import ProcessExecutor
+from tailcut.engine.switch import in_background
+from tailcut.engine.ticket import Ticket
+from tailcut.errors import ExecutorLost, TailcutError
+from tailcut.observe.exposition import Sample
+from tailcut.observe.recorder import Recorder
+from tailcut.runtimes.base import Runtime
+from tailcut.runtimes.remote import RemoteRuntime
+
+log = logging.getLogger("tailcut.server")
+
+_LOOK_S = 0.25
+_FIRST_PAUSE_S = 0.25
+_LONGEST_PAUSE_S = 30.0
+"""Between attempts to open an executor: at once after the first death, then longer, because a model that crashes at
+every batch would otherwise do nothing but load."""
+
+_PROVEN_S = 60.0
+"""An executor that lived this long did not die of its start: the next pause is the first again."""
+
+_MOST_ABANDONED = 4
+"""Threads that hang cannot be killed; with this many of them the server is not made worse by another."""
+
+_CLOSE_S = 10.0
+
+
+@dataclass(eq=False)
+class Seat:
+    """One executor and what is known of it.
+
+    ``warm_bytes`` is what its process held when it was warm; 0 where it has none of its own.
+    """
+
+    executor: Executor
+    runtime: Runtime
+    opened_s: float
+    warm_bytes: int = 0
+    requests: int = 0
+
+    @property
+    def growth(self) -> float:
+        """Of its memory since it was warm, as a share."""
+        if not self.warm_bytes or not isinstance(self.runtime, RemoteRuntime):
+            return 0.0
+        return self.runtime.resident_bytes / self.warm_bytes - 1.0
+
+
+class Pool:
+    """Keeps a dispatcher in executors.
+
+    Args:
+        dispatcher: that the executors work for.
+        kind: "inline", "thread" or "process".
+        runtimes: open and warm, one per executor to begin with.
+        open_one: opens and warms up one more; blocks.
+        limits: fewest and most executors.
+        wear: when one is replaced.
+        recorder: whose latencies say how requests fare.
+        load_s: how long opening one took.
+        clock_s: monotonic seconds.
+
+    Attributes:
+        opened, lost, replaced: how many executors were opened later, died or hung, and wore out.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        kind: str,
+        runtimes: Sequence[Runtime],
+        open_one: Callable[[], Runtime],
+        *,
+        limits: Limits,
+        wear: Wear,
+        recorder: Recorder,
+        load_s: float,
+        clock_s: Callable[[], float] = perf_counter,
+    ) -> None:
+        self.kind = kind
+        self.opened = self.lost = self.replaced = 0
+        self._dispatcher = dispatcher
+        self._open_one = open_one
+        self._wear = wear
+        self._load_s = load_s
+        self._clock_s = clock_s
+        self._loop = asyncio.get_running_loop()
+        self._scaler = Scaler(limits)
+        self._load = PoolLoad(dispatcher, recorder)
+        self._seats: dict[Executor, Seat] = {}
+        self._going: set[asyncio.Task[None]] = set()
+        self._opening: asyncio.Task[None] | None = None
+        self._worn: Seat | None = None
+        self._pause_s = 0.0
+        self._open_after_s = 0.0
+        self._abandoned = 0
+        self._wanted = len(runtimes)
+        self._timer: asyncio.TimerHandle | None = None
+        dispatcher.on_stuck = self._on_stuck
+        for runtime in runtimes:
+            self._seat(runtime)
+        if kind != "inline":
+            self._timer = self._loop.call_later(_LOOK_S, self._look)
+
+    @property
+    def size(self) -> int:
+        """Executors that take batches."""
+        return len(self._seats)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield what /metrics shows of the pool."""
+        yield Sample("tailcut_executors", "Executors that take batches.", "gauge", {"kind": self.kind}, self.size)
+        yield Sample("tailcut_executors_wanted", "Executors that there should be.", "gauge", {}, self._wanted)
+        yield Sample("tailcut_executors_hung", "Threads given up because they hang.", "gauge", {}, self._abandoned)
+        text = "Executors that were opened after the start."
+        yield Sample("tailcut_executors_opened", text, "counter", {}, self.opened)
+        text = "Executors that are gone, by why."
+        for why, count in (("lost", self.lost), ("worn", self.replaced)):
+            yield Sample("tailcut_executors_gone", text, "counter", {"why": why}, count)
+
+    def stop(self) -> None:
+        """Look no more, and abandon what is being opened; the dispatcher closes the executors."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._dispatcher.on_stuck = None
+        if self._opening is not None:
+            self._opening.cancel()
+
+    # -- Inside ------------------------------------------------------------------------------------------------------
+
+    def _seat(self, runtime: Runtime) -> None:
+        executor = self._executor(runtime)
+        warm_bytes = runtime.resident_bytes if isinstance(runtime, RemoteRuntime) else 0
+        self._seats[executor] = Seat(executor, runtime, self._clock_s(), warm_bytes)
+        self._dispatcher.add(executor)
+
+    def _executor(self, runtime: Runtime) -> Executor:
+        if isinstance(runtime, RemoteRuntime):
+            return ProcessExecutor(runtime, self._done, self._on_lost, self._loop)
+        if self.kind == "inline":
+            return InlineExecutor(runtime, self._dispatcher.on_done)
+        name = f"tailcut-executor-{self.opened + len(self._seats)}"
+        return ThreadExecutor(runtime, self._done, self._loop, name)
+
+    def _done(
+        self,
+        executor: Executor,
+        batch: Sequence[Ticket],
+        result: list[Arrays] | TailcutError,
+        started_ns: int,
+        finished_ns: int,
+    ) -> None:
+        self._load.busy_ns += finished_ns - started_ns
+        seat = self._seats.get(executor)
+        if seat is not None:
+            seat.requests += len(batch)
+        elif isinstance(executor, ThreadExecutor) and self._abandoned:
+            self._abandoned -= 1  # it came to its end after all, and its thread with it
+        self._dispatcher.on_done(executor, batch, result, started_ns, finished_ns)
+
+    def _look(self) -> None:
+        self._timer = self._loop.call_later(_LOOK_S, self._look)
+        now_s = self._clock_s()
+        there, opening = len(self._seats), int(self._opening is not None)
+        self._wanted = self._scaler.target(self._load.seen(now_s, there, opening, self._load_s))
+        if self._opening is not None:
+            return
+        if there < self._wanted:
+            if now_s >= self._open_after_s:
+                self._open(f"{there} of {self._wanted} executors: {self._scaler.why}" if self._scaler.why else "")
+        elif there > self._wanted:
+            seat = min(self._seats.values(), key=lambda seat: seat.opened_s)
+            self._retire(seat, f"one executor fewer, {there - 1} are left: {self._scaler.why}")
+        elif self._wear:
+            self._replace_worn(now_s)
+
+    def _replace_worn(self, now_s: float) -> None:
+        for seat in self._seats.values():
+            why = self._wear.reason(seat.requests, now_s - seat.opened_s, seat.growth)
+            if why:
+                self._worn = seat
+                self._open(f"an executor is replaced: {why}")
+                return
+
+    def _open(self, why: str) -> None:
+        if why:
+            log.info("%s", why)
+        self._opening = self._loop.create_task(self._opened())
+
+    async def _opened(self) -> None:
+        """Open one executor and put it to use; then let the one go whose place it takes."""
+        worn, self._worn = self._worn, None
+        began_s = self._clock_s()
+        try:
+            runtime = await in_background(self._open_one, lambda runtime: runtime.close())
+        except TailcutError as error:
+            self._postpone()
+            log.error("no executor could be opened, the next attempt is in %.3g s: %s", self._pause_s, error)
+            return
+        finally:
+            self._opening = None
+        self._load_s = self._clock_s() - began_s
+        self._seat(runtime)
+        self.opened += 1
+        if worn is not None and worn.executor in self._seats:
+            self.replaced += 1
+            self._retire(worn, "")
+
+    def _retire(self, seat: Seat, why: str) -> None:
+        """Let an executor end its batch, then close it."""
+        if why:
+            log.info("%s", why)
+        del self._seats[seat.executor]
+        idle = self._dispatcher.remove(seat.executor)
+        self._go(self._closed(seat, idle))
+
+    async def _closed(self, seat: Seat, idle: asyncio.Future[None] | None) -> None:
+        if idle is not None:
+            await idle
+        if isinstance(seat.executor, ProcessExecutor):
+            seat.executor.detach()
+        await asyncio.to_thread(seat.executor.close, _CLOSE_S)
+
+    def _on_lost(self, executor: Executor, error: TailcutError) -> None:
+        """Replace a process that is gone; its batch runs elsewhere."""
+        seat = self._seats.pop(executor, None)
+        if seat is None:
+            return
+        self.lost += 1
+        log.error("%s", error)
+        if self._clock_s() - seat.opened_s >= _PROVEN_S:
+            self._pause_s = 0.0
+        self._dispatcher.fail(executor, error)
+        self._go(self._closed(seat, None))
+        self._open_after_s = self._clock_s() + self._pause_s
+        self._pause_s = min(max(2 * self._pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+        if self._opening is None and self._clock_s() >= self._open_after_s:
+            self._open("")
+
+    def _on_stuck(self, executor: Executor) -> None:
+        """Do without an executor that hangs: a process is killed, a thread can only be left to itself."""
+        seat = self._seats.get(executor)
+        if seat is None or self.kind == "inline":
+            return
+        if isinstance(executor, ProcessExecutor):
+            log.error("the process of an executor hangs in a batch and is killed")
+            executor.kill()
+            return
+        if self._abandoned >= _MOST_ABANDONED:
+            return
+        del self._seats[executor]
+        self._abandoned += 1
+        self.lost += 1
+        error = ExecutorLost(
+            "the thread that computed the request hangs",
+            hint='another one takes its place; pool.executor = "process" can end what hangs',
+        )
+        log.error("an executor's thread hangs in a batch and is left to itself; another takes its place")
+        self._dispatcher.fail(executor, error)
+        self._go(self._closed(seat, None))
+        if self._opening is None:
+            self._open("")
+
+    def _postpone(self) -> None:
+        self._pause_s = min(max(2 * self._pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+        self._open_after_s = self._clock_s() + self._pause_s
+
+    def _go(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._going.add(task)
+        task.add_done_callback(self._going.discard)

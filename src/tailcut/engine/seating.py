@@ -1,0 +1,122 @@
+"""Opens the executors' runtimes of a variant and runs every batch size on each, before anything is served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from time import perf_counter
+from typing import NamedTuple
+
+from tailcut.core.fingerprint import Machine, uses_gpu
+from tailcut.core.validation import InputSpec
+from tailcut.engine.warming import choose_executor, warm_up
+from tailcut.manifest import Manifest
+from tailcut.registry import Variant
+from tailcut.registry.machine import read_machine
+from tailcut.runtimes import open_runtime
+from tailcut.runtimes.base import Runtime
+from tailcut.runtimes.live import source_of
+from tailcut.runtimes.remote import RemoteRuntime
+
+_SPARE = 2
+"""Executors that are kept warm where nothing else is said: one that dies leaves one that answers meanwhile."""
+
+_MEMORY_SHARE = 0.25
+_OVER_ARTIFACT = 3
+"""An opened model holds up to this many times its artifact: weights, their packed copies, and activations."""
+
+Typical = Callable[[Sequence[int]], float]
+
+
+class Warm(NamedTuple):
+    """A variant that is open and warm.
+
+    Attributes:
+        runtimes: one per executor.
+        warm_up_ns: nanoseconds per batch size.
+        executor: "inline", "thread" or "process".
+        most: executors that its pool may grow to.
+        load_s: how long opening and warming up one of them took.
+        open_one: opens and warms up one more; blocks.
+    """
+
+    variant: Variant
+    runtimes: list[Runtime]
+    warm_up_ns: dict[int, int]
+    executor: str
+    most: int
+    load_s: float
+    open_one: Callable[[], Runtime]
+
+    def close(self) -> None:
+        """Close the runtimes."""
+        for runtime in self.runtimes:
+            runtime.close()
+
+
+def open_variant(
+    manifest: Manifest,
+    variant: Variant,
+    specs: Sequence[InputSpec],
+    typical: Typical = median,
+) -> Warm:
+    """Open one runtime per executor and run every batch size on each; blocks. Nothing stays open where one fails.
+
+    Args:
+        typical: see ``warm_up``.
+
+    Raises:
+        TailcutError: it cannot be opened, or fails on a batch size.
+    """
+    deployment = manifest.deployment
+    pool, outputs = deployment.pool, tuple(tensor.name for tensor in deployment.model.outputs)
+    asked = pool.executors_of(variant.settings)
+    took_ns: dict[int, int] = {}
+
+    def open_one() -> Runtime:
+        runtime = _open(manifest, variant)
+        try:
+            took_ns.update(warm_up(runtime, specs, outputs, deployment.batching.max_rows, typical))
+        except BaseException:
+            runtime.close()
+            raise
+        return runtime
+
+    runtimes: list[Runtime] = []
+    try:
+        began_s = perf_counter()
+        runtimes.append(open_one())
+        load_s = perf_counter() - began_s
+        kind = choose_executor(deployment, took_ns, asked or 1)
+        count = asked or (1 if kind == "inline" else _spares(manifest, variant, read_machine()))
+        while len(runtimes) < count:
+            runtimes.append(open_one())
+    except BaseException:
+        for runtime in runtimes:
+            runtime.close()
+        raise
+    most = 1 if kind == "inline" else max(pool.max_executors, count)
+    return Warm(variant, runtimes, dict(took_ns), kind, most, load_s, open_one)
+
+
+def _open(manifest: Manifest, variant: Variant) -> Runtime:
+    threads = manifest.deployment.pool.threads_of(variant.settings)
+    if manifest.deployment.pool.executor == "process":
+        return RemoteRuntime(manifest, variant, threads=threads)
+    return open_runtime(variant, threads=threads, source=source_of(manifest, variant.runtime))
+
+
+def _spares(manifest: Manifest, variant: Variant, machine: Machine) -> int:
+    """Return how many executors are kept warm where nobody says: two, where cores and memory allow.
+
+    More executors than cores only take turns, and each is as late as all of them. A device has one queue and one
+    memory: a second executor would hold the model twice for nothing.
+    """
+    if uses_gpu(variant.runtime, variant.settings):
+        return 1
+    cores = min(machine.cores, machine.quota_cores or machine.cores)
+    fit = int(cores // manifest.deployment.pool.threads_of(variant.settings))
+    held = sum(path.stat().st_size for path in (variant.artifact, *variant.parts.values())) * _OVER_ARTIFACT
+    if held * _SPARE > _MEMORY_SHARE * machine.memory_bytes:
+        return 1
+    return max(min(_SPARE, fit), 1)

@@ -1,0 +1,126 @@
+"""The pool's size: within its limits, up in seconds, down after quiet, and no flapping; over a simulated pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tailcut.core.scaling import Limits, Scaler, Seen, Wear
+
+LOOK_S = 0.25
+
+seen = st.builds(
+    Seen,
+    now_s=st.floats(0, 1e6),
+    executors=st.integers(0, 20),
+    opening=st.integers(0, 3),
+    busy_s=st.floats(0, 1e3),
+    queued_s=st.floats(0, 1e3),
+    p95_s=st.floats(0, 100),
+    load_s=st.floats(0, 100),
+)
+
+
+def simulate(
+    work: Callable[[float], float],
+    *,
+    most: int,
+    least: int = 1,
+    load_s: float = 2.0,
+    for_s: float = 120.0,
+    seed: int = 0,
+) -> list[tuple[float, int, float]]:
+    """Run a pool whose work arrives at ``work(now)`` executor seconds a second; (time, executors, queued) per look."""
+    random = np.random.default_rng(seed)
+    scaler = Scaler(Limits(least, most, latency_s=0.1))
+    executors, loading, queued = least, [], 0.0
+    history = []
+    for look in range(int(for_s / LOOK_S)):
+        now = look * LOOK_S
+        ready = [at for at in loading if at <= now]
+        loading = [at for at in loading if at > now]
+        executors += len(ready)
+        arrived = random.poisson(work(now) * LOOK_S / 0.01) * 0.01  # pieces of 10 ms
+        done = min(queued + arrived, executors * LOOK_S)
+        queued += arrived - done
+        p95 = 0.02 + queued / executors
+        target = scaler.target(Seen(now, executors, len(loading), done, queued, p95, load_s))
+        there = executors + len(loading)
+        if target > there and not loading:  # one at a time, as the pool does
+            loading.append(now + load_s)
+        elif target < there:
+            executors -= 1
+        history.append((now, executors, queued))
+    return history
+
+
+def size_at(history: list[tuple[float, int, float]], at_s: float) -> int:
+    return next(executors for now, executors, _ in history if now >= at_s)
+
+
+@given(st.lists(seen, max_size=20), st.integers(1, 5), st.integers(0, 10))
+def test_the_size_stays_within_its_limits_whatever_is_seen(looks: list[Seen], least: int, more: int) -> None:
+    scaler = Scaler(Limits(least, least + more, latency_s=0.025))
+    for look in looks:
+        assert least <= scaler.target(look) <= least + more
+
+
+@settings(max_examples=25)
+@given(st.floats(0, 0.3), st.integers(0, 2**32 - 1))
+def test_light_work_keeps_one_executor(work: float, seed: int) -> None:
+    history = simulate(lambda now: work, most=8, for_s=60, seed=seed)
+    assert max(executors for _, executors, _ in history) <= 2
+    assert np.mean([executors for _, executors, _ in history]) < 1.6
+
+
+def test_a_step_of_work_is_met_within_seconds_and_what_waits_is_worked_off() -> None:
+    history = simulate(lambda now: 0.3 if now < 20 else 2.4, most=8, for_s=60)
+    assert size_at(history, 19) == 1
+    assert size_at(history, 30) >= 3  # ten seconds later, at two seconds an executor
+    assert history[-1][2] < 0.2
+
+
+def test_work_that_grows_is_met_before_a_queue_forms() -> None:
+    history = simulate(lambda now: min(0.4 + now / 40, 3.0), most=8, for_s=150)
+    assert max(queued for _, _, queued in history) < 0.5
+    assert history[-1][1] >= 4
+
+
+def test_a_quarter_second_burst_is_left_to_the_queue() -> None:
+    history = simulate(lambda now: 1.6 if now % 10 < 0.25 else 0.2, most=8, for_s=100)
+    assert max(executors for _, executors, _ in history) <= 2
+
+
+def test_it_shrinks_after_half_a_minute_of_quiet_one_by_one() -> None:
+    history = simulate(lambda now: 2.4 if now < 30 else 0.1, most=8, for_s=300)
+    peak = size_at(history, 30)
+    assert peak >= 3
+    assert size_at(history, 50) == peak  # not at once: the work may come back
+    assert history[-1][1] == 1
+    falls = [now for (_, before, _), (now, after, _) in pairwise(history) if after < before]
+    assert all(later - earlier >= 25 for earlier, later in pairwise(falls))
+
+
+@settings(max_examples=25)
+@given(st.floats(0.2, 5.0), st.integers(0, 2**32 - 1))
+def test_steady_work_does_not_make_it_flap(work: float, seed: int) -> None:
+    history = simulate(lambda now: work, most=10, for_s=300, seed=seed)
+    settled = [executors for now, executors, _ in history if now >= 90]
+    changes = sum(before != after for before, after in pairwise(settled))
+    assert changes <= 6
+    assert min(settled) >= work * 0.95  # never fewer than the work needs
+
+
+def test_an_executor_wears_out_by_requests_age_or_memory() -> None:
+    wear = Wear(requests=100, age_s=60.0, growth=0.5)
+    assert wear
+    assert not wear.reason(99, 59.0, 0.49)
+    assert "100 requests" in wear.reason(100, 0.0, 0.0)
+    assert "60 s old" in wear.reason(0, 60.0, 0.0)
+    assert "50%" in wear.reason(0, 0.0, 0.5)
+    assert not Wear()
+    assert not Wear().reason(10**9, 1e9, 1e9)
