@@ -68,7 +68,7 @@ WRONG: list[tuple[str, str, Any, dict[str, str], int, str, str]] = [
     ("POST", INFER, GOOD, {"x-tailcut-timeout-ms": "inf"}, 400, "bad_request", "x-tailcut-timeout-ms"),
     ("POST", INFER, GOOD, {"x-tailcut-timeout-ms": "1e-9"}, 504, "deadline_exceeded", "deadline passed"),
     ("POST", INFER, GOOD, {"x-tailcut-timeout-ms": "0.001"}, 504, "deadline_exceeded", "deadline passed"),
-    ("POST", INFER, GOOD, {"inference-header-content-length": "9"}, 400, "bad_request", "binary tensors"),
+    ("POST", INFER, GOOD, {"inference-header-content-length": "9"}, 400, "bad_request", "no inference request"),
     ("POST", INFER, b"x" * 200_001, {}, 413, "too_large", "200001 bytes is over the limit of 200000"),
     ("POST", INFER, b"", {"content-length": "9" * 5000}, 413, "too_large", "over the limit"),
     ("POST", INFER, tensor(shape=[17, 2], data=[0] * 34), {}, 413, "too_large", "17 rows, the limit is 16"),

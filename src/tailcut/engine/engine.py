@@ -11,7 +11,10 @@ from typing import Any, Literal
 from tailcut.engine.following import Follower, tell_trust
 from tailcut.engine.opening import Opened, open_deployment
 from tailcut.engine.path import Call, Path
+from tailcut.engine.repository import Repository
 from tailcut.engine.samples import path_samples
+from tailcut.engine.statistics import Statistics
+from tailcut.engine.streaming import Streams
 from tailcut.errors import NotReady, StartError, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.observe.exposition import Exposition, Sample
@@ -20,7 +23,7 @@ from tailcut.observe.recorder import Recorder
 
 log = logging.getLogger("tailcut.server")
 
-State = Literal["loading", "ready", "draining", "failed", "stopped"]
+State = Literal["loading", "ready", "unloaded", "draining", "failed", "stopped"]
 
 _TICK_S = 0.1
 
@@ -47,11 +50,15 @@ class Engine:
         self._late: set[Call] = set()
         self._watchers: dict[Call, asyncio.Task[None]] = {}
         self._opened: Opened | None = None
+        self._parked: Opened | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timeout_ns = int(self.deployment.slo.timeout_s * 1e9)
         self._variant = ""
         self.say: Callable[[str], None] = log.info
         self.follower: Follower | None = None
+        self.statistics = Statistics(self.deployment.name, self.recorder)
+        self.streams = Streams()
+        self.repository = Repository(self)
 
     async def start(self) -> None:
         """Load and warm up; the state is "ready" afterwards.
@@ -80,33 +87,62 @@ class Engine:
         serve = self.deployment.serve
         if serve.variant != "promoted" or not serve.follow_s:
             return None
-        follower = Follower(
+        follower = self.make_follower()
+        await follower.note()
+        return follower
+
+    def make_follower(self) -> Follower:
+        """Make what switches variants; it follows once it is started."""
+        return Follower(
             self.manifest,
-            running=lambda: self.opened,
+            running=lambda: self.running,
             put=self._put,
             recorder=self.recorder,
             in_flight=self.in_flight,
             say=self.say,
         )
-        await follower.note()
-        return follower
 
     def _put(self, opened: Opened) -> None:
         """Serve this from now on. Requests that were admitted before end where they began."""
-        self._opened = opened
+        if self._parked is not None:
+            self._parked = opened
+        else:
+            self._opened = opened
         self._variant = opened.variant.name
+        self.statistics.begin(opened.variant.version)
+
+    def park(self) -> None:
+        """Answer no more requests until ``unpark``; those that were admitted end.
+
+        Raises:
+            NotReady: the deployment is not loaded, or draining.
+        """
+        if self._parked is not None:
+            return
+        if self.state != "ready":
+            raise NotReady(f"the server is {self.state}", hint="unload the model when it is ready")
+        self._parked, self._opened = self._opened, None
+        self.state = "unloaded"
+
+    def unpark(self) -> None:
+        """Answer requests again."""
+        if self._parked is not None:
+            self._opened, self._parked = self._parked, None
+        if self.state == "unloaded":
+            self.state = "ready"
 
     async def stop(self, timeout_s: float) -> None:
         """Fail what waits, let running batches end for at most ``timeout_s``, close everything."""
         self.state = "stopped"
         if self._timer is not None:
             self._timer.cancel()
-        if self._opened is not None:
+        if self.is_loaded:
             await asyncio.sleep(0)  # let answered requests leave first
             give_up_s = perf_counter() + timeout_s
             if self.follower is not None:
                 await self.follower.stop(timeout_s)
-            path = self._opened.path
+            await self.repository.stop(timeout_s)
+            path = self.running.path
             await path.dispatcher.stop(max(give_up_s - perf_counter(), 0.0))
             if path.hooks is not None:
                 await path.hooks.stop(max(give_up_s - perf_counter(), 0.0))
@@ -115,7 +151,7 @@ class Engine:
 
     def drain(self) -> None:
         """Stop being ready, and following; requests are still answered."""
-        if self.state in {"ready", "loading"}:
+        if self.state in {"ready", "loading", "unloaded"}:
             self.state = "draining"
         if self.follower is not None:
             self.follower.end()
@@ -128,10 +164,22 @@ class Engine:
             NotReady: it is not loaded (yet).
         """
         if self._opened is None:
+            if self._parked is not None:
+                raise NotReady("the model was unloaded", hint="load it: POST /v2/repository/models/{model}/load")
             if self.failure is not None:
                 raise NotReady(f"the model failed to load: {self.failure.message}", hint=self.failure.hint)
             raise NotReady("the model is loading and warming up", hint="poll /v2/health/ready and retry")
         return self._opened
+
+    @property
+    def running(self) -> Opened:
+        """The loaded deployment, also while it is unloaded for clients; raises NotReady as ``opened`` does."""
+        return self._parked if self._parked is not None else self.opened
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether there is a loaded deployment."""
+        return self._opened is not None or self._parked is not None
 
     @property
     def path(self) -> Path:

@@ -58,6 +58,7 @@ class Follower:
         retry_s: when that is tried again at the earliest, by the clock of the event loop.
         loading: whether a variant is being loaded now.
         switches, failures: how many there were.
+        switching: held by whoever may put another variant in place.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Follower:
         self._seen: Hashable = _UNREAD
         self._unreadable = ""
         self.retry_s = 0.0
+        self.switching = asyncio.Lock()
         self._pause_s, self._told = _RETRY_S, ""
         self._task: asyncio.Task[None] | None = None
         self._retiring: dict[Opened, asyncio.Task[None]] = {}
@@ -127,7 +129,7 @@ class Follower:
                 warm = await self._loaded()
                 stamp = await self._look()
                 if stamp in (self._seen, _UNREAD):
-                    await self._switch(warm)
+                    await self.switch(warm)
                 elif warm is not None:
                     await asyncio.to_thread(warm.close)  # overtaken: the last promotion wins
             except _Overtaken as overtaken:
@@ -165,7 +167,8 @@ class Follower:
         while True:
             await asyncio.sleep(period_s)
             try:
-                await self.look()
+                async with self.switching:
+                    await self.look()
             except Exception:  # a bug must not end the following for good, and in silence
                 log.exception("cannot follow what is promoted; the old variant is served on")
 
@@ -228,7 +231,7 @@ class Follower:
             record = self._registry.version(self._name, variant.version)
             yield from (record.variants[part].runtime for part in variant.parts)
 
-    async def _switch(self, warm: Warm | None) -> None:
+    async def switch(self, warm: Warm | None) -> None:
         """Put a variant in place: one assignment on the event loop, so that every request sees one or the other."""
         if warm is None:
             self.failure = None

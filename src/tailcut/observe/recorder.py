@@ -20,6 +20,8 @@ class Recorder:
         stages: one histogram of nanoseconds per stage, in the order of ``Stage``.
         answered, failed: histograms of whole requests' nanoseconds by route.
         requests: counts by (route, variant, outcome, cache); outcome is "ok" or an error's code.
+        by_rows: batches by their rows: [how many, nanoseconds].
+        last_ns: when the last request ended, on the clock of its timings; 0 before the first.
     """
 
     def __init__(self) -> None:
@@ -30,6 +32,8 @@ class Recorder:
         self.batch_rows = Histogram(ROW_BOUNDS)
         self.batch_ns = Histogram()
         self.loop_lag = Histogram()
+        self.by_rows: dict[int, list[int]] = {}
+        self.last_ns = 0
         self._counts = [histogram.counts for histogram in self.stages]
 
     def request(self, timings: Timings, route: str, variant: str, outcome: str, cache: str) -> None:
@@ -42,6 +46,7 @@ class Recorder:
         total = histograms.get(route)
         if total is None:
             total = histograms[route] = Histogram()
+        self.last_ns = timings.last_ns
         total.add(timings.last_ns - timings.start_ns)
         # Spelled out instead of Histogram.add per stage: this loop runs for every stage of every request.
         bounds = _BOUNDS
@@ -55,6 +60,11 @@ class Recorder:
         """Count one batch that ran."""
         self.batch_rows.add(rows)
         self.batch_ns.add(duration_ns)
+        counted = self.by_rows.get(rows)
+        if counted is None:
+            counted = self.by_rows[rows] = [0, 0]
+        counted[0] += 1
+        counted[1] += duration_ns
 
     def lag(self, lag_ns: int) -> None:
         """Count how much later than asked the event loop woke up."""

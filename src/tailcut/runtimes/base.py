@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from tailcut.core.tensors import Arrays
 from tailcut.manifest import Tensor
@@ -28,6 +28,29 @@ class Runtime(Protocol):
 
     def close(self) -> None:
         """Free what the runtime holds. Calling it twice is allowed."""
+        ...
+
+
+@runtime_checkable
+class StreamingRuntime(Runtime, Protocol):
+    """A runtime that can answer in parts, as text is generated: what ``generate_stream`` needs.
+
+    Streams may run several at a time, and beside ``run``, each from a thread of its own: a runtime that cannot do so
+    locks what it shares.
+    """
+
+    def stream(self, inputs: Arrays, outputs: Sequence[str]) -> Iterator[Arrays]:
+        """Yield the answer to one row, part by part.
+
+        A generator is closed where the client left or the deadline passed, after the part that it is making.
+
+        Args:
+            inputs: every input by name; the first dimension of each is 1.
+            outputs: names of the outputs wanted.
+
+        Yields:
+            each wanted output by name, of any shape whose first dimension is 1.
+        """
         ...
 
 

@@ -13,6 +13,9 @@ from tailcut.engine.engine import Engine
 from tailcut.errors import ClientGone
 from tailcut.manifest import Manifest
 from tailcut.server.app import Application
+from tailcut.server.auth import Guard
+from tailcut.server.front import Front
+from tailcut.server.http import Chunks, Reply
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -30,7 +33,8 @@ class ASGIApplication:
 
     def __init__(self, manifest: Manifest) -> None:
         self.engine = Engine(manifest)
-        self._application = Application(self.engine)
+        self.application = Application(self.engine, guard=Guard.of(manifest))
+        self._front = Front(self.application.handle, manifest)
 
     async def start(self) -> None:
         """Load and warm up."""
@@ -39,6 +43,7 @@ class ASGIApplication:
     async def stop(self) -> None:
         """Stop the executors and close connections."""
         await self.engine.stop(timeout_s=5.0)
+        self._front.close()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -51,10 +56,15 @@ class ASGIApplication:
         root = scope.get("root_path", "")
         path = scope["path"].removeprefix(root) if root else scope["path"]
         try:
-            reply = await self._application.handle(scope["method"], path, headers, body)
-        finally:
+            reply = await self._front.handle(scope["method"], path, headers, body)
+        except BaseException:
             body.close()
+            raise
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.headers]
+        if reply.chunks is not None:
+            await _stream(reply, reply.chunks, raw, send)
+            return
+        body.close()
         raw.append((b"content-length", str(len(reply.body)).encode()))
         await send({"type": "http.response.start", "status": reply.status, "headers": raw})
         await send({"type": "http.response.body", "body": reply.body if scope["method"] != "HEAD" else b""})
@@ -73,6 +83,19 @@ class ASGIApplication:
                 await self.stop()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+
+
+async def _stream(reply: Reply, chunks: Chunks, raw: list[tuple[bytes, bytes]], send: Send) -> None:
+    """Send a body as it is made; what makes it is closed at its end, or when the client is gone."""
+    try:
+        await send({"type": "http.response.start", "status": reply.status, "headers": raw})
+        async for chunk in chunks:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+    except OSError:
+        return  # ASGI 2.4 and later: the client is gone
+    finally:
+        await chunks.aclose()
 
 
 class _Body:

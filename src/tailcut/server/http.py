@@ -10,7 +10,16 @@ from typing import Protocol
 
 import msgspec
 
-from tailcut.errors import BadRequest, MethodNotAllowed, RequestTimeout, Shed, TailcutError, TooLarge
+from tailcut.errors import (
+    BadRequest,
+    MethodNotAllowed,
+    RequestTimeout,
+    Shed,
+    TailcutError,
+    TooLarge,
+    Unauthorized,
+    UnsupportedEncoding,
+)
 
 Headers = list[tuple[str, str]]
 _LONGEST_LENGTH = 20
@@ -45,15 +54,30 @@ class Body(Protocol):
         ...
 
 
+class Chunks(Protocol):
+    """A body that is made while it is sent. Whoever sends it closes it, whether or not it was sent to its end."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    async def aclose(self) -> None:
+        """End what makes it."""
+        ...
+
+
 class Reply:
-    """Status, headers and body of an answer."""
+    """Status, headers and body of an answer.
 
-    __slots__ = ("body", "headers", "status")
+    Attributes:
+        chunks: yields the body in pieces as they are made, in place of ``body``; None for a body that is whole.
+    """
 
-    def __init__(self, status: int, headers: Headers, body: bytes) -> None:
+    __slots__ = ("body", "chunks", "headers", "status")
+
+    def __init__(self, status: int, headers: Headers, body: bytes, chunks: Chunks | None = None) -> None:
         self.status = status
         self.headers = headers
         self.body = body
+        self.chunks = chunks
 
 
 async def read_body(body: Body, headers: HeaderMap, limit_bytes: int) -> bytes:
@@ -158,6 +182,10 @@ def error_reply(error: TailcutError, incident: str = "") -> Reply:
         headers.append(("retry-after", str(max(1, ceil(error.retry_after_s)))))
     elif isinstance(error, MethodNotAllowed):
         headers.append(("allow", error.allowed))
+    elif isinstance(error, Unauthorized):
+        headers.append(("www-authenticate", 'Bearer realm="tailcut"'))  # RFC 6750, 3
+    elif isinstance(error, UnsupportedEncoding):
+        headers.append(("accept-encoding", "gzip, deflate"))  # RFC 9110, 15.5.16
     elif isinstance(error, RequestTimeout):
         headers.append(("connection", "close"))  # RFC 9110, 15.5.9: the rest of the body is not waited for
     body = {"error": error.message, "code": error.code, "hint": error.hint}

@@ -1,71 +1,54 @@
-"""Open Inference Protocol v2, inference request and reply in JSON <-> arrays. No I/O.
+"""Open Inference Protocol v2, inference request and reply <-> arrays, tensors in JSON or binary. No I/O.
 
-Source: Open Inference Protocol, REST, "Inference" (``$inference_request``, ``$inference_response``); tensor data may
-be nested or flat, in row-major order.
+Source: Open Inference Protocol, REST, "Inference" (``$inference_request``, ``$inference_response``); Triton's binary
+tensor data extension (https://github.com/triton-inference-server/server, docs/protocol/extension_binary_data.md): raw
+tensors follow the JSON in its order, ``binary_data_size`` says how long each is, the header
+``Inference-Header-Content-Length`` where they begin, and ``binary_data`` of an output or ``binary_data_output`` of the
+request asks for raw outputs.
 """
 
 from __future__ import annotations
 
-import struct
-import sys
 from collections.abc import Collection, Sequence
-from math import isfinite, prod
+from math import isfinite
 from reprlib import repr as shown
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
-import numpy as np
 from msgspec import UNSET, UnsetType
 
-from tailcut.core.tensors import DATATYPE_OF, Array, Arrays
+from tailcut.core.tensors import Array, Arrays
 from tailcut.core.validation import InputSpec, all_finite, check_names, check_rows, not_finite
-from tailcut.errors import BadRequest, TooLarge
+from tailcut.errors import BadRequest
+from tailcut.server.binary import array_of, output_datatype, raw_of
 from tailcut.server.http import clipped
-
-_Parameters = dict[str, Any]
+from tailcut.server.json_tensors import AnyTensor, FloatTensor, Parameters, array_of_json, check_datatype
+from tailcut.server.parameters import binary_size, flag, refuse_sequences, timeout_ns, wants_raw
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for bytes that are no JSON of the wanted form: not UTF-8 and nested too deeply included."""
 
-_LARGEST_SIZE = 2**31 - 1
-_PACKED = {"FP16": "e", "FP32": "f", "FP64": "d"}
-_ORDER = "<" if sys.byteorder == "little" else ">"
+BINARY_HEADER = "inference-header-content-length"
+_BINARY = ("content-type", "application/octet-stream")
+_LONGEST_LENGTH = 20
 
 
 class _Output(msgspec.Struct):
     name: str
-    parameters: _Parameters | UnsetType = UNSET
-
-
-class _Floats(msgspec.Struct):
-    """The common case, decoded straight to floats: flat data of floating point inputs."""
-
-    name: str
-    shape: list[int]
-    datatype: Literal["FP32", "FP64", "FP16"]
-    data: list[float]
-    parameters: _Parameters | UnsetType = UNSET
-
-
-class _Any(msgspec.Struct):
-    name: str
-    shape: list[int]
-    datatype: str
-    data: list[Any] | UnsetType = UNSET
-    parameters: _Parameters | UnsetType = UNSET
+    parameters: Parameters | UnsetType = UNSET
 
 
 class _FloatRequest(msgspec.Struct):
-    inputs: list[_Floats]
+    inputs: list[FloatTensor]
     id: str | UnsetType = UNSET
-    parameters: _Parameters | UnsetType = UNSET
+    parameters: Parameters | UnsetType = UNSET
     outputs: list[_Output] | UnsetType = UNSET
 
 
 class _AnyRequest(msgspec.Struct):
-    inputs: list[_Any]
+    inputs: list[AnyTensor]
     id: str | UnsetType = UNSET
-    parameters: _Parameters | UnsetType = UNSET
+    parameters: Parameters | UnsetType = UNSET
     outputs: list[_Output] | UnsetType = UNSET
 
 
@@ -76,6 +59,7 @@ class Inference(msgspec.Struct):
         inputs: every input of the model by name, first dimension ``rows``.
         outputs: names wanted, in the client's order; the model's own tuple where it wants all.
         timeout_ns: the client's ``timeout`` parameter (microseconds on the wire), 0 where it sent none.
+        binary: names of the outputs that are wanted raw.
     """
 
     inputs: dict[str, Any]
@@ -83,6 +67,17 @@ class Inference(msgspec.Struct):
     outputs: tuple[str, ...]
     id: str | UnsetType
     timeout_ns: int
+    binary: Collection[str] = ()
+
+
+class BinaryReply:
+    """A body of JSON and raw tensors, with the headers that say so."""
+
+    __slots__ = ("body", "headers")
+
+    def __init__(self, header: bytes, raw: Sequence[bytes]) -> None:
+        self.body = b"".join((header, *raw))
+        self.headers = [_BINARY, (BINARY_HEADER, str(len(header)))]
 
 
 class InferenceCodec:
@@ -117,14 +112,20 @@ class InferenceCodec:
         self._model = model
         self._version = version
 
-    def decode(self, body: bytes) -> Inference:
+    def decode(self, body: bytes, header: str | None = None) -> Inference:
         """Read and check one request.
+
+        Args:
+            header: ``Inference-Header-Content-Length``, the bytes of JSON before raw tensors; None where all is JSON.
 
         Raises:
             BadRequest: malformed, or an input has the wrong name, datatype, shape or value.
             TooLarge: more than ``max_rows`` rows.
         """
         request: _FloatRequest | _AnyRequest
+        if header is not None:
+            request, inputs, rows = self._decode_binary(body, header)
+            return self._checked(request, inputs, rows)
         if self._floats is not None:
             try:
                 request = self._floats.decode(body)
@@ -137,20 +138,18 @@ class InferenceCodec:
         tensors = request.inputs
         only = self._only
         if only is not None and len(tensors) == 1 and tensors[0].name == only.name:
-            array = _array(tensors[0], only, self._max_rows)
+            array = array_of_json(tensors[0], only, self._max_rows)
             inputs, rows = {only.name: array}, array.shape[0]
         else:
-            inputs, rows = self._many(tensors)
-        outputs = self._outputs
-        if request.outputs is not UNSET and request.outputs:
-            outputs = self._wanted([output.name for output in request.outputs])
-        timeout_ns = 0
-        if request.parameters is not UNSET:
-            timeout_ns = _timeout_ns(request.parameters)
-        return Inference(inputs, rows, outputs, request.id, timeout_ns)
+            check_names([tensor.name for tensor in tensors], self._names, "input")
+            specs, max_rows = self._specs, self._max_rows
+            inputs, rows = self._many(
+                {tensor.name: array_of_json(tensor, specs[tensor.name], max_rows) for tensor in tensors}
+            )
+        return self._checked(request, inputs, rows)
 
-    def encode(self, inference: Inference, outputs: Arrays) -> bytes:
-        """Write the reply; data flat, in row-major order.
+    def encode(self, inference: Inference, outputs: Arrays) -> bytes | BinaryReply:
+        """Write the reply; data flat, in row-major order, or raw where the client wants it so.
 
         Raises:
             InferenceError: an output holds NaN or infinity and is not one of ``nan_outputs``.
@@ -158,19 +157,87 @@ class InferenceCodec:
         reply: dict[str, Any] = {"model_name": self._model, "model_version": self._version}
         if inference.id is not UNSET:
             reply["id"] = inference.id
-        reply["outputs"] = [
-            {
-                "name": name,
-                "datatype": DATATYPE_OF[outputs[name].dtype],
-                "shape": outputs[name].shape,
-                "data": self._values(name, outputs[name]),
-            }
-            for name in inference.outputs
-        ]
-        return self._encoder.encode(reply)
+        binary = inference.binary
+        raw: list[bytes] = []
+        described = []
+        for name in inference.outputs:
+            array = outputs[name]
+            tensor: dict[str, Any] = {"name": name, "datatype": output_datatype(array), "shape": array.shape}
+            if name in binary:
+                raw.append(self._raw(name, array))
+                tensor["parameters"] = {"binary_data_size": len(raw[-1])}
+            else:
+                tensor["data"] = self.values(name, array)
+            described.append(tensor)
+        reply["outputs"] = described
+        encoded = self._encoder.encode(reply)
+        return BinaryReply(encoded, raw) if raw else encoded
 
-    def _values(self, name: str, array: Array) -> list[Any]:
-        """Return the values flat, in row-major order; bytes as text, which is what JSON has."""
+    # -- Inside ------------------------------------------------------------------------------------------------------
+
+    def _checked(self, request: _FloatRequest | _AnyRequest, inputs: Arrays, rows: int) -> Inference:
+        """Put a request together whose inputs are read."""
+        outputs = self._outputs
+        parameters = request.parameters
+        asked = request.outputs
+        if asked is not UNSET and asked:
+            outputs = self._wanted([output.name for output in asked])
+        if parameters is UNSET:
+            if asked is UNSET or not asked:
+                return Inference(inputs, rows, outputs, request.id, 0)
+            parameters = {}
+        asked_ns = timeout_ns(parameters)
+        refuse_sequences(parameters)
+        raw = flag(parameters, "binary_data_output", default=False)
+        if asked is UNSET or not asked:
+            return Inference(inputs, rows, outputs, request.id, asked_ns, outputs if raw else ())
+        binary = [output.name for output in asked if wants_raw(output.name, output.parameters, default=raw)]
+        return Inference(inputs, rows, outputs, request.id, asked_ns, binary)
+
+    def _decode_binary(self, body: bytes, header: str) -> tuple[_AnyRequest, Arrays, int]:
+        if not (
+            header.isdecimal() and header.isascii() and len(header) <= _LONGEST_LENGTH and int(header) <= len(body)
+        ):
+            raise BadRequest(
+                f"header {BINARY_HEADER} is {shown(header)}, the body has {len(body)} bytes",
+                hint="send the number of bytes of JSON at the begin of the body",
+            )
+        at = int(header)
+        request = self._decode_any(memoryview(body)[:at])
+        check_names([tensor.name for tensor in request.inputs], self._names, "input")
+        inputs = {}
+        for tensor in request.inputs:
+            spec = self._specs[tensor.name]
+            size = binary_size(tensor)
+            if size < 0:
+                inputs[tensor.name] = array_of_json(tensor, spec, self._max_rows)
+                continue
+            if size > len(body) - at:
+                raise BadRequest(
+                    f"input {tensor.name!r} says binary_data_size {size}, {len(body) - at} bytes are left of the body",
+                    hint="raw tensors follow the JSON in the order of the inputs",
+                )
+            check_datatype(tensor, spec)
+            inputs[tensor.name] = array_of(memoryview(body)[at : at + size], spec, tensor.shape, self._max_rows)
+            at += size
+        if at != len(body):
+            raise BadRequest(
+                f"the body has {len(body)} bytes, its raw tensors end at byte {at}",
+                hint=f"{BINARY_HEADER} and every binary_data_size must add up to the body's length",
+            )
+        return request, *self._many(inputs)
+
+    def _many(self, inputs: Arrays) -> tuple[Arrays, int]:
+        """Return the inputs in the model's order, and their rows."""
+        rows = check_rows({name: len(array) for name, array in inputs.items()})
+        return {name: inputs[name] for name in self._names}, rows
+
+    def values(self, name: str, array: Array) -> list[Any]:
+        """Return an output's values flat, in row-major order; bytes as text, which is what JSON has.
+
+        Raises:
+            InferenceError: see ``encode``.
+        """
         values: list[Any] = array.ravel().tolist()
         if array.dtype.kind == "f":
             # NaN and infinity stay in a sum; so may the overflow of large values, and then the array tells.
@@ -180,17 +247,16 @@ class InferenceCodec:
             return [value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in values]
         return values
 
-    def _decode_any(self, body: bytes) -> _AnyRequest:
+    def _raw(self, name: str, array: Array) -> bytes:
+        if array.dtype.kind == "f" and name not in self._nan_outputs and not all_finite(array):
+            raise not_finite(name)
+        return raw_of(array)
+
+    def _decode_any(self, body: bytes | memoryview) -> _AnyRequest:
         try:
             return self._any.decode(body)
         except UNREADABLE as error:
             raise _malformed(error) from error
-
-    def _many(self, tensors: Sequence[_Floats | _Any]) -> tuple[Arrays, int]:
-        check_names([tensor.name for tensor in tensors], self._names, "input")
-        inputs = {tensor.name: _array(tensor, self._specs[tensor.name], self._max_rows) for tensor in tensors}
-        rows = check_rows({name: len(array) for name, array in inputs.items()})
-        return {name: inputs[name] for name in self._names}, rows
 
     def _wanted(self, names: list[str]) -> tuple[str, ...]:
         for name in names:
@@ -201,97 +267,6 @@ class InferenceCodec:
         if len(set(names)) != len(names):
             raise BadRequest(f"outputs are asked for twice: {shown(names)}", hint="name each output once")
         return self._outputs if tuple(names) == self._outputs else tuple(names)
-
-
-def _array(tensor: _Floats | _Any, spec: InputSpec, max_rows: int) -> Array:
-    data = tensor.data
-    shape = tensor.shape
-    if data is UNSET:
-        raise BadRequest(f"input {tensor.name!r} has no data", hint="send data as a JSON array")
-    if tensor.datatype != spec.datatype:
-        raise BadRequest(
-            f"input {tensor.name!r} has datatype {shown(tensor.datatype)}, expected {spec.datatype}",
-            hint=f"send {spec.datatype}",
-        )
-    spec.check_shape(shape)
-    if max(shape) > _LARGEST_SIZE:
-        raise BadRequest(
-            f"input {tensor.name!r} has shape {shown(shape)}, the limit per dimension is {_LARGEST_SIZE}",
-            hint="send as many values as the shape holds",
-        )
-    if shape[0] > max_rows:
-        raise TooLarge(
-            f"input {tensor.name!r} has {shape[0]} rows, the limit is {max_rows}",
-            hint="send fewer rows at once, or raise batching.max_queue_rows",
-        )
-    if isinstance(tensor, _Any):
-        data = _flat(tensor.name, data, shape, spec)
-    if len(data) != (shape[0] * spec.tail_size if spec.fixed else prod(shape)):
-        raise BadRequest(
-            f"input {tensor.name!r} has {len(data)} values for shape {shape}, expected {prod(shape)}",
-            hint="send as many values as the shape holds, in row-major order",
-        )
-    try:
-        return _pack(data, spec).reshape(shape)
-    except (OverflowError, struct.error, ValueError) as error:
-        raise BadRequest(
-            f"input {tensor.name!r} holds a value that {spec.datatype} cannot hold: {error}",
-            hint=f"values must fit {spec.datatype}",
-        ) from error
-
-
-def _pack(data: list[Any], spec: InputSpec) -> Array:
-    """Turn flat JSON values into an array.
-
-    Floats are packed, which refuses what the datatype cannot hold (NumPy would make it infinite) and is faster. JSON
-    has no NaN and no infinity, so there is nothing left to check in the values.
-    """
-    if spec.is_float:
-        packed = bytearray(struct.pack(f"{_ORDER}{len(data)}{_PACKED[spec.datatype]}", *data))
-        return np.frombuffer(packed, spec.dtype)
-    return np.array(data, dtype=spec.dtype)
-
-
-def _flat(name: str, data: list[Any], shape: Sequence[int], spec: InputSpec) -> list[Any]:
-    """Flatten nested data, checking that it nests as the shape says, and refuse values of another kind."""
-    if data and isinstance(data[0], list):
-        wanted = 1
-        for size in shape[:-1]:
-            wanted *= size
-            if len(data) != wanted:
-                raise BadRequest(f"input {name!r}: nested data does not have shape {shape}", hint="see the shape")
-            if not all(isinstance(part, list) for part in data):
-                raise BadRequest(
-                    f"input {name!r}: data is nested unevenly", hint="nest as the shape says, or send flat"
-                )
-            if len({len(part) for part in data}) > 1:
-                raise BadRequest(f"input {name!r}: data is ragged", hint="every row must have the same length")
-            data = [value for part in data for value in part]
-    kinds = set(map(type, data))
-    allowed: set[type] = {bool}
-    if spec.is_float:
-        allowed = {int, float}
-    elif spec.datatype == "BYTES":
-        allowed = {str}
-    elif spec.datatype != "BOOL":
-        allowed = {int}
-    if kinds - allowed:
-        wrong = next(value for value in data if type(value) not in allowed)
-        raise BadRequest(
-            f"input {name!r} holds {shown(wrong)} ({type(wrong).__name__}), which is no {spec.datatype}",
-            hint=f"send {' or '.join(sorted(kind.__name__ for kind in allowed))} values",
-        )
-    return data
-
-
-def _timeout_ns(parameters: _Parameters) -> int:
-    timeout = parameters.get("timeout", 0)
-    if isinstance(timeout, bool) or not isinstance(timeout, int) or timeout < 0:
-        raise BadRequest(
-            f"parameter timeout is {shown(timeout)}, expected a whole number of microseconds, at least 0",
-            hint="0 or nothing means the server's own timeout",
-        )
-    return timeout * 1000
 
 
 def _malformed(error: Exception) -> BadRequest:

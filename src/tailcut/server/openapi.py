@@ -5,43 +5,34 @@ from __future__ import annotations
 from typing import Any
 
 import tailcut
-from tailcut.manifest import Deployment, Server, Tensor
-from tailcut.server.http import LONGEST_TENANT
+from tailcut.manifest import Deployment, Tensor
+from tailcut.server.openapi_paths import INFERENCE, MANAGEMENT, SCHEMAS, paths
 
 _TYPES = {"BOOL": "boolean", "FP16": "number", "FP32": "number", "FP64": "number", "BYTES": "string"}
-_ERRORS = {
-    "400": "the request is wrong; `error` names the input, the value and the limit",
-    "404": "no such model, version, path or entity",
-    "408": "the body had not arrived by the deadline",
-    "413": "the body or the batch is over the limit",
-    "429": "shed: the queue is full; retry after Retry-After seconds",
-    "503": "not ready, or a feature group cannot be fetched",
-    "504": "the deadline passed; the code says in which phase",
-}
 
 
 def openapi(deployment: Deployment) -> dict[str, Any]:
     """Return the OpenAPI 3.1 description of a deployment's HTTP interface."""
-    name = deployment.name
-    headers = _headers(deployment.server)
-    infer = _post("Open Inference Protocol v2 inference", "InferenceRequest", "InferenceReply", headers)
-    predict = _post("Predict for entities or for feature rows", "PredictionRequest", "PredictionReply", headers)
-    return {
+    server = deployment.server
+    document: dict[str, Any] = {
         "openapi": "3.1.0",
-        "info": {"title": f"tailcut: {name}", "version": tailcut.__version__},
-        "paths": {
-            f"/predict/{name}": {"post": predict},
-            f"/v2/models/{name}/infer": {"post": infer},
-            f"/v2/models/{name}": {"get": _get("Model metadata")},
-            f"/v2/models/{name}/ready": {"get": _get("Whether the model is ready (200) or not (503)", not_ready=True)},
-            "/v2": {"get": _get("Server metadata")},
-            "/v2/health/live": {"get": _get("Whether the process is alive")},
-            "/v2/health/ready": {"get": _get("Whether requests should be sent here", not_ready=True)},
-            "/metrics": {"get": _get("Prometheus metrics", "text/plain")},
-            "/openapi.json": {"get": _get("This document")},
+        "info": {
+            "title": f"tailcut: {deployment.name}",
+            "version": tailcut.__version__,
+            "description": "Open Inference Protocol v2 with the extensions that GET /v2 names; every reply to a "
+            "prediction says in Server-Timing where its time went; every error has a code and the way out.",
         },
+        "paths": paths(deployment),
         "components": {"schemas": _schemas(deployment)},
     }
+    schemes = {}
+    if server.tokens:
+        schemes[INFERENCE] = {"type": "http", "scheme": "bearer", "description": "a token of server.tokens"}
+    if server.management_tokens:
+        schemes[MANAGEMENT] = {"type": "http", "scheme": "bearer", "description": "a token of server.management_tokens"}
+    if schemes:
+        document["components"]["securitySchemes"] = schemes
+    return document
 
 
 def _schemas(deployment: Deployment) -> dict[str, Any]:
@@ -64,6 +55,9 @@ def _schemas(deployment: Deployment) -> dict[str, Any]:
                 "outputs": {"type": "array", "items": {"oneOf": [_tensor(tensor) for tensor in model.outputs]}},
             },
         },
+        "GenerateRequest": _generate_request(model.inputs),
+        "GenerateReply": _generate_reply(deployment),
+        **SCHEMAS,
         "Error": {
             "type": "object",
             "required": ["error", "code", "hint"],
@@ -97,7 +91,10 @@ def _inference_request(inputs: tuple[Tensor, ...]) -> dict[str, Any]:
             "id": {"type": "string"},
             "parameters": {
                 "type": "object",
-                "properties": {"timeout": {"type": "integer", "minimum": 0, "description": "microseconds"}},
+                "properties": {
+                    "timeout": {"type": "integer", "minimum": 0, "description": "microseconds"},
+                    "binary_data_output": {"type": "boolean", "description": "all outputs raw, behind the JSON"},
+                },
             },
             "inputs": {
                 "type": "array",
@@ -107,7 +104,17 @@ def _inference_request(inputs: tuple[Tensor, ...]) -> dict[str, Any]:
             },
             "outputs": {
                 "type": "array",
-                "items": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}},
+                "items": {
+                    "type": "object",
+                    "required": ["name"],
+                    "properties": {
+                        "name": {"type": "string"},
+                        "parameters": {
+                            "type": "object",
+                            "properties": {"binary_data": {"type": "boolean", "description": "this output raw"}},
+                        },
+                    },
+                },
             },
         },
     }
@@ -137,51 +144,33 @@ def _entity(fields: tuple[str, ...]) -> dict[str, Any]:
     return {"type": "object", "required": list(fields), "properties": {field: scalar for field in fields}}
 
 
-def _content(schema: str) -> dict[str, Any]:
-    return {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
-
-
-def _error(description: str) -> dict[str, Any]:
-    return {"description": description, "content": _content("Error")}
-
-
-def _headers(server: Server) -> list[dict[str, Any]]:
-    headers: list[dict[str, Any]] = [
-        {
-            "name": "x-tailcut-timeout-ms",
-            "in": "header",
-            "description": "deadline of this request in milliseconds; "
-            f"above {server.max_timeout_s * 1e3:g} it counts as that",
-            "schema": {"type": "number", "exclusiveMinimum": 0},
-        }
-    ]
-    if server.tenant_header:
-        headers.append(
-            {
-                "name": server.tenant_header.lower(),
-                "in": "header",
-                "required": True,
-                "description": "the tenant whose request it is",
-                "schema": {"type": "string", "minLength": 1, "maxLength": LONGEST_TENANT},
-            }
-        )
-    return headers
-
-
-def _post(summary: str, request: str, reply: str, headers: list[dict[str, Any]]) -> dict[str, Any]:
+def _generate_request(inputs: tuple[Tensor, ...]) -> dict[str, Any]:
     return {
-        "summary": summary,
-        "parameters": headers,
-        "requestBody": {"required": True, "content": _content(request)},
-        "responses": {
-            "200": {"description": "the answer; Server-Timing has each stage in ms", "content": _content(reply)},
-            **{status: _error(description) for status, description in _ERRORS.items()},
+        "type": "object",
+        "required": [tensor.name for tensor in inputs],
+        "properties": {
+            "id": {},
+            "parameters": {"type": "object"},
+            **{tensor.name: _value(tensor) for tensor in inputs},
         },
+        "additionalProperties": False,
     }
 
 
-def _get(summary: str, kind: str = "application/json", *, not_ready: bool = False) -> dict[str, Any]:
-    responses: dict[str, Any] = {"200": {"description": summary, "content": {kind: {}}}}
-    if not_ready:
-        responses["503"] = {"description": "not ready", "content": {kind: {}}}
-    return {"summary": summary, "responses": responses}
+def _generate_reply(deployment: Deployment) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": ["model_name", "model_version", *(tensor.name for tensor in deployment.model.outputs)],
+        "properties": {"model_name": {"const": deployment.name}, "model_version": {"type": "string"}},
+    }
+
+
+def _value(tensor: Tensor) -> dict[str, Any]:
+    """One row of a tensor: a single value, or a flat list."""
+    single = {"type": _TYPES.get(tensor.datatype, "integer")}
+    if len(tensor.shape) == 1:
+        return single
+    width = tensor.shape[1]
+    limits = {"minItems": 1} if width == -1 else {"minItems": width, "maxItems": width}
+    flat = {"type": "array", "items": single, **limits}
+    return {"oneOf": [single, flat]} if width in {-1, 1} else flat

@@ -23,6 +23,9 @@ from tailcut.errors import TailcutError
 from tailcut.manifest import Manifest
 from tailcut.runtimes.onnxruntime import flush_subnormals
 from tailcut.server.app import Application
+from tailcut.server.auth import Guard
+from tailcut.server.front import Front
+from tailcut.server.http import Chunks, Reply
 
 if TYPE_CHECKING:
     from tailcut.server.grpc.server import GRPCServer
@@ -69,7 +72,9 @@ class RSGIApplication:
         self._address = address
         self._engine = Engine(manifest)
         self._engine.say = _say
-        self._application = Application(self._engine, closed=(ProtocolClosed,))
+        guard = Guard.of(manifest, address=address)
+        self._front = Front(Application(self._engine, (ProtocolClosed,), guard).handle, manifest)
+        self._handle = self._front.handle
         self._draining = False
         self._supervisor_pid = supervisor_pid
         self._loading: asyncio.Task[None] | None = None
@@ -90,9 +95,12 @@ class RSGIApplication:
         loop.run_until_complete(self._stop())
 
     async def __rsgi__(self, scope: Any, protocol: Any) -> None:
-        reply = await self._application.handle(scope.method, scope.path, scope.headers, protocol)
+        reply = await self._handle(scope.method, scope.path, scope.headers, protocol)
         if self._draining:
             reply.headers.append(_CLOSE)
+        if reply.chunks is not None:
+            await _send(protocol, reply, reply.chunks)
+            return
         try:
             protocol.response_bytes(reply.status, reply.headers, reply.body)
         except RuntimeError:
@@ -121,6 +129,7 @@ class RSGIApplication:
             # Half of what is left until the kill: requests that were begun are answered, connections told to go.
             await self._grpc.stop(max(float(server.kill_s) - float(server.drain_s), 0.2) / 2)
         await self._engine.stop(timeout_s=1.0)
+        self._front.close()
 
     async def _listen_grpc(self) -> str:
         """Listen for gRPC where that is wanted, from before the model is loaded; return its address."""
@@ -156,6 +165,18 @@ class RSGIApplication:
             f"{'' if opened.merges else ', requests do not share batches'}\n"
         )
         sys.stderr.flush()
+
+
+async def _send(protocol: Any, reply: Reply, chunks: Chunks) -> None:
+    """Send a body as it is made; what makes it is closed at its end, or when the client is gone."""
+    try:
+        transport = protocol.response_stream(reply.status, reply.headers)
+        async for chunk in chunks:
+            await transport.send_bytes(chunk)
+    except RuntimeError:
+        log.debug("the client was gone before its reply was written to its end")
+    finally:
+        await chunks.aclose()
 
 
 def _say(text: str) -> None:

@@ -1,9 +1,9 @@
-"""Runtimes without a model: one that answers as told, and one that fails or hangs on demand."""
+"""Runtimes without a model: one that answers as told, one that streams, and one that fails or hangs on demand."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -48,6 +48,48 @@ class StubRuntime:
     def close(self) -> None:
         """Refuse later calls."""
         self.closed = True
+
+
+class CallableRuntime:
+    """Answers with Python functions, whole or in parts; a template for a streaming runtime of one's own.
+
+    Args:
+        stream: one row of inputs -> parts, each with every output.
+        answer: inputs -> outputs; by default the last part for each row.
+
+    Attributes:
+        ended: set when a stream that was begun has ended or was closed.
+    """
+
+    def __init__(
+        self, stream: Callable[[Arrays], Iterable[Arrays]], answer: Callable[[Arrays], Arrays] | None = None
+    ) -> None:
+        self._stream = stream
+        self._answer = answer
+        self.ended = threading.Event()
+
+    def run(self, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
+        """Answer one batch; see ``Runtime.run``."""
+        if self._answer is not None:
+            made = self._answer(inputs)
+            return {name: made[name] for name in outputs}
+        rows = len(next(iter(inputs.values())))
+        last: list[Arrays] = []
+        for row in range(rows):
+            *_, part = self._stream({name: array[row : row + 1] for name, array in inputs.items()})
+            last.append(part)
+        return {name: np.concatenate([part[name] for part in last]) for name in outputs}
+
+    def stream(self, inputs: Arrays, outputs: Sequence[str]) -> Iterator[Arrays]:
+        """Answer one row in parts; see ``StreamingRuntime.stream``."""
+        try:
+            for part in self._stream(inputs):
+                yield {name: part[name] for name in outputs}
+        finally:
+            self.ended.set()
+
+    def close(self) -> None:
+        """Hold nothing."""
 
 
 class FaultyRuntime:

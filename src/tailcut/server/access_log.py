@@ -1,0 +1,133 @@
+"""The access log: a line of JSON for a share of all requests, and for each that failed or was slow.
+
+No bodies and no tokens: a line has what a reply's own headers say. It is written by a thread, so that a slow disk or a
+full pipe holds no request up; lines that it cannot keep up with are dropped and counted.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import random
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from time import perf_counter_ns
+from typing import Any, BinaryIO
+
+import msgspec
+
+from tailcut.errors import StartError
+from tailcut.manifest import Manifest
+from tailcut.server.http import Body, HeaderMap, Reply, clipped, traceparent
+
+_WAITING_LINES = 10_000
+_CLOSE_S = 2.0
+_FROM_REPLY = {
+    "x-tailcut-variant": "variant",
+    "x-tailcut-version": "version",
+    "x-tailcut-cache": "cache",
+    "server-timing": "timing",
+}
+
+
+class AccessLog:
+    """Logs what another answers.
+
+    Args:
+        sample: returns a number from 0 to below 1.
+
+    Raises:
+        StartError: the file cannot be written.
+    """
+
+    def __init__(
+        self,
+        handle: Callable[[str, str, HeaderMap, Body], Awaitable[Reply]],
+        manifest: Manifest,
+        sample: Callable[[], float] = random.random,
+    ) -> None:
+        server, slo = manifest.deployment.server, manifest.deployment.slo
+        self._handle = handle
+        self._sample = sample
+        self._share = float(server.access_log_share)
+        slow_s = server.access_log_slow_s or slo.p99_s or slo.timeout_s
+        self._slow_ns = int(float(slow_s) * 1e9)
+        self._encode = msgspec.json.Encoder().encode
+        self._lines: queue.Queue[bytes | None] = queue.Queue(_WAITING_LINES)
+        self._dropped = 0
+        file = _opened(manifest, server.access_log)
+        self._thread = threading.Thread(target=_write, args=(self._lines, file), name="tailcut-access-log", daemon=True)
+        self._thread.start()
+
+    async def handle(self, method: str, path: str, headers: HeaderMap, body: Body) -> Reply:
+        """Answer one request and log it, if it is one of those."""
+        started_ns = perf_counter_ns()
+        reply = await self._handle(method, path, headers, body)
+        took_ns = perf_counter_ns() - started_ns
+        if reply.status >= 400 or took_ns >= self._slow_ns or self._sample() < self._share:
+            self._note(method, path, headers, reply, took_ns)
+        return reply
+
+    def close(self) -> None:
+        """Write what waits, for a bounded time."""
+        try:
+            self._lines.put(None, timeout=_CLOSE_S)
+        except queue.Full:
+            return
+        self._thread.join(_CLOSE_S)
+
+    def _note(self, method: str, path: str, headers: HeaderMap, reply: Reply, took_ns: int) -> None:
+        line: dict[str, Any] = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "method": clipped(method),
+            "path": clipped(path),
+            "status": reply.status,
+            "ms": round(took_ns / 1e6, 3),
+            "bytes": len(reply.body),
+            "trace": traceparent(headers),
+        }
+        line.update((_FROM_REPLY[name], value) for name, value in reply.headers if name in _FROM_REPLY)
+        if reply.status >= 400:
+            line["error"] = _error(reply.body)
+        if self._dropped:
+            line["dropped_before"] = self._dropped
+        try:
+            self._lines.put_nowait(self._encode(line) + b"\n")
+            self._dropped = 0
+        except queue.Full:
+            self._dropped += 1
+
+
+def _error(body: bytes) -> Any:
+    """Return an error's code and incident; its message may quote what the client sent."""
+    try:
+        said = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return None
+    if not isinstance(said, dict):
+        return None
+    return {name: said[name] for name in ("code", "incident") if name in said}
+
+
+def _opened(manifest: Manifest, where: str) -> BinaryIO:
+    if where == "stderr":
+        # A file of its own on the same descriptor: a buffered write of another thread cannot come between.
+        return os.fdopen(os.dup(sys.stderr.fileno()), "wb", buffering=0)
+    try:
+        return (manifest.directory / where).open("ab", buffering=0)
+    except OSError as error:
+        raise StartError(
+            f"the access log {manifest.directory / where} cannot be written: {error.strerror}",
+            hint="set server.access_log to 'stderr', or to a file in a folder that is there",
+        ) from error
+
+
+def _write(lines: queue.Queue[bytes | None], file: BinaryIO) -> None:
+    with file:
+        while (line := lines.get()) is not None:
+            try:
+                file.write(line)
+            except OSError:
+                continue  # a full disk must not end the log for good

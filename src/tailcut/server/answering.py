@@ -1,0 +1,174 @@
+"""Runs one request for predictions from its first byte to its encoded reply, and counts its one end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from time import perf_counter_ns
+
+from tailcut.core.timings import Stage
+from tailcut.engine.engine import Engine
+from tailcut.engine.path import Call
+from tailcut.errors import ClientGone, RequestTimeout, TailcutError
+from tailcut.server.auth import Guard
+from tailcut.server.encodings import decoded
+from tailcut.server.events import EVENT_STREAM, Events
+from tailcut.server.http import (
+    JSON,
+    Body,
+    HeaderMap,
+    Headers,
+    Reply,
+    deadline_ns,
+    error_reply,
+    read_body,
+    tenant,
+    timeout_ns,
+    traceparent,
+)
+from tailcut.server.incidents import note
+from tailcut.server.inference import BinaryReply
+from tailcut.server.unfinished import unfinished_stage
+
+Work = Callable[[Call, HeaderMap, bytes], Awaitable[bytes | BinaryReply]]
+Parts = Callable[[Call, HeaderMap, bytes], AsyncGenerator[bytes, None]]
+
+
+class Answering:
+    """What every route that answers with predictions shares.
+
+    Args:
+        guard: lets requests pass; the tenant of a token goes before the header's.
+        closed: what the server raises where a body is read whose client is gone.
+    """
+
+    def __init__(self, engine: Engine, guard: Guard, closed: tuple[type[Exception], ...] = ()) -> None:
+        self.engine = engine
+        self._guard = guard if guard.asks else None
+        self._leaving: tuple[type[BaseException], ...] = (asyncio.CancelledError, *closed)
+        deployment = engine.deployment
+        self._max_body_bytes = int(deployment.server.max_body_bytes)
+        self._timeout_ns = int(deployment.slo.timeout_s * 1e9)
+        self._max_timeout_ns = int(deployment.server.max_timeout_s * 1e9)
+        self._tenant_header = deployment.server.tenant_header.lower()
+
+    async def answer(self, route: str, work: Work, headers: HeaderMap, body: Body) -> Reply:
+        """Answer one request.
+
+        Args:
+            work: makes the reply's body of the request's, whose encoding is undone.
+        """
+        engine = self.engine
+        call = engine.begin(route, perf_counter_ns())
+        outcome = "internal"
+        try:
+            raw = await self.receive(call, headers, body)
+            encoded = await work(call, headers, raw)
+            call.timings.lap(Stage.ENCODE, perf_counter_ns())
+            outcome = "ok"
+            if isinstance(encoded, bytes):
+                return Reply(200, self.headers(call, headers), encoded)
+            return Reply(200, [*encoded.headers, *self.headers(call, headers)[1:]], encoded.body)
+        except TailcutError as error:
+            outcome = error.code
+            return self.failed(call, headers, error)
+        except self._leaving as error:
+            ended = self._ended(call, error)
+            outcome = ended.code
+            if isinstance(error, asyncio.CancelledError) and not (call.gone or engine.is_late(call)):
+                raise  # by the server that carries this application: it has nobody left to answer
+            return self.failed(call, headers, ended)
+        finally:
+            engine.end(call, outcome)
+
+    async def stream(self, route: str, work: Parts, headers: HeaderMap, body: Body) -> Reply:
+        """Answer one request with events as its parts are made.
+
+        What goes wrong before the first part is an error as anywhere; later, when the status is sent already, an
+        event that says so ends the stream.
+
+        Args:
+            work: yields the parts, each one line of JSON.
+        """
+        call = self.engine.begin(route, perf_counter_ns())
+        events = Events(self.engine, call)
+        try:
+            raw = await self.receive(call, headers, body)
+            await events.begin(work(call, headers, raw))
+            return Reply(200, [*EVENT_STREAM, *self.headers(call, headers)[1:]], b"", events)
+        except TailcutError as error:
+            await events.end(error.code)
+            return self.failed(call, headers, error)
+        except self._leaving as error:
+            ended = self._ended(call, error)
+            await events.end(ended.code)
+            if isinstance(error, asyncio.CancelledError) and not (call.gone or self.engine.is_late(call)):
+                raise
+            return self.failed(call, headers, ended)
+        except BaseException:
+            await events.end("internal")
+            raise
+
+    async def receive(self, call: Call, headers: HeaderMap, body: Body) -> bytes:
+        """Read whose request it is, until when, and its body.
+
+        Raises:
+            TailcutError: what is wrong with any of them.
+        """
+        named = self._guard.inference(headers) if self._guard is not None else ""
+        if named:
+            call.tenant = named
+        elif self._tenant_header:
+            call.tenant = tenant(headers, self._tenant_header)
+        asked_ns = timeout_ns(headers)
+        if asked_ns:
+            call.deadline_ns = self.deadline_ns(call, asked_ns)
+        # The engine cancels the reading of a body that is late: no timer per request.
+        call.waiting = asyncio.current_task()
+        raw = await read_body(body, headers, self._max_body_bytes)
+        call.waiting = None
+        # Only now: whoever waits for the end of the connection must not read the body away.
+        call.disconnected = body.client_disconnect
+        if raw[:1] != b"{":  # no encoding of RFC 9110 begins so, and looking a header up costs more than this
+            raw = await decoded(raw, headers, self._max_body_bytes)
+        call.timings.lap(Stage.RECEIVE, perf_counter_ns())
+        return raw
+
+    def deadline_ns(self, call: Call, *asked_ns: int) -> int:
+        """Return when a request must be answered; see ``http.deadline_ns``."""
+        return deadline_ns(call.timings.start_ns, self._timeout_ns, self._max_timeout_ns, *asked_ns)
+
+    def headers(self, call: Call, headers: HeaderMap) -> Headers:
+        """Return the headers of an answer in JSON: where the time went and what answered."""
+        reply = [
+            JSON,
+            ("server-timing", call.timings.server_timing()),
+            ("x-tailcut-variant", call.variant),
+            ("x-tailcut-cache", call.cache),
+        ]
+        if call.path is not None:
+            reply.append(("x-tailcut-version", call.path.served[1]))
+        parent = traceparent(headers)
+        if parent is not None:
+            reply.append(("traceparent", parent))
+        return reply
+
+    def failed(self, call: Call, headers: HeaderMap, error: TailcutError) -> Reply:
+        """Return the reply to a request that failed; what is the operator's business goes to the log."""
+        now_ns = perf_counter_ns()
+        call.timings.lap(unfinished_stage(call.timings.ns, error), now_ns)
+        reply = error_reply(error, note(self.engine.failures, call.route, error, now_ns))
+        reply.headers.extend(self.headers(call, headers)[1:])
+        return reply
+
+    def _ended(self, call: Call, error: BaseException) -> TailcutError:
+        """Say why a request ended that was cancelled or whose connection closed."""
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and self.engine.is_late(call) and task is not None:
+            task.uncancel()
+            waited_s = (perf_counter_ns() - call.timings.start_ns) / 1e9
+            return RequestTimeout(
+                f"the request's body had not arrived after {waited_s:.1f} s, when its deadline passed",
+                hint="send the body at once, or a longer timeout in x-tailcut-timeout-ms",
+            )
+        return ClientGone("the client closed the connection before its answer was ready")

@@ -1,0 +1,155 @@
+"""Routes of the generate extension: values in, values out; whole, or in parts as server-sent events.
+
+POST /v2/models/{model}[/versions/{version}]/generate           any model whose inputs are single values or lists
+POST /v2/models/{model}[/versions/{version}]/generate_stream    models that stream
+
+Source: Triton's generate extension (https://github.com/triton-inference-server/server,
+docs/protocol/extension_generate.md); events: https://html.spec.whatwg.org/multipage/server-sent-events.html.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from functools import partial
+from reprlib import repr as shown
+from time import perf_counter_ns
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tailcut.core.tensors import Arrays
+from tailcut.core.timings import Stage
+from tailcut.core.validation import InputSpec, check_rows
+from tailcut.engine.engine import Engine
+from tailcut.engine.path import Call, Path
+from tailcut.engine.streaming import no_stream
+from tailcut.errors import BadRequest
+from tailcut.server.answering import Answering
+from tailcut.server.http import Body, HeaderMap, Reply, clipped, timeout_ns
+from tailcut.server.inference import UNREADABLE, InferenceCodec
+from tailcut.server.json_tensors import AnyTensor, array_of_json
+from tailcut.server.parameters import timeout_ns as asked_timeout_ns
+from tailcut.server.routing import Handler, Route, path_of
+
+_OWN = ("id", "parameters")
+
+
+class Generation(NamedTuple):
+    """A checked request."""
+
+    path: Path
+    id: Any
+    inputs: Arrays
+
+
+class Generate:
+    """Answers generate and generate_stream."""
+
+    def __init__(self, engine: Engine, answering: Answering) -> None:
+        self._engine = engine
+        self._answering = answering
+        self._decoder = msgspec.json.Decoder(dict[str, Any])
+        self._encode = msgspec.json.Encoder().encode
+
+    def routes(self) -> dict[str, Route]:
+        """Routes by path."""
+        base = f"/v2/models/{self._engine.deployment.name}"
+        return {f"{base}/{rest}": route for rest, route in self._by_name("").items()}
+
+    def versioned(self, version: str, rest: str) -> Route | None:
+        """Return the route of a version; None for another path."""
+        return self._by_name(version).get(rest)
+
+    def _by_name(self, version: str) -> dict[str, Route]:
+        whole: Handler = partial(self._answering.answer, "generate", partial(self._whole, version))
+        return {"generate": ("POST", whole), "generate_stream": ("POST", partial(self._stream, version))}
+
+    async def _whole(self, version: str, call: Call, headers: HeaderMap, raw: bytes) -> bytes:
+        asked = self._read(version, call, headers, raw)
+        path = asked.path
+        outputs = await path.infer(call, asked.inputs, 1, path.outputs)
+        return self._described(asked, outputs)
+
+    async def _stream(self, version: str, headers: HeaderMap, body: Body) -> Reply:
+        return await self._answering.stream("generate_stream", partial(self._parts, version), headers, body)
+
+    async def _parts(self, version: str, call: Call, headers: HeaderMap, raw: bytes) -> AsyncGenerator[bytes, None]:
+        path = path_of(self._engine, version)
+        runtime = self._engine.opened.streaming
+        if runtime is None:
+            raise no_stream(self._engine.deployment.name)
+        asked = self._read(version, call, headers, raw)
+        async for part in self._engine.streams.run(call, runtime, asked.inputs, path.outputs):
+            yield self._described(asked, part)
+
+    def _read(self, version: str, call: Call, headers: HeaderMap, raw: bytes) -> Generation:
+        """Read and admit a request."""
+        path = path_of(self._engine, version)
+        try:
+            request = self._decoder.decode(raw)
+        except UNREADABLE as error:
+            raise BadRequest(f"the body is no generate request: {clipped(error)}", hint=_form(path.specs)) from error
+        parameters = request.get("parameters", {})
+        if not isinstance(parameters, dict):
+            raise BadRequest(f"parameters is {shown(parameters)}", hint="send an object, or none")
+        asked_ns = asked_timeout_ns(parameters)
+        if asked_ns:
+            call.deadline_ns = self._answering.deadline_ns(call, timeout_ns(headers), asked_ns)
+        inputs = _inputs(request, parameters, path.specs)
+        call.timings.lap(Stage.VALIDATE, perf_counter_ns())
+        path.admit(call, 1)
+        return Generation(path, request.get("id"), inputs)
+
+    def _described(self, asked: Generation, outputs: Arrays) -> bytes:
+        """Return an answer: a single value as it is, several as a flat list."""
+        name, version = self._engine.deployment.name, asked.path.served[1]
+        reply: dict[str, Any] = {"model_name": name, "model_version": version}
+        if asked.id is not None:
+            reply["id"] = asked.id
+        codec = self._codec(asked.path)
+        for output in asked.path.outputs:
+            values = codec.values(output, outputs[output])
+            reply[output] = values[0] if len(values) == 1 else values
+        return self._encode(reply)
+
+    def _codec(self, path: Path) -> InferenceCodec:
+        tensors = self._engine.deployment.model.outputs
+        return InferenceCodec(
+            self._engine.deployment.name,
+            path.served[1],
+            path.specs,
+            path.outputs,
+            max_rows=1,
+            nan_outputs=[tensor.name for tensor in tensors if tensor.allow_nan],
+        )
+
+
+def _inputs(request: dict[str, Any], parameters: dict[str, Any], specs: tuple[InputSpec, ...]) -> Arrays:
+    known = {spec.name for spec in specs}
+    for name in request:
+        if name not in known and name not in _OWN:
+            raise BadRequest(f"input {clipped(name)!r} is unknown", hint=_form(specs))
+    inputs = {}
+    for spec in specs:
+        if spec.name not in request and spec.name not in parameters:
+            raise BadRequest(f"input {spec.name!r} is missing", hint=_form(specs))
+        value = request[spec.name] if spec.name in request else parameters[spec.name]
+        inputs[spec.name] = array_of_json(_tensor(spec, value), spec, 1)
+    check_rows({name: len(array) for name, array in inputs.items()})
+    return inputs
+
+
+def _tensor(spec: InputSpec, value: Any) -> AnyTensor:
+    """Return one row of an input: a single value, or a list where it has one dimension."""
+    if len(spec.tail) > 1:
+        raise BadRequest(
+            f"input {spec.name!r} has shape {list(spec.shape)}; generate takes single values and flat lists",
+            hint="post tensors to infer",
+        )
+    values = value if isinstance(value, list) and spec.tail else [value]
+    shape = [1, len(values)] if spec.tail else [1]
+    return AnyTensor(spec.name, shape, spec.datatype, values)
+
+
+def _form(specs: tuple[InputSpec, ...]) -> str:
+    return f"send a JSON object with {', '.join(spec.name for spec in specs)}, and parameters or none"

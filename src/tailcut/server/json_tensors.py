@@ -1,0 +1,132 @@
+"""One tensor in JSON -> an array, and back. No I/O.
+
+Source: Open Inference Protocol, REST, "Tensor Data": flat or nested, in row-major order.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Sequence
+from math import prod
+from reprlib import repr as shown
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from msgspec import UNSET, UnsetType
+
+from tailcut.core.tensors import Array
+from tailcut.core.validation import InputSpec
+from tailcut.errors import BadRequest
+
+Parameters = dict[str, Any]
+
+_PACKED = {"FP16": "e", "FP32": "f", "FP64": "d"}
+_ORDER = "<" if sys.byteorder == "little" else ">"
+
+
+class FloatTensor(msgspec.Struct):
+    """The common case, decoded straight to floats: flat data of floating point inputs."""
+
+    name: str
+    shape: list[int]
+    datatype: Literal["FP32", "FP64", "FP16"]
+    data: list[float]
+    parameters: Parameters | UnsetType = UNSET
+
+
+class AnyTensor(msgspec.Struct):
+    """Any other: nested, of another datatype, or without data because that is binary."""
+
+    name: str
+    shape: list[int]
+    datatype: str
+    data: list[Any] | UnsetType = UNSET
+    parameters: Parameters | UnsetType = UNSET
+
+
+def array_of_json(tensor: FloatTensor | AnyTensor, spec: InputSpec, max_rows: int) -> Array:
+    """Read and check one input.
+
+    Raises:
+        BadRequest: it has no data, or its datatype, shape or a value is wrong.
+        TooLarge: more than ``max_rows`` rows.
+    """
+    data = tensor.data
+    shape = tensor.shape
+    if data is UNSET:
+        raise BadRequest(
+            f"input {tensor.name!r} has no data",
+            hint="send data as a JSON array, or raw with binary_data_size and Inference-Header-Content-Length",
+        )
+    check_datatype(tensor, spec)
+    spec.check_shape(shape)
+    spec.check_size(shape, max_rows)
+    if isinstance(tensor, AnyTensor):
+        data = flat(tensor.name, data, shape, spec)
+    if len(data) != (shape[0] * spec.tail_size if spec.fixed else prod(shape)):
+        raise BadRequest(
+            f"input {tensor.name!r} has {len(data)} values for shape {shape}, expected {prod(shape)}",
+            hint="send as many values as the shape holds, in row-major order",
+        )
+    try:
+        return pack(data, spec).reshape(shape)
+    except (OverflowError, struct.error, ValueError) as error:
+        raise BadRequest(
+            f"input {tensor.name!r} holds a value that {spec.datatype} cannot hold: {error}",
+            hint=f"values must fit {spec.datatype}",
+        ) from error
+
+
+def check_datatype(tensor: FloatTensor | AnyTensor, spec: InputSpec) -> None:
+    """Refuse a datatype that is not the input's."""
+    if tensor.datatype != spec.datatype:
+        raise BadRequest(
+            f"input {tensor.name!r} has datatype {shown(tensor.datatype)}, expected {spec.datatype}",
+            hint=f"send {spec.datatype}",
+        )
+
+
+def pack(data: list[Any], spec: InputSpec) -> Array:
+    """Turn flat JSON values into an array.
+
+    Floats are packed, which refuses what the datatype cannot hold (NumPy would make it infinite) and is faster. JSON
+    has no NaN and no infinity, so there is nothing left to check in the values.
+    """
+    if spec.is_float:
+        packed = bytearray(struct.pack(f"{_ORDER}{len(data)}{_PACKED[spec.datatype]}", *data))
+        return np.frombuffer(packed, spec.dtype)
+    return np.array(data, dtype=spec.dtype)
+
+
+def flat(name: str, data: list[Any], shape: Sequence[int], spec: InputSpec) -> list[Any]:
+    """Flatten nested data, checking that it nests as the shape says, and refuse values of another kind."""
+    if data and isinstance(data[0], list):
+        wanted = 1
+        for size in shape[:-1]:
+            wanted *= size
+            if len(data) != wanted:
+                raise BadRequest(f"input {name!r}: nested data does not have shape {shape}", hint="see the shape")
+            if not all(isinstance(part, list) for part in data):
+                raise BadRequest(
+                    f"input {name!r}: data is nested unevenly", hint="nest as the shape says, or send flat"
+                )
+            if len({len(part) for part in data}) > 1:
+                raise BadRequest(f"input {name!r}: data is ragged", hint="every row must have the same length")
+            data = [value for part in data for value in part]
+    kinds = set(map(type, data))
+    allowed: set[type] = {bool}
+    if spec.is_float:
+        allowed = {int, float}
+    elif spec.datatype == "BYTES":
+        allowed = {str}
+    elif spec.datatype != "BOOL":
+        allowed = {int}
+    if kinds - allowed:
+        wrong = next(value for value in data if type(value) not in allowed)
+        raise BadRequest(
+            f"input {name!r} holds {shown(wrong)} ({type(wrong).__name__}), which is no {spec.datatype}",
+            hint=f"send {' or '.join(sorted(kind.__name__ for kind in allowed))} values",
+        )
+    return data

@@ -1,0 +1,141 @@
+"""Routes about the server and its model: health, metadata, configuration, statistics.
+
+GET /v2, /v2/health/live, /v2/health/ready
+GET /v2/models/{model}[/versions/{version}][/ready|/config|/stats], /v2/models/stats
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import tailcut
+from tailcut.engine.engine import Engine
+from tailcut.server.auth import Guard
+from tailcut.server.http import Body, HeaderMap, Reply, json_reply
+from tailcut.server.routing import Handler, Route, no_version, path_of
+
+EXTENSIONS = (
+    "binary_tensor_data",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "statistics",
+    "generate",
+)
+"""Triton's names of the extensions of the Open Inference Protocol that are spoken here."""
+
+
+class Models:
+    """Answers questions about one engine."""
+
+    def __init__(self, engine: Engine, guard: Guard) -> None:
+        self._engine = engine
+        self._guard = guard
+
+    def routes(self) -> dict[str, Route]:
+        """Routes by path."""
+        name = self._engine.deployment.name
+        return {
+            "/v2": ("GET", self._server),
+            "/v2/health/live": ("GET", self._live),
+            "/v2/health/ready": ("GET", self._ready),
+            "/v2/models/stats": ("GET", self._guarded(self._all_statistics)),
+            f"/v2/models/{name}": ("GET", self._guarded(self._metadata)),
+            f"/v2/models/{name}/ready": ("GET", self._model_ready),
+            f"/v2/models/{name}/config": ("GET", self._guarded(self._config)),
+            f"/v2/models/{name}/stats": ("GET", self._guarded(self._all_statistics)),
+        }
+
+    def versioned(self, version: str, rest: str) -> Route | None:
+        """Return the route of a version; ``rest`` is the path behind it. A readiness is only that of what is served.
+
+        Raises:
+            NotFound: another version is served.
+        """
+        if rest == "stats":
+            return "GET", self._guarded(partial(self._statistics, version))
+        path_of(self._engine, version)
+        name = self._engine.deployment.name
+        return self.routes().get(f"/v2/models/{name}/{rest}" if rest else f"/v2/models/{name}")
+
+    def _guarded(self, describe: Callable[[], dict[str, Any]]) -> Handler:
+        async def answer(headers: HeaderMap, body: Body) -> Reply:
+            self._guard.inference(headers)
+            return json_reply(describe())
+
+        return answer
+
+    async def _server(self, headers: HeaderMap, body: Body) -> Reply:
+        return json_reply({"name": "tailcut", "version": tailcut.__version__, "extensions": EXTENSIONS})
+
+    async def _live(self, headers: HeaderMap, body: Body) -> Reply:
+        return json_reply({"live": True})
+
+    async def _ready(self, headers: HeaderMap, body: Body) -> Reply:
+        ready = self._engine.is_ready
+        return json_reply(
+            {"ready": ready, "state": self._engine.state, **self._engine.promotion}, 200 if ready else 503
+        )
+
+    async def _model_ready(self, headers: HeaderMap, body: Body) -> Reply:
+        ready = self._engine.is_ready
+        name = self._engine.deployment.name
+        return json_reply({"name": name, "ready": ready, **self._engine.promotion}, 200 if ready else 503)
+
+    def _metadata(self) -> dict[str, Any]:
+        model = self._engine.deployment.model
+        variant = self._engine.opened.variant
+        return {
+            "name": self._engine.deployment.name,
+            "versions": [variant.version],
+            "platform": f"{variant.runtime}_{variant.name}",
+            **self._engine.promotion,
+            "inputs": [{"name": t.name, "datatype": t.datatype, "shape": t.shape} for t in model.inputs],
+            "outputs": [{"name": t.name, "datatype": t.datatype, "shape": t.shape} for t in model.outputs],
+        }
+
+    def _config(self) -> dict[str, Any]:
+        """Triton's ModelConfig as far as it has a meaning here.
+
+        Source: https://github.com/triton-inference-server/server, docs/protocol/extension_model_configuration.md.
+        """
+        deployment, opened = self._engine.deployment, self._engine.opened
+        variant = opened.variant
+        config: dict[str, Any] = {
+            "name": deployment.name,
+            "platform": f"{variant.runtime}_{variant.name}",
+            "backend": variant.runtime,
+            "version_policy": {"specific": {"versions": [variant.version]}},
+            "max_batch_size": deployment.batching.max_rows,
+            "input": [_described(tensor.name, tensor.datatype, tensor.shape) for tensor in deployment.model.inputs],
+            "output": [_described(tensor.name, tensor.datatype, tensor.shape) for tensor in deployment.model.outputs],
+            "instance_group": [
+                {"name": f"{deployment.name}_0", "kind": "KIND_AUTO", "count": opened.executors, "gpus": []}
+            ],
+            "parameters": {
+                "variant": {"string_value": variant.name},
+                "executor": {"string_value": opened.executor},
+            },
+        }
+        if opened.merges:
+            config["dynamic_batching"] = {}
+        return config
+
+    def _all_statistics(self) -> dict[str, Any]:
+        return {"model_stats": self._engine.statistics.describe()}
+
+    def _statistics(self, version: str) -> dict[str, Any]:
+        found = self._engine.statistics.describe(version)
+        if not found:
+            raise no_version(self._engine, version)
+        return {"model_stats": found}
+
+
+def _described(name: str, datatype: str, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Triton's name for BYTES is STRING; the batch is no dimension where there is a max_batch_size."""
+    triton = "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
+    if len(shape) == 1:  # no dims are not allowed there; this is how Triton says them
+        return {"name": name, "data_type": triton, "dims": [1], "reshape": {"shape": []}}
+    return {"name": name, "data_type": triton, "dims": list(shape[1:])}

@@ -1,0 +1,169 @@
+"""The binary tensor extension without a socket: raw inputs and outputs, in every mixture with JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.app_kit import GOOD, INFER, Answer, Client, deployment, running
+
+from tailcut.core.validation import InputSpec
+from tailcut.errors import BadRequest, InferenceError, TooLarge
+from tailcut.server.inference import BINARY_HEADER, BinaryReply, InferenceCodec
+
+X = np.array([[1, 2], [3, 4]], np.float32)
+
+
+def packed(request: dict[str, Any], *raw: bytes) -> tuple[bytes, str]:
+    """A body, and its header."""
+    head = json.dumps(request).encode()
+    return b"".join((head, *raw)), str(len(head))
+
+
+def tensor(size: Any = 16, name: str = "x", datatype: str = "FP32", shape: Any = (2, 2)) -> dict[str, Any]:
+    return {"name": name, "shape": shape, "datatype": datatype, "parameters": {"binary_data_size": size}}
+
+
+def outputs_of(answer: Answer) -> dict[str, Any]:
+    """Outputs by name, raw ones read."""
+    length = answer.headers.get(BINARY_HEADER)
+    at = int(length) if length is not None else len(answer.body)
+    head = json.loads(answer.body[:at])
+    found = {}
+    for output in head["outputs"]:
+        if "data" in output:
+            found[output["name"]] = output["data"]
+            continue
+        size = output["parameters"]["binary_data_size"]
+        found[output["name"]] = np.frombuffer(answer.body[at : at + size], "<f4").reshape(output["shape"])
+        at += size
+    assert at == len(answer.body)
+    return found
+
+
+def test_raw_inputs_and_outputs_in_every_mixture(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(deployment(tmp_path)) as client:
+            await test(client)
+
+    async def test(client: Client) -> None:
+        everything: dict[str, Any] = {"parameters": {"binary_data_output": True}}
+        y_raw = {"outputs": [{"name": "z"}, {"name": "y", "parameters": {"binary_data": True}}]}
+        not_y = {"outputs": [{"name": "y", "parameters": {"binary_data": False}}, {"name": "z"}]}
+        for more, raw in (
+            ({}, set()),
+            (everything, {"y", "z"}),
+            (y_raw, {"y"}),
+            ({**everything, **not_y}, {"z"}),
+        ):
+            body, length = packed({"inputs": [tensor()], **more}, X.tobytes())
+            for answer in (
+                await client.post(INFER, body, {BINARY_HEADER: length}),
+                await client.post(INFER, {**GOOD, **more}),
+            ):
+                assert answer.status == 200, answer.body
+                assert answer.headers["content-type"] == f"application/{'octet-stream' if raw else 'json'}"
+                found = outputs_of(answer)
+                assert {name for name, values in found.items() if isinstance(values, np.ndarray)} == raw
+                np.testing.assert_array_equal(np.ravel(found["y"]), [3, 7])
+                np.testing.assert_array_equal(np.ravel(found["z"]), [2, 4, 6, 8])
+                assert answer.stages_ms["total"] > 0
+
+    asyncio.run(main())
+
+
+CODEC = InferenceCodec(
+    "m",
+    "7",
+    [InputSpec("x", "FP32", (-1, 2)), InputSpec("t", "BYTES", (-1,)), InputSpec("n", "FP16", (-1,), allow_nan=True)],
+    ("y", "z"),
+    max_rows=2,
+    nan_outputs=["z"],
+)
+T, N = b"\x02\x00\x00\x00\xc3\xa9\x00\x00\x00\x00", np.array([np.nan, 2], np.float16).tobytes()
+INPUTS = [tensor(), tensor(len(T), "t", "BYTES", [2]), tensor(len(N), "n", "FP16", [2])]
+
+
+def test_several_inputs_follow_in_the_order_of_the_json() -> None:
+    body, length = packed({"inputs": [INPUTS[2], INPUTS[0], INPUTS[1]], "id": "i"}, N, X.tobytes(), T)
+    found = CODEC.decode(body, length)
+    assert list(found.inputs) == ["x", "t", "n"]
+    assert (found.id, found.rows) == ("i", 2)
+    assert found.inputs["t"].tolist() == ["é", ""]
+    assert np.isnan(found.inputs["n"][0])
+    np.testing.assert_array_equal(found.inputs["x"], X)
+
+
+def test_json_and_raw_inputs_mix() -> None:
+    t = {"name": "t", "shape": [2], "datatype": "BYTES", "data": ["a", "b"]}
+    body, length = packed({"inputs": [INPUTS[0], t, INPUTS[2]]}, X.tobytes(), N)
+    assert CODEC.decode(body, length).inputs["t"].tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "raw", "says"),
+    [
+        (INPUTS, (X.tobytes(), T), "says binary_data_size 4, 0 bytes are left of the body"),
+        (INPUTS, (X.tobytes(), T, N, b"x"), "its raw tensors end at byte"),
+        ([tensor(-1), *INPUTS[1:]], (), "parameter binary_data_size of input 'x' is -1"),
+        ([tensor(True), *INPUTS[1:]], (), "parameter binary_data_size of input 'x' is True"),
+        ([tensor("16"), *INPUTS[1:]], (), "parameter binary_data_size of input 'x' is '16'"),
+        ([tensor(10**30), *INPUTS[1:]], (), "says binary_data_size 1000000"),
+        ([tensor(8), *INPUTS[1:]], (X.tobytes(),), "has 8 bytes for shape [2, 2] of FP32, expected 16"),
+        ([tensor(datatype="FP64"), *INPUTS[1:]], (X.tobytes(), T, N), "has datatype 'FP64', expected FP32"),
+        ([{**tensor(), "data": [1]}, *INPUTS[1:]], (X.tobytes(), T, N), "has both data and binary_data_size"),
+        ([{"name": "x", "shape": [2, 2], "datatype": "FP32"}, *INPUTS[1:]], (T, N), "input 'x' has no data"),
+        (INPUTS[1:], (T, N), "input 'x' is missing"),
+        ([*INPUTS, INPUTS[0]], (X.tobytes(), T, N, X.tobytes()), "input 'x' is given twice"),
+        (INPUTS, (np.full((2, 2), np.inf, "<f4").tobytes(), T, N), "input 'x' holds NaN or infinity"),
+    ],
+)
+def test_raw_inputs_that_are_wrong_are_refused(inputs: Any, raw: Any, says: str) -> None:
+    body, length = packed({"inputs": inputs}, *raw)
+    with pytest.raises(BadRequest) as caught:
+        CODEC.decode(body, length)
+    assert says in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("length", ["-1", "", "1e3", "x", "9999", "9" * 5000, "\u0661"])
+def test_a_header_that_is_no_length_is_refused(length: str) -> None:
+    with pytest.raises(BadRequest, match="inference-header-content-length is"):
+        CODEC.decode(packed({"inputs": INPUTS}, X.tobytes(), T, N)[0], length)
+
+
+def test_too_many_rows_are_refused_whatever_is_sent() -> None:
+    body, length = packed({"inputs": [tensor(16, shape=[2**31 - 2, 2]), *INPUTS[1:]]}, X.tobytes(), T, N)
+    with pytest.raises(TooLarge, match="2147483646 rows, the limit is 2"):
+        CODEC.decode(body, length)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"parameters": {"binary_data_output": 1}}, "parameter binary_data_output is 1"),
+        ({"parameters": {"sequence_id": 5}}, "sequence_id"),
+        ({"outputs": [{"name": "y", "parameters": {"classification": 3}}]}, "classification"),
+        ({"outputs": [{"name": "y", "parameters": {"binary_data": "yes"}}]}, "parameter binary_data is 'yes'"),
+    ],
+)
+def test_parameters_that_cannot_be_obeyed_are_refused(more: Any, says: str) -> None:
+    body, length = packed({"inputs": INPUTS, **more}, X.tobytes(), T, N)
+    with pytest.raises(BadRequest, match=says):
+        CODEC.decode(body, length)
+
+
+def test_raw_outputs_hold_nan_only_where_it_is_an_answer() -> None:
+    more = {"parameters": {"binary_data_output": True}}
+    body, length = packed({"inputs": INPUTS, **more}, X.tobytes(), T, N)
+    asked = CODEC.decode(body, length)
+    nan = np.array([np.nan], np.float32)
+    reply = CODEC.encode(asked, {"y": np.array([b"\xff\x00", "é"], object), "z": nan})
+    assert isinstance(reply, BinaryReply)
+    assert reply.body.endswith(b"\x02\x00\x00\x00\xff\x00\x02\x00\x00\x00\xc3\xa9" + nan.tobytes())
+    with pytest.raises(InferenceError, match="NaN or infinity in output 'y'"):
+        CODEC.encode(asked, {"y": nan, "z": nan})
