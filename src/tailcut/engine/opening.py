@@ -4,35 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Sized
 from pathlib import Path as FilePath
-from statistics import median
-from typing import NamedTuple
 
 import msgspec
 
 from tailcut.cache import MemoryStore
 from tailcut.core.batching import Planner
 from tailcut.core.fingerprint import uses_gpu
-from tailcut.core.validation import InputSpec
+from tailcut.core.scaling import Limits, Wear
 from tailcut.engine.assembly import Assembly
 from tailcut.engine.device_time import DeviceTime
 from tailcut.engine.dispatcher import BatchObserver, Dispatcher
-from tailcut.engine.executors import Executor, InlineExecutor, ThreadExecutor
 from tailcut.engine.path import Path, PredictionStore
-from tailcut.engine.streaming import streaming_of
+from tailcut.engine.pool import Pool
+from tailcut.engine.seating import Warm, open_variant
 from tailcut.engine.ticket import Ticket
 from tailcut.engine.user_code import UserCode, import_code, place_hooks
 from tailcut.engine.version import version_of
-from tailcut.engine.warming import choose_executor, example_inputs, warm_up
+from tailcut.engine.warming import example_inputs, warm_up
 from tailcut.errors import ArtifactError
 from tailcut.features import FeatureService
 from tailcut.manifest import Deployment, Features, Manifest, PredictionCache, resolve
 from tailcut.observe.recorder import Recorder
 from tailcut.registry import Registry, Variant
-from tailcut.runtimes import open_runtime
-from tailcut.runtimes.base import Runtime
-from tailcut.runtimes.live import source_of
 
 __all__ = ["Opened", "Warm", "example_inputs", "find_variant", "open_deployment", "open_variant", "warm_up"]
 
@@ -69,83 +64,34 @@ def find_variant(manifest: Manifest) -> Variant:
     )
 
 
-class Warm(NamedTuple):
-    """A variant that is open and warm.
-
-    Attributes:
-        runtimes: one per executor.
-        warm_up_ns: nanoseconds per batch size.
-        executor: "inline" or "thread".
-    """
-
-    variant: Variant
-    runtimes: list[Runtime]
-    warm_up_ns: dict[int, int]
-    executor: str
-
-    def close(self) -> None:
-        """Close the runtimes."""
-        for runtime in self.runtimes:
-            runtime.close()
-
-
-def open_variant(
-    manifest: Manifest,
-    variant: Variant,
-    specs: Sequence[InputSpec],
-    typical: Callable[[Sequence[int]], float] = median,
-) -> Warm:
-    """Open one runtime per executor and run every batch size on each; blocks. Nothing stays open where one fails.
-
-    Args:
-        typical: see ``warm_up``.
-
-    Raises:
-        TailcutError: it cannot be opened, or fails on a batch size.
-    """
-    deployment = manifest.deployment
-    pool, settings = deployment.pool, variant.settings
-    threads, executors = pool.threads_of(settings), pool.executors_of(settings)
-    outputs = tuple(tensor.name for tensor in deployment.model.outputs)
-    source = source_of(manifest, variant.runtime)
-    warm = Warm(variant, [], {}, "")
-    try:
-        for _ in range(executors):
-            warm.runtimes.append(open_runtime(variant, threads=threads, source=source))
-        took_ns: dict[int, int] = {}
-        for runtime in warm.runtimes:
-            took_ns = warm_up(runtime, specs, outputs, deployment.batching.max_rows, typical)
-        return warm._replace(warm_up_ns=took_ns, executor=choose_executor(deployment, took_ns, executors))
-    except BaseException:
-        warm.close()
-        raise
-
-
 class Opened:
     """A deployment that is ready to serve.
 
     Attributes:
-        executor: "inline" or "thread".
-        executors: how many.
+        pool: keeps the executors.
+        executor: "inline", "thread" or "process".
         warm_up_ns: median nanoseconds per batch size.
         merges: whether requests share batches: the manifest and the variant's evidence both have a say.
         code: the user's functions, as they were imported.
         device: how long the variant has held its device; None where it runs on none.
-        streaming: what streams; None where the model does not.
         close: closes the runtimes.
     """
 
-    def __init__(self, path: Path, warm: Warm, code: UserCode, device: DeviceTime | None) -> None:
+    def __init__(self, path: Path, pool: Pool, warm: Warm, code: UserCode, device: DeviceTime | None) -> None:
         self.path = path
+        self.pool = pool
         self.device = device
         self.merges = path.dispatcher.planner.merge
         self.variant = warm.variant
         self.executor = warm.executor
-        self.executors = len(warm.runtimes)
         self.warm_up_ns = warm.warm_up_ns
         self.code = code
-        self.streaming = streaming_of(warm.runtimes)
         self.close = warm.close
+
+    @property
+    def executors(self) -> int:
+        """How many take batches now."""
+        return self.pool.size
 
 
 async def open_deployment(manifest: Manifest, recorder: Recorder, in_flight: Sized = ()) -> Opened:
@@ -169,19 +115,20 @@ async def open_deployment(manifest: Manifest, recorder: Recorder, in_flight: Siz
         warm.close()
         raise
     device = _device_time(warm, recorder)
+    dispatcher = _dispatcher(deployment, warm, device or recorder)
     path = Path(
         version=version_of(deployment, variant, code.functions),
         served=(variant.name, variant.version),
         outputs=outputs,
         assembly=assembly,
-        dispatcher=_dispatcher(deployment, warm, device or recorder),
+        dispatcher=dispatcher,
         hooks=hooks,
         features=features,
         entity_cache=_store(deployment.cache.entity) if features is not None else None,
         tensor_cache=_store(deployment.cache.tensor),
         in_flight=in_flight,
     )
-    return Opened(path, warm, code, device)
+    return Opened(path, _pool(deployment, dispatcher, warm, recorder), warm, code, device)
 
 
 def open_beside(manifest: Manifest, running: Opened, warm: Warm, recorder: Recorder) -> Opened:
@@ -194,8 +141,9 @@ def open_beside(manifest: Manifest, running: Opened, warm: Warm, recorder: Recor
     version = version_of(deployment, warm.variant, running.code.functions)
     served = (warm.variant.name, warm.variant.version)
     device = _device_time(warm, recorder)
-    path = running.path.beside(version, served, _dispatcher(deployment, warm, device or recorder))
-    return Opened(path, warm, running.code, device)
+    dispatcher = _dispatcher(deployment, warm, device or recorder)
+    path = running.path.beside(version, served, dispatcher)
+    return Opened(path, _pool(deployment, dispatcher, warm, recorder), warm, running.code, device)
 
 
 def _device_time(warm: Warm, recorder: Recorder) -> DeviceTime | None:
@@ -204,7 +152,7 @@ def _device_time(warm: Warm, recorder: Recorder) -> DeviceTime | None:
 
 
 def _dispatcher(deployment: Deployment, warm: Warm, observer: BatchObserver) -> Dispatcher:
-    """Make the dispatcher, its predictions started from warm-up, and its executors."""
+    """Make the dispatcher, its predictions started from warm-up."""
     settings = deployment.batching
     merge = settings.mode != "off" and bool(warm.variant.evidence.get("merge", True))
     planner: Planner[Ticket] = Planner(max_rows=settings.max_rows, max_queue_rows=settings.max_queue_rows, merge=merge)
@@ -212,15 +160,22 @@ def _dispatcher(deployment: Deployment, warm: Warm, observer: BatchObserver) -> 
     dispatcher = Dispatcher(planner, observer, loop, stuck_after_s=deployment.slo.timeout_s)
     for rows, took_ns in warm.warm_up_ns.items():
         dispatcher.costs.observe(rows, took_ns)
-    for n, runtime in enumerate(warm.runtimes):
-        dispatcher.add(_executor(warm.executor, runtime, dispatcher, loop, n))
     return dispatcher
 
 
-def _executor(kind: str, runtime: Runtime, dispatcher: Dispatcher, loop: asyncio.AbstractEventLoop, n: int) -> Executor:
-    if kind == "inline":
-        return InlineExecutor(runtime, dispatcher.on_done)
-    return ThreadExecutor(runtime, dispatcher.on_done, loop, name=f"tailcut-executor-{n}")
+def _pool(deployment: Deployment, dispatcher: Dispatcher, warm: Warm, recorder: Recorder) -> Pool:
+    settings, slo = deployment.pool, deployment.slo
+    latency_s = slo.p99_s or slo.p95_s or slo.p50_s or slo.timeout_s
+    return Pool(
+        dispatcher,
+        warm.executor,
+        warm.runtimes,
+        warm.open_one,
+        limits=Limits(len(warm.runtimes), warm.most, float(latency_s)),
+        wear=Wear(settings.recycle_requests, float(settings.recycle_age_s), float(settings.recycle_growth)),
+        recorder=recorder,
+        load_s=warm.load_s,
+    )
 
 
 def _features(manifest: Manifest) -> Features:
