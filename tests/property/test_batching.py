@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tailcut.core.batching import Entry, Planner
-from tailcut.core.costs import Cost, CostModel
+from tailcut.core.costs import FREE, Cost
+from tailcut.core.learning import CostModel
 
 MAX_ROWS = 8
 MAX_QUEUE = 40
@@ -65,13 +66,13 @@ class Machine(RuleBasedStateMachine):
     @rule(idle=st.integers(0, 3))
     def plan(self, idle: int) -> None:
         alive = [e for e in self.waiting if e.deadline_ns > self.now_ns]
-        batches, expired = self.planner.plan(self.now_ns, idle)
+        batches, expired, _ = self.planner.plan(self.now_ns, idle)
         assert len(batches) <= idle
         if idle and alive:
             assert batches, "an executor stayed idle while work waited"
             first = batches[0][0]
             assert first in alive
-            assert (-first.priority, first.deadline_ns) == min((-e.priority, e.deadline_ns) for e in alive)
+            assert (first.level, first.deadline_ns) == min((e.level, e.deadline_ns) for e in alive)
         for entry in expired:
             assert entry.deadline_ns <= self.now_ns
             self._leave(entry)
@@ -79,7 +80,7 @@ class Machine(RuleBasedStateMachine):
             assert batch
             assert sum(e.rows for e in batch) <= MAX_ROWS
             assert len({e.lane for e in batch}) == 1
-            urgency = [(-e.priority, e.deadline_ns) for e in batch]
+            urgency = [(e.level, e.deadline_ns) for e in batch]
             assert urgency == sorted(urgency)
             for entry in batch:
                 assert entry.deadline_ns > self.now_ns
@@ -102,7 +103,7 @@ def test_everything_leaves_once_when_executors_are_there(items: list[tuple[int, 
     entries = [Entry(rows, deadline) for rows, deadline in items]
     for entry in entries:
         assert planner.offer(entry)
-    batches, expired = planner.plan(0, len(entries))
+    batches, expired, _ = planner.plan(0, len(entries))
     flat = [e for batch in batches for e in batch]
     assert not expired
     assert len(flat) == len(entries)
@@ -117,7 +118,7 @@ def test_without_merging_every_request_is_its_own_batch(n: int) -> None:
     planner: Planner[Entry] = Planner(max_rows=8, max_queue_rows=1000, merge=False)
     for _ in range(n):
         planner.offer(Entry(1, 10))
-    batches, _ = planner.plan(0, n)
+    batches, *_ = planner.plan(0, n)
     assert [len(batch) for batch in batches] == [1] * n
 
 
@@ -133,7 +134,7 @@ def test_every_batch_is_predicted_to_be_in_time_and_nothing_is_lost(
     for entry in entries:
         planner.offer(entry)
     cost = Cost(base_ns, row_ns)
-    batches, expired = planner.plan(0, idle, cost, probe=probe)
+    batches, expired, _ = planner.plan(0, idle, cost, probe=probe)
     feasible = [entry for entry in entries if cost.batch_ns(entry.rows) < entry.deadline_ns]
     if feasible or probe:
         assert batches, "an executor stayed idle"
@@ -151,7 +152,7 @@ def test_every_batch_is_predicted_to_be_in_time_and_nothing_is_lost(
 @given(st.integers(0, 10**8), st.integers(1, 10**7), st.lists(st.integers(1, 64), min_size=2, max_size=60))
 def test_the_cost_model_finds_the_line_behind_its_samples(base_ns: int, row_ns: int, sizes: list[int]) -> None:
     model = CostModel()
-    assert model.cost == (0.0, 0.0)
+    assert model.cost is FREE
     for rows in (1, 64, *sizes):
         model.observe(rows, base_ns + row_ns * rows)
     for rows in (1, 8, 64):

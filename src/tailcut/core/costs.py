@@ -1,111 +1,109 @@
-"""How long batches take, learned online: the base of admission, of planning and of Retry-After."""
+"""What a batch takes: the base of planning, of admission and of Retry-After. Learned in ``core.learning``.
+
+Expected times lie on points at 1, 2, 4, ... rows with straight lines between: models whose larger batches grow dearer
+than in proportion (caches overflow) are met as well as those with a base cost. Beside what is expected stands how much
+longer a batch may take: the 95th percentile of what was seen over what was expected, and how long a hiccup lasts.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from bisect import bisect_left
+from typing import NamedTuple, Protocol
 
-_FORGETTING = 0.1
-"""Least weight of the newest batch: about the last twenty count."""
 
-_OUTLIER = 3.0
-"""A batch counts as at most this many times what was predicted: one hiccup must not close the door to all others."""
+class CostSource(Protocol):
+    """Knows what batches take: ``core.learning.Costs``, or one ``Cost`` for all kinds."""
 
-_KNOWN_BATCHES = 5
-"""From this many batches on there is a prediction that an outlier can be measured by."""
-
-_OUTLIER_FLOOR_NS = 1_000_000.0
-"""No batch up to this long is an outlier."""
-
-_SPREAD_ROWS2 = 0.05
-"""Least variance of the batch sizes from which a slope can be told; below it the last one known stays."""
-
-_MARGIN = 1.1
-"""What is predicted for a queue is taken this much longer: an answer that is late by a little is of no use."""
+    def of(self, kind: int, /) -> Cost: ...
 
 
 class Cost(NamedTuple):
-    """Predicted nanoseconds of a batch: ``base_ns + row_ns * rows``."""
+    """What batches take, as known at one moment, in nanoseconds.
+
+    Attributes:
+        base_ns, row_ns: the line ``base_ns + row_ns * rows``, where there are no points.
+        points: expected at 1, 2, 4, ... rows; never falling.
+        late: upper quantile of a batch's time over what was expected of it; at least 1.
+        hiccup_ns: how much longer than expected a batch takes that is an outlier; 0 where there were none lately.
+        steps: batch sizes that the runtime has prepared, ascending: a batch costs what the next larger one costs.
+    """
 
     base_ns: float
     row_ns: float
+    points: tuple[float, ...] = ()
+    late: float = 1.0
+    hiccup_ns: float = 0.0
+    steps: tuple[int, ...] = ()
+
+    def of(self, kind: int) -> Cost:
+        """Return itself: where all rows are of one kind, a cost may stand for all of them."""
+        return self
 
     def batch_ns(self, rows: float) -> float:
-        """Return the time of one batch; 0 where nothing is known."""
-        return self.base_ns + self.row_ns * rows
+        """Return what is expected of a batch; 0 where nothing is known."""
+        if self.steps:
+            rows = self.padded(rows)
+        points = self.points
+        if not points:
+            return self.base_ns + self.row_ns * rows
+        if rows < 1:
+            return points[0] * rows
+        place = int(rows).bit_length() - 1
+        if place + 1 >= len(points):
+            return points[-1] * rows / (1 << (len(points) - 1))
+        lower = 1 << place
+        return points[place] + (points[place + 1] - points[place]) * (rows - lower) / lower
+
+    def late_ns(self, rows: float) -> float:
+        """Return what a batch takes at most, in nineteen of twenty cases."""
+        return self.late * self.batch_ns(rows)
 
     def drain_ns(self, rows: float, batch_rows: float) -> float:
         """Return the time of ``rows`` in batches of ``batch_rows``, one after the other."""
         full, rest = divmod(rows, batch_rows)
         return full * self.batch_ns(batch_rows) + (self.batch_ns(rest) if rest else 0.0)
 
-    def wait_ns(self, running_ns: float, ahead_rows: int, rows: int, batch_rows: float, executors: int) -> float:
-        """Return when ``rows`` that come now would be answered, from now, with a margin.
+    def worth_rows(self, rows: int) -> int:
+        """Return how many of ``rows`` should share the next batch: all, unless fewer rows each cost clearly less.
 
-        Args:
-            running_ns: what the running batches still take, summed over the executors.
-            ahead_rows: rows that run first.
-            batch_rows: rows of a full batch.
-            executors: how many share the work.
+        Fewer do where the runtime would fill the batch up to a much larger prepared size, and where large batches are
+        dearer than in proportion.
         """
-        total = ahead_rows + rows
-        # Behind a backlog others come after it, so that its own batch will be full.
-        own_ns = self.batch_ns(min(total, batch_rows))
-        before_ns = max(self.drain_ns(total, batch_rows) - own_ns, 0.0)
-        return _MARGIN * ((running_ns + before_ns) / max(executors, 1) + own_ns)
+        if rows < 2 or not (self.steps or self.points):
+            return rows
+        best, best_ns = rows, self.batch_ns(rows) / rows
+        for smaller in self._smaller(rows):
+            each_ns = self.batch_ns(smaller) / smaller
+            if each_ns < best_ns * (_WORTH if best == rows else 1.0):
+                best, best_ns = smaller, each_ns
+        return best
 
+    def _smaller(self, rows: int) -> list[int]:
+        """Sizes below ``rows`` that are worth a thought, largest first."""
+        if self.steps:
+            return [step for step in reversed(self.steps) if step < rows]
+        return [1 << power for power in range((rows - 1).bit_length() - 1, -1, -1)]
+
+    def padded(self, rows: float) -> float:
+        """Rows that the runtime computes for ``rows``: full largest batches, and the rest filled up."""
+        steps = self.steps
+        full, rest = divmod(rows, steps[-1])
+        return full * steps[-1] + (steps[bisect_left(steps, rest)] if rest else 0)
+
+
+_WORTH = 0.95
+"""A smaller batch must cost at most this part, per row."""
 
 FREE = Cost(0.0, 0.0)
 """Nothing is known: every deadline that has not passed can be met."""
 
 
-class CostModel:
-    """A line through the durations of batches over their rows: least squares with exponential forgetting.
+def left_ns(passed_ns: float, rows: int, cost: Cost) -> float:
+    """Return what a batch still takes that has run for ``passed_ns``.
 
-    Source: weighted incremental mean and covariance, T. Finch, "Incremental calculation of weighted mean and variance"
-    (2009). Neither base nor slope is ever negative: more rows never take less time, and no batch takes none.
+    Once it has taken longer than nineteen of twenty do, it is taken for a hiccup like those that were seen.
     """
-
-    __slots__ = ("_batches", "_cost", "_covariance", "_mean_ns", "_mean_rows", "_slope_ns", "_variance")
-
-    def __init__(self) -> None:
-        self._batches = 0
-        self._mean_rows = 0.0
-        self._mean_ns = 0.0
-        self._variance = 0.0
-        self._covariance = 0.0
-        self._slope_ns: float | None = None
-        self._cost: Cost | None = FREE
-
-    def observe(self, rows: int, duration_ns: float) -> None:
-        """Learn from one finished batch."""
-        batches = self._batches = self._batches + 1
-        if batches > _KNOWN_BATCHES and duration_ns > _OUTLIER_FLOOR_NS:
-            limit_ns = _OUTLIER * self.cost.batch_ns(rows)
-            if duration_ns > limit_ns:
-                duration_ns = max(limit_ns, _OUTLIER_FLOOR_NS)
-        weight = 1.0 / batches if batches < 1.0 / _FORGETTING else _FORGETTING
-        off_rows = rows - self._mean_rows
-        off_ns = duration_ns - self._mean_ns
-        self._mean_rows += weight * off_rows
-        self._mean_ns += weight * off_ns
-        if off_rows:
-            self._variance += weight * off_rows * off_rows
-            self._covariance += weight * off_rows * off_ns
-        self._variance *= 1.0 - weight
-        self._covariance *= 1.0 - weight
-        self._cost = None
-
-    @property
-    def cost(self) -> Cost:
-        """The line as it stands; ``FREE`` before the first batch."""
-        cost = self._cost
-        return cost if cost is not None else self._fit()
-
-    def _fit(self) -> Cost:
-        steepest_ns = self._mean_ns / self._mean_rows
-        if self._variance > _SPREAD_ROWS2:
-            self._slope_ns = self._covariance / self._variance
-        # As long as all batches were of one size, time is taken to be in proportion to rows.
-        slope_ns = steepest_ns if self._slope_ns is None else min(max(self._slope_ns, 0.0), steepest_ns)
-        cost = self._cost = Cost(self._mean_ns - slope_ns * self._mean_rows, slope_ns)
-        return cost
+    expected_ns = cost.batch_ns(rows)
+    if cost.hiccup_ns and passed_ns > cost.late * expected_ns:
+        expected_ns += cost.hiccup_ns
+    return max(expected_ns - passed_ns, 0.0)

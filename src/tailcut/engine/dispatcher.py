@@ -12,16 +12,20 @@ from contextlib import suppress
 from time import perf_counter_ns
 from typing import Protocol
 
+from tailcut.core.admission import Admission, Executors, Request
 from tailcut.core.batching import Planner
-from tailcut.core.costs import CostModel
+from tailcut.core.learning import Costs, kind_of
 from tailcut.core.tensors import Arrays
+from tailcut.core.waiting import DEFAULT_LEVEL
+from tailcut.core.windows import Fixed
 from tailcut.engine import refusals
+from tailcut.engine.deadlines import Deadlines, expire
 from tailcut.engine.executors import Executor
 from tailcut.engine.isolation import Isolation
 from tailcut.engine.running import Running
-from tailcut.engine.ticket import Ticket, split
-from tailcut.engine.wakeup import NEVER_NS, Wakeup
-from tailcut.errors import InferTimeout, QueueTimeout, TailcutError
+from tailcut.engine.ticket import Ticket, bytes_of, cut
+from tailcut.engine.wakeup import NEVER_NS
+from tailcut.errors import TailcutError
 
 
 class BatchObserver(Protocol):
@@ -38,6 +42,13 @@ class Dispatcher:
         observer: told the rows and duration of every finished batch.
         clock_ns: monotonic nanoseconds.
         stuck_after_s: see ``Running``.
+        admission: decides who is let in; one without limits per tenant where it is None.
+        costs: what batches take; shared with ``admission``.
+        lengths: whether rows differ in length (an input has a free dimension besides the batch): costs are then
+            learned per length class.
+
+    Attributes:
+        on_stuck: told once of each executor whose batch takes far too long; may call ``fail`` and ``add``.
     """
 
     def __init__(
@@ -48,17 +59,25 @@ class Dispatcher:
         clock_ns: Callable[[], int] = perf_counter_ns,
         *,
         stuck_after_s: float = 1.0,
+        costs: Costs | None = None,
+        admission: Admission[Ticket] | None = None,
+        lengths: bool = False,
     ) -> None:
         self.planner = planner
-        self.costs = CostModel()
+        self.costs = costs or Costs()
+        self.admission = admission or Admission(planner, self.costs)
         self.isolation = Isolation()
+        self.on_stuck: Callable[[Executor], None] | None = None
+        self._lengths = lengths
         self._observer = observer
         self._loop = loop
         self._clock_ns = clock_ns
         self._running = Running(stuck_after_s)
-        self.on_stuck: Callable[[Executor], None] | None = None
         self._kick_due = False
-        self._wakeup = Wakeup(loop, clock_ns, self._on_deadline)
+        self._runs = 0
+        self._bypass = not isinstance(planner.window, Fixed)
+        self._deadlines = Deadlines(loop, clock_ns, planner, self._running, self._tell_stuck)
+        self._window: asyncio.TimerHandle | None = None
         self._closed = False
         self._ended: asyncio.Event | None = None
 
@@ -93,29 +112,29 @@ class Dispatcher:
         """Rows that are being computed now."""
         return self._running.rows
 
-    def check_room(self, rows: int, deadline_ns: int = NEVER_NS) -> None:
+    def check_room(self, rows: int, deadline_ns: int = NEVER_NS, *, priority: int = 0, tenant: str = "") -> None:
         """Refuse what could not be queued now, or not be answered in time.
+
+        Args:
+            priority, tenant: as for ``submit``.
 
         Raises:
             TooLarge: the queue could never take the rows.
-            Shed: the queue cannot take the rows now, or they would be answered after ``deadline_ns``.
+            Shed: the queue cannot take the rows now, they would be answered after ``deadline_ns``, or the tenant asks
+                for more than it may.
             NotReady: the dispatcher is closed or every executor is stuck.
         """
-        if self._closed or self._running.usable <= 0:
+        running = self._running
+        if self._closed or running.usable <= 0:
             raise refusals.unavailable()
-        planner = self.planner
-        waiting = planner.queue_rows
-        if waiting + rows > planner.max_queue_rows:
-            raise refusals.full(rows, waiting, planner.max_queue_rows, self._drain_s())
-        if not waiting and self._running.idle:
-            return  # whatever is predicted: a prediction that is too high must not close the door
-        now_ns = self._clock_ns()
-        left_ns = deadline_ns - now_ns
-        if left_ns <= 0 or self._wait_ns(now_ns, waiting, rows) <= left_ns:
-            return  # the planner answers what is too late already, as it does for everybody
-        first = planner.rows_before(deadline_ns)
-        if (wait_ns := self._wait_ns(now_ns, first, rows)) > left_ns:
-            raise refusals.too_slow(rows, first, wait_ns / 1e9, left_ns / 1e9, self._drain_s())
+        if running.idle and not tenant and not self.planner.queue_rows and rows <= self.planner.max_queue_rows:
+            return  # as admission says; a lone request should not pay for asking
+        self._admit(Request(rows, deadline_ns, priority or DEFAULT_LEVEL, tenant), counted=False)
+
+    def _admit(self, request: Request, *, counted: bool) -> None:
+        refusal = self.admission.check(self._clock_ns(), request, self._executors(), counted=counted)
+        if refusal is not None:
+            raise refusals.of(refusal, request)
 
     def run_now(self, inputs: Arrays, rows: int, outputs: Sequence[str], deadline_ns: int) -> tuple[Arrays, int] | None:
         """Run rows at once and past the queue, where nothing waits and an inline executor is there to run them.
@@ -132,14 +151,22 @@ class Dispatcher:
         inline = self._running.inline
         if inline is None or self._closed or self.planner.queue_rows or rows > self.planner.max_rows:
             return None
+        if not self._bypass:
+            return None  # by the fixed rule it waits for company
         started_ns = self._clock_ns()
         if started_ns >= deadline_ns:
             return None  # the planner says so, as it does to everybody
         found = inline.run_now(inputs, rows, outputs)
         duration_ns = self._clock_ns() - started_ns
-        self.costs.observe(rows, duration_ns)
+        self._runs += 1
+        if not self._runs & 7:
+            # What is learned is only asked for where requests meet; a lone one should not pay for every lesson.
+            self.costs.observe(rows, duration_ns, self._kind(inputs, rows))
         self._observer.batch(rows, duration_ns)
         return found, duration_ns
+
+    def _kind(self, inputs: Arrays, rows: int) -> int:
+        return kind_of(max([array.size for array in inputs.values()]) // rows) if self._lengths else 0
 
     def submit(
         self,
@@ -157,6 +184,8 @@ class Dispatcher:
 
         Args:
             at_once: plan now instead of at the end of this loop iteration, because nobody is there to share a batch.
+            priority: 1 runs first, larger later; 0 is the default, between 1 and 3.
+            tenant: whose request it is; empty where there is one tenant.
 
         Returns:
             one ticket, or several in row order where ``rows`` exceeds the largest batch. Await their futures.
@@ -164,17 +193,22 @@ class Dispatcher:
         Raises:
             TooLarge, Shed, NotReady: see ``check_room``; nothing was queued.
         """
-        self.check_room(rows, deadline_ns)
-        planner = self.planner
-        future = self._loop.create_future
-        if rows <= planner.max_rows:
-            tickets = [Ticket(inputs, rows, outputs, deadline_ns, lane, future())]
-        else:
-            parts = split(inputs, rows, planner.max_rows)
-            tickets = [Ticket(part, n, outputs, deadline_ns, lane, future()) for part, n in parts]
+        if self._closed or self._running.usable <= 0:
+            raise refusals.unavailable()
+        planner, kind, size_bytes = self.planner, self._kind(inputs, rows), bytes_of(inputs)
+        request = Request(rows, deadline_ns, priority or DEFAULT_LEVEL, tenant, size_bytes, kind)
+        self._admit(request, counted=True)
+        now_ns = self._clock_ns()
+        tickets = cut(
+            Ticket(inputs, rows, outputs, deadline_ns, lane, self._loop.create_future(), priority),
+            planner.max_rows,
+            self._loop,
+        )
         for ticket in tickets:
-            planner.offer(ticket)
-        self._wakeup.note(deadline_ns)
+            ticket.arrived_ns, ticket.tenant, ticket.kind = now_ns, tenant, kind
+            ticket.size_bytes = size_bytes * ticket.rows // rows
+            planner.offer(ticket, again=True)  # there is room for the whole, or it would have been refused
+        self._deadlines.note(deadline_ns)
         if at_once:
             self._kick()
         else:
@@ -203,31 +237,24 @@ class Dispatcher:
         for executor in self._running.executors:
             executor.close(max(give_up_ns - perf_counter_ns(), 0) / 1e9)
         # Later, because the answers of batches that ended meanwhile are on their way through the loop.
-        self._loop.call_soon(self._fail_running)
+        self._loop.call_soon(lambda: refusals.end_all([ticket for ticket, _ in self._running.tickets()]))
 
     def _refuse(self) -> None:
         """Take nothing more and fail what waits."""
         self._closed = True
-        self._wakeup.cancel()
-        batches, expired = self.planner.plan(-(2**62), 2**31)
-        self._fail_all([*(ticket for batch in batches for ticket in batch), *expired])
+        self._deadlines.cancel()
+        if self._window is not None:
+            self._window.cancel()
+        refusals.end_all(self.planner.expire(NEVER_NS))
 
-    def _fail_running(self) -> None:
-        self._fail_all([ticket for ticket, _ in self._running.tickets()])
+    def _tell_stuck(self, executor: Executor) -> None:
+        if self.on_stuck is not None:
+            self.on_stuck(executor)
 
-    def _fail_all(self, tickets: Sequence[Ticket]) -> None:
-        for ticket in tickets:
-            self._fail(ticket, refusals.stopping())
-
-    def _wait_ns(self, now_ns: int, ahead_rows: int, rows: int) -> float:
-        """When ``rows`` that come now, behind ``ahead_rows``, are predicted to be answered, from now."""
-        cost, running = self.costs.cost, self._running
-        left_ns = running.left_ns(now_ns, cost)
-        return cost.wait_ns(left_ns, ahead_rows, rows, self.planner.batch_rows, running.usable)
-
-    def _drain_s(self) -> float:
-        """Seconds until all that runs and waits now is done."""
-        return max(self._wait_ns(self._clock_ns(), self.planner.queue_rows, 0) / 1e9, 0.001)
+    def _executors(self) -> Executors:
+        running = self._running
+        left_ns = running.left_ns(self._clock_ns(), self.costs) if running else 0.0
+        return Executors(running.usable, len(running.idle), left_ns)
 
     def _schedule_kick(self) -> None:
         if not self._kick_due:
@@ -236,20 +263,24 @@ class Dispatcher:
 
     def _kick(self) -> None:
         self._kick_due = False
-        if self._running.idle and self.planner.queue_rows:
+        running = self._running
+        if running.idle and self.planner.queue_rows:
             now_ns = self._clock_ns()
-            cost = self.costs.cost
-            batches, expired = self.planner.plan(now_ns, len(self._running.idle), cost, probe=not self._running)
-            for batch in batches:
-                executor = self._running.idle.pop()
-                self._wakeup.note(self._running.begin(executor, batch, now_ns, cost))
+            alone = not running and len(running.executors) == 1
+            plan = self.planner.plan(now_ns, len(running.idle), self.costs, probe=not running, alone=alone)
+            for batch in plan.batches:
+                executor = running.idle.pop()
+                self._deadlines.note(running.begin(executor, batch, now_ns, self.costs.of(batch[0].kind)))
                 executor.start(batch)
-            for ticket in expired:
-                self._expire(ticket, now_ns)
-        if self._running or self.planner.queue_rows:
-            self._wakeup.arm(self._earliest_ns)
+            for ticket in plan.expired:
+                expire(ticket, now_ns)
+            if plan.again_ns:
+                if self._window is not None:
+                    self._window.cancel()
+                self._window = self._loop.call_later((plan.again_ns - now_ns) / 1e9, self._schedule_kick)
+        self._deadlines.arm()
 
-    def _on_done(
+    def on_done(
         self,
         executor: Executor,
         batch: Sequence[Ticket],
@@ -257,16 +288,21 @@ class Dispatcher:
         started_ns: int,
         finished_ns: int,
     ) -> None:
-        """Hand every ticket of a finished batch its end, or one more run alone, and take the executor back."""
+        """Hand every ticket of a finished batch its end, or one more run alone, and take the executor back.
+
+        Executors are built with this as their callback.
+        """
         ended = self._running.end(executor)
         if ended is None:
             return  # it was given up: its tickets run elsewhere, or were told
         for ticket in batch:
             ticket.started_ns = started_ns
             ticket.finished_ns = finished_ns
-        for ticket in self.isolation.hand_out(batch, result, NEVER_NS if self._closed else self._clock_ns()):
+        now_ns = self._clock_ns()
+        for ticket in self.isolation.hand_out(batch, result, NEVER_NS if self._closed else now_ns):
             self.planner.offer(ticket, again=True)
-        self.costs.observe(ended.rows, finished_ns - started_ns)
+        # All of the time that the executor was taken: handing over and waiting for the event loop included.
+        self.costs.observe(ended.rows, now_ns - ended.started_ns, batch[0].kind)
         self._observer.batch(ended.rows, finished_ns - started_ns)
         if self.planner.queue_rows:
             self._schedule_kick()
@@ -275,44 +311,3 @@ class Dispatcher:
     def _tell_ended(self) -> None:
         if self._ended is not None and not self._running:
             self._ended.set()
-
-    @property
-    def on_done(self) -> Callable[..., None]:
-        """The callback to build executors with."""
-        return self._on_done
-
-    def _earliest_ns(self) -> int:
-        # What has expired already and still runs was told so; there is nothing more to wake for.
-        now_ns = self._clock_ns()
-        deadlines = self._running.moments_ns()
-        waiting_ns = self.planner.next_deadline_ns()
-        if waiting_ns is not None:
-            deadlines.append(max(waiting_ns, now_ns + 1))
-        return min([ns for ns in deadlines if ns > now_ns], default=NEVER_NS)
-
-    def _on_deadline(self) -> None:
-        now_ns = self._clock_ns()
-        for ticket in self.planner.expire(now_ns):
-            self._expire(ticket, now_ns)
-        for ticket, started in self._running.tickets():
-            if ticket.deadline_ns <= now_ns and not ticket.future.done():
-                ticket.started_ns, ticket.finished_ns = started.started_ns, now_ns
-                message = "the deadline passed while the model was running"
-                self._fail(ticket, refusals.late(InferTimeout, message))
-        for executor in self._running.find_stuck(now_ns):
-            if self.on_stuck is not None:
-                self.on_stuck(executor)
-        if self._running or self.planner.queue_rows:
-            self._wakeup.arm(self._earliest_ns)
-
-    def _expire(self, ticket: Ticket, now_ns: int) -> None:
-        ticket.started_ns = ticket.finished_ns = now_ns
-        message = "no executor can answer before the deadline; the request was not computed"
-        if ticket.alone:
-            message = "its batch failed, and the deadline passes before the request can be run alone"
-        self._fail(ticket, refusals.late(QueueTimeout, message))
-
-    @staticmethod
-    def _fail(ticket: Ticket, error: TailcutError) -> None:
-        if not ticket.future.done():
-            ticket.future.set_exception(error)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from tailcut.core.admission import Refusal, Request
+from tailcut.engine.ticket import Ticket
 from tailcut.errors import DeadlineExceeded, NotReady, Shed, TooLarge
 
 
@@ -10,32 +14,58 @@ def unavailable() -> NotReady:
     return NotReady("no executor is available", hint="retry; if it lasts, see /v2/health/ready and the log")
 
 
+def end_all(tickets: Iterable[Ticket]) -> None:
+    """Tell all of them that the server stops."""
+    for ticket in tickets:
+        if not ticket.future.done():
+            ticket.future.set_exception(stopping())
+
+
 def stopping() -> NotReady:
     """The server ends while the request waits or runs."""
     return NotReady("the server is stopping", hint="send the request again, to another replica")
 
 
-def full(rows: int, waiting: int, limit: int, drain_s: float) -> Shed | TooLarge:
-    """The queue cannot take ``rows`` more, now or ever."""
-    if rows > limit:
+def of(refusal: Refusal, request: Request) -> Shed | TooLarge:
+    """Return the error of a request that admission refused."""
+    if refusal.never:
         return TooLarge(
-            f"{rows} rows exceed the queue's limit of {limit} rows",
-            hint="send fewer rows in one request, or raise batching.max_queue_rows",
+            f"{refusal.value:.0f} {refusal.why} exceed the queue's limit of {refusal.limit:.0f} {refusal.why}",
+            hint=f"send fewer rows in one request, or raise batching.max_queue_{refusal.why}",
         )
-    return Shed(
-        f"the queue is full: {waiting} rows wait, the limit is {limit}",
-        hint="retry after Retry-After seconds; add executors or raise batching.max_queue_rows",
-        retry_after_s=drain_s,
-    )
+    message, hint = _words(refusal, request)
+    return Shed(message, hint=hint, retry_after_s=max(refusal.retry_ns / 1e9, 0.001))
 
 
-def too_slow(rows: int, waiting: int, wait_s: float, left_s: float, drain_s: float) -> Shed:
-    """The answer is predicted to come after the deadline."""
-    return Shed(
-        f"an answer for {rows} rows behind {waiting} that wait is expected in {wait_s * 1e3:.0f} ms, "
-        f"the deadline is in {left_s * 1e3:.0f} ms",
-        hint="retry after Retry-After seconds, send a longer timeout, lower the rate, or add executors",
-        retry_after_s=drain_s,
+def _words(refusal: Refusal, request: Request) -> tuple[str, str]:
+    """What happened, and the way out."""
+    retry = "retry after Retry-After seconds"
+    match refusal.why:
+        case "rows" | "bytes":
+            return (
+                f"the queue is full: {refusal.value:.0f} {refusal.why} wait, the limit is {refusal.limit:.0f}",
+                f"{retry}; add executors or raise batching.max_queue_{refusal.why}",
+            )
+        case "tenant":
+            return (
+                f"{refusal.value:.0f} rows of this tenant wait already, its share of the queue is {refusal.limit:.0f}",
+                f"{retry}, lower the rate, or raise batching.tenant_share",
+            )
+        case "rate":
+            return (
+                f"this tenant sends more than {refusal.limit:g} rows/s",
+                f"{retry}, lower the rate, or raise batching.tenant_rate",
+            )
+        case "crowds":
+            return (
+                f"{request.rows} rows would make requests late that were accepted before: "
+                f"{refusal.value / 1e6:.0f} ms are needed, {refusal.limit / 1e6:.0f} ms are left",
+                f"{retry}, lower the rate, or add executors",
+            )
+    return (
+        f"an answer for {request.rows} rows behind {refusal.ahead_rows} that wait is expected in "
+        f"{refusal.value / 1e6:.0f} ms, the deadline is in {refusal.limit / 1e6:.0f} ms",
+        f"{retry}, send a longer timeout, lower the rate, or add executors",
     )
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tailcut.core.costs import Cost
+from tailcut.core.costs import Cost, CostSource, left_ns
 from tailcut.engine.executors import Executor, InlineExecutor
 from tailcut.engine.ticket import Ticket
 
@@ -112,11 +112,11 @@ class Running:
             for ticket in started.tickets:
                 yield ticket, started
 
-    def left_ns(self, now_ns: int, cost: Cost) -> float:
+    def left_ns(self, now_ns: int, costs: CostSource) -> float:
         """Return what the running batches still take, summed; those that are stuck or leave are not counted on."""
         return sum(
             [
-                max(started.started_ns + cost.batch_ns(started.rows) - now_ns, 0.0)
+                left_ns(now_ns - started.started_ns, started.rows, costs.of(started.tickets[0].kind))
                 for executor, started in self._started.items()
                 if executor not in self.stuck and executor not in self._leaving
             ]

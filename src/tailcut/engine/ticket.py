@@ -36,8 +36,9 @@ class Ticket(Entry):
         deadline_ns: int,
         lane: Hashable,
         future: asyncio.Future[Arrays],
+        priority: int = 0,
     ) -> None:
-        super().__init__(rows, deadline_ns, lane)
+        super().__init__(rows, deadline_ns, lane, priority)
         self.inputs = inputs
         self.outputs = outputs
         self.future = future
@@ -110,6 +111,27 @@ def part(outputs: Arrays, batch: Sequence[Ticket]) -> list[Arrays]:
         parts.append({name: array[at : at + ticket.rows] for name, array in outputs.items()})
         at += ticket.rows
     return parts
+
+
+def bytes_of(inputs: Arrays) -> int:
+    """Return what the tensors take in memory; of text and bytes, their contents."""
+    size = 0
+    for array in inputs.values():
+        size += array.nbytes
+        if array.dtype.hasobject:
+            size += sum([len(value) for value in array.ravel().tolist()])
+    return size
+
+
+def cut(ticket: Ticket, max_rows: int, loop: asyncio.AbstractEventLoop) -> list[Ticket]:
+    """Return the ticket, or where it has more than ``max_rows`` rows, one for each part of it."""
+    if ticket.rows <= max_rows:
+        return [ticket]
+    ticket.future.cancel()
+    return [
+        Ticket(part, rows, ticket.outputs, ticket.deadline_ns, ticket.lane, loop.create_future(), ticket.level)
+        for part, rows in split(ticket.inputs, ticket.rows, max_rows)
+    ]
 
 
 def split(inputs: Arrays, rows: int, max_rows: int) -> list[tuple[Arrays, int]]:

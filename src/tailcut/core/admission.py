@@ -1,0 +1,225 @@
+"""Admission: whether a request that comes now can be answered in time, and what it is told where it cannot.
+
+A request is refused at arrival where the prediction says that it would miss its deadline, or make others miss theirs
+that were accepted before it: what is accepted is answered. The prediction for one that comes now is
+
+    (what the running batches still take + what runs before it) / executors + its own batch
+
+with a margin for what is not known exactly, and, for all that is not in the next batch, a reserve for one hiccup as
+they were seen lately. Where not even that batch could wait a hiccup out, there is no reserve: it would save nobody.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from math import sqrt
+from typing import Generic, Literal, NamedTuple
+
+from tailcut.core.batching import Planner
+from tailcut.core.costs import Cost
+from tailcut.core.learning import Costs
+from tailcut.core.waiting import DEFAULT_LEVEL, E
+
+_DRIFT = 1.05
+"""Expectations are taken this much longer: so far off is the mean of twenty batches that vary by a fifth."""
+
+_SIGMAS = 2.0
+"""The upper quantile's distance from the expectation is taken so many times: one in a thousand may be later."""
+
+_OTHERS = 0.5
+"""While others are there, a tenant's own backlog counts for so much more than it is."""
+
+_ACTIVE_NS = 2_000_000_000
+_MOST_TENANTS = 1024
+"""A tenant is there for two seconds after its last request; so many are remembered."""
+
+
+class Refusal(NamedTuple):
+    """Why a request is not accepted.
+
+    Attributes:
+        why: "rows" or "bytes": the queue is full; "late": it would miss its deadline; "crowds": others would miss
+            theirs; "tenant": its tenant has more than its share of the queue; "rate": more than its rate.
+        never: it could not be accepted at any time.
+        value, limit: what was seen and what is allowed, in the unit of ``why`` (nanoseconds for "late" and "crowds").
+        ahead_rows: rows that would run first.
+        retry_ns: when it may be accepted.
+    """
+
+    why: Literal["rows", "bytes", "late", "crowds", "tenant", "rate"]
+    value: float
+    limit: float
+    retry_ns: float
+    ahead_rows: int = 0
+    never: bool = False
+
+
+class Executors(NamedTuple):
+    """What the executors are doing.
+
+    Attributes:
+        usable: how many can be counted on.
+        idle: how many of them run nothing.
+        left_ns: what the running batches are still expected to take, summed.
+    """
+
+    usable: int
+    idle: int
+    left_ns: float
+
+
+class Request(NamedTuple):
+    """What admission needs to know of a request."""
+
+    rows: int
+    deadline_ns: int
+    level: int = DEFAULT_LEVEL
+    tenant: str = ""
+    size_bytes: int = 0
+    kind: int = 0
+
+
+class Admission(Generic[E]):
+    """Decides who is let in. Pure but for what it remembers of tenants.
+
+    Args:
+        planner: holds what waits.
+        costs: what batches take.
+        tenant_share: most of the queue, in rows and bytes, that one tenant may hold: 0 to 1.
+        tenant_rows_per_s: most rows a second of one tenant, a second's worth at once; 0: no limit.
+    """
+
+    def __init__(
+        self, planner: Planner[E], costs: Costs, *, tenant_share: float = 1.0, tenant_rows_per_s: float = 0.0
+    ) -> None:
+        self._planner = planner
+        self._costs = costs
+        self._share = tenant_share
+        self._rate = tenant_rows_per_s
+        self._tenants: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        """Tenant -> when it last asked, and the rows that it may still ask for, then."""
+
+    def check(self, now_ns: int, request: Request, executors: Executors, *, counted: bool = False) -> Refusal | None:
+        """Return why the request is refused; None where it is let in.
+
+        Args:
+            counted: it was let in before and is looked at once more, after its features were fetched.
+        """
+        refusal = self._check_room(request, executors)
+        if refusal is None and request.tenant:
+            refusal = self._check_tenant(now_ns, request, executors, counted)
+        if refusal is not None or (not self._planner.waiting.rows and executors.idle):
+            return refusal  # with an idle executor whatever is predicted: what is too high must not close the door
+        if request.deadline_ns <= now_ns:
+            return None  # the planner answers what is too late already, as it does for everybody
+        return self._check_time(now_ns, request, executors)
+
+    def _check_time(self, now_ns: int, request: Request, executors: Executors) -> Refusal | None:
+        """Refuse what would be late, or make others late."""
+        waiting, rows, left_ns = self._planner.waiting, request.rows, request.deadline_ns - now_ns
+        shared = bool(request.tenant) and len(self._tenants) > 1 and self._others(now_ns, request.tenant)
+        own = int(_OTHERS * (waiting.tenants.get(request.tenant, 0) + rows)) if shared else 0
+        all_ns = self.wait_ns(waiting.rows + own, request, executors, left_ns)
+        if all_ns <= left_ns:
+            return None
+        first = waiting.rows_before(request.level, request.deadline_ns) + own
+        if first < waiting.rows + own:
+            all_ns = self.wait_ns(first, request, executors, left_ns)
+        if all_ns > left_ns:
+            return Refusal("late", all_ns, left_ns, self.drain_ns(executors), first)
+        return self._check_later(now_ns, first, request, executors)
+
+    def wait_ns(self, ahead_rows: int, request: Request, executors: Executors, left_ns: float = 0.0) -> float:
+        """Return when a request that comes now is predicted to be answered at the latest, from now.
+
+        Args:
+            ahead_rows: rows that run first.
+            left_ns: until its deadline: whether there can be a reserve for a hiccup.
+        """
+        cost = self._costs.of(request.kind)
+        count = max(executors.usable, 1)
+        full = max(self._planner.batch_rows, 1.0)
+        total = ahead_rows + request.rows
+        # Behind a backlog others come after it, so that its own batch will be full.
+        own_ns = cost.batch_ns(min(total, full))
+        before_ns = max(self._drain_ns(total, full, cost) - own_ns, 0.0)
+        spread_ns = _SIGMAS * (cost.late - 1.0) * own_ns * sqrt(1.0 + total / full / count)
+        wait_ns = _DRIFT * ((executors.left_ns + before_ns) / count + own_ns) + spread_ns
+        reserve_ns = cost.hiccup_ns
+        if reserve_ns and total > full * count and 2 * cost.batch_ns(full) + reserve_ns <= left_ns:
+            wait_ns += reserve_ns
+        return wait_ns
+
+    def drain_ns(self, executors: Executors) -> float:
+        """Return how long all that runs and waits now takes; at least a millisecond."""
+        nothing = Request(0, 0)
+        return max(self.wait_ns(self._planner.waiting.rows, nothing, executors), 1e6)
+
+    def _drain_ns(self, rows: int, full: float, cost: Cost) -> float:
+        """Time of ``rows`` on one executor; where several kinds wait, each as it is."""
+        kinds = self._planner.waiting.kinds
+        if not kinds:
+            return cost.drain_ns(rows, full)
+        waiting = self._planner.waiting.rows
+        found = sum([self._costs.of(kind).drain_ns(count, full) for kind, count in kinds.items()])
+        if rows <= waiting:
+            return found * rows / waiting
+        return found + cost.batch_ns(min(rows - waiting, full))
+
+    def _check_later(self, now_ns: int, first: int, request: Request, executors: Executors) -> Refusal | None:
+        """Refuse what would take the place of others that were promised theirs."""
+        cost = self._costs.of(request.kind)
+        full = max(self._planner.batch_rows, 1.0)
+        each_ns = _DRIFT * cost.batch_ns(full) / full / max(executors.usable, 1)
+        added_ns = each_ns * request.rows
+        at_ns = self.wait_ns(first, request._replace(rows=0), executors)
+        for deadline_ns, rows in self._planner.waiting.later(request.level, request.deadline_ns):
+            at_ns += each_ns * rows
+            left_ns = deadline_ns - now_ns
+            if at_ns <= left_ns < at_ns + added_ns:
+                return Refusal("crowds", at_ns + added_ns, left_ns, self.drain_ns(executors), first)
+        return None
+
+    def _check_room(self, request: Request, executors: Executors) -> Refusal | None:
+        planner = self._planner
+        waiting = planner.waiting
+        if waiting.rows + request.rows > planner.max_queue_rows:
+            return self._full("rows", request.rows, waiting.rows, planner.max_queue_rows, executors)
+        if waiting.size_bytes + request.size_bytes > planner.max_queue_bytes:
+            return self._full("bytes", request.size_bytes, waiting.size_bytes, planner.max_queue_bytes, executors)
+        return None
+
+    def _full(
+        self, why: Literal["rows", "bytes"], size: int, waiting: int, limit: int, executors: Executors
+    ) -> Refusal:
+        return Refusal(why, waiting if size <= limit else size, limit, self.drain_ns(executors), never=size > limit)
+
+    # -- Tenants -----------------------------------------------------------------------------------------------------
+
+    def _check_tenant(self, now_ns: int, request: Request, executors: Executors, counted: bool) -> Refusal | None:
+        asked_ns, tokens = self._tenants.get(request.tenant, (now_ns, self._rate))
+        self._tenants[request.tenant] = (now_ns, tokens)
+        self._tenants.move_to_end(request.tenant)
+        if len(self._tenants) > _MOST_TENANTS:
+            self._tenants.popitem(last=False)
+        if self._rate and not counted:
+            tokens = min(tokens + self._rate * (now_ns - asked_ns) / 1e9, max(self._rate, 1.0))
+            if tokens < min(request.rows, max(self._rate, 1.0)):
+                self._tenants[request.tenant] = (now_ns, tokens)
+                retry_ns = (min(request.rows, max(self._rate, 1.0)) - tokens) / self._rate * 1e9
+                return Refusal("rate", request.rows, self._rate, retry_ns)
+            # Below zero where one request brings more than a second's worth: it is paid for by waiting afterwards.
+            self._tenants[request.tenant] = (now_ns, tokens - request.rows)
+        if self._share < 1.0:
+            limit = max(self._share * self._planner.max_queue_rows, 1.0)
+            held = self._planner.waiting.tenants.get(request.tenant, 0)
+            if held and held + request.rows > limit:
+                return Refusal("tenant", held, limit, self.drain_ns(executors))
+        return None
+
+    def _others(self, now_ns: int, tenant: str) -> bool:
+        """Whether another tenant asked lately."""
+        for other in reversed(self._tenants):
+            if other != tenant:
+                return now_ns - self._tenants[other][0] <= _ACTIVE_NS
+        return False

@@ -1,0 +1,179 @@
+"""What waits for an executor: entries in lanes, each lane a heap by urgency, with the sums that decisions need."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from heapq import heappop, heappush
+from typing import Generic, TypeVar
+
+DEFAULT_LEVEL = 2
+"""Level of an entry that brings no priority: 1 is more urgent, 3 and above are less."""
+
+_GRAIN = 23
+"""Deadlines are summed up in grains of 2^23 ns (8 ms)."""
+
+
+class Entry:
+    """One waiting request, or one part of a request that was split.
+
+    Args:
+        rows: how many rows it brings (a client's pre-batch of n rows counts as n).
+        deadline_ns: when its answer is due.
+        lane: entries with equal lanes may share a batch.
+        priority: as clients send it: 1 runs first; 0 is the default, ``DEFAULT_LEVEL``.
+        arrived_ns: when it came.
+        size_bytes: of its tensors.
+        tenant: whose it is.
+        kind: which cost model its rows follow (see ``core.costs.kind_of``); one for all entries of a lane.
+    """
+
+    __slots__ = ("arrived_ns", "deadline_ns", "kind", "lane", "level", "rows", "size_bytes", "tenant", "waiting")
+
+    def __init__(
+        self,
+        rows: int,
+        deadline_ns: int,
+        lane: Hashable = None,
+        priority: int = 0,
+        *,
+        arrived_ns: int = 0,
+        size_bytes: int = 0,
+        tenant: str = "",
+        kind: int = 0,
+    ) -> None:
+        self.rows = rows
+        self.deadline_ns = deadline_ns
+        self.lane = lane
+        self.level = priority or DEFAULT_LEVEL
+        self.arrived_ns = arrived_ns
+        self.size_bytes = size_bytes
+        self.tenant = tenant
+        self.kind = kind
+        self.waiting = False
+
+
+E = TypeVar("E", bound=Entry)
+K = TypeVar("K", int, str)
+Item = tuple[int, int, int, E]
+"""Level, deadline, number of arrival, entry: what is smaller is more urgent."""
+
+Heap = list[Item[E]]
+
+
+class Waiting(Generic[E]):
+    """The queue. An entry that is cancelled stays in its heap, marked, until it comes to the top.
+
+    Attributes:
+        rows, entries, size_bytes: of all that waits.
+        lanes: lane -> heap; none is empty.
+        kinds: rows by kind.
+        tenants: rows by tenant, where a tenant is named.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.entries = 0
+        self.size_bytes = 0
+        self.lanes: dict[Hashable, Heap[E]] = {}
+        self.kinds: dict[int, int] = {}
+        self.tenants: dict[str, int] = {}
+        self._demand: dict[int, dict[int, int]] = {}
+        self._latest: dict[int, int] = {}
+        self._sequence = 0
+
+    def add(self, entry: E) -> None:
+        """Let an entry wait."""
+        entry.waiting = True
+        self._count(entry, entry.rows)
+        self.entries += 1
+        level, deadline_ns = entry.level, entry.deadline_ns
+        if deadline_ns > self._latest.get(level, 0):
+            self._latest[level] = deadline_ns
+        self._sequence += 1
+        item = (level, deadline_ns, self._sequence, entry)
+        heap = self.lanes.get(entry.lane)
+        if heap is None:
+            self.lanes[entry.lane] = [item]
+        else:
+            heappush(heap, item)
+
+    def leave(self, entry: E) -> None:
+        """Mark an entry as gone; whoever took it from its heap calls this, or it is taken out later."""
+        entry.waiting = False
+        self._count(entry, -entry.rows)
+        self.entries -= 1
+
+    def pop_dead(self, lane: Hashable) -> None:
+        """Take entries off the top of a lane that wait no more; the lane is gone when nothing is left."""
+        heap = self.lanes[lane]
+        while heap and not heap[0][3].waiting:
+            heappop(heap)
+        if not heap:
+            del self.lanes[lane]
+
+    def expire(self, now_ns: int) -> list[E]:
+        """Take out every entry whose deadline has passed."""
+        expired: list[E] = []
+        for lane, heap in list(self.lanes.items()):
+            # Levels keep the heap from being ordered by deadline alone, so all of it is looked at.
+            kept = [item for item in heap if item[3].waiting and item[1] > now_ns]
+            if len(kept) == len(heap):
+                continue
+            for item in heap:
+                if item[3].waiting and item[1] <= now_ns:
+                    self.leave(item[3])
+                    expired.append(item[3])
+            if kept:
+                kept.sort()  # a sorted list is a heap
+                self.lanes[lane] = kept
+            else:
+                del self.lanes[lane]
+        return expired
+
+    def next_deadline_ns(self) -> int | None:
+        """Return the earliest deadline of what waits, or None where nothing does."""
+        deadlines = [item[1] for heap in self.lanes.values() for item in heap if item[3].waiting]
+        return min(deadlines, default=None)
+
+    def rows_before(self, level: int, deadline_ns: int) -> int:
+        """Return how many rows run before an entry of this level and deadline that comes now (to a grain)."""
+        if len(self._demand) == 1 and level in self._demand and deadline_ns >= self._latest[level]:
+            return self.rows
+        grain = deadline_ns >> _GRAIN
+        found = 0
+        for other, demand in self._demand.items():
+            if other < level:
+                found += sum(demand.values())
+            elif other == level:
+                found += sum([rows for at, rows in demand.items() if at <= grain])
+        return found
+
+    def later(self, level: int, deadline_ns: int) -> Iterator[tuple[int, int]]:
+        """Yield (deadline, rows) of what an entry of this level and deadline would go before, soonest first."""
+        demand = self._demand.get(level)
+        if demand is None or deadline_ns >= self._latest[level]:
+            return
+        grain = deadline_ns >> _GRAIN
+        for at in sorted([at for at in demand if at > grain]):
+            yield at << _GRAIN, demand[at]
+
+    def _count(self, entry: E, rows: int) -> None:
+        self.rows += rows
+        self.size_bytes += entry.size_bytes if rows > 0 else -entry.size_bytes
+        demand = self._demand.setdefault(entry.level, {})
+        _add(demand, entry.deadline_ns >> _GRAIN, rows)
+        if not demand:
+            del self._demand[entry.level]
+            self._latest.pop(entry.level, None)
+        if entry.kind:
+            _add(self.kinds, entry.kind, rows)
+        if entry.tenant:
+            _add(self.tenants, entry.tenant, rows)
+
+
+def _add(sums: dict[K, int], key: K, rows: int) -> None:
+    found = sums.get(key, 0) + rows
+    if found:
+        sums[key] = found
+    else:
+        del sums[key]

@@ -1,0 +1,165 @@
+"""Whether requests wait for company although an executor is idle: never, by a fixed rule, or where it is a gain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from tailcut.core.costs import Cost
+from tailcut.core.waiting import E, Heap, Item
+
+_MS = 1_000_000
+_OFFSETS_NS = tuple([(1 << power) * _MS for power in range(6)])
+"""Windows that are considered: 1 to 32 ms. Shorter ones are below what an event loop's timers can do."""
+
+_FORGETTING = 0.1
+"""Weight of the newest start from idle: about the last twenty count."""
+
+_PROVEN = 10
+"""Starts from idle that were seen before any request waits."""
+
+_CLEARLY = 0.95
+"""Waiting must bring the summed latency down to this part, or it is not worth what it risks."""
+
+
+class Window(Protocol):
+    """Decides whether a lane may wait for more rows although an executor is idle."""
+
+    def until_ns(self, now_ns: int, heap: Heap[E], cost: Cost, max_rows: int, alone: bool) -> int:
+        """Return when a batch of the lane should start at the latest; ``now_ns`` or earlier for at once.
+
+        Args:
+            alone: one executor is there, and it is idle.
+        """
+        ...
+
+    def rows(self, rows: int) -> int:
+        """Return how many of ``rows`` to put into a batch that starts now."""
+        ...
+
+    def started(self, entries: Iterable[E]) -> None:
+        """Take notice of a batch that starts."""
+        ...
+
+
+class Fixed:
+    """The rule that people know from Triton: a preferred size at once, else whatever came within a delay.
+
+    A batch starts as soon as it has ``max_rows``; or one of the preferred sizes can be formed, of which the largest is;
+    or its oldest request has waited for the delay. Beyond that rule it starts where a longer wait would make a request
+    in it miss its deadline.
+
+    Args:
+        delay_ns: longest wait for company.
+        preferred: numbers of rows.
+    """
+
+    def __init__(self, delay_ns: int, preferred: Sequence[int] = ()) -> None:
+        self._delay_ns = delay_ns
+        self._preferred = tuple(sorted(preferred, reverse=True))
+
+    def until_ns(self, now_ns: int, heap: Heap[E], cost: Cost, max_rows: int, alone: bool) -> int:
+        """See ``Window``."""
+        waiting = [item for item in heap if item[3].waiting]
+        rows = sum([item[3].rows for item in waiting])
+        if rows >= max_rows or not waiting or (self._preferred and rows >= self._preferred[-1]):
+            return now_ns
+        oldest_ns = min([item[3].arrived_ns for item in waiting])
+        return min(oldest_ns + self._delay_ns, _safe_ns(waiting, cost.late_ns(rows)))
+
+    def rows(self, rows: int) -> int:
+        """See ``Window``."""
+        return next((size for size in self._preferred if size <= rows), rows)
+
+    def started(self, entries: Iterable[E]) -> None:
+        """See ``Window``: there is nothing to learn."""
+
+
+class Gain:
+    """Waits where that is predicted to lower the summed latency of those who wait and of those who come meanwhile.
+
+    Whoever comes just after a batch has begun waits for all of it; where requests come in clumps (one page that asks
+    thirty questions), or fast beside what a batch of one takes, a short wait serves all of them in one batch. How many
+    rows come within 1, 2, 4, ... ms after the first one is learned from the starts from idle. With k rows here and n
+    more expected within w:
+
+        at once  k T(k) + n (T(k) + T(n))    against    waiting  (k + n) (w + T(k + n))
+
+    For requests that come one by one n is 0, and nobody waits. With random arrivals at rate r and T(n) = b + a n
+    waiting gains only if r (b - a) > 1 + r w: where more than one comes during what a batch costs at least. (When it
+    is optimal to hold a batch server back: Deb and Serfozo, "Optimal control of batch service queues", 1973.)
+
+    Args:
+        limit_ns: the p95 target: nobody waits where the whole is not predicted to stay within it.
+    """
+
+    def __init__(self, limit_ns: int) -> None:
+        self._limit_ns = limit_ns
+        self._came = [0.0] * len(_OFFSETS_NS)
+        self._counts = [0] * len(_OFFSETS_NS)
+        self._begun_ns = 0
+        self._starts = 0
+        self._open = False
+
+    def until_ns(self, now_ns: int, heap: Heap[E], cost: Cost, max_rows: int, alone: bool) -> int:
+        """See ``Window``."""
+        if not alone:
+            return now_ns  # the next ones may find another executor idle, or this one is behind already
+        if self._open and now_ns - self._begun_ns > _OFFSETS_NS[-1]:
+            self._learn()
+        if not self._open:
+            self._open = True
+            self._begun_ns = min([item[3].arrived_ns for item in heap if item[3].waiting], default=now_ns)
+        if self._starts < _PROVEN or self._came[-1] < 1.0:
+            return now_ns
+        waiting = [item for item in heap if item[3].waiting]
+        rows = sum([item[3].rows for item in waiting])
+        if rows >= max_rows or not waiting:
+            return now_ns
+        return self._best_ns(now_ns, waiting, rows, cost, max_rows)
+
+    def rows(self, rows: int) -> int:
+        """See ``Window``."""
+        return rows
+
+    def started(self, entries: Iterable[E]) -> None:
+        """See ``Window``."""
+        if self._open:
+            for entry in entries:
+                offset_ns = entry.arrived_ns - self._begun_ns
+                if 0 < offset_ns <= _OFFSETS_NS[-1]:
+                    for at, limit_ns in enumerate(_OFFSETS_NS):
+                        self._counts[at] += entry.rows if offset_ns <= limit_ns else 0
+
+    def _learn(self) -> None:
+        self._open = False
+        self._starts += 1
+        weight = max(_FORGETTING, 1.0 / self._starts)
+        self._came = [mean + weight * (count - mean) for mean, count in zip(self._came, self._counts, strict=True)]
+        self._counts = [0] * len(_OFFSETS_NS)
+
+    def _best_ns(self, now_ns: int, waiting: list[Item[E]], rows: int, cost: Cost, max_rows: int) -> int:
+        """Return the end of the window that gains most; ``now_ns`` where none gains."""
+        passed_ns = now_ns - self._begun_ns
+        here = max([at for at, offset_ns in enumerate(_OFFSETS_NS) if offset_ns <= passed_ns], default=-1)
+        already = self._came[here] if here >= 0 else 0.0
+        oldest_ns = min([item[3].arrived_ns for item in waiting])
+        best_ns, best_part = now_ns, _CLEARLY
+        alone_ns = cost.batch_ns(rows)
+        for offset_ns, came in zip(_OFFSETS_NS[here + 1 :], self._came[here + 1 :], strict=True):
+            more = min(came - already, max_rows - rows)
+            until_ns = self._begun_ns + offset_ns
+            together_ns = cost.batch_ns(rows + more)
+            end_ns = until_ns + cost.late * together_ns
+            if end_ns - oldest_ns > self._limit_ns or until_ns > _safe_ns(waiting, cost.late * together_ns):
+                break
+            at_once = rows * alone_ns + more * (alone_ns + cost.batch_ns(more))
+            part = (rows + more) * (until_ns - now_ns + together_ns) / at_once if at_once else 1.0
+            if part < best_part:
+                best_ns, best_part = until_ns, part
+        return best_ns
+
+
+def _safe_ns(waiting: list[Item[E]], batch_ns: float) -> int:
+    """Return until when a batch may start that is in time for all of them."""
+    return min([item[1] for item in waiting]) - int(batch_ns) - 1
