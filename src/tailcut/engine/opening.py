@@ -19,6 +19,7 @@ from tailcut.engine.dispatcher import BatchObserver, Dispatcher
 from tailcut.engine.path import Path, PredictionStore
 from tailcut.engine.pool import Pool
 from tailcut.engine.seating import Warm, open_variant
+from tailcut.engine.streaming import streaming_of
 from tailcut.engine.ticket import Ticket
 from tailcut.engine.user_code import UserCode, import_code, place_hooks
 from tailcut.engine.version import version_of
@@ -74,6 +75,7 @@ class Opened:
         merges: whether requests share batches: the manifest and the variant's evidence both have a say.
         code: the user's functions, as they were imported.
         device: how long the variant has held its device; None where it runs on none.
+        streaming: what streams; None where the model does not.
         close: closes the runtimes.
     """
 
@@ -86,6 +88,7 @@ class Opened:
         self.executor = warm.executor
         self.warm_up_ns = warm.warm_up_ns
         self.code = code
+        self.streaming = streaming_of(warm.runtimes)
         self.close = warm.close
 
     @property
