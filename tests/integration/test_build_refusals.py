@@ -39,6 +39,18 @@ budget = { accuracy = 0.01 }
 recipes = ["onnx"]
 rounds = 3
 round = "200ms"
+[server]
+host = "203.0.113.7"  # no address of this machine: a build asks over the loopback
+"""
+
+UNSERVED = """
+import sys
+
+if "serve" in sys.argv:
+    raise RuntimeError("there is no serving here")
+
+
+def hook(rows): ...
 """
 
 CASES = """
@@ -211,6 +223,14 @@ def test_a_model_that_cannot_be_exported_names_the_operator_and_is_not_kept(
     assert "operator prims.bessel_j0 at tabular.py:" in said
     assert "the registry is as it was" in said
     assert "--recipes torch" in said
+
+
+def test_a_model_that_cannot_be_served_is_not_kept(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "unserved.py").write_text(UNSERVED)
+    code, said = refused(folder, capfd, "--set", "model.preprocess=unserved:hook")
+    assert code == 1
+    assert "no variant could be judged under load; onnx not measured under load" in said
+    assert "RuntimeError: there is no serving here" in said
 
 
 def test_a_second_build_of_the_model_is_refused(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

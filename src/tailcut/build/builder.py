@@ -161,7 +161,7 @@ def _trials(running: Building) -> dict[str, speed.Trial]:
 
 
 def _judge_speed(running: Building) -> verdicts.Choice:
-    """Send load to every variant; without it none but the source is known to be fast enough."""
+    """Send load to every variant, and choose."""
     deployment = running.manifest.deployment
     slo = speed.objective(deployment)
     trials = _trials(running)
@@ -183,9 +183,12 @@ def _judge_speed(running: Building) -> verdicts.Choice:
             candidate.refusals.append(why)
     refused = {each.name: each.refused for each in running.candidates.values()}
     chosen = verdicts.choose(found, costs, refused, slo, deployment.slo.rate)
-    return chosen or verdicts.Choice(
-        variant=running.source, why="the source model: nothing could be measured under load", meets_slo=False
-    )
+    if chosen is None:
+        raise BuildError(
+            f"no variant could be judged under load; {running.source} {refused[running.source]}",
+            hint="try `tailcut check` and `tailcut serve`; the registry is as it was",
+        )
+    return chosen
 
 
 def _store(running: Building, registry: Registry, evidence: dict[str, Any], origins: dict[Path, str]) -> Version:

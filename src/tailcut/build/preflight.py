@@ -48,9 +48,10 @@ def import_all(manifest: Manifest, *, from_registry: str = "") -> None:
         ManifestError: a reference cannot be imported.
     """
     deployment = manifest.deployment
-    references = [deployment.build.train, *deployment.quality.metrics.values()]
+    model = deployment.model
+    references = [model.preprocess, model.postprocess, deployment.build.train, *deployment.quality.metrics.values()]
     if not from_registry and sources.source_file(manifest) is None:
-        references.append(deployment.model.source)
+        references.append(model.source)
     if not holdout_files.is_file(deployment.holdout.source):
         references.append(deployment.holdout.source)
     for reference in references:

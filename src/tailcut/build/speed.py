@@ -175,6 +175,9 @@ def _prepare(manifest: Manifest, made: Sequence[Made], folder: Path) -> Path:
     plain["python_path"] = [str((manifest.directory / each).resolve()) for each in deployment.python_path]
     plain["model"] = {**plain["model"], "source": _absolute(manifest, deployment.model.source)}
     plain["registry"] = {"path": str(folder / "registry")}
+    # Addresses, tokens and TLS are of the place where it will serve; here it is asked over the loopback.
+    server = plain.get("server", {})
+    plain["server"] = {name: server[name] for name in ("kill", "max_body", "max_timeout") if name in server}
     path = folder / "tailcut.toml"
     path.write_text("".join(f"{key} = {to_toml(value)}\n" for key, value in plain.items()), encoding="utf-8")
     return path

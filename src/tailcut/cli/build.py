@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailcut.cli.console import note, write
+from tailcut.cli.console import ExitCode, note, write
 from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples, load_manifest, manifest_option
 from tailcut.errors import BuildError
 
@@ -54,7 +54,9 @@ def build(
     """Make the variants of the model, check their quality and speed, keep them in the registry, promote the best.
 
     A variant is refused where its quality falls by more than quality.budget, or where it is not faster here than
-    the one that it was made from; the record keeps it with the reason. Each step runs in a process of its own.
+    the one that it was made from, or could not be made; the record keeps it with the reason, and that costs only
+    itself. Each step runs in a process of its own. Exit code 0: what is promoted meets the SLO; 1: none meets it (the
+    fastest that passed is promoted all the same), or nothing could be made (the registry is as it was).
     """
     from tailcut.build import build as make
     from tailcut.cli._build_progress import shown
@@ -72,6 +74,7 @@ def build(
         write(line)
     write(f"chosen: {version.evidence['choice']['why']}")
     note(f"promoted {promotion.variant!r} of {version.model} version {version.id}; next: tailcut serve")
+    raise typer.Exit(ExitCode.OK if version.evidence["choice"]["meets_slo"] else ExitCode.FAILED)
 
 
 def _write_reports(version: Version, promotion: Promotion, json: Path | None, html: Path | None) -> None:
