@@ -143,6 +143,7 @@ class Engine:
                 await self.follower.stop(timeout_s)
             await self.repository.stop(timeout_s)
             path = self.running.path
+            self.running.pool.stop()
             await path.dispatcher.stop(max(give_up_s - perf_counter(), 0.0))
             if path.hooks is not None:
                 await path.hooks.stop(max(give_up_s - perf_counter(), 0.0))
@@ -263,6 +264,7 @@ class Engine:
         if self._opened is None:
             return
         yield from path_samples(self._opened.path)
+        yield from self._opened.pool.samples()
         variant = self._opened.variant
         labels = {"variant": variant.name, "version": variant.version}
         yield Sample("tailcut_served", "1 for the variant that is served.", "gauge", labels, 1.0)

@@ -153,12 +153,34 @@ class Pool(Section, frozen=True, kw_only=True):
     """The executors of the served variant."""
 
     executor: Annotated[
-        Literal["auto", "inline", "thread"],
-        Meta(description="inline runs batches on the event loop (models under 1 ms only); auto measures at warm-up"),
+        Literal["auto", "inline", "thread", "process"],
+        Meta(
+            description="inline runs batches on the event loop (models under 1 ms only); auto measures at warm-up and "
+            "takes inline or thread; process: a process of its own, for models that crash, leak or hold the GIL"
+        ),
     ] = "auto"
     executors: Annotated[
-        int, Meta(description="executors, each running one batch at a time; 0: the variant's own setting, else 1", ge=0)
+        int,
+        Meta(
+            description="executors that are always warm, each running one batch at a time; 0: the variant's own "
+            "setting, else 2 where cores and memory allow",
+            ge=0,
+        ),
     ] = 0
+    max_executors: Annotated[
+        int,
+        Meta(description="executors that the pool may grow to when work waits; 0: as many as always warm", ge=0),
+    ] = 0
+    recycle_requests: Annotated[
+        int, Meta(description="requests after which an executor is replaced by a fresh one; 0: never", ge=0)
+    ] = 0
+    recycle_age_s: Annotated[
+        Duration, Meta(description="age at which an executor is replaced by a fresh one; '0s': never")
+    ] = field(default=Duration(0.0), name="recycle_age")
+    recycle_growth: Annotated[
+        Share,
+        Meta(description="growth of a process's memory since it was warm at which it is replaced; 0: never"),
+    ] = Share(0.0)
     threads: Annotated[
         int, Meta(description="threads of the runtime inside one executor; 0: the variant's own setting, else 1", ge=0)
     ] = 0
@@ -168,13 +190,13 @@ class Pool(Section, frozen=True, kw_only=True):
         return self.threads or _setting(settings, "threads")
 
     def executors_of(self, settings: Mapping[str, Any]) -> int:
-        """Executors for a variant with these runtime settings; at least 1."""
-        return self.executors or _setting(settings, "executors")
+        """Executors for a variant with these runtime settings; 0 where neither it nor the manifest says."""
+        return self.executors or _setting(settings, "executors", 0)
 
 
-def _setting(settings: Mapping[str, Any], name: str) -> int:
+def _setting(settings: Mapping[str, Any], name: str, default: int = 1) -> int:
     found = settings.get(name)
-    return found if isinstance(found, int) and found >= 1 else 1
+    return found if isinstance(found, int) and found >= 1 else default
 
 
 class Serve(Section, frozen=True, kw_only=True):

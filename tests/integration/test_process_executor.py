@@ -1,0 +1,251 @@
+"""Executors in processes of their own, through a real server's engine: crashes, hangs, recycling and growth."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.models.graphs import linear
+
+from tailcut.core.units import Duration, Share
+from tailcut.engine.call import Call
+from tailcut.engine.engine import Engine
+from tailcut.engine.pool import Pool
+from tailcut.engine.process import ProcessExecutor
+from tailcut.errors import ExecutorLost, InferenceError
+from tailcut.manifest import Batching, Deployment, Manifest, Model, Serve, Slo, Tensor
+from tailcut.manifest import Pool as PoolSettings
+
+pytestmark = pytest.mark.integration
+
+X = Tensor(name="x", shape=(-1, 4))
+Y = Tensor(name="y", shape=(-1,))
+ROW = {"x": np.arange(4, dtype=np.float32).reshape(1, 4)}
+
+
+def manifest(folder: Path, pool: PoolSettings, timeout_s: float = 20.0) -> Manifest:
+    linear(folder / "x.onnx")
+    deployment = Deployment(
+        name="m",
+        model=Model(source="x.onnx", inputs=(X,), outputs=(Y,)),
+        serve=Serve(variant="source"),
+        slo=Slo(p95_s=Duration(0.1), timeout_s=Duration(timeout_s)),
+        batching=Batching(max_rows=8),
+        pool=pool,
+    )
+    return Manifest(deployment, folder, {})
+
+
+def serve(folder: Path, pool: PoolSettings, use: Callable[[Engine], Coroutine[Any, Any, None]], **more: float) -> None:
+    async def main() -> None:
+        engine = Engine(manifest(folder, pool, **more))
+        await engine.start()
+        try:
+            await use(engine)
+        finally:
+            await engine.stop(5.0)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+async def ask(engine: Engine, rows: int = 1) -> np.ndarray[Any, Any]:
+    call: Call = engine.begin("infer", perf_counter_ns())
+    try:
+        engine.path.admit(call, rows)
+        found = await engine.path.infer(call, {"x": np.repeat(ROW["x"], rows, axis=0)}, rows, ("y",))
+    finally:
+        engine.end(call, "ok")
+    return found["y"]
+
+
+def processes(pool: Pool) -> list[ProcessExecutor]:
+    return [executor for executor in pool._seats if isinstance(executor, ProcessExecutor)]
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+PROCESS = PoolSettings(executor="process", executors=1)
+
+
+def test_answers_are_those_of_the_model_itself(tmp_path: Path) -> None:
+    async def use(engine: Engine) -> None:
+        answers = await asyncio.gather(*[ask(engine, rows) for rows in (1, 3, 7, 40)])
+        assert [len(answer) for answer in answers] == [1, 3, 7, 40]
+        assert np.allclose(np.concatenate(answers), answers[0][0])
+
+    serve(tmp_path, PROCESS, use)
+
+
+def test_a_killed_process_is_replaced_and_its_batch_runs_once_more(tmp_path: Path) -> None:
+    async def use(engine: Engine) -> None:
+        before = await ask(engine)
+        (executor,) = processes(engine.opened.pool)
+        pid = executor.runtime.process.pid
+        os.kill(pid, signal.SIGSTOP)  # so that the batch is under way when it dies
+        waiting = asyncio.create_task(ask(engine))
+        await until(lambda: engine.path.dispatcher.running_rows == 1)
+        os.kill(pid, signal.SIGKILL)
+        assert np.array_equal(await waiting, before)
+        assert engine.opened.pool.lost == 1
+        assert engine.opened.executors == 1
+        assert not Path(f"/proc/{pid}").exists()
+
+    serve(tmp_path, PROCESS, use)
+
+
+def test_a_process_that_dies_idle_is_replaced_before_anybody_asks(tmp_path: Path) -> None:
+    async def use(engine: Engine) -> None:
+        (executor,) = processes(engine.opened.pool)
+        executor.kill()
+        await until(lambda: engine.opened.pool.lost == 1 and engine.opened.executors == 1)
+        assert len(await ask(engine)) == 1
+
+    serve(tmp_path, PROCESS, use)
+
+
+def test_a_hung_process_is_killed_and_replaced(tmp_path: Path) -> None:
+    async def use(engine: Engine) -> None:
+        (executor,) = processes(engine.opened.pool)
+        os.kill(executor.runtime.process.pid, signal.SIGSTOP)
+        with pytest.raises(Exception, match="deadline"):
+            await ask(engine)
+        await until(lambda: engine.opened.pool.lost == 1 and engine.opened.executors == 1)
+        assert len(await ask(engine)) == 1
+        assert engine.is_ready
+
+    serve(tmp_path, PROCESS, use, timeout_s=0.5)
+
+
+def test_a_batch_whose_deadline_has_passed_is_not_run_again(tmp_path: Path) -> None:
+    async def use(engine: Engine) -> None:
+        (executor,) = processes(engine.opened.pool)
+        pid = executor.runtime.process.pid
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(Exception, match="deadline"):
+            await ask(engine)
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: engine.opened.pool.lost == 1)
+        assert engine.path.dispatcher.isolation.batches == 0
+
+    serve(tmp_path, PROCESS, use, timeout_s=0.3)
+
+
+def test_what_the_model_refuses_is_an_error_and_no_loss(tmp_path: Path) -> None:
+    async def use(engine: Engine) -> None:
+        call = engine.begin("infer", perf_counter_ns())
+        engine.path.admit(call, 1)
+        with pytest.raises(InferenceError, match="the model failed on a batch of 1 rows"):
+            await engine.path.infer(call, {"x": np.zeros((1, 3), np.float32)}, 1, ("y",))
+        engine.end(call, "ok")
+        assert engine.opened.pool.lost == 0
+        assert len(await ask(engine)) == 1
+
+    serve(tmp_path, PROCESS, use)
+
+
+@pytest.mark.parametrize("kind", ["process", "thread"])
+def test_executors_are_recycled_under_load_without_dropping_anything(tmp_path: Path, kind: Any) -> None:
+    async def use(engine: Engine) -> None:
+        pool = engine.opened.pool
+        answered = 0
+        async with asyncio.timeout(30):
+            while pool.replaced < 2:
+                answered += len(await asyncio.gather(*[ask(engine) for _ in range(8)]))
+        assert answered > 40
+        assert pool.lost == 0
+        assert pool.size == 1
+
+    serve(tmp_path, PoolSettings(executor=kind, executors=1, recycle_requests=20), use)
+
+
+def test_memory_that_grows_wears_a_process_out(tmp_path: Path) -> None:
+    async def use(engine: Engine) -> None:
+        pool = engine.opened.pool
+        (first,) = processes(pool)
+        await ask(engine, 1)
+        async with asyncio.timeout(30):
+            rows = 1024
+            while pool.replaced < 1:
+                await ask(engine, rows)
+        assert first not in processes(pool)
+
+    serve(tmp_path, PoolSettings(executor="process", executors=1, recycle_growth=Share(0.001)), use)
+
+
+def test_the_pool_grows_where_work_waits(tmp_path: Path) -> None:
+    async def use(engine: Engine) -> None:
+        pool = engine.opened.pool
+        (executor,) = processes(pool)
+        os.kill(executor.runtime.process.pid, signal.SIGSTOP)  # a batch that takes long
+        for _ in range(50):
+            engine.path.dispatcher.costs.observe(8, 4e7)
+        waiting = [asyncio.create_task(ask(engine)) for _ in range(200)]
+        await until(lambda: pool.size == 2)
+        os.kill(executor.runtime.process.pid, signal.SIGCONT)
+        assert len(await asyncio.gather(*waiting)) == 200
+        assert pool.opened == 1
+
+    serve(tmp_path, PoolSettings(executor="process", executors=1, max_executors=2), use)
+
+
+def test_a_model_that_dies_at_every_batch_fails_its_requests_and_nothing_else(tmp_path: Path) -> None:
+    async def use(engine: Engine) -> None:
+        async def murder() -> None:
+            while True:
+                for executor in processes(engine.opened.pool):
+                    if engine.path.dispatcher.running_rows:
+                        executor.kill()
+                await asyncio.sleep(0)
+
+        killer = asyncio.create_task(murder())
+        for executor in processes(engine.opened.pool):
+            os.kill(executor.runtime.process.pid, signal.SIGSTOP)
+        with pytest.raises(ExecutorLost, match="SIGKILL"):
+            await ask(engine)
+        killer.cancel()
+        await until(lambda: engine.opened.executors == 1)
+        assert len(await ask(engine)) == 1
+
+    serve(tmp_path, PROCESS, use)
+
+
+def test_children_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    linear(tmp_path / "x.onnx")
+    (tmp_path / "tailcut.toml").write_text(
+        'name = "m"\n[model]\nsource = "x.onnx"\n[[model.inputs]]\nname = "x"\nshape = [-1, 4]\n'
+        '[[model.outputs]]\nname = "y"\n[serve]\nvariant = "source"\n[pool]\nexecutor = "process"\nexecutors = 1\n'
+    )
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom tailcut.manifest import load\n"
+        "from tailcut.engine.opening import find_variant\nfrom tailcut.runtimes.remote import RemoteRuntime\n"
+        "m = load(Path('tailcut.toml'))\nr = RemoteRuntime(m, find_variant(m), threads=1)\n"
+        "print(r.process.pid, flush=True)\nsys.stdin.read()\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        child = os.pidfd_open(pid)
+        parent.kill()
+    import select
+
+    poll = select.poll()
+    poll.register(child, select.POLLIN)
+    assert poll.poll(10_000), "the child lives on"
+    os.close(child)
