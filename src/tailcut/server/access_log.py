@@ -111,6 +111,13 @@ def _error(body: bytes) -> Any:
     return {name: said[name] for name in ("code", "incident") if name in said}
 
 
+def check_log(manifest: Manifest) -> None:
+    """Refuse an access log that cannot be written; raises StartError."""
+    where = manifest.deployment.server.access_log
+    if where:
+        _opened(manifest, where).close()
+
+
 def _opened(manifest: Manifest, where: str) -> BinaryIO:
     if where == "stderr":
         # A file of its own on the same descriptor: a buffered write of another thread cannot come between.

@@ -25,13 +25,16 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
-from granian.constants import HTTPModes, Interfaces, Loops, TaskImpl
+from granian.constants import HTTPModes, Interfaces, Loops, SSLProtocols, TaskImpl
 from granian.log import LOGGING_CONFIG, LogLevels
 from granian.server.mp import MPServer
 
 from tailcut.errors import MissingExtra, StartError
 from tailcut.manifest import Manifest
+from tailcut.server.access_log import check_log
+from tailcut.server.auth import Guard
 from tailcut.server.rsgi import EXIT_START_FAILED, RSGIApplication, spawn
+from tailcut.server.tls import Tls, find_tls
 
 _FILES_BESIDES_CONNECTIONS = 256
 """For artifacts, databases, Redis, and what the hooks open."""
@@ -44,15 +47,19 @@ def serve(manifest: Manifest) -> int:
         the exit code: 0 after a signal, 3 where the deployment could not be loaded, 1 where the worker died.
 
     Raises:
-        StartError: the host is no address of this machine, or the port is taken or may not be used.
+        StartError: the host is no address of this machine, the port is taken or may not be used, or a file of tokens,
+            certificates or the access log cannot be used.
     """
     server = manifest.deployment.server
     address = find_address(server.host)
+    Guard.of(manifest, address=address)
+    check_log(manifest)
+    tls = find_tls(manifest)
     port = probe_port(address, server.port)
     if server.grpc_port:
         check_grpc(address, server.grpc_port, port)
     allow_connections(server.max_connections)
-    supervisor = _Supervisor(manifest, address, port)
+    supervisor = _Supervisor(manifest, address, port, tls)
     try:
         supervisor.run()
     except SystemExit as stop:
@@ -158,7 +165,7 @@ def allow_connections(max_connections: int) -> None:
 class _Supervisor(MPServer):
     """Granian's parent process with a drain before its stop."""
 
-    def __init__(self, manifest: Manifest, address: str, port: int) -> None:
+    def __init__(self, manifest: Manifest, address: str, port: int, tls: Tls | None) -> None:
         server = manifest.deployment.server
         self._manifest = manifest
         self._address = address
@@ -181,11 +188,14 @@ class _Supervisor(MPServer):
             backpressure=server.max_connections,
             log_level=LogLevels.warning,
             log_dictconfig=_log_to_stderr(),
+            ssl_cert=tls.cert if tls else None,
+            ssl_key=tls.key if tls else None,
+            ssl_protocol_min=SSLProtocols.tls12,
             # A float works (it goes to Process.join) and kill_s need not be whole.
             workers_kill_timeout=max(float(server.kill_s) - self._drain_s, 0.1),  # type: ignore[arg-type]
         )
         host = f"[{server.host}]" if ":" in server.host else server.host
-        self._url = f"http://{host}:{port}"
+        self._url = f"{'https' if tls else 'http'}://{host}:{port}"
 
     def run(self) -> None:
         """Serve; returns after a clean stop, raises SystemExit where a worker died."""

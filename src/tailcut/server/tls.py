@@ -1,0 +1,39 @@
+"""The certificate and the key of the server, looked at before anything starts."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import NamedTuple
+
+from tailcut.errors import StartError
+from tailcut.manifest import Manifest
+
+
+class Tls(NamedTuple):
+    """Files in PEM."""
+
+    cert: Path
+    key: Path
+
+
+def find_tls(manifest: Manifest) -> Tls | None:
+    """Return the certificate chain and its key; None where the server speaks plain HTTP.
+
+    Raises:
+        StartError: one of them cannot be read, or they do not belong together.
+    """
+    server = manifest.deployment.server
+    if not server.tls_cert:
+        return None
+    found = Tls(manifest.directory / server.tls_cert, manifest.directory / server.tls_key)
+    try:
+        # An empty password: without one Python would ask for it on the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(found.cert, found.key, password="")
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        said = getattr(error, "strerror", None) or error
+        raise StartError(
+            f"TLS: {found.cert} and {found.key} are no certificate and key: {said}",
+            hint="set server.tls_cert and server.tls_key to PEM files that belong together, the key without a password",
+        ) from error
+    return found
