@@ -38,7 +38,7 @@ budget = {{ auc = 0.05 }}
 recipes = ["onnx", "int8-dynamic", "int8-qat"]
 train = "tests.models.tabular:crashes_in_training"
 rounds = 3
-round = "400ms"
+round = "200ms"
 """
 
 LINEAR = """
@@ -55,7 +55,7 @@ budget = {{ auc = 0.000001 }}
 [build]
 recipes = ["onnx", "int8-dynamic"]
 rounds = 3
-round = "400ms"
+round = "200ms"
 """
 
 

@@ -90,7 +90,7 @@ def climbed(manifest: Path) -> tuple[LadderRecord, Path, list[str]]:
     out = manifest.parent / "out"
     told: list[str] = []
     options = LadderOptions(
-        out=out, rates=(100.0,), rounds=2, duration_s=1.0, warmup_s=0.3, step_s=1.0, step_warmup_s=0.2, search_s=6.0,
+        out=out, rates=(100.0,), rounds=2, duration_s=0.7, warmup_s=0.2, step_s=0.7, step_warmup_s=0.1, search_s=3.2,
         tolerance=0.5, max_rate=300.0,
     )  # fmt: skip
     record = climb(manifest, options, tell=told.append)

@@ -1,4 +1,4 @@
-"""A hook that puts a stand-in in the place of the GPU: imported by a server, it opens there what runs on a device.
+"""A hook that puts a stand-in in the place of the GPU: where a server imports it, ONNX on CUDA is opened as ``Device``.
 
 Each run holds the stand-in for ``HELD_S``, whatever the processor does meanwhile.
 """
@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.core.fingerprint import uses_gpu
 from tailcut.core.tensors import Arrays
-from tailcut.engine import opening
+from tailcut.runtimes import cuda
 
 HELD_S = 0.004
-_open = opening.open_runtime
 
 
 class Device:
     """Answers with the first column."""
+
+    def __init__(self, variant: Any, *, threads: int) -> None: ...
 
     def run(self, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
         threading.Event().wait(HELD_S)
@@ -29,11 +29,7 @@ class Device:
     def close(self) -> None: ...
 
 
-def open_runtime(variant: Any, **more: Any) -> Any:
-    return Device() if uses_gpu(variant.runtime, variant.settings) else _open(variant, **more)
-
-
-opening.open_runtime = open_runtime
+cuda.OnnxCudaRuntime = Device
 
 
 def preprocess(rows: Sequence[dict[str, Any]]) -> Arrays:

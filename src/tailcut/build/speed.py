@@ -39,6 +39,8 @@ from tailcut.registry import NewVariant, Registry
 _PAYLOADS = 512
 _READY_S = 120.0
 _WARMUP_S = 0.5
+"""Before each round; no longer than the round itself."""
+
 SEED = 0
 
 
@@ -235,7 +237,7 @@ def _measure(deployment: Deployment, server: ServerProcess, payloads: Path, numb
         url=f"http://127.0.0.1:{server.port}/v2/models/{deployment.name}/infer",
         rate=deployment.slo.rate,
         duration_s=float(deployment.build.round_s),
-        warmup_s=_WARMUP_S,
+        warmup_s=min(_WARMUP_S, float(deployment.build.round_s)),
         payloads=str(payloads),
         timeout_s=float(deployment.slo.timeout_s),
         pid=server.pid,
