@@ -19,7 +19,7 @@ from tailcut.core.gate.clustered import number
 from tailcut.core.gate.distributions import normal_quantile
 from tailcut.core.gate.evidence import Comparison, Evidence, OwnRows
 from tailcut.core.gate.holm import Step, steps
-from tailcut.core.gate.reasons import reason_of, reuse_warning
+from tailcut.core.gate.reasons import Facts, reason_of, reuse_warning
 from tailcut.core.gate.slices import Groups, group, judge_slices, worst
 from tailcut.core.gate.terms import Rows, Terms, check
 from tailcut.core.gate.verdict import MetricVerdict, Outcome, QualityVerdict, SliceVerdict
@@ -132,18 +132,11 @@ def _verdict(
     decisions = are_decisions(rows.source, rows.labels, terms.budget)
     agreement = compare(rows.source, scores, confidence=terms.confidence, decisions=decisions, clusters=rows.clusters)
     outcome = _outcome(metrics, slices)
+    told = Facts(confidence=terms.confidence, labels=rows.labels is not None, groups=rows.groups)
     return QualityVerdict(
         variant=name,
         outcome=outcome,
-        reason=reason_of(
-            outcome,
-            metrics,
-            slices,
-            agreement,
-            confidence=terms.confidence,
-            labels=rows.labels is not None,
-            groups=rows.groups,
-        ),
+        reason=reason_of(outcome, metrics, slices, agreement, told),
         confidence=terms.confidence,
         alpha=terms.alpha,
         uses=terms.uses,

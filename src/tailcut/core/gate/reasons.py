@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tailcut.core.gate.verdict import Agreement, MetricVerdict, Outcome, SliceVerdict
 from tailcut.core.metrics import RISES
+
+
+class Facts(NamedTuple):
+    """What a reason is told besides verdicts.
+
+    Attributes:
+        confidence: the manifest's, for the limits of harm.
+        labels: whether the rows have any.
+        groups: that the rows come in; None where each row stands for itself.
+    """
+
+    confidence: float
+    labels: bool
+    groups: int | None = None
 
 
 def reason_of(
@@ -13,10 +28,7 @@ def reason_of(
     metrics: Sequence[MetricVerdict],
     slices: Sequence[SliceVerdict],
     agreement: Agreement,
-    *,
-    confidence: float,
-    labels: bool,
-    groups: int | None = None,
+    facts: Facts,
 ) -> str:
     """Say why a variant passed, failed or stayed open.
 
@@ -24,19 +36,17 @@ def reason_of(
         outcome: what is explained.
         metrics, slices: all verdicts of the variant.
         agreement: what can be said without labels.
-        confidence: the manifest's, for the limits of harm.
-        labels: whether there were any.
-        groups: that the rows come in; None where each row stands for itself.
+        facts: of the rows and the manifest.
     """
     if outcome == "fail":
-        hurt = [_harm(one, confidence) for one in metrics if one.outcome == "fail"]
+        hurt = [_harm(one, facts.confidence) for one in metrics if one.outcome == "fail"]
         return "; ".join((*hurt, *_hurt_slices(slices)))
     if outcome == "pass":
         return "; ".join(f"{_moved(one)}, at most {_number(one.upper)}, budget {one.budget:g}" for one in metrics)
     if not metrics:
         return f"no metric has a budget; {agreed(agreement)}"
-    opened = _opened([one for one in metrics if one.outcome == "inconclusive"], groups)
-    return opened if labels else f"{opened}; without labels there is {agreed(agreement)}"
+    opened = _opened([one for one in metrics if one.outcome == "inconclusive"], facts.groups)
+    return opened if facts.labels else f"{opened}; without labels there is {agreed(agreement)}"
 
 
 def agreed(agreement: Agreement) -> str:
