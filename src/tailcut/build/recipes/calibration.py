@@ -17,8 +17,12 @@ import numpy.typing as npt
 from tailcut.build.holdout import Holdout
 from tailcut.core.tensors import Array, Arrays
 from tailcut.errors import BuildError
+from tailcut.runtimes import Runtime
 
 CHUNK_ROWS = 8
+COMPARED_ROWS = 256
+"""Rows whose answers tell how close a candidate is."""
+
 BINS = 2048
 _LEVELS = 128
 """Of the coarse distribution that the entropy method compares with: half of 8 bits, as the halves are symmetric."""
@@ -122,6 +126,15 @@ def batches(selection: Holdout, rows: int, chunk_rows: int = CHUNK_ROWS) -> Iter
     most = min(rows, selection.rows)
     for start in range(0, most, chunk_rows):
         yield selection.take(min(chunk_rows, most - start), start)
+
+
+def answers(runtime: Runtime, selection: Holdout, output: str) -> Array:
+    """Run ``COMPARED_ROWS`` rows one batch at a time, so that memory does not depend on their number; close it."""
+    parts = [runtime.run(rows, [output])[output] for rows in batches(selection, COMPARED_ROWS)]
+    runtime.close()
+    if all(part.shape[1:] == parts[0].shape[1:] for part in parts):
+        return np.concatenate(parts)
+    return np.concatenate([part.reshape(-1) for part in parts])
 
 
 def observe(model: Path, tensors: Iterable[str], rows: Iterable[Arrays], folder: Path) -> dict[str, Spread]:

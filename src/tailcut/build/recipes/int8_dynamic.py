@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from tailcut.build.here import Here
-from tailcut.build.recipes import kernels, racing
+from tailcut.build.recipes import calibration, kernels, racing
 from tailcut.build.recipes.base import TREES, Result, Subject, Work, missing
 from tailcut.core.tensors import Array
 from tailcut.errors import BuildError
 
 OPERATORS = ("MatMul", "Gemm", "Attention")
 """Attention is onnxruntime's fused one, whose weights are its second input as well; see ``fusions``."""
-_CANDIDATE_ROWS = 2048
 _WORSE = 1.1
 """A faster form may have this many times the error of the other: their roundings differ."""
 
@@ -48,11 +47,11 @@ class Int8Dynamic:
 def make(work: Work, base: Path) -> dict[str, Any]:
     """Quantise the fp32 file ``base`` to ``work.path``; return the evidence. Errors are those from ``work.base``."""
     output = work.manifest.deployment.model.outputs[0].name
-    rows = work.selection.take(min(_CANDIDATE_ROWS, work.selection.rows))
-    expected = work.open(work.base).run(rows, [output])[output]
+    expected = calibration.answers(work.open(work.base), work.selection, output)
 
     def error_of(file: Path) -> float:
-        return mean_abs_error(expected, work.open_file(file, "onnxruntime").run(rows, [output])[output])
+        given = calibration.answers(work.open_file(file, "onnxruntime"), work.selection, output)
+        return mean_abs_error(expected, given)
 
     found = quantize(base, work.path, saturates=work.here.saturates, error_of=error_of)
     return {**found, "forms": _faster_form(work, base, found, error_of)}

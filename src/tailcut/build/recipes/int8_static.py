@@ -24,14 +24,11 @@ from tailcut.build.recipes import calibration, int8_plan
 from tailcut.build.recipes.base import TREES, Result, Subject, Work, missing
 from tailcut.build.recipes.int8_dynamic import mean_abs_error, prepare
 from tailcut.build.recipes.int8_plan import Plan
-from tailcut.core.tensors import Array
 from tailcut.errors import BuildError
-from tailcut.runtimes import Runtime
 
 ROWS = 1000
 """Rows that calibrate, at most; ranges no longer move after a few hundred."""
 
-COMPARED_ROWS = 256
 _INTEGER = frozenset(
     {"QLinearConv", "QLinearMatMul", "QGemm", "MatMulIntegerToFloat", "MatMulInteger", "ConvInteger", "QLinearAdd"}
 )
@@ -60,23 +57,16 @@ class Int8Static:
             BuildError: nothing to quantise, or no candidate could be built.
         """
         output = work.manifest.deployment.model.outputs[0].name
-        expected = _answers(work.open(work.base), work.selection, output)
+        expected = calibration.answers(work.open(work.base), work.selection, output)
 
         def error_of(file: Path) -> float:
-            return mean_abs_error(expected, _answers(work.open_file(file, self.runtime), work.selection, output))
+            return mean_abs_error(
+                expected, calibration.answers(work.open_file(file, self.runtime), work.selection, output)
+            )
 
         return Result(
             quantize(Path(work.base.path), work.path, work.selection, saturates=work.here.saturates, error_of=error_of)
         )
-
-
-def _answers(runtime: Runtime, selection: Holdout, output: str) -> Array:
-    """Run rows one chunk at a time, so that memory does not depend on their number."""
-    parts = [runtime.run(rows, [output])[output] for rows in calibration.batches(selection, COMPARED_ROWS)]
-    runtime.close()
-    if all(part.shape[1:] == parts[0].shape[1:] for part in parts):
-        return np.concatenate(parts)
-    return np.concatenate([part.reshape(-1) for part in parts])
 
 
 def quantize(
