@@ -2,7 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tailcut.manifest import Manifest
+    from tailcut.server.asgi import ASGIApplication
+
 __version__: str
+
+
+def asgi(manifest: Manifest | Path | str, *, overrides: Sequence[str] = ()) -> ASGIApplication:
+    """Make an ASGI application of a deployment, to mount in a FastAPI or Starlette app or to serve by itself.
+
+        model = tailcut.asgi("tailcut.toml")
+        app = FastAPI(lifespan=model.lifespan)
+        app.mount("/model", model)
+
+    Args:
+        manifest: the deployment; or its file, or the folder that holds ``tailcut.toml``.
+        overrides: settings in place of the file's, each "path=value".
+
+    Raises:
+        ManifestError: the manifest is wrong.
+        StartError: a file of tokens cannot be read.
+    """
+    from tailcut.server.asgi import asgi as make
+
+    return make(manifest, overrides=overrides)
 
 
 def __getattr__(name: str) -> str:

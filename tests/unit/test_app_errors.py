@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from tests.app_kit import FEATURES, GOOD, INFER, Answer, Client, counters, deployment, running
 
-from tailcut.engine import opening
+from tailcut.engine import seating
 from tailcut.engine.path import Path as EnginePath
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 
@@ -215,7 +216,7 @@ def test_a_handler_that_its_server_cancels_is_counted_as_a_client_that_left(
 def faulty(monkeypatch: pytest.MonkeyPatch) -> FaultyRuntime:
     """The runtime that every deployment of the test gets."""
     runtime = FaultyRuntime(StubRuntime(lambda inputs: {"y": inputs["x"].sum(axis=1), "z": inputs["x"] * 2}))
-    monkeypatch.setattr(opening, "open_runtime", lambda *_, **__: runtime)
+    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: runtime)
     return runtime
 
 
@@ -223,7 +224,7 @@ async def entered(runtime: FaultyRuntime) -> None:
     assert await asyncio.to_thread(runtime.entered.wait, 10)
 
 
-THREAD = 'pool.executor="thread"'
+THREAD = 'pool={executor="thread", executors=1}'
 
 
 def test_a_client_that_leaves_while_the_model_runs_is_counted_and_its_neighbours_are_served(
@@ -275,8 +276,17 @@ def test_a_full_queue_is_a_429_that_says_when_to_come_back(tmp_path: Path, fault
     serve(test, tmp_path, "", THREAD, 'slo.timeout="20s"', 'server.kill="30s"')
 
 
-def test_a_hanging_model_is_a_504_and_not_ready_until_it_comes_back(tmp_path: Path, faulty: FaultyRuntime) -> None:
+def test_a_hanging_model_is_a_504_and_not_ready_until_another_executor_takes_its_place(
+    tmp_path: Path, faulty: FaultyRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def test(client: Client) -> None:
+        may_open = threading.Event()
+
+        def another(*_: object, **__: object) -> StubRuntime:
+            assert may_open.wait(30)
+            return StubRuntime(lambda inputs: {"y": inputs["x"].sum(axis=1), "z": inputs["x"] * 2})
+
+        monkeypatch.setattr(seating, "open_runtime", another)
         faulty.hang()
         answer = await client.post(INFER, tensor(), {"x-tailcut-timeout-ms": "30"})
         check(answer, 504, "infer_timeout", "while the model was running")
@@ -285,11 +295,13 @@ def test_a_hanging_model_is_a_504_and_not_ready_until_it_comes_back(tmp_path: Pa
             while (await client.get("/v2/health/ready")).status != 503:
                 await asyncio.sleep(0.001)
         check(await client.post(INFER, tensor()), 503, "not_ready", "no executor is available")
-        faulty.release()
+        assert await counters(client, "tailcut_executors_hung") == {(): 1}
+        may_open.set()
         async with asyncio.timeout(30):
             while (await client.get("/v2/health/ready")).status != 200:
                 await asyncio.sleep(0.001)
         assert (await client.post(INFER, tensor())).status == 200
+        faulty.release()
 
     serve(test, tmp_path, "", THREAD, 'slo.timeout="50ms"')
 

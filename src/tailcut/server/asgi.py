@@ -6,16 +6,21 @@ Source: ASGI specification 3.0 (https://asgi.readthedocs.io), http and lifespan.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from tailcut.engine.engine import Engine
 from tailcut.errors import ClientGone
-from tailcut.manifest import Manifest
+from tailcut.manifest import Manifest, load
 from tailcut.server.app import Application
 from tailcut.server.auth import Guard
 from tailcut.server.front import Front
 from tailcut.server.http import Chunks, Reply
+
+log = logging.getLogger("tailcut.server")
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -28,22 +33,67 @@ class ASGIApplication:
     The process belongs to the mounting app, so its floating point mode is left as it is: `tailcut serve` flushes
     subnormals to zero, this does not.
 
-    The engine starts with the lifespan; where the mounting app sends none, call ``start`` and ``stop``.
+    The engine starts with the lifespan, which a server sends to an application that stands alone. Frameworks send none
+    to what is mounted in them: give ``lifespan`` to the mounting application. Where nobody starts it, the first request
+    does, and requests are told 503 until it is ready.
+
+    Raises:
+        StartError: a file of tokens cannot be read.
     """
 
     def __init__(self, manifest: Manifest) -> None:
         self.engine = Engine(manifest)
         self.application = Application(self.engine, guard=Guard.of(manifest))
-        self._front = Front(self.application.handle, manifest)
+        self._manifest = manifest
+        self._front: Front | None = None
+        self._loading: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Load and warm up."""
+        """Load and warm up.
+
+        Raises:
+            TailcutError: what could not be loaded.
+        """
+        self._begin()
         await self.engine.start()
 
     async def stop(self) -> None:
         """Stop the executors and close connections."""
+        if self._loading is not None:
+            self._loading.cancel()
         await self.engine.stop(timeout_s=5.0)
-        self._front.close()
+        if self._front is not None:
+            self._front.close()
+
+    @asynccontextmanager
+    async def lifespan(self, app: object = None) -> AsyncGenerator[None, None]:
+        """Start at the begin of the block and stop at its end: the ``lifespan`` of a Starlette or FastAPI app.
+
+        Args:
+            app: the mounting application; nothing is asked of it.
+        """
+        await self.start()
+        try:
+            yield
+        finally:
+            await self.stop()
+
+    def _begin(self) -> Front:
+        """Make what stands before the routes; not earlier, because it may start a thread."""
+        self._front = Front(self.application.handle, self._manifest)
+        return self._front
+
+    def _start_late(self) -> Front:
+        """Start where nobody has, in the background."""
+        front = self._begin()
+        self._loading = asyncio.get_running_loop().create_task(self._load())
+        return front
+
+    async def _load(self) -> None:
+        try:
+            await self.engine.start()
+        except Exception:
+            log.exception("the deployment could not be loaded")  # requests are told why
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -51,12 +101,13 @@ class ASGIApplication:
             return
         if scope["type"] != "http":
             raise ValueError(f"tailcut answers http, not {scope['type']!r}")
+        front = self._front or self._start_late()
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         body = _Body(receive)
         root = scope.get("root_path", "")
         path = scope["path"].removeprefix(root) if root else scope["path"]
         try:
-            reply = await self._front.handle(scope["method"], path, headers, body)
+            reply = await front.handle(scope["method"], path, headers, body)
         except BaseException:
             body.close()
             raise
@@ -127,3 +178,9 @@ class _Body:
 
     def close(self) -> None:
         self._ended = True
+
+
+def asgi(manifest: Manifest | Path | str, *, overrides: Sequence[str] = ()) -> ASGIApplication:
+    """Make the ASGI application of a deployment; see ``tailcut.asgi``."""
+    found = manifest if isinstance(manifest, Manifest) else load(Path(manifest), overrides=overrides)
+    return ASGIApplication(found)

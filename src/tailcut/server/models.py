@@ -85,43 +85,10 @@ class Models:
         return json_reply({"name": name, "ready": ready, **self._engine.promotion}, 200 if ready else 503)
 
     def _metadata(self) -> dict[str, Any]:
-        model = self._engine.deployment.model
-        variant = self._engine.opened.variant
-        return {
-            "name": self._engine.deployment.name,
-            "versions": [variant.version],
-            "platform": f"{variant.runtime}_{variant.name}",
-            **self._engine.promotion,
-            "inputs": [{"name": t.name, "datatype": t.datatype, "shape": t.shape} for t in model.inputs],
-            "outputs": [{"name": t.name, "datatype": t.datatype, "shape": t.shape} for t in model.outputs],
-        }
+        return metadata_of(self._engine)
 
     def _config(self) -> dict[str, Any]:
-        """Triton's ModelConfig as far as it has a meaning here.
-
-        Source: https://github.com/triton-inference-server/server, docs/protocol/extension_model_configuration.md.
-        """
-        deployment, opened = self._engine.deployment, self._engine.opened
-        variant = opened.variant
-        config: dict[str, Any] = {
-            "name": deployment.name,
-            "platform": f"{variant.runtime}_{variant.name}",
-            "backend": variant.runtime,
-            "version_policy": {"specific": {"versions": [variant.version]}},
-            "max_batch_size": deployment.batching.max_rows,
-            "input": [_described(tensor.name, tensor.datatype, tensor.shape) for tensor in deployment.model.inputs],
-            "output": [_described(tensor.name, tensor.datatype, tensor.shape) for tensor in deployment.model.outputs],
-            "instance_group": [
-                {"name": f"{deployment.name}_0", "kind": "KIND_AUTO", "count": opened.executors, "gpus": []}
-            ],
-            "parameters": {
-                "variant": {"string_value": variant.name},
-                "executor": {"string_value": opened.executor},
-            },
-        }
-        if opened.merges:
-            config["dynamic_batching"] = {}
-        return config
+        return config_of(self._engine)
 
     def _all_statistics(self) -> dict[str, Any]:
         return {"model_stats": self._engine.statistics.describe()}
@@ -131,6 +98,50 @@ class Models:
         if not found:
             raise no_version(self._engine, version)
         return {"model_stats": found}
+
+
+def metadata_of(engine: Engine) -> dict[str, Any]:
+    """Return what there is to know of the model before asking it."""
+    model = engine.deployment.model
+    variant = engine.opened.variant
+    return {
+        "name": engine.deployment.name,
+        "versions": [variant.version],
+        "platform": f"{variant.runtime}_{variant.name}",
+        **engine.promotion,
+        "inputs": [{"name": t.name, "datatype": t.datatype, "shape": t.shape} for t in model.inputs],
+        "outputs": [{"name": t.name, "datatype": t.datatype, "shape": t.shape} for t in model.outputs],
+    }
+
+
+def config_of(engine: Engine) -> dict[str, Any]:
+    """Triton's ModelConfig as far as it has a meaning here.
+
+    Source: https://github.com/triton-inference-server/server, docs/protocol/extension_model_configuration.md.
+    """
+    deployment, opened = engine.deployment, engine.opened
+    variant = opened.variant
+    config: dict[str, Any] = {
+        "name": deployment.name,
+        "platform": f"{variant.runtime}_{variant.name}",
+        "backend": variant.runtime,
+        "version_policy": {"specific": {"versions": [variant.version]}},
+        "max_batch_size": deployment.batching.max_rows,
+        "input": [_described(tensor.name, tensor.datatype, tensor.shape) for tensor in deployment.model.inputs],
+        "output": [_described(tensor.name, tensor.datatype, tensor.shape) for tensor in deployment.model.outputs],
+        "instance_group": [
+            {"name": f"{deployment.name}_0", "kind": "KIND_AUTO", "count": opened.executors, "gpus": []}
+        ],
+        "parameters": {
+            "variant": {"string_value": variant.name},
+            "executor": {"string_value": opened.executor},
+        },
+    }
+    if opened.merges:
+        config["dynamic_batching"] = {}
+    if opened.streaming is not None:
+        config["model_transaction_policy"] = {"decoupled": True}
+    return config
 
 
 def _described(name: str, datatype: str, shape: tuple[int, ...]) -> dict[str, Any]:

@@ -72,8 +72,8 @@ class RSGIApplication:
         self._address = address
         self._engine = Engine(manifest)
         self._engine.say = _say
-        guard = Guard.of(manifest, address=address)
-        self._front = Front(Application(self._engine, (ProtocolClosed,), guard).handle, manifest)
+        self._guard = Guard.of(manifest, address=address)
+        self._front = Front(Application(self._engine, (ProtocolClosed,), self._guard).handle, manifest)
         self._handle = self._front.handle
         self._draining = False
         self._supervisor_pid = supervisor_pid
@@ -138,7 +138,7 @@ class RSGIApplication:
             return ""
         from tailcut.server.grpc.server import GRPCServer
 
-        self._grpc = GRPCServer(self._engine, self._address, port)
+        self._grpc = GRPCServer(self._engine, self._address, port, self._guard)
         await self._grpc.start()
         return f" and for gRPC on port {self._grpc.port}"
 
