@@ -21,7 +21,7 @@ def manifest(tmp_path: Path) -> Path:
         ("server.prot=1", "server.prot: no such key in [server]", "did you mean server.port?"),
         ("port=1", "port: no such key in the manifest", "did you mean server.port?"),
         ("server.max_body_bytes=1", "server.max_body_bytes: no such key in [server]", "did you mean server.max_body?"),
-        ("pool.zzz=1", "pool.zzz: no such key in [pool]", "its keys are executor, executors, threads"),
+        ("pool.zzz=1", "pool.zzz: no such key in [pool]", "its keys are executor, executors, max_executors, recycle_"),
         (
             "server.port=70000",
             "server.port: 70000 is not an integer from 0 to 65535",

@@ -13,7 +13,7 @@ from tests.models import graphs
 
 from tailcut import text
 from tailcut.core.validation import InputSpec
-from tailcut.engine import opening, user_code
+from tailcut.engine import opening, seating, user_code
 from tailcut.engine.assembly import input_specs
 from tailcut.engine.version import version_of
 from tailcut.errors import StartError
@@ -57,7 +57,7 @@ def test_runtimes_are_closed_where_features_do_not_open(tmp_path: Path, monkeypa
     graphs.linear(tmp_path / "model.onnx")
     (tmp_path / "tailcut.toml").write_text(MANIFEST + BROKEN_FEATURES)
     stub = StubRuntime(lambda inputs: {"y": inputs["x"][:, 0]})
-    monkeypatch.setattr(opening, "open_runtime", lambda *_, **__: stub)
+    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: stub)
     with pytest.raises(StartError):
         asyncio.run(opening.open_deployment(load(tmp_path / "tailcut.toml"), Recorder()))
     assert stub.batches, "it was warmed up"
@@ -112,7 +112,7 @@ def test_threads_and_executors_are_the_manifests_else_the_variants_else_one(
         asked.append(threads)
         return StubRuntime(lambda inputs: {"y": inputs["x"][:, 0]})
 
-    monkeypatch.setattr(opening, "open_runtime", opened)
+    monkeypatch.setattr(seating, "open_runtime", opened)
     warm = opening.open_variant(manifest, variant, input_specs(manifest.deployment.model))
     assert asked == [threads] * executors
     assert len(warm.runtimes) == executors
@@ -127,10 +127,10 @@ def test_an_inline_executor_cannot_be_several(tmp_path: Path, monkeypatch: pytes
     variant = replace(opening.find_variant(manifest), settings={"executors": 2})
     stubs = [StubRuntime(lambda inputs: {"y": inputs["x"][:, 0]}) for _ in range(2)]
     waiting = iter(stubs)
-    monkeypatch.setattr(opening, "open_runtime", lambda *_, **__: next(waiting))
+    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: next(waiting))
     with pytest.raises(StartError, match="a variant that was measured with 2 executors"):
         opening.open_variant(manifest, variant, input_specs(manifest.deployment.model))
-    assert [stub.closed for stub in stubs] == [True, True]
+    assert [stub.closed for stub in stubs] == [True, False], "the second was not opened"
 
 
 def test_a_folder_of_a_text_model_brings_its_own_preprocess_and_its_tokenizer_counts(

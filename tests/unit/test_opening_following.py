@@ -17,7 +17,7 @@ from tests.app_kit import GOOD, INFER, Client, counters, running
 from tests.promotion_kit import Promotions, deployment
 
 from tailcut.core.fingerprint import Trust
-from tailcut.engine import opening
+from tailcut.engine import opening, seating
 from tailcut.engine.following import Follower
 from tailcut.engine.switch import in_background
 from tailcut.errors import InferenceError
@@ -96,7 +96,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         found.append(watcher)
         return watcher
 
-    monkeypatch.setattr(opening, "open_runtime", watched)
+    monkeypatch.setattr(seating, "open_runtime", watched)
     return found
 
 
@@ -239,7 +239,7 @@ class Slow:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.faulty: list[FaultyRuntime] = []
-        monkeypatch.setattr(opening, "open_runtime", self._open)
+        monkeypatch.setattr(seating, "open_runtime", self._open)
 
     def _open(self, *arguments: Any, **options: Any) -> Any:
         runtime = FaultyRuntime(open_runtime(*arguments, **options))
@@ -310,7 +310,7 @@ def test_a_request_under_way_ends_on_the_variant_that_it_began_on(
         faulty.append(FaultyRuntime(open_runtime(*arguments, **options)))
         return faulty[-1]
 
-    monkeypatch.setattr(opening, "open_runtime", opening_faulty)
+    monkeypatch.setattr(seating, "open_runtime", opening_faulty)
 
     async def test(bench: Bench) -> None:
         first = (await bench.answer())[1]
@@ -324,7 +324,7 @@ def test_a_request_under_way_ends_on_the_variant_that_it_began_on(
         assert await under_way == (1.0, first)
         await retired(bench)
 
-    serve(tmp_path, test, 'pool.executor="thread"', 'slo.timeout="20s"', 'server.kill="30s"')
+    serve(tmp_path, test, 'pool.executor="thread"', "pool.executors=1", 'slo.timeout="20s"', 'server.kill="30s"')
 
 
 @pytest.mark.parametrize("cache", ["entity", "tensor"])
@@ -448,7 +448,7 @@ def test_a_runtime_that_raises_anything_at_all_leaves_the_old_one_in_place(
             faulty = FaultyRuntime(stub)
             faulty.fail(error, times=1000)
             with monkeypatch.context() as patch:
-                patch.setattr(opening, "open_runtime", lambda *_, faulty=faulty, **__: faulty)
+                patch.setattr(seating, "open_runtime", lambda *_, faulty=faulty, **__: faulty)
                 await bench.promote(2.0 + bench.follower.failures)
             assert stub.closed
             stub.closed = False

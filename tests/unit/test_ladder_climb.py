@@ -1,0 +1,60 @@
+"""A rung whose server fails in the search for its capacity keeps the figures of its rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.ladder_sample import seen
+
+from tailcut.errors import StartError
+from tailcut.ladder import LadderOptions, climb
+from tailcut.report import load_ladder
+
+MANIFEST = """
+name = "m"
+[model]
+source = "model.onnx"
+inputs = [{ name = "x", shape = [-1, 2] }]
+outputs = [{ name = "y", shape = [-1] }]
+[ladder]
+traffic = "ladder_climb_traffic:bodies"
+rungs = [{ name = "first" }]
+"""
+
+
+class Bench:
+    """Measures every rate at once; every search finds its server dead."""
+
+    def __init__(self, *_: Any) -> None:
+        return
+
+    @contextmanager
+    def server(self, _: Any) -> Iterator[None]:
+        yield
+
+    def measure(self, server: None, rung: Any, name: str, rate: float, round_: int, *, sent: int) -> Any:
+        return seen(name, rate, 5.0, round_, {})
+
+    def search(self, *_: Any) -> None:
+        raise StartError("the server exited with code 137 before it was ready", hint="Killed")
+
+
+def test_a_server_that_fails_in_the_search_costs_the_capacity_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tailcut.toml").write_text(MANIFEST)
+    (tmp_path / "ladder_climb_traffic.py").write_text("def bodies(seed):\n    yield {}\n")
+    monkeypatch.setattr(import_module("tailcut.ladder.climb"), "Bench", Bench)
+    options = LadderOptions(out=tmp_path / "out", rounds=1, comfortable_rate=10.0)
+    told: list[str] = []
+    (rung,) = climb(tmp_path, options, tell=told.append).rungs
+    assert (rung.failed, rung.capacity) == ("", None)
+    assert rung.capacity_failed == "the server exited with code 137 before it was ready"
+    assert len(rung.measurements) == 2
+    assert any("failed in the search for its capacity" in line for line in told)
+    assert load_ladder(tmp_path / "out" / "ladder.json").rungs[0].capacity_failed == rung.capacity_failed
