@@ -21,6 +21,7 @@ from tailcut.errors import BadRequest
 from tailcut.server.binary import array_of, output_datatype, raw_of, text_of
 from tailcut.server.grpc.open_inference_pb2 import InferTensorContents, ModelInferRequest, ModelInferResponse
 from tailcut.server.http import clipped
+from tailcut.server.parameters import refuse_sequences
 
 _FIELD_OF = {
     "BOOL": "bool_contents",
@@ -144,7 +145,9 @@ class MessageCodec:
         if names != self._names:
             inputs = {name: inputs[name] for name in self._names}
         outputs = self._wanted(request) if request.outputs else self._outputs
-        return Inference(inputs, rows, outputs, request.id, bool(raws), parameters_of(request.parameters))
+        parameters = parameters_of(request.parameters)
+        refuse_sequences(parameters)
+        return Inference(inputs, rows, outputs, request.id, bool(raws), parameters)
 
     def encode(self, inference: Inference, outputs: Arrays) -> ModelInferResponse:
         """Write the reply.
@@ -177,8 +180,8 @@ class MessageCodec:
                 raise BadRequest(
                     f"output {shown(output.name)} is unknown", hint=f"this model's outputs: {', '.join(self._outputs)}"
                 )
-            if output.parameters and _SHARED_MEMORY in output.parameters:
-                raise _no_shared_memory(f"output {output.name!r}")
+            if output.parameters:
+                _check_output(output)
         if len(set(names)) != len(names):
             raise BadRequest(f"outputs are asked for twice: {shown(names)}", hint="name each output once")
         return self._outputs if tuple(names) == self._outputs else tuple(names)
@@ -192,6 +195,16 @@ def _check_tensor(tensor: ModelInferRequest.InferInputTensor, spec: InputSpec) -
         )
     if tensor.parameters and _SHARED_MEMORY in tensor.parameters:
         raise _no_shared_memory(f"input {tensor.name!r}")
+
+
+def _check_output(output: ModelInferRequest.InferRequestedOutputTensor) -> None:
+    if _SHARED_MEMORY in output.parameters:
+        raise _no_shared_memory(f"output {output.name!r}")
+    if "classification" in output.parameters:
+        raise BadRequest(
+            f"output {output.name!r} asks for classification, which is not supported",
+            hint="ask for the output itself and take the largest values from it",
+        )
 
 
 def _typed(tensor: ModelInferRequest.InferInputTensor, spec: InputSpec, shape: list[int], max_rows: int) -> Array:
@@ -226,21 +239,6 @@ def _typed(tensor: ModelInferRequest.InferInputTensor, spec: InputSpec, shape: l
         ) from error
     spec.check_values(array)
     return array
-
-
-def timeout_of(parameters: Mapping[str, Any]) -> int:
-    """Return the request's ``timeout`` (microseconds) in nanoseconds, 0 where it has none.
-
-    Raises:
-        BadRequest: it is no whole number, or below 0.
-    """
-    timeout = parameters.get("timeout", 0)
-    if isinstance(timeout, bool) or not isinstance(timeout, int) or timeout < 0:
-        raise BadRequest(
-            f"parameter timeout is {shown(timeout)}, expected a whole number of microseconds, at least 0",
-            hint="0 or nothing means the server's own timeout",
-        )
-    return timeout * 1000
 
 
 def _values(array: Array) -> list[Any]:

@@ -1,27 +1,32 @@
-"""ModelInfer and ModelStreamInfer: one request from its message to its encoded reply, counted once."""
+"""ModelInfer, and one request of ModelStreamInfer: from its message to its encoded reply, counted once."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
 from time import perf_counter_ns
-from typing import Any
+from typing import TypeVar
 
 from tailcut.core.timings import Stage
 from tailcut.engine.call import Call
 from tailcut.engine.engine import Engine
 from tailcut.engine.path import Path
-from tailcut.errors import ClientGone, DeadlineExceeded, NotReady, TailcutError
-from tailcut.server.grpc.calls import EOF, Context, Metadata, abort, headers_of, remaining_ns, unforeseen
-from tailcut.server.grpc.codec import FINAL, MessageCodec, parse, timeout_of
+from tailcut.errors import BadRequest, ClientGone, DeadlineExceeded, TailcutError
+from tailcut.runtimes.base import StreamingRuntime
+from tailcut.server.auth import Guard
+from tailcut.server.grpc.calls import Context, Metadata, abort, headers_of, remaining_ns, unforeseen
+from tailcut.server.grpc.codec import FINAL, WANTS_FINAL, Inference, MessageCodec, parse
 from tailcut.server.grpc.models import path_of
-from tailcut.server.grpc.open_inference_pb2 import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
+from tailcut.server.grpc.open_inference_pb2 import ModelInferRequest, ModelInferResponse
 from tailcut.server.http import deadline_ns, tenant, timeout_ns, traceparent
 from tailcut.server.incidents import note
+from tailcut.server.parameters import flag
+from tailcut.server.parameters import timeout_ns as asked_timeout_ns
 from tailcut.server.unfinished import unfinished_stage
 
-_AHEAD = 256
-"""Requests of one stream that are being answered at once; beyond it the stream is not read, so the client waits."""
+T = TypeVar("T")
+Emit = Callable[[ModelInferResponse], Awaitable[None]]
 
 
 class Failed(Exception):
@@ -34,34 +39,43 @@ class Failed(Exception):
 
 
 class Inferences:
-    """Answers inference requests of one engine."""
+    """Answers inference requests of one engine.
 
-    def __init__(self, engine: Engine) -> None:
+    Args:
+        guard: lets requests pass; the tenant of a token goes before the header's.
+    """
+
+    def __init__(self, engine: Engine, guard: Guard) -> None:
         self._engine = engine
+        self._guard = guard if guard.asks else None
         deployment = engine.deployment
         self._timeout_ns = int(deployment.slo.timeout_s * 1e9)
         self._max_timeout_ns = int(deployment.server.max_timeout_s * 1e9)
         self._tenant_header = deployment.server.tenant_header.lower()
         self._codec: tuple[Path, MessageCodec] | None = None
-        self._stopping = asyncio.Event()
-
-    def stop(self) -> None:
-        """End every stream once what it has sent is answered: an idle one would hold the stop up."""
-        self._stopping.set()
 
     async def unary(self, message: bytes, context: Context) -> bytes:
         """Answer ModelInfer."""
         call = self._engine.begin("grpc_infer", perf_counter_ns())
         headers = headers_of(context)
         try:
-            reply = await self._answer(call, headers, message, remaining_ns(context))
+            reply = await self._counted(call, self._whole(call, headers, message, remaining_ns(context)))
         except Failed as failed:
             await abort(context, failed.error, _metadata(call, headers), failed.incident)
         context.set_trailing_metadata(_metadata(call, headers))
-        return reply.SerializeToString()
+        return reply
 
-    async def _answer(self, call: Call, headers: Mapping[str, str], message: bytes, left_ns: int) -> ModelInferResponse:
-        """Run one request to its reply, and count its one end.
+    async def in_stream(self, headers: Mapping[str, str], message: bytes, left_ns: int, emit: Emit) -> None:
+        """Answer one request of ModelStreamInfer with one response, or with several where the model streams.
+
+        Raises:
+            Failed: any error; responses may have been emitted before it.
+        """
+        call = self._engine.begin("grpc_stream", perf_counter_ns())
+        await self._counted(call, self._parts(call, headers, message, left_ns, emit))
+
+    async def _counted(self, call: Call, work: Awaitable[T]) -> T:
+        """Count a request's one end.
 
         Raises:
             Failed: any error.
@@ -70,24 +84,9 @@ class Inferences:
         engine = self._engine
         outcome = "internal"
         try:
-            if self._tenant_header:
-                call.tenant = tenant(headers, self._tenant_header)
-            asked_ns = timeout_ns(headers)
-            call.timings.lap(Stage.RECEIVE, perf_counter_ns())
-            request = parse(message)
-            path, codec = self._opened(request)
-            inference = codec.decode(request)
-            wished_ns = timeout_of(inference.parameters)
-            if left_ns or asked_ns or wished_ns:
-                limits = (self._timeout_ns, self._max_timeout_ns, left_ns, asked_ns, wished_ns)
-                call.deadline_ns = deadline_ns(call.timings.start_ns, *limits)
-            call.timings.lap(Stage.VALIDATE, perf_counter_ns())
-            path.admit(call, inference.rows)
-            outputs = await path.infer(call, inference.inputs, inference.rows, inference.outputs)
-            reply = codec.encode(inference, outputs)
-            call.timings.lap(Stage.ENCODE, perf_counter_ns())
+            answer = await work
             outcome = "ok"
-            return reply
+            return answer
         except TailcutError as error:
             outcome = error.code
             raise self._failed(call, error) from None
@@ -96,9 +95,68 @@ class Inferences:
             outcome = DeadlineExceeded.code if late else ClientGone.code
             raise
         except Exception as error:
-            raise Failed(*unforeseen(engine, "ModelInfer", error)) from error
+            raise Failed(*unforeseen(engine, call.route, error)) from error
         finally:
             engine.end(call, outcome)
+
+    async def _whole(self, call: Call, headers: Mapping[str, str], message: bytes, left_ns: int) -> bytes:
+        path, codec, inference = self._admitted(call, headers, message, left_ns)
+        outputs = await path.infer(call, inference.inputs, inference.rows, inference.outputs)
+        reply = codec.encode(inference, outputs).SerializeToString()
+        call.timings.lap(Stage.ENCODE, perf_counter_ns())
+        return reply
+
+    async def _parts(self, call: Call, headers: Mapping[str, str], message: bytes, left_ns: int, emit: Emit) -> None:
+        path, codec, inference = self._admitted(call, headers, message, left_ns)
+        wants_final = flag(inference.parameters, WANTS_FINAL, default=False)
+        runtime = self._engine.opened.streaming
+        if runtime is None:
+            outputs = await path.infer(call, inference.inputs, inference.rows, inference.outputs)
+            await emit(_marked(codec.encode(inference, outputs), is_final=True))
+        else:
+            await self._streamed(call, codec, inference, runtime, emit)
+            if wants_final:
+                await emit(_marked(codec.empty(inference.id), is_final=True))
+        call.timings.lap(Stage.ENCODE, perf_counter_ns())
+
+    async def _streamed(
+        self, call: Call, codec: MessageCodec, inference: Inference, runtime: StreamingRuntime, emit: Emit
+    ) -> None:
+        if inference.rows != 1:
+            raise BadRequest(
+                f"the request has {inference.rows} rows, and model {self._engine.deployment.name!r} streams one",
+                hint="send every row as a request of its own",
+            )
+        parts = self._engine.streams.run(call, runtime, inference.inputs, inference.outputs)
+        async with aclosing(parts):
+            async for part in parts:
+                await emit(_marked(codec.encode(inference, part), is_final=False))
+
+    def _admitted(
+        self, call: Call, headers: Mapping[str, str], message: bytes, left_ns: int
+    ) -> tuple[Path, MessageCodec, Inference]:
+        """Read, check and admit a request.
+
+        Args:
+            left_ns: nanoseconds to gRPC's own deadline; 0 where there is none.
+        """
+        named = self._guard.inference(headers) if self._guard is not None else ""
+        if named:
+            call.tenant = named
+        elif self._tenant_header:
+            call.tenant = tenant(headers, self._tenant_header)
+        header_ns = timeout_ns(headers)
+        call.timings.lap(Stage.RECEIVE, perf_counter_ns())
+        request = parse(message)
+        path, codec = self._opened(request)
+        inference = codec.decode(request)
+        asked_ns = asked_timeout_ns(inference.parameters)
+        if left_ns or header_ns or asked_ns:
+            limits = (self._timeout_ns, self._max_timeout_ns, left_ns, header_ns, asked_ns)
+            call.deadline_ns = deadline_ns(call.timings.start_ns, *limits)
+        call.timings.lap(Stage.VALIDATE, perf_counter_ns())
+        path.admit(call, inference.rows)
+        return path, codec, inference
 
     def _opened(self, request: ModelInferRequest) -> tuple[Path, MessageCodec]:
         path = path_of(self._engine, request.model_name, request.model_version)
@@ -120,65 +178,10 @@ class Inferences:
         call.timings.lap(unfinished_stage(call.timings.ns, error), now_ns)
         return Failed(error, note(self._engine.failures, call.route, error, now_ns))
 
-    # -- Streams -------------------------------------------------------------------------------------------------------
 
-    async def stream(self, _: object, context: Context) -> None:
-        """Answer ModelStreamInfer: each request when it is done, an error as a message of the stream."""
-        headers = headers_of(context)
-        room = asyncio.Semaphore(_AHEAD)
-        writing = asyncio.Lock()
-
-        async def one(message: bytes) -> None:
-            try:
-                reply = await self._one_of_stream(message, headers, remaining_ns(context))
-                async with writing:
-                    await context.write(reply.SerializeToString())
-            finally:
-                room.release()
-
-        ended = asyncio.ensure_future(self._stopping.wait())
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                while (message := await _next(context, ended)) is not None:
-                    await room.acquire()
-                    tasks.create_task(one(message))
-        finally:
-            ended.cancel()
-        if self._stopping.is_set():
-            await abort(context, NotReady("the server is shutting down", hint="open the stream again, elsewhere"))
-
-    async def _one_of_stream(
-        self, message: bytes, headers: Mapping[str, str], left_ns: int
-    ) -> ModelStreamInferResponse:
-        call = self._engine.begin("grpc_stream", perf_counter_ns())
-        try:
-            reply = await self._answer(call, headers, message, left_ns)
-        except Failed as failed:
-            error = failed.error
-            text = f"{error.message}; {error.hint}" if error.hint else error.message
-            reply = ModelInferResponse(id=_id_of(message))
-            reply.parameters["x-tailcut-code"].string_param = error.code
-            reply.parameters[FINAL].bool_param = True
-            return ModelStreamInferResponse(error_message=text, infer_response=reply)
-        reply.parameters[FINAL].bool_param = True
-        return ModelStreamInferResponse(infer_response=reply)
-
-
-async def _next(context: Context, ended: asyncio.Future[Any]) -> bytes | None:
-    """Return the stream's next message; None where the client has sent all, or the server is stopping."""
-    reading = asyncio.ensure_future(context.read())
-    await asyncio.wait((reading, ended), return_when=asyncio.FIRST_COMPLETED)
-    if not reading.done():
-        return None
-    message = reading.result()
-    return None if message is EOF else message
-
-
-def _id_of(message: bytes) -> str:
-    try:
-        return parse(message).id
-    except TailcutError:
-        return ""
+def _marked(reply: ModelInferResponse, *, is_final: bool) -> ModelInferResponse:
+    reply.parameters[FINAL].bool_param = is_final
+    return reply
 
 
 def _metadata(call: Call, headers: Mapping[str, str]) -> Metadata:

@@ -9,6 +9,7 @@ import grpc.aio
 
 from tailcut.engine.engine import Engine
 from tailcut.errors import StartError
+from tailcut.server.auth import Guard
 from tailcut.server.grpc import health_pb2, open_inference_pb2, reflection_pb2
 from tailcut.server.grpc.calls import Method
 from tailcut.server.grpc.health import Health
@@ -16,6 +17,8 @@ from tailcut.server.grpc.inference import Inferences
 from tailcut.server.grpc.models import Models
 from tailcut.server.grpc.reflection import NAMES as REFLECTION_NAMES
 from tailcut.server.grpc.reflection import Reflection
+from tailcut.server.grpc.streams import InferenceStreams
+from tailcut.server.tls import find_tls
 
 SERVICE = "inference.GRPCInferenceService"
 
@@ -26,21 +29,24 @@ class GRPCServer:
     Args:
         address: an IP address of this machine.
         port: 0 takes a free one.
+        guard: decides who may infer, ask and manage, as over HTTP.
     """
 
-    def __init__(self, engine: Engine, address: str, port: int) -> None:
+    def __init__(self, engine: Engine, address: str, port: int, guard: Guard) -> None:
         self._engine = engine
         self._host = f"[{address}]" if ":" in address else address
         self.port = port
         self._server: grpc.aio.Server | None = None
-        self._inferences = Inferences(engine)
+        self._guard = guard
+        self._inferences = Inferences(engine, guard)
+        self._streams = InferenceStreams(engine, self._inferences)
         self._health = Health(engine, frozenset({SERVICE}))
 
     async def start(self) -> None:
         """Listen and answer; before the model is loaded inference is refused as not ready.
 
         Raises:
-            StartError: the port is taken or may not be used.
+            StartError: the port is taken or may not be used, or the certificate or its key cannot be read.
         """
         limit = int(self._engine.deployment.server.max_body_bytes)
         server = grpc.aio.server(
@@ -54,7 +60,7 @@ class GRPCServer:
         )
         server.add_generic_rpc_handlers(tuple(self._handlers()))
         try:
-            self.port = server.add_insecure_port(f"{self._host}:{self.port}")
+            self.port = self._listen(server, f"{self._host}:{self.port}")
         except RuntimeError as error:
             raise StartError(
                 f"cannot listen on {self._host}:{self.port} for gRPC",
@@ -68,16 +74,23 @@ class GRPCServer:
         server, self._server = self._server, None
         if server is not None:
             self._health.stop()
-            self._inferences.stop()
+            self._streams.stop()
             await server.stop(timeout_s)
+
+    def _listen(self, server: grpc.aio.Server, where: str) -> int:
+        tls = find_tls(self._engine.manifest)
+        if tls is None:
+            return int(server.add_insecure_port(where))
+        credentials = grpc.ssl_server_credentials([(tls.key.read_bytes(), tls.cert.read_bytes())])
+        return int(server.add_secure_port(where, credentials))
 
     def _handlers(self) -> list[Any]:
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
-        methods: dict[str, Method] = Models(self._engine).methods()
+        methods: dict[str, Method] = Models(self._engine, self._guard).methods()
         rpcs: dict[str, Any] = {name: unary(method) for name, method in methods.items()}
         # Messages are handed over as bytes: gRPC answers one that it cannot read itself with INTERNAL.
         rpcs["ModelInfer"] = unary(self._inferences.unary)
-        rpcs["ModelStreamInfer"] = stream(self._inferences.stream)
+        rpcs["ModelStreamInfer"] = stream(self._streams.stream)
         health = {
             "Check": unary(self._health.check()),
             "Watch": grpc.unary_stream_rpc_method_handler(self._health.watch),
