@@ -26,7 +26,8 @@ PAGES = sorted(
 )
 MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 ROUTES = re.compile(
-    r"/v2(/health/(live|ready)|/models/[\w.-]+(/versions/\w+)?(/ready|/infer)?)?|/predict/[\w.-]+|/metrics|/openapi\.json"
+    r"/v2(/health/(live|ready)|/models/[\w.-]+(/versions/\w+)?(/ready|/infer|/generate|/generate_stream|/config|/stats)?"
+    r"|/repository/index|/repository/models/[\w.-]+/(load|unload))?|/predict/[\w.-]+|/metrics|/openapi\.json|/docs"
 )
 # What stands before a manifest's fragment so that it can be read: the least that a whole one has.
 _BASE = """
