@@ -8,10 +8,11 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 # Compiled modules are kept: every test process and every child would compile them anew.
 unset PYTHONDONTWRITEBYTECODE
-# Builds, recipes and sources of features. What is new is measured alone until it stands here.
+# Builds, recipes and sources of features; not torch training, whose threads spin for cores that another has. What is new
+# is run alone until it stands here.
 untimed=()
 for name in build build_children build_device_time build_export build_from_registry build_refusals build_spoiled \
-    build_terminal postgres_source recipes_fusions recipes_openvino recipes_torch redis_store sqlite_source \
+    build_terminal postgres_source recipes_fusions recipes_openvino redis_store sqlite_source \
     tritonclient_grpc; do
     file=tests/integration/test_$name.py
     if [[ -f $file ]]; then untimed+=("$file"); fi
