@@ -24,6 +24,30 @@ from tailcut.errors import BuildError
 FLOATS = hnp.arrays(np.float32, st.integers(1, 40), elements=st.floats(-1e6, 1e6, width=32, allow_subnormal=False))
 
 
+class Recording:
+    """A runtime that answers with the sum of each row, and remembers how many rows it was given at once."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.closed = False
+
+    def run(self, inputs: dict[str, np.ndarray], outputs: list[str]) -> dict[str, np.ndarray]:
+        self.rows.append(len(inputs["x"]))
+        return {outputs[0]: inputs["x"].sum(axis=1)}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_candidates_are_compared_on_small_batches_however_many_rows_there_are() -> None:
+    x = np.random.default_rng(0).normal(size=(5000, 3)).astype(np.float32)
+    runtime = Recording()
+    found = calibration.answers(runtime, Holdout(inputs={"x": x}), "y")
+    assert max(runtime.rows) <= calibration.CHUNK_ROWS
+    assert runtime.closed
+    np.testing.assert_array_equal(found, x[: calibration.COMPARED_ROWS].sum(axis=1))
+
+
 # -- ranges ----------------------------------------------------------------------------------------------------------
 
 
