@@ -18,7 +18,6 @@ import os
 import resource
 import signal
 import socket
-import sys
 import threading
 from contextlib import suppress
 from functools import partial
@@ -34,6 +33,7 @@ from tailcut.manifest import Manifest
 from tailcut.server.access_log import check_log
 from tailcut.server.auth import Guard
 from tailcut.server.rsgi import EXIT_START_FAILED, RSGIApplication, spawn
+from tailcut.server.saying import say
 from tailcut.server.tls import Tls, find_tls
 
 _FILES_BESIDES_CONNECTIONS = 256
@@ -65,7 +65,7 @@ def serve(manifest: Manifest) -> int:
     except SystemExit as stop:
         if EXIT_START_FAILED in supervisor.exit_codes:
             return EXIT_START_FAILED
-        sys.stderr.write(f"error: {_said_of(supervisor.exit_codes)}\n")
+        say(f"error: {_said_of(supervisor.exit_codes)}")
         return stop.code if isinstance(stop.code, int) else 1
     return 0
 
@@ -156,9 +156,9 @@ def allow_connections(max_connections: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed < wanted:
-        sys.stderr.write(
+        say(
             f"tailcut: the limit of open files is {hard}, too low for server.max_connections = {max_connections}; "
-            "raise it (ulimit -Hn, LimitNOFILE) or lower server.max_connections\n"
+            "raise it (ulimit -Hn, LimitNOFILE) or lower server.max_connections"
         )
 
 
@@ -217,15 +217,13 @@ class _Supervisor(MPServer):
             return
         self._asked = True
         if self._drain_s > 0:
-            # Not sys.stderr: a handler may run in the middle of a write to it.
-            os.write(2, f"tailcut: draining for {self._drain_s:g} s; Ctrl-C or SIGTERM again stops now\n".encode())
+            say(f"tailcut: draining for {self._drain_s:g} s; Ctrl-C or SIGTERM again stops now")
         self._drain()
 
     def signal_handler_reload(self, *args: Any, **kwargs: Any) -> None:
         """Ignore it: a second worker beside the first would share its port, and connections be lost at the change."""
         if self._is_supervisor():
-            # Not sys.stderr: a handler may run in the middle of a write to it.
-            os.write(2, b"tailcut: SIGHUP ignored; to reload, start a new server and stop this one with SIGTERM\n")
+            say("tailcut: SIGHUP ignored; to reload, start a new server and stop this one with SIGTERM")
 
     def _on_usr2(self, *_: Any) -> None:
         """Take up the worker's word that it was told to stop. It may come before or after one's own SIGTERM."""

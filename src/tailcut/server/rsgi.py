@@ -10,7 +10,6 @@ import gc
 import logging
 import os
 import signal
-import sys
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from tailcut.server.app import Application
 from tailcut.server.auth import Guard
 from tailcut.server.front import Front
 from tailcut.server.http import Chunks, Reply
+from tailcut.server.saying import say
 
 if TYPE_CHECKING:
     from tailcut.server.grpc.server import GRPCServer
@@ -158,13 +158,12 @@ class RSGIApplication:
         gc.set_threshold(*_GC_THRESHOLDS)
         opened = self._engine.opened
         batch_ms = {rows: round(ns / 1e6, 3) for rows, ns in opened.warm_up_ns.items()}
-        sys.stderr.write(
+        say(
             f"tailcut: {self._manifest.deployment.name} is ready on {self._url}{grpc} after "
             f"{perf_counter() - started_s:.1f} s: variant {opened.variant.name} ({opened.variant.runtime}, version "
             f"{opened.variant.version}), {opened.executor} executor, ms per batch of rows {batch_ms}"
-            f"{'' if opened.merges else ', requests do not share batches'}\n"
+            f"{'' if opened.merges else ', requests do not share batches'}"
         )
-        sys.stderr.flush()
 
 
 async def _send(protocol: Any, reply: Reply, chunks: Chunks) -> None:
@@ -180,12 +179,10 @@ async def _send(protocol: Any, reply: Reply, chunks: Chunks) -> None:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"tailcut: {text}\n")
-    sys.stderr.flush()
+    say(f"tailcut: {text}")
 
 
 def _fail(message: str) -> None:
     """End the worker at once: its load failed, nothing was served, and the supervisor must not exit with 0."""
-    sys.stderr.write(message + "\n")
-    sys.stderr.flush()
+    say(message)
     os._exit(EXIT_START_FAILED)
