@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.keys import LONGEST_EXACT_BYTES, entity_prediction_key, feature_key, tensor_prediction_key
+from tailcut.core.keys import (
+    LONGEST_EXACT_BYTES,
+    Normal,
+    entity_prediction_key,
+    feature_key,
+    tensor_prediction_key,
+    tensor_row_keys,
+)
 
 SCALARS = (
     st.none()
@@ -138,3 +145,76 @@ def test_structured_tensors_are_refused() -> None:
         tensor_prediction_key(b"", "", {"x": np.zeros(2, dtype=[("a", "i4")])}, ())
     with pytest.raises(TypeError, match='input "x" holds a'):
         tensor_prediction_key(b"", "", {"x": np.array([object()], dtype=object)}, ())
+
+
+# -- Rows and normal forms ---------------------------------------------------------------------------------------------
+
+ZEROS = Normal(zeros=True)
+FLOATS = st.floats(width=32) | st.sampled_from([0.0, -0.0, math.nan, math.inf, -math.inf, 1e38, 3.4e38, 1e-45])
+FLOAT_ROWS = st.lists(FLOATS, min_size=1, max_size=4)
+
+
+def key_of(values: object, normal: Normal = Normal(), dtype: object = np.float32) -> bytes:  # noqa: B008
+    return tensor_prediction_key(b"v", "", {"x": np.array(values, dtype)}, ("y",), normal)
+
+
+@given(st.integers(1, 5), st.sampled_from([Normal(), ZEROS, Normal(digits={"x": 2})]), st.data())
+def test_the_key_of_a_row_is_the_same_alone_and_on_a_board(rows: int, normal: Normal, data: st.DataObject) -> None:
+    x = np.array(data.draw(st.lists(FLOATS, min_size=2 * rows, max_size=2 * rows)), np.float32).reshape(rows, 2)
+    ids = np.array(data.draw(st.lists(st.text(max_size=3), min_size=rows, max_size=rows)), object)
+    inputs = {"x": x, "ids": ids}
+    keys = tensor_row_keys(b"v", "t", inputs, rows, ("y",), normal)
+    alone = [{name: array[row : row + 1] for name, array in inputs.items()} for row in range(rows)]
+    assert keys == [tensor_prediction_key(b"v", "t", one, ("y",), normal) for one in alone]
+
+
+@given(FLOAT_ROWS, FLOAT_ROWS)
+def test_with_zeros_values_that_compare_equal_share_a_key_and_no_others_do(
+    one: list[float], other: list[float]
+) -> None:
+    a, b = np.array(one, np.float32), np.array(other, np.float32)
+    same = a.shape == b.shape and bool(((a == b) | (np.isnan(a) & np.isnan(b))).all())
+    assert (key_of(one, ZEROS) == key_of(other, ZEROS)) == same
+
+
+def test_every_nan_is_the_same_only_where_the_manifest_says_so() -> None:
+    payload = np.array([0x7FC00001], np.uint32).view(np.float32)
+    negative = np.array([0xFFC00000], np.uint32).view(np.float32)
+    assert key_of(payload, ZEROS) == key_of(negative, ZEROS) == key_of([math.nan], ZEROS)
+    assert len({key_of(payload), key_of(negative), key_of([math.nan])}) == 3
+    assert key_of([-0.0]) != key_of([0.0])
+    assert key_of([-0.0], ZEROS) == key_of([0.0], ZEROS)
+
+
+@given(st.floats(-1e6, 1e6, width=32), st.floats(-1e6, 1e6, width=32), st.integers(0, 4))
+def test_rounded_keys_are_equal_exactly_for_values_that_round_alike(one: float, other: float, digits: int) -> None:
+    normal = Normal(digits={"x": digits})
+    scale = 10.0**digits
+    same = np.rint(one * scale) == np.rint(other * scale)
+    assert (key_of([one], normal) == key_of([other], normal)) == same
+
+
+@given(FLOATS, FLOATS, st.integers(0, 15), st.sampled_from([np.float16, np.float32, np.float64]))
+def test_rounding_never_joins_values_further_apart_than_a_step(one: float, other: float, digits: int, dtype) -> None:
+    """Large values, of which rounding would make infinity, and infinity itself stay what they are."""
+    with np.errstate(over="ignore"):
+        a, b = dtype(one), dtype(other)
+    normal = Normal(digits={"x": digits})
+    if key_of([a], normal, dtype) == key_of([b], normal, dtype):
+        far = 0.0 if a == b or (np.isnan(a) and np.isnan(b)) else abs(float(a) - float(b))
+        assert far <= 10.0**-digits * 1.001
+
+
+def test_rounding_is_for_the_named_floats_alone_and_part_of_the_key() -> None:
+    normal = Normal(digits={"x": 1})
+    assert key_of([1.01], normal) == key_of([0.99], normal) != key_of([1.0])
+    assert key_of([1.0], normal) != key_of([1.0], Normal(digits={"x": 2}))
+    assert key_of([1.01], Normal(digits={"z": 1})) == key_of([1.01])
+    assert key_of([1, 2], normal, np.int64) == key_of([1, 2], dtype=np.int64)
+
+
+def test_a_normal_form_changes_no_input() -> None:
+    x = np.array([-0.0, math.nan, 1.26], np.float32)
+    before = x.tobytes()
+    tensor_prediction_key(b"v", "", {"x": x}, (), Normal(zeros=True, digits={"x": 1}))
+    assert x.tobytes() == before

@@ -8,11 +8,14 @@ a letter and an exact one never does, so keys of different kinds never meet eith
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import blake2b
+from typing import Any
 
 import msgspec
+import numpy as np
 
-from tailcut.core.tensors import Array, Arrays
+from tailcut.core.tensors import NUMPY_OF, Array, Arrays
 
 Scalar = str | int | float | bool | bytes | None
 
@@ -22,6 +25,7 @@ LONGEST_EXACT_BYTES = 256
 _DIGEST_BYTES = 32
 _PLAIN_KINDS = "biufcSUmM"
 _SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
+_FORMS = {dtype: dtype.str for dtype in NUMPY_OF.values()}
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -53,24 +57,116 @@ def entity_prediction_key(
     return _sealed(b"E", _encode((version, tenant, entity, outputs)))
 
 
-def tensor_prediction_key(version: bytes, tenant: str, inputs: Arrays, outputs: tuple[str, ...] = ()) -> bytes:
+class Normal:
+    """Which float inputs look alike to a key: what this makes equal shares one key, and so one answer.
+
+    Args:
+        zeros: -0.0 counts as 0.0 and every NaN as the same, whatever its payload.
+        digits: input name -> digits after the point to which its values are rounded, ``zeros`` included. Only the key
+            is rounded: the answer is the model's for the first request of those that look alike.
+    """
+
+    __slots__ = ("_digits", "_zeros")
+
+    def __init__(self, zeros: bool = False, digits: Mapping[str, int] | None = None) -> None:
+        self._zeros = zeros
+        self._digits = dict(digits or {})
+
+    def __call__(self, name: str, array: Array) -> tuple[Array, int | None]:
+        """Return what stands for an input in a key, and to how many digits it is rounded (None: it is not)."""
+        if array.dtype.kind != "f":
+            return array, None
+        digits = self._digits.get(name)
+        if digits is None:
+            return (_plain(array) if self._zeros else array), None
+        return _plain(_rounded(array.astype(np.float64), digits)), digits
+
+
+EXACT = Normal()
+"""Equal bits, or different keys."""
+
+
+def tensor_prediction_key(
+    version: bytes, tenant: str, inputs: Arrays, outputs: tuple[str, ...] = (), normal: Normal = EXACT
+) -> bytes:
     """Key of the prediction for these model inputs; the order in which ``inputs`` were put together does not matter.
 
     Raises:
         TypeError: an input has a structured dtype, or an element of a BYTES input is no scalar.
     """
-    arrays = [(name, inputs[name]) for name in sorted(inputs)]
-    header = [(name, _dtype(name, array), array.shape) for name, array in arrays]
-    digest = blake2b(_encode((version, tenant, outputs, header)), digest_size=_DIGEST_BYTES)
-    for name, array in arrays:
-        if array.dtype.hasobject:
-            elements = tuple(array.ravel().tolist())
-            _check(elements, f'input "{name}"')
-            digest.update(_encode(elements))
-        else:
-            # The header holds dtype and shape, hence the length: no separator is needed.
-            digest.update(array.tobytes())
-    return b"T" + digest.digest()
+    # A list of its own for the form that is used most: the general way costs a lone row twice as much.
+    arrays: list[tuple[str, Array, int | None]]
+    if normal is EXACT:
+        arrays = [(name, inputs[name], None) for name in sorted(inputs)]
+        header = [(name, _FORMS.get(array.dtype) or _dtype(name, array), array.shape) for name, array, _ in arrays]
+    else:
+        arrays = [(name, *normal(name, inputs[name])) for name in sorted(inputs)]
+        header = _header(arrays, inputs, None)
+    digest: Any = blake2b(_encode((version, tenant, outputs, header)), digest_size=_DIGEST_BYTES)
+    for name, array, _ in arrays:
+        digest.update(_content(name, array) if array.dtype.hasobject else array.tobytes())
+    return b"T" + bytes(digest.digest())
+
+
+def tensor_row_keys(
+    version: bytes, tenant: str, inputs: Arrays, rows: int, outputs: tuple[str, ...] = (), normal: Normal = EXACT
+) -> list[bytes]:
+    """Return the key of each row by itself, as ``tensor_prediction_key`` has it, at less cost.
+
+    Args:
+        inputs: at least one, each with first dimension ``rows``.
+    """
+    if rows == 1:
+        return [tensor_prediction_key(version, tenant, inputs, outputs, normal)]
+    arrays = [(name, *normal(name, inputs[name])) for name in sorted(inputs)]
+    header = _header(arrays, inputs, 1)
+    begun: Any = blake2b(_encode((version, tenant, outputs, header)), digest_size=_DIGEST_BYTES)
+    keys = []
+    for row in range(rows):
+        digest = begun.copy()
+        for name, array, _ in arrays:
+            digest.update(_content(name, array[row : row + 1]))
+        keys.append(b"T" + digest.digest())
+    return keys
+
+
+def _header(arrays: list[tuple[str, Array, int | None]], inputs: Arrays, rows: int | None) -> list[tuple[Any, ...]]:
+    """Name, dtype and shape of each input, and the digits of the rounded ones.
+
+    Args:
+        rows: stands for the inputs' own first dimension where it is given.
+    """
+    header: list[tuple[Any, ...]] = []
+    for name, _, digits in arrays:
+        array = inputs[name]
+        shape = array.shape if rows is None else (rows, *array.shape[1:])
+        form = (name, _dtype(name, array), shape)
+        header.append(form if digits is None else (*form, digits))
+    return header
+
+
+def _content(name: str, array: Array) -> bytes:
+    if array.dtype.hasobject:
+        elements = tuple(array.ravel().tolist())
+        _check(elements, f'input "{name}"')
+        return bytes(_encode(elements))
+    # The header holds dtype and shape, hence the length: no separator is needed.
+    return array.tobytes()
+
+
+def _plain(array: Any) -> Array:
+    plain = array + array.dtype.type(0)  # -0.0 + 0.0 is 0.0 (IEEE 754, 6.3)
+    nan = np.isnan(plain)
+    if nan.any():
+        plain[nan] = np.nan
+    return np.asarray(plain)
+
+
+def _rounded(values: Any, digits: int) -> Any:
+    """Round to digits after the point; what has none that a float could hold stays as it is, infinity too."""
+    scale = 10.0**digits
+    fine = np.abs(values) < 2.0**52 / scale  # also keeps the product finite; False for NaN
+    return np.where(fine, np.rint(np.where(fine, values, 0.0) * scale) / scale, values)
 
 
 def _check(values: tuple[object, ...], what: str = "a key") -> None:
