@@ -54,3 +54,30 @@ def test_evicting_what_had_expired_is_no_eviction() -> None:
     clock.advance(2)
     store.put_nowait("b", "B", 10, 1)
     assert (store.statistics().evictions, store.statistics().expirations) == (0, 1)
+
+
+def test_an_entry_past_its_ttl_is_there_for_those_who_take_it_stale() -> None:
+    clock = FakeClock()
+    store: MemoryStore[str] = MemoryStore(10_000, clock.monotonic_s, stale_for_s=10)
+    store.put_nowait("a", "A", 10, 5)
+    assert store.get_stale("a") == ("A", True)
+    clock.advance(5)
+    assert store.get_nowait("a") is None
+    assert store.get_stale("a") == ("A", False)
+    clock.advance(9.9)
+    assert store.get_nowait("a") is None
+    assert store.get_stale("a") == ("A", False)
+    clock.advance(0.1)
+    assert store.get_stale("a") is None
+    assert store.get_nowait("a") is None
+    assert (store.statistics().entries, store.statistics().expirations) == (0, 1)
+
+
+def test_nothing_is_stale_where_nothing_was_asked_for() -> None:
+    clock = FakeClock()
+    store = store_of(2, clock)
+    store.put_nowait("a", "A", 10, 5)
+    assert store.get_stale("a") == ("A", True)
+    clock.advance(5)
+    assert store.get_stale("a") is None
+    assert store.get_stale("b") is None

@@ -288,7 +288,7 @@ def test_statistics_count_per_group_and_entity_type() -> None:
         (features(group(sql="SELECT 1 FROM keys")), "features.database is ''"),
         (features(group(sql="SELECT 1 FROM keys"), database="mysql://x"), "neither PostgreSQL nor SQLite"),
         (features(group(sql="SELECT 1 FROM keys"), database="sqlite:////nowhere/x.db"), "no file /nowhere/x.db"),
-        (features(group(), cache="redis"), 'cache is "redis", but features.redis is'),
+        (features(group(), cache="redis"), 'cache = "redis", but features.redis is'),
         (features(group(), cache="redis", redis="http://x"), "no Redis URL"),
         (features(group(preload=True, per_tenant=True)), "same for all tenants"),
         (features(group(preload=True, ttl="test:ttl")), "a preloaded table has one TTL"),

@@ -35,13 +35,27 @@ class MemoryStore(Generic[T]):
     Args:
         max_bytes: bound on the sum of sizes (each plus its key and ``ENTRY_OVERHEAD_BYTES``).
         monotonic_s: monotonic seconds.
+        stale_for_s: how long past its TTL an entry is kept for ``get_stale``, where there is room.
     """
 
-    __slots__ = ("_bytes", "_entries", "_evictions", "_expirations", "_hits", "_max_bytes", "_misses", "_monotonic_s")
+    __slots__ = (
+        "_bytes",
+        "_entries",
+        "_evictions",
+        "_expirations",
+        "_hits",
+        "_max_bytes",
+        "_misses",
+        "_stale_for_s",
+        "monotonic_s",
+    )
 
-    def __init__(self, max_bytes: int, monotonic_s: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, max_bytes: int, monotonic_s: Callable[[], float] = monotonic, *, stale_for_s: float = 0.0
+    ) -> None:
         self._max_bytes = max_bytes
-        self._monotonic_s = monotonic_s
+        self._stale_for_s = stale_for_s
+        self.monotonic_s = monotonic_s
         self._entries: OrderedDict[bytes | str, tuple[T, float, int]] = OrderedDict()
         self._bytes = 0
         self._hits = 0
@@ -55,14 +69,26 @@ class MemoryStore(Generic[T]):
         if entry is None:
             self._misses += 1
             return None
-        if entry[1] <= self._monotonic_s():
+        if entry[1] <= (now_s := self.monotonic_s()):
             self._misses += 1
-            self._expirations += 1
-            self._remove(key)
+            if entry[1] + self._stale_for_s <= now_s:
+                self._expirations += 1
+                self._remove(key)
             return None
         self._hits += 1
         self._entries.move_to_end(key)
         return entry[0]
+
+    def get_stale(self, key: bytes | str) -> tuple[T, bool] | None:
+        """What is kept under ``key`` and whether it is still fresh; not longer than ``stale_for_s`` past its TTL.
+
+        Counts as no look-up and as no use.
+        """
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        past_s = self.monotonic_s() - entry[1]
+        return (entry[0], past_s < 0) if past_s < self._stale_for_s or past_s < 0 else None
 
     def peek(self, key: bytes | str) -> T | None:
         """What is kept under ``key``, expired or not; counts as no look-up and as no use."""
@@ -81,11 +107,11 @@ class MemoryStore(Generic[T]):
         while self._bytes + total_bytes > self._max_bytes:
             _, (_, expires_s, evicted_bytes) = self._entries.popitem(last=False)
             self._bytes -= evicted_bytes
-            if expires_s <= self._monotonic_s():
+            if expires_s <= self.monotonic_s():
                 self._expirations += 1
             else:
                 self._evictions += 1
-        self._entries[key] = (value, self._monotonic_s() + ttl_s, total_bytes)
+        self._entries[key] = (value, self.monotonic_s() + ttl_s, total_bytes)
         self._bytes += total_bytes
 
     def statistics(self) -> MemoryStatistics:

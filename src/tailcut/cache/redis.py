@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from tailcut.cache.bypass import BypassedStore
 from tailcut.errors import MissingExtra, StartError
 
 T = TypeVar("T")
@@ -16,6 +17,7 @@ KEY_PREFIX = b"tailcut:1:"
 
 MAX_CONNECTIONS = 64
 
+_FEATURES = 'features.cache = "redis"'
 _PROBED = [KEY_PREFIX + b"probe:1", KEY_PREFIX + b"probe:2"]
 
 
@@ -26,14 +28,15 @@ class RedisStore(Generic[T]):
         url: ``redis://host:port/db``, ``rediss://...`` or ``unix://...``.
         value_type: what values are; anything in Redis that does not decode as one counts as missing.
         timeout_s: longest wait for the socket.
+        wanted_by: the setting that asks for Redis, for errors.
 
     Raises:
         MissingExtra: redis-py is not installed.
         StartError: the URL cannot be read.
     """
 
-    def __init__(self, url: str, value_type: type[T], *, timeout_s: float) -> None:
-        self._client = _connect(url, timeout_s)
+    def __init__(self, url: str, value_type: type[T], *, timeout_s: float, wanted_by: str = _FEATURES) -> None:
+        self._client = _connect(url, timeout_s, wanted_by)
         self._decode = msgspec.msgpack.Decoder(value_type).decode
         self._encode = msgspec.msgpack.Encoder().encode
         self.garbled = 0
@@ -75,14 +78,45 @@ class RedisStore(Generic[T]):
             return None
 
 
-def _connect(url: str, timeout_s: float) -> Any:
+async def open_redis(url: str, value_type: type[T], timeout_s: float, wanted_by: str) -> BypassedStore[T]:
+    """Connect to Redis. Down is no reason not to start; refusing our credentials or look-ups is.
+
+    Args:
+        wanted_by: the setting that asks for Redis, for errors.
+
+    Raises:
+        StartError: a wrong URL, wrong credentials or missing rights.
+        MissingExtra: redis-py is not installed.
+    """
+    if not url or "${" in url:
+        raise StartError(f"{wanted_by}, but features.redis is {url!r}", hint="write redis://host:port/db")
+    redis = RedisStore(url, value_type, timeout_s=timeout_s, wanted_by=wanted_by)
+    from redis.exceptions import AuthenticationError, NoPermissionError
+
+    store = BypassedStore(redis, timeout_s)
+    try:
+        await redis.probe()
+    except AuthenticationError as error:
+        await store.close()
+        raise StartError(f"features.redis refuses the credentials: {error}", hint="correct features.redis") from error
+    except NoPermissionError as error:
+        await store.close()
+        raise StartError(
+            f"features.redis refuses what the cache needs: {error}", hint="give its user the rights to MGET and SET"
+        ) from error
+    except Exception:
+        await store.probe()
+    return store
+
+
+def _connect(url: str, timeout_s: float, wanted_by: str) -> Any:
     try:
         from redis.asyncio import BlockingConnectionPool, Redis
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
     except ImportError as error:
         raise MissingExtra(
-            'features.cache = "redis" needs redis-py, which is not installed', hint="pip install 'tailcut[redis]'"
+            f"{wanted_by} needs redis-py, which is not installed", hint="pip install 'tailcut[redis]'"
         ) from error
     try:
         pool = BlockingConnectionPool.from_url(

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from random import Random
 from typing import Any
 
+from tailcut.cache.flights import Flights
 from tailcut.core.freshness import blend_source_s, effective_ttl_s, negative_ttl_s, retry_delay_s
 from tailcut.features.entry import Entry, Failure, Outcome, Row
 from tailcut.features.groups import Group
@@ -59,7 +60,7 @@ class Calls:
         self._clock = clock
         self._keep = keep
         self._told = told
-        self._flights: dict[bytes, Flight] = {}
+        self._flights: Flights[Flight] = Flights()
         self._lines: dict[tuple[Group, str], Line] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._with_bad_rows: set[Group] = set()
@@ -82,9 +83,9 @@ class Calls:
         flights: list[Flight] = []
         loop = asyncio.get_running_loop()
         for lookup in lookups:
-            flight = self._flights.get(lookup.store_key)
+            flight = self._flights.of(lookup.store_key)
             if flight is None:
-                flight = self._flights[lookup.store_key] = Flight(lookup, loop.create_future(), until_s)
+                flight = self._flights.begin(Flight(lookup, loop.create_future(), until_s))
                 new.append(flight)
             else:
                 flight.until_s = max(flight.until_s, until_s)
@@ -118,7 +119,7 @@ class Calls:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT_S)
-        self._give_up(list(self._flights.values()), _CLOSING)
+        self._give_up(self._flights, _CLOSING)
 
     def _advance(self, group: Group, tenant: str, line: Line) -> None:
         """Start calls for what waits, as far as there may be more."""
@@ -164,7 +165,7 @@ class Calls:
             if not flight.future.done():
                 flight.future.set_result(outcome)
             if isinstance(outcome, Failure):
-                self._land(flight)
+                self._flights.land(flight)
         if leave is not None:
             leave()
             pairs = zip(lookups, outcomes, strict=True)
@@ -175,11 +176,7 @@ class Calls:
         for flight in flights:
             if not flight.future.done():
                 flight.future.set_result(Failure(why))
-            self._land(flight)
-
-    def _land(self, flight: Flight) -> None:
-        if self._flights.get(flight.lookup.store_key) is flight:
-            del self._flights[flight.lookup.store_key]
+            self._flights.land(flight)
 
     async def _outcomes(self, group: Group, lookups: list[Lookup], tenant: str) -> list[Outcome]:
         asked_s = self._monotonic_s()

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tailcut.cache.flights import wait_all
 from tailcut.core.freshness import is_usable_stale, retry_delay_s, stale_wait_s
 from tailcut.core.keys import feature_key
 from tailcut.errors import BadRequest, FeatureTimeout, FeatureUnavailable, TailcutError, UnknownEntity
@@ -234,10 +235,7 @@ class LevelFetcher:
 
 
 async def _wait_for(wants: list[Want], timeout_s: float) -> None:
-    waiting = [want.future for want in wants if want.future is not None and not want.future.done()]
-    if waiting and timeout_s > 0:
-        # Neither a time-out nor a cancellation of this waiter reaches the calls.
-        await asyncio.wait(waiting, timeout=timeout_s)
+    await wait_all([want.future for want in wants if want.future is not None], timeout_s)
 
 
 def _error_of(want: Want, failure: Failure) -> TailcutError:

@@ -39,6 +39,11 @@ class Flight:
     until_s: float
     """When the last request that waits for it gives up; ``NOBODY_WAITS`` for a refresh."""
 
+    @property
+    def key(self) -> bytes:
+        """What is being asked for, as stores have it."""
+        return self.lookup.store_key
+
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Call:

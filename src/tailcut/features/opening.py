@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from tailcut.cache.bypass import BypassedStore
-from tailcut.cache.redis import RedisStore
+from tailcut.cache.redis import open_redis
 from tailcut.core.units import UnitError, parse_duration
 from tailcut.errors import ManifestError, StartError
 from tailcut.features.entry import StoredEntry
@@ -188,33 +188,8 @@ class Opener:
 
 
 async def open_store(features: Features) -> BypassedStore[StoredEntry]:
-    """Connect to Redis. Down is no reason not to start; refusing our credentials or look-ups is.
-
-    Raises:
-        StartError: a wrong URL, wrong credentials or missing rights.
-        MissingExtra: redis-py is not installed.
-    """
-    if not features.redis or "${" in features.redis:
-        raise StartError(
-            f'features.cache is "redis", but features.redis is {features.redis!r}', hint="write redis://host:port/db"
-        )
-    redis = RedisStore(features.redis, StoredEntry, timeout_s=features.redis_timeout_s)
-    from redis.exceptions import AuthenticationError, NoPermissionError
-
-    store = BypassedStore(redis, features.redis_timeout_s)
-    try:
-        await redis.probe()
-    except AuthenticationError as error:
-        await store.close()
-        raise StartError(f"features.redis refuses the credentials: {error}", hint="correct features.redis") from error
-    except NoPermissionError as error:
-        await store.close()
-        raise StartError(
-            f"features.redis refuses what the cache needs: {error}", hint="give its user the rights to MGET and SET"
-        ) from error
-    except Exception:
-        await store.probe()
-    return store
+    """Connect to Redis; see ``open_redis``."""
+    return await open_redis(features.redis, StoredEntry, features.redis_timeout_s, 'features.cache = "redis"')
 
 
 def _query(spec: FeatureGroup, dialect: Dialect, where: str) -> Query | None:
