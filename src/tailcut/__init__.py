@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tailcut.client import AsyncClient, Client
     from tailcut.manifest import Manifest
     from tailcut.server.asgi import ASGIApplication
 
+__all__ = ["AsyncClient", "Client", "__version__", "asgi"]
+
 __version__: str
+
+_CLIENTS = ("AsyncClient", "Client")
 
 
 def asgi(manifest: Manifest | Path | str, *, overrides: Sequence[str] = ()) -> ASGIApplication:
@@ -33,10 +38,14 @@ def asgi(manifest: Manifest | Path | str, *, overrides: Sequence[str] = ()) -> A
     return make(manifest, overrides=overrides)
 
 
-def __getattr__(name: str) -> str:
+def __getattr__(name: str) -> Any:
     # Read on demand: package metadata is a file, and importing tailcut must not read files.
     if name == "__version__":
         from importlib.metadata import version
 
         return version("tailcut")
+    if name in _CLIENTS:
+        from tailcut import client
+
+        return getattr(client, name)
     raise AttributeError(f"module 'tailcut' has no attribute {name!r}")

@@ -1,0 +1,175 @@
+"""``tailcut.AsyncClient``: the calls of ``tailcut.Client`` for asyncio; one client may be used by many tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, TypeVar
+
+from tailcut.client.answers import Outputs, Predictions, metadata_of, outputs_of, predictions_of
+from tailcut.client.attempts import Attempts, too_late
+from tailcut.client.failures import ConnectionFailed
+from tailcut.client.requests import Settings
+from tailcut.client.sync import unreachable
+from tailcut.client.wire import Received, Request
+from tailcut.core.tensors import Array
+from tailcut.errors import NotReady, TailcutError
+
+T = TypeVar("T")
+_CHUNK_BYTES = 256 * 1024
+_Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class AsyncClient:
+    """Asks one model of one server, from one event loop. Close it, or use it in an ``async with`` statement.
+
+    Arguments, returns and errors are those of ``tailcut.Client``. Cancelling a call closes its connection, and with it
+    drops its work on the server.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str,
+        timeout_s: float | None = None,
+        token: str = "",
+        headers: Mapping[str, str] | None = None,
+        retries: int = 2,
+        connections: int = 64,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._settings = Settings(
+            url, model=model, timeout_s=timeout_s, token=token, headers=headers, retries=retries, tls=tls
+        )
+        self._connections = connections
+        self._idle: list[_Connection] = []
+        self._closed = False
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def predict(
+        self,
+        rows: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        entities: Sequence[Any] | None = None,
+        timeout_s: float | None = None,
+    ) -> Predictions:
+        """Predict feature rows, or entities whose features the server looks up; see ``Client.predict``."""
+        return await self._ask(self._settings.predict(rows, entities), predictions_of, timeout_s)
+
+    async def infer(
+        self,
+        inputs: Mapping[str, Array],
+        *,
+        outputs: Sequence[str] | None = None,
+        version: str = "",
+        timeout_s: float | None = None,
+    ) -> Outputs:
+        """Run the model on arrays, which travel as binary tensors; see ``Client.infer``."""
+        return await self._ask(self._settings.infer(inputs, outputs, version), outputs_of, timeout_s)
+
+    async def metadata(self, *, timeout_s: float | None = None) -> dict[str, Any]:
+        """Return name, versions, inputs and outputs of the model."""
+        return await self._ask(self._settings.metadata(), metadata_of, timeout_s)
+
+    async def ready(self, *, timeout_s: float | None = None) -> bool:
+        """Return whether requests should be sent: the server is there, and its model is warm and not draining."""
+        try:
+            await self._ask(self._settings.ready(), metadata_of, timeout_s)
+        except TailcutError as error:
+            if error.status == NotReady.status or isinstance(error, ConnectionFailed):
+                return False
+            raise
+        return True
+
+    async def close(self) -> None:
+        """Close the connections that nobody uses; those in use close after their call."""
+        self._closed = True
+        idle, self._idle = self._idle, []
+        for _, writer in idle:
+            writer.close()
+        await asyncio.gather(*[writer.wait_closed() for _, writer in idle], return_exceptions=True)
+
+    # -- Inside ------------------------------------------------------------------------------------------------------
+
+    async def _ask(self, request: Request, read: Callable[[Received], T], timeout_s: float | None) -> T:
+        now_s = asyncio.get_running_loop().time
+        attempts = self._settings.attempts(now_s(), timeout_s)
+        while True:
+            try:
+                return read(await self._exchange(request, attempts))
+            except TailcutError as error:
+                wait_s = attempts.retry_in(error, now_s())
+                if wait_s is None:
+                    raise
+            await asyncio.sleep(wait_s)
+
+    async def _exchange(self, request: Request, attempts: Attempts) -> Received:
+        phase = ["connecting"]
+        try:
+            async with asyncio.timeout_at(attempts.deadline_s):
+                return await self._sent(request, attempts, phase)
+        except TimeoutError as error:
+            raise too_late(phase[0]) from error
+
+    async def _sent(self, request: Request, attempts: Attempts, phase: list[str]) -> Received:
+        """Send a request on a connection that is kept, or a new one, and read its reply."""
+        address = self._settings.address
+        connection = self._kept() or await self._connected()
+        reader, writer = connection
+        received = Received()
+        try:
+            phase[0] = "sending its request"
+            writer.write(request.encoded(address, attempts.timeout_s(asyncio.get_running_loop().time())))
+            with suppress(BrokenPipeError, ConnectionResetError):  # refused before it was read: the answer says why
+                await writer.drain()
+            phase[0] = "waiting for the answer"
+            while not received.done:
+                received.feed(await reader.read(_CHUNK_BYTES))
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise ConnectionFailed(
+                f"the connection to {address} broke while the client was {phase[0]}: {error}",
+                hint="the request may have been answered; send it again if that does no harm",
+                sent=True,
+            ) from error
+        finally:
+            self._put_back(connection, received)
+        return received
+
+    def _kept(self) -> _Connection | None:
+        """Return a connection that is still open; the server closes those that it has no use for."""
+        if self._closed:
+            raise ConnectionFailed("the client is closed", hint="make another one", sent=False)
+        while self._idle:
+            reader, writer = self._idle.pop()
+            if not reader.at_eof() and not writer.is_closing() and reader.exception() is None:
+                return reader, writer
+            writer.close()
+        return None
+
+    async def _connected(self) -> _Connection:
+        address = self._settings.address
+        try:
+            return await asyncio.open_connection(address.host, address.port, ssl=address.tls)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise unreachable(address, error) from error
+
+    def _put_back(self, connection: _Connection, received: Received) -> None:
+        if received.done and received.reusable and not self._closed and len(self._idle) < self._connections:
+            self._idle.append(connection)
+        else:
+            connection[1].close()

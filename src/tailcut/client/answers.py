@@ -1,0 +1,103 @@
+"""What a client's calls return, and how it is read from a reply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from tailcut.client.failures import UnexpectedReply, error_of
+from tailcut.client.tensors import decode
+from tailcut.client.wire import Received
+from tailcut.core.tensors import Array
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a reply says beside its answer.
+
+    Attributes:
+        variant: that answered.
+        version: of the model.
+        cache: hit, miss, stale or off.
+        stages_ms: the server's milliseconds by stage, and "total".
+    """
+
+    variant: str
+    version: str
+    cache: str
+    stages_ms: Mapping[str, float]
+
+
+class Predictions(list[Any]):
+    """One prediction per row or entity, in their order.
+
+    Attributes:
+        reply: what came with them.
+    """
+
+    reply: Reply
+
+
+class Outputs(dict[str, Array]):
+    """Arrays by output name, first dimension the rows.
+
+    Attributes:
+        reply: what came with them.
+    """
+
+    reply: Reply
+
+
+def outputs_of(received: Received) -> Outputs:
+    """Return the arrays of an inference reply; raises what an error says."""
+    _check(received)
+    try:
+        found = Outputs(decode(received.headers, received.body))
+    except (ValueError, KeyError, TypeError, msgspec.DecodeError) as error:
+        raise _unexpected(received, error) from error
+    found.reply = _reply(received.headers)
+    return found
+
+
+def predictions_of(received: Received) -> Predictions:
+    """Return the predictions of a reply; raises what an error says."""
+    found = Predictions(_json(received)["predictions"])
+    found.reply = _reply(received.headers)
+    return found
+
+
+def metadata_of(received: Received) -> dict[str, Any]:
+    """Return a reply that is one JSON object; raises what an error says."""
+    return _json(received)
+
+
+def _json(received: Received) -> dict[str, Any]:
+    _check(received)
+    try:
+        return msgspec.json.decode(received.body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _unexpected(received, error) from error
+
+
+def _check(received: Received) -> None:
+    if received.status != 200:
+        raise error_of(received.status, received.headers, received.body)
+
+
+def _unexpected(received: Received, error: Exception) -> UnexpectedReply:
+    return UnexpectedReply(
+        f"the answer cannot be read: {error}", hint="is this tailcut's address?", status=received.status
+    )
+
+
+def _reply(headers: Mapping[str, str]) -> Reply:
+    entries = [entry.strip().partition(";dur=") for entry in headers.get("server-timing", "").split(",")]
+    return Reply(
+        variant=headers.get("x-tailcut-variant", ""),
+        version=headers.get("x-tailcut-version", ""),
+        cache=headers.get("x-tailcut-cache", ""),
+        stages_ms={name: float(ms) for name, _, ms in entries if ms},
+    )

@@ -1,0 +1,56 @@
+"""When a request may be sent again, and when no more. No clock: time comes in as an argument."""
+
+from __future__ import annotations
+
+from tailcut.client.failures import ConnectionFailed
+from tailcut.errors import DeadlineExceeded, Shed, TailcutError
+
+_FIRST_S = 0.05
+_LONGEST_S = 1.0
+
+
+class Attempts:
+    """The tries of one request.
+
+    Only what surely was not begun is sent again: a request that was shed, as soon as the server says, and one that no
+    connection was made for.
+
+    Args:
+        start_s: of the clock that ``retry_in`` is asked with.
+        timeout_s: until when it must be answered; None leaves that to the server.
+        patience_s: how long to wait where there is no timeout.
+        retries: most tries after the first.
+    """
+
+    def __init__(self, start_s: float, timeout_s: float | None, patience_s: float, retries: int) -> None:
+        self._asked = timeout_s is not None
+        self.deadline_s = start_s + (patience_s if timeout_s is None else timeout_s)
+        self._left = retries
+        self._wait_s = _FIRST_S
+
+    def timeout_s(self, now_s: float) -> float | None:
+        """Return what is left for the server; None where the deadline is the server's."""
+        return self.deadline_s - now_s if self._asked else None
+
+    def retry_in(self, error: TailcutError, now_s: float) -> float | None:
+        """Return the seconds to wait before the next try; None where the error is the answer."""
+        if not self._left:
+            return None
+        if isinstance(error, Shed):
+            # Without a deadline of the client's nobody has said that it would rather wait.
+            wait_s = error.retry_after_s if self._asked and error.retry_after_s > 0 else None
+        elif isinstance(error, ConnectionFailed) and not error.sent:
+            wait_s, self._wait_s = self._wait_s, min(2 * self._wait_s, _LONGEST_S)
+        else:
+            return None
+        if wait_s is None or now_s + wait_s >= self.deadline_s:
+            return None
+        self._left -= 1
+        return wait_s
+
+
+def too_late(phase: str) -> DeadlineExceeded:
+    """Return the error of a deadline that passed here, before the server said so."""
+    return DeadlineExceeded(
+        f"the deadline passed while the client was {phase}", hint="send a longer timeout_s, or ask for fewer rows"
+    )

@@ -1,0 +1,115 @@
+"""Arrays <-> requests and replies of Open Inference Protocol v2 with binary tensors. No I/O.
+
+Source: Triton's binary tensor data extension (https://github.com/triton-inference-server/server,
+docs/protocol/extension_binary_data.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tailcut.core.tensors import DATATYPE_OF, NUMPY_OF, Array, Arrays
+from tailcut.errors import BadRequest
+
+BINARY_HEADER = "inference-header-content-length"
+_LENGTH_BYTES = 4
+
+
+def encode(inputs: Mapping[str, Array], outputs: Sequence[str] | None) -> tuple[dict[str, str], bytes]:
+    """Return headers and body of an inference request.
+
+    Args:
+        inputs: arrays by name, first dimension the rows.
+        outputs: names wanted; None for all.
+
+    Raises:
+        BadRequest: an input is no array, or of a dtype that the protocol has no datatype for.
+    """
+    described, raw = [], []
+    for name, array in inputs.items():
+        datatype, data = _raw(name, array)
+        raw.append(data)
+        parameters = {"binary_data_size": len(data)}
+        described.append({"name": name, "shape": array.shape, "datatype": datatype, "parameters": parameters})
+    request: dict[str, Any] = {"inputs": described, "parameters": {"binary_data_output": True}}
+    if outputs is not None:
+        request["outputs"] = [{"name": name} for name in outputs]
+    header = msgspec.json.encode(request)
+    headers = {"content-type": "application/octet-stream", BINARY_HEADER: str(len(header))}
+    return headers, b"".join([header, *raw])
+
+
+def decode(headers: Mapping[str, str], body: bytes) -> Arrays:
+    """Return the outputs of an inference reply, each an array of its own that may be written to.
+
+    Raises:
+        ValueError: the reply is none of this protocol.
+    """
+    length = headers.get(BINARY_HEADER)
+    at = len(body) if length is None else int(length)
+    reply = msgspec.json.decode(body[:at])
+    found: Arrays = {}
+    for tensor in reply["outputs"]:
+        dtype, shape = NUMPY_OF[tensor["datatype"]], tensor["shape"]
+        size = tensor.get("parameters", {}).get("binary_data_size")
+        if size is None:
+            found[tensor["name"]] = np.array(tensor["data"], dtype).reshape(shape)
+            continue
+        data, at = body[at : at + size], at + size
+        if tensor["datatype"] == "BYTES":
+            found[tensor["name"]] = _elements(data).reshape(shape)
+        else:
+            found[tensor["name"]] = np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype).reshape(shape)
+    return found
+
+
+def _raw(name: str, array: Array) -> tuple[str, bytes]:
+    if not isinstance(array, np.ndarray) or not array.ndim:
+        raise BadRequest(
+            f"input {name!r} is a {type(array).__name__}, expected an array with rows as its first dimension",
+            hint="such as np.asarray(rows, dtype=np.float32)",
+        )
+    if array.dtype.kind in "OSU":
+        return "BYTES", b"".join([_element(name, value) for value in array.ravel().tolist()])
+    datatype = DATATYPE_OF.get(array.dtype.newbyteorder("="))
+    if datatype is None:
+        raise BadRequest(
+            f"input {name!r} is an array of {array.dtype}, which the protocol has no datatype for",
+            hint="convert it to the datatype that metadata() says, with array.astype(...)",
+        )
+    return datatype, array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def _element(name: str, value: object) -> bytes:
+    if isinstance(value, str):
+        value = value.encode()
+    if not isinstance(value, bytes):
+        raise BadRequest(
+            f"input {name!r} holds a {type(value).__name__}", hint="an array of objects holds text or bytes"
+        )
+    return len(value).to_bytes(_LENGTH_BYTES, "little") + value
+
+
+def _elements(data: bytes) -> Array:
+    found: list[str | bytes] = []
+    at = 0
+    while at < len(data):
+        begin = at + _LENGTH_BYTES
+        at = begin + int.from_bytes(data[begin - _LENGTH_BYTES : begin], "little")
+        if at > len(data):
+            raise ValueError(f"an element ends at byte {at} of {len(data)}")
+        found.append(_text(data[begin:at]))
+    array = np.empty(len(found), np.object_)
+    array[:] = found
+    return array
+
+
+def _text(value: bytes) -> str | bytes:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value

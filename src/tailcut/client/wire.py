@@ -1,0 +1,157 @@
+"""HTTP/1.1 without a socket: a request to bytes, bytes to a reply."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import httptools
+
+from tailcut.client.failures import ConnectionFailed
+from tailcut.errors import BadRequest
+
+_PORTS = {"http": 80, "https": 443}
+
+
+class Address(NamedTuple):
+    """Where a server is.
+
+    Attributes:
+        base: path before those of the protocol, for a server that is mounted below one; empty or "/...".
+        tls: the context to connect with; None for plain HTTP.
+    """
+
+    host: str
+    port: int
+    base: str
+    tls: ssl.SSLContext | None
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def address_of(url: str, tls: ssl.SSLContext | None) -> Address:
+    """Read a URL such as http://127.0.0.1:8700.
+
+    Raises:
+        BadRequest: it is none.
+    """
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    if parts.scheme not in _PORTS or not parts.hostname or port == -1 or parts.query or parts.fragment:
+        raise BadRequest(f"{url!r} is no server's URL", hint="such as http://127.0.0.1:8700")
+    if parts.scheme == "http":
+        tls = None
+    elif tls is None:
+        tls = ssl.create_default_context()
+    return Address(parts.hostname, port or _PORTS[parts.scheme], parts.path.rstrip("/"), tls)
+
+
+class Request(NamedTuple):
+    """What is sent, without what depends on the attempt."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    def encoded(self, address: Address, timeout_s: float | None) -> bytes:
+        """Return its bytes.
+
+        Args:
+            timeout_s: what is left until its deadline, for the server; None leaves the deadline to the server.
+        """
+        lines = [f"{self.method} {address.base}{self.path} HTTP/1.1", f"host: {address}"]
+        lines += [f"{name}: {value}" for name, value in self.headers.items()]
+        if timeout_s is not None:
+            lines.append(f"x-tailcut-timeout-ms: {max(timeout_s * 1e3, 0.001):.3f}")
+        lines.append(f"content-length: {len(self.body)}")
+        return "\r\n".join([*lines, "\r\n"]).encode("latin-1") + self.body
+
+
+def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return headers that can be sent.
+
+    Raises:
+        BadRequest: a name or a value holds what would end its line, or is not Latin-1.
+    """
+    for name, value in headers.items():
+        text = f"{name}{value}"
+        if not name or any(char in text for char in "\r\n\0") or not name.isascii() or _width(value) > 1:
+            raise BadRequest(f"header {name!r} cannot be sent", hint="one line of Latin-1 characters")
+    return {name.lower(): value for name, value in headers.items()}
+
+
+def _width(text: str) -> int:
+    """Return the bytes of the widest character."""
+    return 1 if all(ord(char) < 256 for char in text) else 2
+
+
+class Received:
+    """A reply as it comes in.
+
+    Attributes:
+        headers: by lower-case name.
+        done: whether it is whole.
+        reusable: whether the connection may carry another request.
+    """
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.done = False
+        self.reusable = False
+        self._pieces: list[bytes] = []
+        self._parser = httptools.HttpResponseParser(self)
+
+    @property
+    def body(self) -> bytes:
+        """What has come of the body."""
+        return b"".join(self._pieces)
+
+    def feed(self, data: bytes) -> None:
+        """Take what was received; empty bytes say that the server has closed the connection.
+
+        Raises:
+            ConnectionFailed: it is no HTTP, or ends before its end.
+        """
+        if not data:
+            if not self.status or {"content-length", "transfer-encoding"} & self.headers.keys():
+                raise ConnectionFailed("the server closed the connection before its answer was whole", sent=True)
+            self.done = True
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            raise ConnectionFailed(
+                f"the answer is no HTTP: {error}", hint="is this the port of HTTP?", sent=True
+            ) from error
+
+    # -- httptools -----------------------------------------------------------------------------------------------------
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header."""
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        """Keep the status."""
+        self.status = self._parser.get_status_code()
+
+    def on_body(self, piece: bytes) -> None:
+        """Keep a piece of the body."""
+        self._pieces.append(piece)
+
+    def on_message_complete(self) -> None:
+        """The reply is whole, if it is no interim one (1xx)."""
+        if self.status >= 200:
+            self.done = True
+            self.reusable = self._parser.should_keep_alive()
+        else:
+            self.status = 0
+            self.headers.clear()
