@@ -92,7 +92,8 @@ def test_under_overload_nine_tenths_of_the_capacity_are_answered_in_time(load: f
     assert len(simulation.in_time) >= 0.9 * CAPACITY * 4.0
     assert simulation.computed - len(simulation.in_time) <= 0.05 * simulation.computed, "computed too late"
     assert simulation.shed, "the rest is refused at once"
-    assert np.median([shed.retry_after_s for shed in simulation.shed]) == pytest.approx(TIMEOUT_S, rel=0.4)
+    wait_s = float(np.median([shed.retry_after_s for shed in simulation.shed]))
+    assert (BASE_S + ROW_S * MAX_ROWS) < wait_s < TIMEOUT_S, "what runs and waits takes that long"
 
 
 def test_half_the_capacity_is_answered_whole() -> None:

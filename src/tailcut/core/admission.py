@@ -26,6 +26,11 @@ _DRIFT = 1.05
 _SIGMAS = 2.0
 """The upper quantile's distance from the expectation is taken so many times: one in a thousand may be later."""
 
+_MORE_CAUTION = 0.5
+_MOST_CAUTION = 4.0
+_CALM = 0.9995
+"""Batches that the margin grows by where a promise was broken, the most of them, and what is left after each plan."""
+
 _OTHERS = 0.5
 """While others are there, a tenant's own backlog counts for so much more than it is."""
 
@@ -96,6 +101,7 @@ class Admission(Generic[E]):
         self._costs = costs
         self._share = tenant_share
         self._rate = tenant_rows_per_s
+        self._caution = 0.0
         self._tenants: OrderedDict[str, tuple[int, float]] = OrderedDict()
         """Tenant -> when it last asked, and the rows that it may still ask for, then."""
 
@@ -143,12 +149,24 @@ class Admission(Generic[E]):
         # Behind a backlog others come after it, so that its own batch will be full.
         own_ns = cost.batch_ns(min(total, full))
         before_ns = max(self._drain_ns(total, full, cost) - own_ns, 0.0)
-        spread_ns = _SIGMAS * (cost.late - 1.0) * own_ns * sqrt(1.0 + total / full / count)
-        wait_ns = _DRIFT * ((executors.left_ns + before_ns) / count + own_ns) + spread_ns
-        reserve_ns = cost.hiccup_ns
-        if reserve_ns and total > full * count and 2 * cost.batch_ns(full) + reserve_ns <= left_ns:
-            wait_ns += reserve_ns
-        return wait_ns
+        wait_ns = _DRIFT * ((executors.left_ns + before_ns) / count + own_ns) + (cost.late - 1.0) * own_ns
+        if total <= full * count:
+            return wait_ns  # it is in the next batch
+        spare_ns = left_ns - 2 * cost.batch_ns(full)
+        margin_ns = (_SIGMAS * sqrt(1.0 + total / full / count) * (cost.late - 1.0) + self._caution) * own_ns
+        if margin_ns + cost.hiccup_ns <= spare_ns:
+            margin_ns += cost.hiccup_ns
+        return wait_ns + max(min(margin_ns, spare_ns), 0.0)
+
+    def learn(self, broken: int) -> None:
+        """Take notice of a plan: how many requests it gave up that had been accepted.
+
+        Whatever the reason, the promise was too bold: the margin grows at once and shrinks slowly.
+        """
+        if broken:
+            self._caution = min(self._caution + _MORE_CAUTION, _MOST_CAUTION)
+        elif self._caution:
+            self._caution *= _CALM
 
     def drain_ns(self, executors: Executors) -> float:
         """Return how long all that runs and waits now takes; at least a millisecond."""

@@ -124,3 +124,21 @@ def _check(pace: Pace) -> None:
             f"the run would send {expected_count(pace):.0f} requests; the limit is {MAX_ARRIVALS}",
             hint="lower the rate or the duration",
         )
+
+
+def bursts_ns(rate: float, duration_s: float, seed: int, *, on_s: float = 0.25, off_s: float = 0.25) -> Offsets:
+    """Compute send times that come in bursts: Poisson at a steady pace while on, none while off.
+
+    Args:
+        rate: requests per second on average; while on it is higher by ``(on_s + off_s) / on_s``.
+
+    Raises:
+        LoadTestError: see ``offsets_ns``.
+    """
+    _check(steady(rate, duration_s))
+    cycles = duration_s / (on_s + off_s)
+    busy_s = int(cycles) * on_s + min((cycles - int(cycles)) * (on_s + off_s), on_s)
+    pace = steady(rate * (on_s + off_s) / on_s, busy_s)
+    at_s = offsets_ns(pace, seed) / 1e9
+    cycle, within_s = np.divmod(at_s, on_s)
+    return np.floor((cycle * (on_s + off_s) + within_s) * 1e9).astype(np.int64)

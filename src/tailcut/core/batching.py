@@ -109,16 +109,13 @@ class Planner(Generic[E]):
         """Return how many waiting rows would run before an entry that comes now."""
         return self.waiting.rows_before(level, deadline_ns)
 
-    def plan(
-        self, now_ns: int, idle: int, costs: CostSource = FREE, *, probe: bool = False, alone: bool = False
-    ) -> Plan[E]:
+    def plan(self, now_ns: int, idle: int, costs: CostSource = FREE, *, probe: bool = False) -> Plan[E]:
         """Fill up to ``idle`` batches from what waits at ``now_ns``.
 
         Args:
             costs: how long a batch is predicted to take.
             probe: nothing runs. Where no batch is predicted to be in time, the entry with the most time left runs all
                 the same: a prediction that is too high is only ever corrected by a batch that runs.
-            alone: one executor is there, and it is idle.
         """
         batches: list[list[E]] = []
         expired: list[E] = []
@@ -131,7 +128,8 @@ class Planner(Generic[E]):
                 break
             cost = costs.of(lanes[lane][0][3].kind)
             if self.window is not None:
-                until_ns = self.window.until_ns(now_ns, lanes[lane], cost, self.max_rows, alone)
+                free = idle if probe and not batches else 0
+                until_ns = self.window.until_ns(now_ns, lanes[lane], cost, self.max_rows, free)
                 if until_ns > now_ns:
                     again_ns = min(again_ns or until_ns, until_ns)
                     held.append(lane)

@@ -25,11 +25,11 @@ _CLEARLY = 0.95
 class Window(Protocol):
     """Decides whether a lane may wait for more rows although an executor is idle."""
 
-    def until_ns(self, now_ns: int, heap: Heap[E], cost: Cost, max_rows: int, alone: bool) -> int:
+    def until_ns(self, now_ns: int, heap: Heap[E], cost: Cost, max_rows: int, idle: int) -> int:
         """Return when a batch of the lane should start at the latest; ``now_ns`` or earlier for at once.
 
         Args:
-            alone: one executor is there, and it is idle.
+            idle: executors, where all of them are; 0 while one runs.
         """
         ...
 
@@ -58,7 +58,7 @@ class Fixed:
         self._delay_ns = delay_ns
         self._preferred = tuple(sorted(preferred, reverse=True))
 
-    def until_ns(self, now_ns: int, heap: Heap[E], cost: Cost, max_rows: int, alone: bool) -> int:
+    def until_ns(self, now_ns: int, heap: Heap[E], cost: Cost, max_rows: int, idle: int) -> int:
         """See ``Window``."""
         waiting = [item for item in heap if item[3].waiting]
         rows = sum([item[3].rows for item in waiting])
@@ -85,6 +85,8 @@ class Gain:
 
         at once  k T(k) + n (T(k) + T(n))    against    waiting  (k + n) (w + T(k + n))
 
+    on one executor; where others are idle too, the next ones start on those at once.
+
     For requests that come one by one n is 0, and nobody waits. With random arrivals at rate r and T(n) = b + a n
     waiting gains only if r (b - a) > 1 + r w: where more than one comes during what a batch costs at least. (When it
     is optimal to hold a batch server back: Deb and Serfozo, "Optimal control of batch service queues", 1973.)
@@ -101,10 +103,10 @@ class Gain:
         self._starts = 0
         self._open = False
 
-    def until_ns(self, now_ns: int, heap: Heap[E], cost: Cost, max_rows: int, alone: bool) -> int:
+    def until_ns(self, now_ns: int, heap: Heap[E], cost: Cost, max_rows: int, idle: int) -> int:
         """See ``Window``."""
-        if not alone:
-            return now_ns  # the next ones may find another executor idle, or this one is behind already
+        if not idle:
+            return now_ns  # what comes meanwhile finds company in any case
         if self._open and now_ns - self._begun_ns > _OFFSETS_NS[-1]:
             self._learn()
         if not self._open:
@@ -116,7 +118,7 @@ class Gain:
         rows = sum([item[3].rows for item in waiting])
         if rows >= max_rows or not waiting:
             return now_ns
-        return self._best_ns(now_ns, waiting, rows, cost, max_rows)
+        return self._best_ns(now_ns, waiting, rows, cost, max_rows, idle)
 
     def rows(self, rows: int) -> int:
         """See ``Window``."""
@@ -138,14 +140,14 @@ class Gain:
         self._came = [mean + weight * (count - mean) for mean, count in zip(self._came, self._counts, strict=True)]
         self._counts = [0] * len(_OFFSETS_NS)
 
-    def _best_ns(self, now_ns: int, waiting: list[Item[E]], rows: int, cost: Cost, max_rows: int) -> int:
+    def _best_ns(self, now_ns: int, waiting: list[Item[E]], rows: int, cost: Cost, max_rows: int, idle: int) -> int:
         """Return the end of the window that gains most; ``now_ns`` where none gains."""
         passed_ns = now_ns - self._begun_ns
         here = max([at for at, offset_ns in enumerate(_OFFSETS_NS) if offset_ns <= passed_ns], default=-1)
         already = self._came[here] if here >= 0 else 0.0
         oldest_ns = min([item[3].arrived_ns for item in waiting])
         best_ns, best_part = now_ns, _CLEARLY
-        alone_ns = cost.batch_ns(rows)
+        alone_ns, lone_ns = cost.batch_ns(rows), cost.batch_ns(1)
         for offset_ns, came in zip(_OFFSETS_NS[here + 1 :], self._came[here + 1 :], strict=True):
             more = min(came - already, max_rows - rows)
             until_ns = self._begun_ns + offset_ns
@@ -153,7 +155,9 @@ class Gain:
             end_ns = until_ns + cost.late * together_ns
             if end_ns - oldest_ns > self._limit_ns or until_ns > _safe_ns(waiting, cost.late * together_ns):
                 break
-            at_once = rows * alone_ns + more * (alone_ns + cost.batch_ns(more))
+            first = min(more, idle - 1)
+            behind = more - first
+            at_once = rows * alone_ns + first * lone_ns + behind * (alone_ns / idle + cost.batch_ns(behind / idle))
             part = (rows + more) * (until_ns - now_ns + together_ns) / at_once if at_once else 1.0
             if part < best_part:
                 best_ns, best_part = until_ns, part

@@ -17,6 +17,7 @@ class Call:
 
     Attributes:
         path: the one that answers it, from where it was admitted to its end; None before.
+        priority: as the client sent it: 1 runs first, larger later; 0, the default, between 1 and 3.
     """
 
     __slots__ = (
@@ -25,6 +26,7 @@ class Call:
         "disconnected",
         "gone",
         "path",
+        "priority",
         "route",
         "tenant",
         "timings",
@@ -37,6 +39,7 @@ class Call:
         self.timings = Timings(start_ns)
         self.deadline_ns = deadline_ns
         self.tenant = tenant
+        self.priority = 0
         self.variant = variant
         self.path: Path | None = None
         self.cache = "off"

@@ -175,7 +175,6 @@ class Dispatcher:
         outputs: Sequence[str],
         deadline_ns: int,
         lane: Hashable,
-        *,
         at_once: bool = False,
         priority: int = 0,
         tenant: str = "",
@@ -266,8 +265,8 @@ class Dispatcher:
         running = self._running
         if running.idle and self.planner.queue_rows:
             now_ns = self._clock_ns()
-            alone = not running and len(running.executors) == 1
-            plan = self.planner.plan(now_ns, len(running.idle), self.costs, probe=not running, alone=alone)
+            plan = self.planner.plan(now_ns, len(running.idle), self.costs, probe=not running)
+            self.admission.learn(len(plan.expired))
             for batch in plan.batches:
                 executor = running.idle.pop()
                 self._deadlines.note(running.begin(executor, batch, now_ns, self.costs.of(batch[0].kind)))

@@ -10,17 +10,16 @@ from pathlib import Path as FilePath
 import msgspec
 
 from tailcut.cache import MemoryStore
-from tailcut.core.batching import Planner
 from tailcut.core.fingerprint import uses_gpu
 from tailcut.core.scaling import Limits, Wear
 from tailcut.engine.assembly import Assembly
 from tailcut.engine.device_time import DeviceTime
-from tailcut.engine.dispatcher import BatchObserver, Dispatcher
+from tailcut.engine.dispatcher import Dispatcher
 from tailcut.engine.path import Path, PredictionStore
+from tailcut.engine.planning import make_dispatcher
 from tailcut.engine.pool import Pool
 from tailcut.engine.seating import Warm, open_variant
 from tailcut.engine.streaming import streaming_of
-from tailcut.engine.ticket import Ticket
 from tailcut.engine.user_code import UserCode, import_code, place_hooks
 from tailcut.engine.version import version_of
 from tailcut.engine.warming import example_inputs, warm_up
@@ -118,7 +117,7 @@ async def open_deployment(manifest: Manifest, recorder: Recorder, in_flight: Siz
         warm.close()
         raise
     device = _device_time(warm, recorder)
-    dispatcher = _dispatcher(deployment, warm, device or recorder)
+    dispatcher = make_dispatcher(deployment, variant, warm.warm_up_ns, device or recorder, loop)
     path = Path(
         version=version_of(deployment, variant, code.functions),
         served=(variant.name, variant.version),
@@ -144,7 +143,8 @@ def open_beside(manifest: Manifest, running: Opened, warm: Warm, recorder: Recor
     version = version_of(deployment, warm.variant, running.code.functions)
     served = (warm.variant.name, warm.variant.version)
     device = _device_time(warm, recorder)
-    dispatcher = _dispatcher(deployment, warm, device or recorder)
+    loop = asyncio.get_running_loop()
+    dispatcher = make_dispatcher(deployment, warm.variant, warm.warm_up_ns, device or recorder, loop)
     path = running.path.beside(version, served, dispatcher)
     return Opened(path, _pool(deployment, dispatcher, warm, recorder), warm, running.code, device)
 
@@ -152,18 +152,6 @@ def open_beside(manifest: Manifest, running: Opened, warm: Warm, recorder: Recor
 def _device_time(warm: Warm, recorder: Recorder) -> DeviceTime | None:
     on_device = uses_gpu(warm.variant.runtime, warm.variant.settings)
     return DeviceTime(recorder) if on_device else None
-
-
-def _dispatcher(deployment: Deployment, warm: Warm, observer: BatchObserver) -> Dispatcher:
-    """Make the dispatcher, its predictions started from warm-up."""
-    settings = deployment.batching
-    merge = settings.mode != "off" and bool(warm.variant.evidence.get("merge", True))
-    planner: Planner[Ticket] = Planner(max_rows=settings.max_rows, max_queue_rows=settings.max_queue_rows, merge=merge)
-    loop = asyncio.get_running_loop()
-    dispatcher = Dispatcher(planner, observer, loop, stuck_after_s=deployment.slo.timeout_s)
-    for rows, took_ns in warm.warm_up_ns.items():
-        dispatcher.costs.observe(rows, took_ns)
-    return dispatcher
 
 
 def _pool(deployment: Deployment, dispatcher: Dispatcher, warm: Warm, recorder: Recorder) -> Pool:

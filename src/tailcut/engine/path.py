@@ -109,7 +109,7 @@ class Path:
         now_ns = perf_counter_ns()
         if now_ns >= call.deadline_ns:
             raise DeadlineExceeded("the deadline passed before the request was admitted", hint="send a longer timeout")
-        self.dispatcher.check_room(rows, call.deadline_ns)
+        self.dispatcher.check_room(rows, call.deadline_ns, priority=call.priority, tenant=call.tenant)
         call.timings.lap(Stage.ADMIT, now_ns)
 
     def infer(self, call: Call, inputs: Arrays, rows: int, outputs: tuple[str, ...]) -> Coroutine[Any, Any, Arrays]:
@@ -255,8 +255,8 @@ class Path:
         at_once = len(self._in_flight) == 1
         if at_once and (done := self._run_now(call, inputs, rows, outputs)) is not None:
             return done
-        lane = self._lane(inputs, outputs)
-        tickets = self.dispatcher.submit(inputs, rows, outputs, call.deadline_ns, lane, at_once=at_once)
+        lane, due_ns = self._lane(inputs, outputs), call.deadline_ns
+        tickets = self.dispatcher.submit(inputs, rows, outputs, due_ns, lane, at_once, call.priority, call.tenant)
         try:
             if len(tickets) == 1:
                 call.waiting = future = tickets[0].future

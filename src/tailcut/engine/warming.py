@@ -17,13 +17,13 @@ from tailcut.manifest import Deployment
 from tailcut.runtimes.base import Runtime
 
 WARM_UP_RUNS = 5
-_FREE_DIMENSION = 8
+FREE_DIMENSION = 8
 """Size that warm-up gives to a free dimension that is not the batch."""
 
 
 def example_inputs(specs: Sequence[InputSpec], rows: int) -> Arrays:
     """Return zeros of the right form: indexes into embeddings stay valid, and kernels do the same work."""
-    shapes = {spec.name: (rows, *(_FREE_DIMENSION if size == -1 else size for size in spec.tail)) for spec in specs}
+    shapes = {spec.name: (rows, *(FREE_DIMENSION if size == -1 else size for size in spec.tail)) for spec in specs}
     return {
         spec.name: np.full(shapes[spec.name], "", object)
         if spec.datatype == "BYTES"

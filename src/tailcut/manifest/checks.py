@@ -10,6 +10,7 @@ from itertools import pairwise
 from tailcut.core.metric_names import AGREEMENT, METRIC_NAMES
 from tailcut.core.units import Duration, format_duration
 from tailcut.errors import ManifestError
+from tailcut.manifest.checks_batching import batching_problems
 from tailcut.manifest.checks_features import feature_problems
 from tailcut.manifest.checks_server import server_problems
 from tailcut.manifest.keys import nearest
@@ -31,7 +32,7 @@ def problems(deployment: Deployment) -> Iterator[ManifestError]:
         _server,
         server_problems,
         _pool,
-        _queue,
+        batching_problems,
         feature_problems,
         _columns,
         _rung_names,
@@ -141,16 +142,6 @@ def _pool(deployment: Deployment) -> Iterator[ManifestError]:
         yield ManifestError(
             f"pool.executors: {pool.executors} inline executors cannot run at once; they share the event loop's thread",
             hint='set pool.executor = "thread", or pool.executors = 1',
-        )
-
-
-def _queue(deployment: Deployment) -> Iterator[ManifestError]:
-    batching = deployment.batching
-    if batching.max_rows > batching.max_queue_rows:
-        yield ManifestError(
-            f"batching.max_rows: {batching.max_rows} is more than batching.max_queue_rows = {batching.max_queue_rows}; "
-            "no full batch could ever wait",
-            hint=f"set batching.max_queue_rows to at least {batching.max_rows}",
         )
 
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, field
 
 from tailcut.core.units import Duration, Share, Size
+from tailcut.manifest.schema_batching import Batching
 from tailcut.manifest.schema_build import Build, Cost, Holdout, Quality
 from tailcut.manifest.schema_features import FeatureGroup, Features
 from tailcut.manifest.schema_server import Server
@@ -137,16 +138,6 @@ class Cache(Section, frozen=True, kw_only=True):
         PredictionCache, Meta(description="keyed by entity; never outlives the features it was made from")
     ] = PredictionCache()
     tensor: Annotated[PredictionCache, Meta(description="keyed by the model's input tensors")] = PredictionCache()
-
-
-class Batching(Section, frozen=True, kw_only=True):
-    """How requests are put together. Work-conserving: an idle executor never waits for a window."""
-
-    mode: Annotated[Literal["auto", "off"], Meta(description="'off': every request is its own batch")] = "auto"
-    max_rows: Annotated[int, Meta(description="most rows in a batch", ge=1)] = 32
-    max_queue_rows: Annotated[int, Meta(description="most rows that wait; above it requests are shed (429)", ge=1)] = (
-        1024
-    )
 
 
 class Pool(Section, frozen=True, kw_only=True):

@@ -1,0 +1,212 @@
+"""What ``tailcut simulate`` plays and prints: one line per rate and number of executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tailcut.core.arrivals import Kind, bursts_ns, offsets_ns, steady, trace_ns
+from tailcut.core.learning import Costs, tuned_points
+from tailcut.core.service import noisy
+from tailcut.core.simulation import Outcome, Scenario, simulate
+from tailcut.core.windows import Window
+from tailcut.errors import LoadTestError
+from tailcut.manifest import Batching, Manifest, Slo
+
+_WAY_OUT = 'give it: --cost "1=5ms,8=12ms" (rows=duration), or --measure to open the variant and time it here'
+
+
+class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What is taken for true in all lines.
+
+    Attributes:
+        cost_ms: rows -> milliseconds of a batch; between them straight lines.
+        cost_from: where that is known from.
+        sigma: noise of a batch's time (of its logarithm).
+        hiccups: share of the batches that take five times as long.
+        request_us: event loop's time per request.
+        timeout_ms: deadline of a request.
+        target: the SLO's latency objective that the lines are judged by: (percentile, milliseconds); None: no SLO.
+    """
+
+    cost_ms: dict[int, float]
+    cost_from: str
+    sigma: float
+    hiccups: float
+    request_us: float
+    timeout_ms: float
+    target: tuple[float, float] | None
+    max_rows: int
+    max_queue_rows: int
+    inline: bool
+    shared_core: bool
+    arrivals: str
+    duration_s: float
+    rows: int
+    seed: int
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """What was seen at one rate with so many executors. Latencies in milliseconds, of those that were answered."""
+
+    rate: float
+    executors: int
+    offered: int
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    goodput: float
+    shed: float
+    broken: float
+    batch_rows: float
+    busy: float
+    loop_busy: float
+    meets: bool
+
+
+def known_cost(manifest: Manifest | None, given: Mapping[int, float], measure: bool) -> tuple[dict[int, float], str]:
+    """Find what batches take: as given, else measured here now, else from the registry's evidence.
+
+    Returns:
+        rows -> nanoseconds, and where that is from.
+
+    Raises:
+        TailcutError: nothing is known, or the evidence is of another machine.
+    """
+    if given:
+        return dict(given), "--cost"
+    if manifest is None:
+        raise LoadTestError("nothing is known of what a batch takes: there is no manifest here", hint=_WAY_OUT)
+    from tailcut.engine.opening import find_variant
+
+    variant = find_variant(manifest)
+    if measure:
+        from tailcut.engine.assembly import input_specs
+        from tailcut.engine.seating import open_variant
+
+        warm = open_variant(manifest, variant, input_specs(manifest.deployment.model))
+        warm.close()
+        return {rows: float(ns) for rows, ns in warm.warm_up_ns.items()}, f"variant {variant.name}, timed here now"
+    points = tuned_points(variant.evidence)
+    if not points:
+        raise LoadTestError(f"variant {variant.name!r} has no timings in its evidence", hint=_WAY_OUT)
+    if variant.trust.level != "trusted":
+        raise LoadTestError(
+            f"the timings of variant {variant.name!r} are of another machine: {variant.trust.reason}", hint=_WAY_OUT
+        )
+    return points, f"evidence of variant {variant.name}"
+
+
+def play(
+    assumed: Assumptions, batching: Batching, slo: Slo, rates: Sequence[float], executors: Sequence[int]
+) -> Iterator[Line]:
+    """Simulate every rate with every number of executors."""
+    costs = Costs()
+    known = {rows: ms * 1e6 for rows, ms in assumed.cost_ms.items()}
+    costs.seed(known)
+    for rate in rates:
+        arrivals = _arrivals(assumed, rate)
+        for count in executors:
+            scenario = Scenario(
+                arrivals_ns=arrivals,
+                service=noisy(costs.cost, assumed.seed, sigma=assumed.sigma, hiccups=assumed.hiccups),
+                known=known,
+                executors=count,
+                timeout_ns=int(assumed.timeout_ms * 1e6),
+                max_rows=assumed.max_rows,
+                max_queue_rows=assumed.max_queue_rows,
+                merge=batching.mode != "off",
+                window=partial(_window, batching, slo),
+                loop_ns=assumed.request_us * 1e3,
+                inline=assumed.inline,
+                shared=assumed.shared_core,
+                rows=(assumed.rows,),
+            )
+            yield _line(rate, count, simulate(scenario), assumed)
+
+
+def _window(batching: Batching, slo: Slo) -> Window | None:
+    from tailcut.engine.planning import make_window
+
+    return make_window(batching, slo)
+
+
+def _arrivals(assumed: Assumptions, rate: float) -> npt.NDArray[np.int64]:
+    if assumed.arrivals == "burst":
+        return bursts_ns(rate, assumed.duration_s, assumed.seed)
+    if assumed.arrivals in {"poisson", "constant"}:
+        kind: Kind = "poisson" if assumed.arrivals == "poisson" else "constant"
+        return offsets_ns(steady(rate, assumed.duration_s, kind=kind), assumed.seed)
+    return scaled(read_trace(Path(assumed.arrivals)), rate)
+
+
+def read_trace(path: Path) -> npt.NDArray[np.int64]:
+    """Read a file with one time in seconds per line.
+
+    Raises:
+        LoadTestError: it cannot be read, or holds something else.
+    """
+    try:
+        return trace_ns(np.loadtxt(path, dtype=np.float64, ndmin=1))
+    except (OSError, ValueError) as error:
+        raise LoadTestError(
+            f"the trace {path} cannot be read: {error}", hint="one time in seconds per line, ascending"
+        ) from error
+
+
+def scaled(offsets_ns: npt.NDArray[np.int64], rate: float) -> npt.NDArray[np.int64]:
+    """Bring a trace to a rate on average, by stretching its time; as it is where the rate is 0."""
+    if not rate or len(offsets_ns) < 2:
+        return offsets_ns
+    own = (len(offsets_ns) - 1) / (offsets_ns[-1] / 1e9)
+    stretched: npt.NDArray[np.int64] = np.round(offsets_ns * (own / rate)).astype(np.int64)
+    return stretched
+
+
+def _line(rate: float, executors: int, outcome: Outcome, assumed: Assumptions) -> Line:
+    offered = len(outcome.shed)
+    in_time = int(outcome.in_time.sum())
+    span_s = max(outcome.end_ns, 1.0) / 1e9
+    target = assumed.target
+    share = in_time / max(offered, 1)
+    meets = share >= 0.999 if target is None else outcome.percentile_ms(target[0]) <= target[1] and share >= 0.999
+    return Line(
+        rate=rate,
+        executors=executors,
+        offered=offered,
+        p50_ms=outcome.percentile_ms(0.5),
+        p95_ms=outcome.percentile_ms(0.95),
+        p99_ms=outcome.percentile_ms(0.99),
+        goodput=in_time / span_s,
+        shed=float(outcome.shed.mean()) if offered else 0.0,
+        broken=outcome.broken,
+        batch_rows=outcome.mean_rows,
+        busy=outcome.busy_ns / max(outcome.end_ns * executors, 1.0),
+        loop_busy=outcome.loop_ns / max(outcome.end_ns, 1.0),
+        meets=meets,
+    )
+
+
+def render(assumed: Assumptions, lines: Sequence[Line]) -> str:
+    """Lay the lines out as a table, readable without colour."""
+    costs = ", ".join(f"{rows}: {ms:.3g} ms" for rows, ms in sorted(assumed.cost_ms.items()))
+    where = "on the event loop" if assumed.inline else "sharing one core with the event loop" * assumed.shared_core
+    head = [
+        f"a batch by rows: {costs} ({assumed.cost_from}), noise {assumed.sigma:.0%}, hiccups {assumed.hiccups:.2%}",
+        f"{assumed.arrivals} arrivals for {assumed.duration_s:g} s, {assumed.rows} rows each, deadline "
+        f"{assumed.timeout_ms:g} ms; {assumed.request_us:g} us of the event loop per request {where}".rstrip(),
+        "",
+        "    rate/s  exec     p50 ms     p95 ms     p99 ms  goodput/s    shed   late  rows/batch  busy  loop  SLO",
+    ]
+    body = [
+        f"{line.rate:10.1f} {line.executors:5d} {line.p50_ms:10.2f} {line.p95_ms:10.2f} {line.p99_ms:10.2f} "
+        f"{line.goodput:10.1f} {line.shed:7.2%} {line.broken:6.2%} {line.batch_rows:11.1f} {line.busy:5.0%} "
+        f"{line.loop_busy:5.0%}  {'met' if line.meets else 'MISSED'}"
+        for line in lines
+    ]
+    return "\n".join([*head, *body])

@@ -1,0 +1,88 @@
+"""Turns the manifest's batching section and a variant's evidence into a dispatcher that knows what batches take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from math import prod
+
+from tailcut.core.admission import Admission
+from tailcut.core.batching import Planner
+from tailcut.core.learning import Costs, kind_of, tuned_points
+from tailcut.core.windows import Fixed, Gain, Window
+from tailcut.engine.dispatcher import BatchObserver, Dispatcher
+from tailcut.engine.ticket import Ticket
+from tailcut.engine.warming import FREE_DIMENSION
+from tailcut.manifest import Batching, Deployment, Slo
+from tailcut.registry import Variant
+from tailcut.runtimes.bucketed import buckets_of
+
+
+def make_dispatcher(
+    deployment: Deployment,
+    variant: Variant,
+    warm_up_ns: Mapping[int, float],
+    observer: BatchObserver,
+    loop: asyncio.AbstractEventLoop,
+) -> Dispatcher:
+    """Make the dispatcher of a variant; executors are added by who has them.
+
+    Args:
+        warm_up_ns: nanoseconds by rows, as warm-up saw them on this machine.
+        observer: told of every batch.
+    """
+    settings = deployment.batching
+    planner: Planner[Ticket] = Planner(
+        max_rows=settings.max_rows,
+        max_queue_rows=settings.max_queue_rows,
+        max_queue_bytes=int(settings.max_queue_bytes),
+        merge=merges(settings, variant),
+        window=make_window(settings, deployment.slo),
+    )
+    costs = make_costs(deployment, variant, warm_up_ns)
+    admission = Admission(
+        planner, costs, tenant_share=float(settings.tenant_share), tenant_rows_per_s=settings.tenant_rate
+    )
+    return Dispatcher(
+        planner,
+        observer,
+        loop,
+        stuck_after_s=deployment.slo.timeout_s,
+        costs=costs,
+        admission=admission,
+        lengths=_lengths(deployment),
+    )
+
+
+def merges(settings: Batching, variant: Variant) -> bool:
+    """Whether requests share batches: the manifest and the variant's evidence both have a say."""
+    return settings.mode != "off" and bool(variant.evidence.get("merge", True))
+
+
+def make_window(settings: Batching, slo: Slo) -> Window | None:
+    """Return what decides about waiting; None where nobody ever waits for company."""
+    if settings.mode == "fixed":
+        return Fixed(int(settings.max_queue_delay_s * 1e9), settings.preferred_rows)
+    if settings.mode == "off":
+        return None
+    # Where the SLO names no p95, half of the time-out leaves room for what cannot be foreseen.
+    return Gain(int((slo.p95_s or slo.p99_s or slo.timeout_s / 2) * 1e9))
+
+
+def make_costs(deployment: Deployment, variant: Variant, warm_up_ns: Mapping[int, float]) -> Costs:
+    """Return what is known before the first batch: from the build where it was on such a machine, and from warm-up."""
+    costs = Costs(buckets_of(variant.settings, variant.name))
+    if not _lengths(deployment):
+        if variant.trust.level == "trusted":
+            costs.seed(tuned_points(variant.evidence))
+        costs.seed(warm_up_ns)
+    elif warm_up_ns:
+        # The build's times are of texts of all lengths; warm-up's are of one.
+        tails = [tensor.shape[1:] for tensor in deployment.model.inputs]
+        elements = max([prod([FREE_DIMENSION if size == -1 else size for size in tail]) for tail in tails])
+        costs.seed(warm_up_ns, kind_of(elements))
+    return costs
+
+
+def _lengths(deployment: Deployment) -> bool:
+    return any(-1 in tensor.shape[1:] for tensor in deployment.model.inputs)
