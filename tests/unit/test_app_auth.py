@@ -194,6 +194,7 @@ def test_a_token_that_is_no_text_is_unknown() -> None:
         ('server.tls_key="k.pem"', "server.tls_key is set and server.tls_cert is not"),
         ('server.cors_origins=["https://a.example/path"]', "is no origin"),
         ('server.cors_origins=["a.example"]', "is no origin"),
+        ('server.idle="0s"', "server.idle is 0s"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(tmp_path: Path, setting: str, says: str) -> None:

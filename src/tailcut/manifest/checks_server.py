@@ -13,8 +13,13 @@ _ORIGIN = re.compile(r"\*|https?://[^/\s@?#]+")
 
 
 def server_problems(deployment: Deployment) -> Iterator[ManifestError]:
-    """Yield what cannot work of TLS, CORS and tokens."""
+    """Yield what cannot work of TLS, CORS, tokens and connections."""
     server = deployment.server
+    if not server.idle_s:
+        yield ManifestError(
+            "server.idle is 0s: no client could send a request in that time",
+            hint="leave it out, or set it above the time after which your load balancer closes idle connections",
+        )
     if bool(server.tls_cert) != bool(server.tls_key):
         given, missing = ("tls_cert", "tls_key") if server.tls_cert else ("tls_key", "tls_cert")
         yield ManifestError(

@@ -28,6 +28,13 @@ class Server(Section, frozen=True, kw_only=True):
         Duration,
         Meta(description="after SIGTERM: killed at the latest after this long; at least drain plus slo.timeout"),
     ] = field(default=Duration(15.0), name="kill")
+    idle_s: Annotated[
+        Duration,
+        Meta(
+            description="longest that a connection may take to send a request's head, or be idle between requests; "
+            "above the 60 s of most load balancers, so that none sends into a connection that is being closed"
+        ),
+    ] = field(default=Duration(75.0), name="idle")
     max_timeout_s: Annotated[Duration, Meta(description="longest deadline that a client may ask for")] = field(
         default=Duration(60.0), name="max_timeout"
     )

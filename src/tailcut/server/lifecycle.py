@@ -25,6 +25,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from granian.constants import HTTPModes, Interfaces, Loops, SSLProtocols, TaskImpl
+from granian.http import HTTP1Settings
 from granian.log import LOGGING_CONFIG, LogLevels
 from granian.server.mp import MPServer
 
@@ -182,6 +183,7 @@ class _Supervisor(MPServer):
             loop=Loops.uvloop,
             task_impl=TaskImpl.asyncio,
             http=HTTPModes.auto,
+            http1_settings=HTTP1Settings(header_read_timeout=max(int(server.idle_s * 1e3), 1)),
             websockets=False,
             backlog=server.backlog,
             # Granian's name for it; it counts connections, not requests.

@@ -12,6 +12,7 @@ import os
 import signal
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import granian._signals
 from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]  # re-exported without saying so
@@ -26,6 +27,7 @@ from tailcut.server.auth import Guard
 from tailcut.server.front import Front
 from tailcut.server.http import Chunks, Reply
 from tailcut.server.saying import say
+from tailcut.server.silent import SilentConnections
 
 if TYPE_CHECKING:
     from tailcut.server.grpc.server import GRPCServer
@@ -90,6 +92,7 @@ class RSGIApplication:
         flush_subnormals()
         self._loading = loop.create_task(self._load())
         self._watch_parent(loop)
+        SilentConnections(self._manifest, urlsplit(self._url).port or 0).watch(loop)
 
     def __rsgi_del__(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(self._stop())
