@@ -6,7 +6,7 @@ SHELL := bash
 PY := .venv/bin/python
 STAMP := .venv/.made-from-pyproject-and-constraints
 
-.PHONY: help setup servers lint fmt test demo bench-overhead docs clean
+.PHONY: help setup servers lint fmt test demo bench-overhead bench-peers bench-overload bench-soak docs clean
 
 help:  ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,10 +37,20 @@ demo: setup servers  ## The example from data to the before/after ladder
 bench-overhead: setup  ## What tailcut costs above a server that does nothing (needs wrk)
 	$(PY) -m benchmarks.overhead
 
+bench-peers: setup  ## tailcut beside FastAPI, Mosec, LitServe, BentoML, MLServer (needs wrk)
+	$(PY) -m benchmarks.peers
+
+bench-overload: setup  ## A compute-bound model at 80 % of capacity, in bursts and at 3x (needs wrk)
+	$(PY) -m benchmarks.overload
+
+bench-soak: setup  ## 30 minutes at 70 % of capacity: does memory grow? (needs wrk)
+	$(PY) -m benchmarks.soak
+
 docs: setup  ## Write the generated reference pages
 	$(PY) scripts/generate_docs.py
 
 clean:  ## Remove everything that the targets above made
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .peers
 	rm -rf examples/flight_risk/.artifacts examples/flight_risk/.tailcut
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,160 @@
+"""The compute-bound model that load is put on: MiniLM in INT8 where examples/minilm was built, else one made here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import timeit
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.peers.bodies import Shape
+
+_REGISTRY = Path(__file__).resolve().parent.parent / "examples" / "minilm" / ".tailcut" / "registry"
+_TOKENS = 32
+_WIDTH, _HIDDEN, _POSITIONS, _LAYERS = 384, 1536, 32, 5
+SIZES = (1, 2, 4, 8, 16, 32)
+_NEAR = 0.98
+"""A smaller batch whose throughput is this near to the best one's is the better one: it answers sooner."""
+
+
+@dataclass(frozen=True)
+class Compute:
+    """A model on disk, and what it is asked."""
+
+    path: Path
+    label: str
+    shape: Shape
+    output: str
+    width: int
+
+
+def compute_model(folder: Path) -> Compute:
+    """Put the model into a folder."""
+    return _minilm(folder) or _made(folder)
+
+
+def manifest(model: Compute, *, rows: int, limit_ms: float, deadline_ms: int) -> str:
+    """Return tailcut's manifest for it: the SLO and the largest batch, all else by default."""
+    width = -1 if len(model.shape.inputs) > 1 else model.shape.row.size
+    inputs = ", ".join(
+        f'{{ name = "{name}", datatype = "{datatype}", shape = [-1, {width}] }}'
+        for name, datatype in model.shape.inputs
+    )
+    return f"""
+name = "compute"
+[model]
+source = "{model.path.name}"
+inputs = [{inputs}]
+outputs = [{{ name = "{model.output}", datatype = "FP32", shape = [-1, {model.width}] }}]
+[serve]
+variant = "source"
+[slo]
+p95 = "{limit_ms:.0f}ms"
+timeout = "{deadline_ms}ms"
+[batching]
+max_rows = {rows}
+"""
+
+
+def _minilm(folder: Path) -> Compute | None:
+    from tailcut.errors import TailcutError
+    from tailcut.registry import Registry
+
+    registry = Registry(_REGISTRY)
+    try:
+        version = registry.version("minilm", "latest")
+        names = [name for name, each in version.variants.items() if each.runtime == "onnxruntime" and "int8" in name]
+        variant = registry.variant("minilm", names[0], version.id) if names else None
+    except TailcutError:
+        return None
+    if variant is None:
+        return None
+    path = Path(shutil.copy(variant.artifact, folder / "compute.onnx"))
+    ids = np.random.default_rng(0).integers(2000, 20000, _TOKENS)
+    ids[0], ids[-1] = 101, 102  # [CLS] and [SEP]
+    inputs = [(each.name, each.datatype) for each in variant.inputs]
+    output = variant.outputs[0]
+    label = f"MiniLM {variant.name}, {_TOKENS} tokens"
+    return Compute(path, label, Shape(inputs, ids), output.name, int(output.shape[-1]))
+
+
+def _made(folder: Path) -> Compute:
+    """Write a position-wise feed-forward stack: like a small encoder, its cost grows with the rows."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    draw = np.random.default_rng(0)
+    weights = [numpy_helper.from_array(np.array([-1, _WIDTH], np.int64), "flat")]
+    weights.append(numpy_helper.from_array(np.array([-1, _POSITIONS * _WIDTH], np.int64), "whole"))
+
+    def weight(name: str, fan_in: int, fan_out: int) -> str:
+        values = (draw.standard_normal((fan_in, fan_out)) / np.sqrt(fan_in)).astype(np.float32)
+        weights.append(numpy_helper.from_array(values, name))
+        return name
+
+    nodes = [
+        helper.make_node("MatMul", ["x", weight("in", 64, _POSITIONS * _WIDTH)], ["spread"]),
+        helper.make_node("Reshape", ["spread", "flat"], ["h0"]),
+    ]
+    for layer in range(_LAYERS):
+        wide, narrow = weight(f"a{layer}", _WIDTH, _HIDDEN), weight(f"b{layer}", _HIDDEN, _WIDTH)
+        nodes += [
+            helper.make_node("MatMul", [f"h{layer}", wide], [f"u{layer}"]),
+            helper.make_node("Relu", [f"u{layer}"], [f"r{layer}"]),
+            helper.make_node("MatMul", [f"r{layer}", narrow], [f"h{layer + 1}"]),
+        ]
+    nodes.append(helper.make_node("Reshape", [f"h{_LAYERS}", "whole"], ["joined"]))
+    nodes.append(helper.make_node("MatMul", ["joined", weight("out", _POSITIONS * _WIDTH, 16)], ["y"]))
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", n]) for name, n in (("x", 64), ("y", 16))]
+    graph = helper.make_graph(nodes, "compute", ends[:1], ends[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    model.ir_version = 9
+    path = folder / "compute.onnx"
+    onnx.save(model, path)
+    row: npt.NDArray[Any] = draw.standard_normal(64).astype(np.float32).round(6)
+    return Compute(path, f"feed-forward stack, {_LAYERS} layers of {_WIDTH}", Shape([("x", "FP32")], row), "y", 16)
+
+
+def bare(model: Compute, seconds: float, core: int) -> dict[int, float]:
+    """Return the median milliseconds of one run by batch size: the runtime alone, one thread, on one core."""
+    code = "import json, sys; from benchmarks.compute import time_sizes; print(json.dumps(time_sizes(*sys.argv[1:])))"
+    row = json.dumps([model.shape.row.dtype.str, model.shape.row.tolist()])
+    command = ["taskset", "-c", str(core), sys.executable, "-c", code, str(model.path), row, str(seconds)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return {int(size): took for size, took in json.loads(done.stdout).items()}
+
+
+def time_sizes(path: str, row: str, seconds: str) -> dict[int, float]:
+    """Do what ``bare`` says, in this process."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    first, *others = [each.name for each in session.get_inputs()]
+    dtype, values = json.loads(row)
+    found = {}
+    for size in SIZES:
+        array = np.repeat(np.array([values], dtype=dtype), size, axis=0)
+        feeds = {first: array, **{name: np.ones_like(array) for name in others}}
+        session.run(None, feeds)
+        once_s = timeit.timeit(lambda feeds=feeds: session.run(None, feeds), number=1)  # type: ignore[misc]
+        count = max(int(float(seconds) / len(SIZES) / once_s), 5)
+        taken = timeit.repeat(lambda feeds=feeds: session.run(None, feeds), number=1, repeat=count)  # type: ignore[misc]
+        found[size] = median(taken) * 1000
+    return found
+
+
+def best_size(taken_ms: dict[int, float]) -> int:
+    """Return the smallest batch size that reaches nearly the best throughput."""
+    best = max(size / took for size, took in taken_ms.items())
+    return min(size for size, took in taken_ms.items() if size / took >= _NEAR * best)

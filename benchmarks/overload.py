@@ -1,0 +1,216 @@
+"""A compute-bound model under open-loop load: at 80 % of capacity, in bursts, and far beyond it; peers beside tailcut.
+
+    python -m benchmarks.overload [--rounds 3] [--seconds 20] [--overload-seconds 15] [--only tailcut,Mosec]
+                                  [--skip-idle] [--out benchmarks/results]
+
+Servers run on core 0, load on core 1. Capacity is what the bare runtime does alone on core 0 at its best batch size.
+In each round every server is started anew, loaded, and stopped, so that none inherits another's queue. Peers take part
+where `make bench-peers` has made their environments. `--skip-idle` leaves out the comparison of batching auto and off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks import openloop
+from benchmarks.compute import Compute, bare, best_size, compute_model, manifest
+from benchmarks.mlp import BODY_FLOATS, MANIFEST, write_model
+from benchmarks.overhead import commit, cpu
+from benchmarks.overload_report import render
+from benchmarks.peers import wrk
+from benchmarks.peers.__main__ import answer
+from benchmarks.peers.bodies import Shape, body_of
+from benchmarks.peers.catalog import PEERS, TAILCUT, Peer, Task
+from benchmarks.peers.measure import Contender, started
+from benchmarks.peers.processes import SERVER_CORE
+from tailcut.core.statistics import bootstrap
+
+DEADLINE_MS = 500
+SLACK_MS = 25.0
+USUAL, BEYOND = 0.8, 3.0
+_WARM_S = 3.0
+_IDLE_ROUNDS = 10
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=20, help="of each run at 80 %% of capacity")
+    parser.add_argument("--overload-seconds", type=int, default=15, help="of each run at 3x capacity")
+    parser.add_argument("--only", default="", help="names of servers, or how they begin, separated by commas")
+    parser.add_argument("--skip-idle", action="store_true")
+    parser.add_argument("--idle-rounds", type=int, default=_IDLE_ROUNDS)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    arguments = parser.parse_args()
+    if not wrk.is_there():
+        sys.exit(f"error: {wrk.MISSING}")
+    if (os.cpu_count() or 1) < 2:
+        sys.exit("error: the server and the load need a core each; this machine has one")
+    openloop.pin()
+    result = collect(arguments)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "overload.json").write_text(json.dumps(result, indent=1) + "\n")
+    text = render(result)
+    (arguments.out / "overload.md").write_text(text)
+    print(text)
+
+
+def collect(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measure everything and return it as it goes to the file."""
+    load_before = os.getloadavg()[0]
+    only = [one for one in arguments.only.split(",") if one]
+    peers = [peer for peer in (TAILCUT, *PEERS) if not only or any(peer.name.startswith(name) for name in only)]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model = compute_model(folder)
+        sizes_ms = bare(model, 6.0, SERVER_CORE)
+        rows = best_size(sizes_ms)
+        capacity = rows / sizes_ms[rows] * 1000
+        limit_ms = SLACK_MS + sizes_ms[rows]
+        (folder / "tailcut.toml").write_text(manifest(model, rows=rows, limit_ms=limit_ms, deadline_ms=DEADLINE_MS))
+        sys.stderr.write(f"{model.label}: {capacity:.0f} rows/s in batches of {rows}, limit {limit_ms:.0f} ms\n")
+        task = Task(model.path, "compute", rows, True, DEADLINE_MS, DEADLINE_MS)
+        bench = Bench(model, task, folder, capacity, limit_ms, arguments.seconds, arguments.overload_seconds)
+        bench.run(peers, arguments.rounds)
+        idle = [] if arguments.skip_idle else idle_differences(folder, arguments.idle_rounds)
+    return {
+        "command": " ".join(["python -m benchmarks.overload", *sys.argv[1:]]),
+        "commit": commit(),
+        "date": time.strftime("%Y-%m-%d"),
+        "cpu": cpu(),
+        "python": platform.python_version(),
+        "onnxruntime": version("onnxruntime"),
+        "load_average": {"before": load_before, "after": os.getloadavg()[0]},
+        "model": model.label,
+        "bare_ms": sizes_ms,
+        "rows": rows,
+        "capacity_rps": capacity,
+        "limit_ms": limit_ms,
+        "deadline_ms": DEADLINE_MS,
+        "servers": bench.found,
+        "idle": _idle_summary(idle),
+    }
+
+
+class Bench:
+    """One model, measured behind many servers.
+
+    Attributes:
+        found: by server: its version, why it failed where it did, and one entry per round.
+    """
+
+    def __init__(
+        self, model: Compute, task: Task, folder: Path, capacity: float, limit_ms: float, usual_s: int, beyond_s: int
+    ) -> None:
+        self._model, self._task, self._folder = model, task, folder
+        self._capacity, self._limit_ms = capacity, limit_ms
+        self._usual_s, self._beyond_s = usual_s, beyond_s
+        self._expected = answer(task, model.shape.row)
+        self.found: dict[str, dict[str, Any]] = {}
+
+    def run(self, peers: Sequence[Peer], rounds: int) -> None:
+        """Measure every peer once in each round, in another order each time."""
+        draw = random.Random(1)
+        self.found = {
+            peer.name: {"version": "", "setting": peer.setting, "failure": "", "rounds": []} for peer in peers
+        }
+        for number in range(rounds):
+            for peer in draw.sample(list(peers), len(peers)):
+                entry = self.found[peer.name]
+                if not entry["failure"]:
+                    self._turn(peer, entry, seed=number + 1)
+            sys.stderr.write(f"round {number + 1}/{rounds} at {time.strftime('%H:%M:%S')}\n")
+
+    def _turn(self, peer: Peer, entry: dict[str, Any], seed: int) -> None:
+        shape = self._model.shape
+        with started([peer], self._task, shape, self._expected, self._folder, install=False) as [contender]:
+            entry["version"], entry["failure"] = contender.version, contender.failure
+            if contender.server is None:
+                return
+            contender.server.thaw()
+            seen = self._loaded(contender, seed)
+        if peer is TAILCUT:  # beside its closed loop, so that the share is of the same minute
+            taken_ms = bare(self._model, 6.0, SERVER_CORE)
+            seen["bare_rps"] = max(size / took for size, took in taken_ms.items()) * 1000
+        entry["rounds"].append(seen)
+
+    def _loaded(self, contender: Contender, seed: int) -> dict[str, Any]:
+        body, _ = body_of(contender.peer.form, self._model.shape)
+        bodies = openloop.write_bodies(self._folder / "bodies.jsonl", body)
+        mean = USUAL * self._capacity
+        trace = openloop.write_bursts(self._folder / "bursts.txt", mean, _WARM_S + self._usual_s, seed)
+        wrk.run(contender.url, contender.script, 2 * self._task.rows, 2)
+        closed = wrk.run(contender.url, contender.script, 4 * self._task.rows, max(self._usual_s // 4, 2))
+        usual, beyond = float(self._usual_s), float(self._beyond_s)
+
+        def judged(seconds: float, rate: float | None = None, trace: str = "") -> dict[str, Any]:
+            samples = openloop.run(
+                contender.url, bodies, seconds=seconds, warmup_s=_WARM_S, seed=seed, rate=rate, trace=trace
+            )
+            return openloop.figures(samples, seconds=seconds, limit_ms=self._limit_ms, deadline_ms=DEADLINE_MS)
+
+        return {
+            "closed_rps": closed["rps"],
+            "poisson": judged(usual, rate=mean),
+            "bursts": judged(usual, trace=str(trace)),
+            "overload": judged(beyond, rate=BEYOND * self._capacity),
+        }
+
+
+def idle_differences(folder: Path, rounds: int, seconds: int = 3) -> list[dict[str, float]]:
+    """Return, per round, the p50 at 1 connection of tailcut with batching auto and with batching off, microseconds."""
+    row = np.array(json.loads(BODY_FLOATS)["inputs"][0]["data"], dtype=np.float32)
+    shape = Shape([("x", "FP32")], row)
+    found: list[dict[str, float]] = []
+    with ExitStack() as stack:
+        running = {}
+        for mode in ("auto", "off"):
+            own = folder / mode
+            own.mkdir()
+            task = Task(write_model(own / "mlp.onnx"))
+            (own / "tailcut.toml").write_text(f'{MANIFEST}[batching]\nmode = "{mode}"\n')
+            peer = replace(TAILCUT, name=f"batching {mode}")
+            [running[mode]] = stack.enter_context(started([peer], task, shape, answer(task, row), own))
+            if running[mode].server is None:
+                sys.exit(f"error: tailcut with batching {mode} does not start: {running[mode].failure}")
+        for number in range(rounds):
+            order = ("auto", "off") if number % 2 == 0 else ("off", "auto")
+            found.append({mode: _idle_p50_us(running[mode], seconds) for mode in order})
+    return found
+
+
+def _idle_p50_us(contender: Contender, seconds: int) -> float:
+    assert contender.server is not None
+    contender.server.thaw()
+    wrk.run(contender.url, contender.script, 1, 1)
+    figures = wrk.run(contender.url, contender.script, 1, seconds)
+    contender.server.freeze()
+    return figures["p50_us"]
+
+
+def _idle_summary(rounds: list[dict[str, float]]) -> dict[str, Any]:
+    if not rounds:
+        return {}
+    differences = [each["auto"] - each["off"] for each in rounds]
+    low, high = bootstrap(differences, lambda values: float(np.mean(values)), seed=1, resamples=10_000)
+    return {"rounds": rounds, "difference_us": median(differences), "interval_us": [low, high]}
+
+
+if __name__ == "__main__":
+    main()

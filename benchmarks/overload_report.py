@@ -1,0 +1,126 @@
+"""The page of ``benchmarks.overload``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from benchmarks.overhead import spread
+
+_SCENARIOS = {
+    "poisson": "Poisson at 80 % of capacity",
+    "bursts": "Bursts: 0.25 s at twice the mean, 0.25 s of nothing; 80 % of capacity in the mean",
+    "overload": "Poisson at three times the capacity",
+}
+
+
+def render(result: dict[str, Any]) -> str:
+    """Return the result as a page of Markdown."""
+    load, taken = result["load_average"], result["bare_ms"]
+    rounds = max((len(each["rounds"]) for each in result["servers"].values()), default=0)
+    sizes = ", ".join(f"{size}: {float(took):.1f}" for size, took in taken.items())
+    lines = [
+        "# A compute-bound model under load, and beyond it",
+        "",
+        f"`{result['command']}` at commit {result['commit']}, {result['date']}, on {result['cpu']}, Python "
+        f"{result['python']}, onnxruntime {result['onnxruntime']}; load average {load['before']:.1f} before, "
+        f"{load['after']:.1f} after; {rounds} rounds; median (least to most).",
+        "",
+        f"{result['model']}, one thread. The bare runtime on core 0 takes, in ms by batch size, {sizes}.",
+        f"Capacity: {result['capacity_rps']:.0f} rows/s, in batches of {result['rows']}. SLO: 25 ms and one such batch, "
+        f"{result['limit_ms']:.0f} ms. Deadline: {result['deadline_ms']} ms.",
+        "Load is open loop and its latency counts from the intended time; server on core 0, load on core 1.",
+    ]
+    for scenario, title in _SCENARIOS.items():
+        lines += ["", f"## {title}", "", *_table(result, scenario)]
+    lines += ["", "## Against the bars", "", "| bar | seen | met |", "|---|---|---|", *_bars(result)]
+    lines += ["", "## Notes", ""]
+    lines += [f"- {name} is not in the tables: {each['failure']}" for name, each in _failed(result)]
+    lines += _NOTES
+    return "\n".join([*lines, ""])
+
+
+_NOTES = (
+    "- Refused: 429 and 503, however long that took; missed: accepted, but not answered within the deadline. A refusal",
+    "  is worth more the sooner it comes: the column says when the last percent came.",
+    "- A client gives a request up after 2 s. p50 and p99 are of answers, late ones included, refusals not.",
+    "- Good: answers within the deadline per second, as a share of capacity.",
+)
+
+
+def _failed(result: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [(name, each) for name, each in result["servers"].items() if each["failure"]]
+
+
+def _table(result: dict[str, Any], scenario: str) -> list[str]:
+    head = "| server | within the SLO | good | missed | refused | p99 of refusals, ms | p50, ms | p99, ms |"
+    lines = [head, "|---|---|---|---|---|---|---|---|"]
+    for name, server in result["servers"].items():
+        runs = [run[scenario] for run in server["rounds"]]
+        if not runs:
+            lines.append(f"| {name} | not measured: see the notes | | | | | | |")
+            continue
+        cells = [
+            _cell([run["within_limit"] for run in runs], "{:.2%}".format),
+            _cell([run["good_rps"] / result["capacity_rps"] for run in runs], "{:.0%}".format),
+            _cell([run["missed"] for run in runs], "{:.2%}".format),
+            _cell([run["refused"] for run in runs], "{:.1%}".format),
+            *(_cell([run[key] for run in runs], "{:.0f}".format) for key in ("refused_p99_ms", "p50_ms", "p99_ms")),
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def _cell(values: list[float | None], form: Callable[[float], str]) -> str:
+    known = [value for value in values if value is not None]
+    return spread(known, form) if known else "none"
+
+
+def _bars(result: dict[str, Any]) -> list[str]:
+    rows = []
+    tailcut = result["servers"].get("tailcut", {"rounds": []})["rounds"]
+    if tailcut:
+        closed: list[float | None] = [run["closed_rps"] / run["bare_rps"] for run in tailcut]
+        rows.append(_bar("closed-loop throughput of the bare runtime's, at least 95 %", closed, "{:.1%}", 0.95))
+        for scenario in ("poisson", "bursts"):
+            within: list[float | None] = [run[scenario]["within_limit"] for run in tailcut]
+            rows.append(_bar(f"{scenario}: within the SLO, at least 99 %", within, "{:.2%}", 0.99))
+        good: list[float | None] = [run["overload"]["good_rps"] / result["capacity_rps"] for run in tailcut]
+        rows.append(_bar("three times: good answers, at least 90 % of capacity", good, "{:.0%}", 0.9))
+        missed: list[float | None] = [run["overload"]["missed"] for run in tailcut]
+        rows.append(_bar("three times: accepted that missed the deadline, at most 0.1 %", missed, "{:.3%}", most=0.001))
+        rows += _against_peers(result, tailcut)
+    idle = result["idle"]
+    if idle:
+        low, high = idle["interval_us"]
+        seen = f"{idle['difference_us']:.0f} us, mean within {low:.0f} to {high:.0f} us (95 %)"
+        met = _said(low <= 0 <= high or high < 20)
+        rows.append(
+            f"| idle p50, batching auto less off, {len(idle['rounds'])} rounds: holds 0, or < 20 us | {seen} | {met} |"
+        )
+    return rows
+
+
+def _against_peers(result: dict[str, Any], tailcut: list[dict[str, Any]]) -> list[str]:
+    """Compare p99 at the same rate with the best peer that answers nearly all."""
+    others = {}
+    for name, server in result["servers"].items():
+        runs = [run["poisson"] for run in server["rounds"]]
+        if name != "tailcut" and runs and median(run["refused"] + run["failed"] for run in runs) < 0.01:
+            others[name] = median(run["p99_ms"] or float("inf") for run in runs)
+    if not others:
+        return []
+    best = min(others, key=lambda name: others[name])
+    own = median(run["poisson"]["p99_ms"] or float("inf") for run in tailcut)
+    text = f"p99 at 80 %, no worse than the best peer's ({best})"
+    return [f"| {text} | {own:.0f} ms to {others[best]:.0f} ms | {_said(own <= others[best])} |"]
+
+
+def _bar(what: str, values: list[float | None], form: str, least: float = 0.0, most: float = float("inf")) -> str:
+    middle = median(value for value in values if value is not None)
+    return f"| {what} | {_cell(values, form.format)} | {_said(least <= middle <= most)} |"
+
+
+def _said(met: bool) -> str:
+    return "yes" if met else "**no**"

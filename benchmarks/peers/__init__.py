@@ -1,0 +1,1 @@
+"""tailcut beside other model servers: one machine, one model, one run."""
