@@ -67,3 +67,14 @@ def timeout_ns(parameters: Parameters) -> int:
             hint="0 or nothing means the server's own timeout",
         )
     return timeout * 1000
+
+
+def priority(parameters: Parameters) -> int:
+    """Return the client's priority: 1 runs first, larger ones later; 0 where it sent none."""
+    value = parameters.get("priority", 0)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise BadRequest(
+            f"parameter priority is {shown(value)}, expected a whole number, at least 0",
+            hint="1 runs first; 0 or nothing means the default, between 1 and 3",
+        )
+    return value

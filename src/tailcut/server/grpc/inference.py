@@ -21,7 +21,7 @@ from tailcut.server.grpc.models import path_of
 from tailcut.server.grpc.open_inference_pb2 import ModelInferRequest, ModelInferResponse
 from tailcut.server.http import deadline_ns, tenant, timeout_ns, traceparent
 from tailcut.server.incidents import note
-from tailcut.server.parameters import flag
+from tailcut.server.parameters import flag, priority
 from tailcut.server.parameters import timeout_ns as asked_timeout_ns
 from tailcut.server.unfinished import unfinished_stage
 
@@ -150,6 +150,7 @@ class Inferences:
         request = parse(message)
         path, codec = self._opened(request)
         inference = codec.decode(request)
+        call.priority = priority(inference.parameters)
         asked_ns = asked_timeout_ns(inference.parameters)
         if left_ns or header_ns or asked_ns:
             limits = (self._timeout_ns, self._max_timeout_ns, left_ns, header_ns, asked_ns)

@@ -22,6 +22,17 @@ from tailcut.server.tls import find_tls
 
 SERVICE = "inference.GRPCInferenceService"
 
+_CONNECTIONS = (
+    # Further requests of a connection wait at the client, where they take no memory of the server's.
+    ("grpc.max_concurrent_streams", 1024),
+    # A client that vanished without a word is noticed, and what it left on a stream is dropped.
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    # Clients may look as often whether this server is there, also while they ask nothing.
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+)
+
 
 class GRPCServer:
     """Answers gRPC for one engine, on the running event loop.
@@ -48,16 +59,7 @@ class GRPCServer:
         Raises:
             StartError: the port is taken or may not be used, or the certificate or its key cannot be read.
         """
-        limit = int(self._engine.deployment.server.max_body_bytes)
-        server = grpc.aio.server(
-            options=[
-                ("grpc.max_receive_message_length", limit),
-                # The model's answer to an accepted request is sent whatever its size, as over HTTP.
-                ("grpc.max_send_message_length", -1),
-                # A second server on the port is an error, not a silent half of the requests.
-                ("grpc.so_reuseport", 0),
-            ]
-        )
+        server = grpc.aio.server(options=self._options())
         server.add_generic_rpc_handlers(tuple(self._handlers()))
         try:
             self.port = self._listen(server, f"{self._host}:{self.port}")
@@ -76,6 +78,18 @@ class GRPCServer:
             self._health.stop()
             self._streams.stop()
             await server.stop(timeout_s)
+
+    def _options(self) -> list[tuple[str, int]]:
+        server = self._engine.deployment.server
+        return [
+            ("grpc.max_receive_message_length", int(server.max_body_bytes)),
+            # The answer to a request that was accepted is sent whatever its size, as over HTTP.
+            ("grpc.max_send_message_length", -1),
+            # A second server on the port is an error, not a silent half of the requests.
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_connection_idle_ms", int(server.idle_s * 1000)),
+            *_CONNECTIONS,
+        ]
 
     def _listen(self, server: grpc.aio.Server, where: str) -> int:
         tls = find_tls(self._engine.manifest)
