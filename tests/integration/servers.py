@@ -151,6 +151,12 @@ class PostgresServer:
     def url(self) -> str:
         return f"postgresql://tailcut@127.0.0.1:{self.port}/postgres"
 
+    @property
+    def pid(self) -> int:
+        """Of the process that started all others."""
+        assert self._process is not None
+        return self._process.pid
+
     def create(self) -> None:
         """Make the data folder."""
         command = [str(self._binaries / "initdb"), "-D", str(self._folder / "data"), "-U", "tailcut", "-A", "trust"]

@@ -35,6 +35,7 @@ class Served:
         port: int = 0,
         wait: bool = True,
         prepared: bool = False,
+        stderr: Path | None = None,
     ) -> None:
         self.port = port or free_port()
         self._log = directory / f"serve-{self.port}.log"
@@ -42,7 +43,8 @@ class Served:
         if not prepared:
             deployment(directory, more)
         flags = [flag for setting in settings for flag in ("--set", setting)]
-        with self._log.open("wb") as log, self._output.open("wb") as output:
+        self._log.touch()
+        with (stderr or self._log).open("wb") as log, self._output.open("wb") as output:
             command = ["-m", "tailcut", "serve", "--manifest", str(directory), "--port", str(self.port), *flags]
             self._process = subprocess.Popen(
                 [sys.executable, *command],

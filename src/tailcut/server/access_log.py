@@ -6,6 +6,7 @@ full pipe holds no request up; lines that it cannot keep up with are dropped and
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import random
@@ -21,6 +22,8 @@ import msgspec
 from tailcut.errors import StartError
 from tailcut.manifest import Manifest
 from tailcut.server.http import Body, HeaderMap, Reply, clipped, traceparent
+
+log = logging.getLogger("tailcut.server")
 
 _WAITING_LINES = 10_000
 _CLOSE_S = 2.0
@@ -58,7 +61,9 @@ class AccessLog:
         self._lines: queue.Queue[bytes | None] = queue.Queue(_WAITING_LINES)
         self._dropped = 0
         file = _opened(manifest, server.access_log)
-        self._thread = threading.Thread(target=_write, args=(self._lines, file), name="tailcut-access-log", daemon=True)
+        self._thread = threading.Thread(
+            target=_Writer(file).run, args=(self._lines,), name="tailcut-access-log", daemon=True
+        )
         self._thread.start()
 
     async def handle(self, method: str, path: str, headers: HeaderMap, body: Body) -> Reply:
@@ -131,10 +136,32 @@ def _opened(manifest: Manifest, where: str) -> BinaryIO:
         ) from error
 
 
-def _write(lines: queue.Queue[bytes | None], file: BinaryIO) -> None:
-    with file:
-        while (line := lines.get()) is not None:
-            try:
-                file.write(line)
-            except OSError:
-                continue  # a full disk must not end the log for good
+class _Writer:
+    """Writes lines, in a thread. While the file takes none, on a full disk say, they are lost, and it says how many."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._lost = 0
+        self._cut = False
+
+    def run(self, lines: queue.Queue[bytes | None]) -> None:
+        """Write until a None comes."""
+        with self._file:
+            while (line := lines.get()) is not None:
+                self._write(line)
+
+    def _write(self, line: bytes) -> None:
+        reason = "it takes a part of a line only"
+        data = b"\n" + line if self._cut else line
+        try:
+            written = self._file.write(data) or 0
+        except OSError as error:
+            written, reason = 0, error.strerror or type(error).__name__
+        self._cut = (self._cut and not written) or 0 < written < len(data)
+        if written < len(data):
+            self._lost += 1
+            if self._lost == 1:
+                log.error("the access log cannot be written: %s; its lines are lost until it can", reason)
+        elif self._lost:
+            log.warning("the access log can be written again; %d of its lines were lost", self._lost)
+            self._lost = 0

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+from prometheus_client.parser import text_string_to_metric_families
 from tests.app_kit import samples
 from tests.integration.serving import Served
 
-NAMES = ("model", "group", "entity_type", "kind", "why")
 IDS = """
 name = "m"
 
 [model]
 source = "model.onnx"
-inputs = [{ name = "id", shape = [-1, 1], dtype = "INT64" }]
+inputs = [{ name = "id", shape = [-1, 1], datatype = "INT64" }]
 outputs = [{ name = "y", shape = [-1, 1] }]
 
 [serve]
@@ -74,8 +74,12 @@ def ids(*values: int) -> dict[str, Any]:
 
 def counted(server: Served, name: str, *labels: str) -> float:
     """The sum of a metric's samples that have all of these values of labels."""
-    found = samples(server.metrics(), name)
-    return sum(value for key, value in found.items() if set(labels) <= set(key))
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(server.metrics())
+        for sample in family.samples
+        if sample.name == name and set(labels) <= set(sample.labels.values())
+    )
 
 
 def outcomes(server: Served) -> dict[str, float]:

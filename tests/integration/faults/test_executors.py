@@ -1,0 +1,145 @@
+"""Executors that die or hang in the middle of a batch, requests that spoil one, clients that leave one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from tests.integration.faults.kit import IDS, KNOWN, counted, executors, ids, outcomes, paused, save_table, until
+from tests.integration.serving import Served, Wire, as_bytes, connected
+
+pytestmark = pytest.mark.integration
+
+TIMEOUT_S = 1.5
+PATIENT = "x-tailcut-timeout-ms: 30000\r\n"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("executors")
+    save_table(folder / "model.onnx")
+    (folder / "tailcut.toml").write_text(IDS)
+    settings = ['pool.executor="process"', "pool.executors=1", f"slo.timeout={TIMEOUT_S}s", "batching.max_rows=8"]
+    with Served(folder, settings=settings, prepared=True) as served:
+        yield served
+
+
+def ask(wire: Wire, id_: int, headers: str = PATIENT) -> asyncio.Task[tuple[int, dict[str, str], bytes]]:
+    return asyncio.create_task(wire.ask(as_bytes(ids(id_), headers=headers)))
+
+
+def answer(reply: tuple[int, dict[str, str], bytes]) -> object:
+    """The one number of an answer, or the status and code of an error."""
+    status, _, body = reply
+    said = json.loads(body)
+    return said["outputs"][0]["data"][0] if status == 200 else (status, said["code"])
+
+
+async def waiting(server: Served, running: int, queued: int) -> None:
+    await until(
+        server,
+        lambda: counted(server, "tailcut_running_rows") == running and counted(server, "tailcut_queue_rows") == queued,
+    )
+
+
+async def wires(server: Served, stack: AsyncExitStack, count: int) -> list[Wire]:
+    return [await stack.enter_async_context(connected(server.port)) for _ in range(count)]
+
+
+async def replaced(server: Served, old: int) -> None:
+    await until(server, lambda: executors(server) not in ([], [old]) and counted(server, "tailcut_executors") == 1)
+
+
+def test_an_executor_killed_in_a_batch_costs_no_request(server: Served) -> None:
+    async def main() -> None:
+        (pid,) = executors(server)
+        lost, ok = counted(server, "tailcut_executors_gone_total", "lost"), outcomes(server).get("ok", 0)
+        async with AsyncExitStack() as stack:
+            os.kill(pid, signal.SIGSTOP)  # so that its batch is under way when it dies
+            first, *others = await wires(server, stack, 8)
+            answers = [ask(first, 1)]
+            await waiting(server, running=1, queued=0)
+            answers += [ask(wire, id_) for id_, wire in enumerate(others, 2)]
+            await waiting(server, running=1, queued=7)
+            os.kill(pid, signal.SIGKILL)
+            assert [answer(await each) for each in answers] == [10.0 * id_ for id_ in range(1, 9)]
+        await replaced(server, pid)
+        assert counted(server, "tailcut_executors_gone_total", "lost") == lost + 1
+        assert outcomes(server)["ok"] == ok + 8
+        assert "the process that ran variant 'source' is gone (signal SIGKILL)" in server.log
+        assert (await asyncio.to_thread(server.get, "/v2/health/ready"))[0] == 200
+
+    asyncio.run(asyncio.wait_for(main(), 40))
+
+
+def test_an_executor_that_hangs_is_killed_and_who_has_time_is_answered(server: Served) -> None:
+    async def main() -> None:
+        (pid,) = executors(server)
+        lost = counted(server, "tailcut_executors_gone_total", "lost")
+        async with AsyncExitStack() as stack:
+            os.kill(pid, signal.SIGSTOP)
+            impatient, *others = await wires(server, stack, 4)
+            late = ask(impatient, 1, "")
+            await waiting(server, running=1, queued=0)
+            answers = [ask(wire, id_) for id_, wire in enumerate(others, 2)]
+            assert answer(await late) == (504, "infer_timeout")
+            assert [answer(await each) for each in answers] == [20.0, 30.0, 40.0]
+        await replaced(server, pid)
+        assert counted(server, "tailcut_executors_gone_total", "lost") == lost + 1
+        assert not Path(f"/proc/{pid}").exists()
+        assert "the process of an executor hangs in a batch and is killed" in server.log
+        assert (await asyncio.to_thread(server.get, "/v2/health/ready"))[0] == 200
+
+    asyncio.run(asyncio.wait_for(main(), 40))
+
+
+def test_a_row_that_the_model_cannot_compute_fails_its_own_request_only(server: Served) -> None:
+    async def main() -> None:
+        failed, apart = (
+            outcomes(server).get("inference_failed", 0),
+            counted(server, "tailcut_batches_taken_apart_total"),
+        )
+        async with AsyncExitStack() as stack:
+            first, *others = await wires(server, stack, 8)
+            with paused(*executors(server)):
+                answers = [ask(first, 1)]
+                await waiting(server, running=1, queued=0)
+                # All wait while the first is under way, so that they share the next batch.
+                answers += [ask(wire, KNOWN if id_ == 5 else id_) for id_, wire in enumerate(others, 2)]
+                await waiting(server, running=1, queued=7)
+            wanted: list[object] = [10.0 * id_ for id_ in range(1, 9)]
+            wanted[4] = (500, "inference_failed")
+            assert [answer(await each) for each in answers] == wanted
+        assert outcomes(server)["inference_failed"] == failed + 1
+        assert counted(server, "tailcut_batches_taken_apart_total") == apart + 1
+
+    asyncio.run(asyncio.wait_for(main(), 40))
+
+
+def test_clients_that_leave_in_the_middle_of_a_batch_hurt_no_neighbour(server: Served) -> None:
+    async def main() -> None:
+        gone = outcomes(server).get("client_gone", 0)
+        async with AsyncExitStack() as stack:
+            stayers = await wires(server, stack, 3)
+            leavers = [await Wire.open(server.port) for _ in range(3)]
+            with paused(*executors(server)):
+                leavers[0].writer.write(as_bytes(ids(1), headers=PATIENT))
+                await waiting(server, running=1, queued=0)
+                for leaver in leavers[1:]:
+                    leaver.writer.write(as_bytes(ids(2), headers=PATIENT))
+                answers = [ask(wire, id_) for id_, wire in enumerate(stayers, 3)]
+                await waiting(server, running=1, queued=5)
+                for leaver in leavers:
+                    await leaver.close()
+                await until(server, lambda: outcomes(server).get("client_gone", 0) == gone + 3)
+                await waiting(server, running=1, queued=3)  # nothing is computed for who left the queue
+            assert [answer(await each) for each in answers] == [30.0, 40.0, 50.0]
+        await until(server, lambda: counted(server, "tailcut_in_flight") == 0)
+
+    asyncio.run(asyncio.wait_for(main(), 40))

@@ -1,0 +1,97 @@
+"""Ten times the capacity for some seconds: the server answers what it can, refuses the rest by name, and holds nothing.
+
+The long run, beside other servers, is a benchmark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tests.app_kit import MANIFEST
+from tests.integration.faults.kit import counted, open_files, outcomes, save_slow, until
+from tests.integration.serving import Served, Wire, as_bytes
+
+pytestmark = pytest.mark.integration
+
+ROW = {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}
+REQUEST = as_bytes(ROW)
+STEPS = 400
+CLIENTS = 64
+OVERLOAD_S = 5.0
+TIMES = 10
+REFUSALS = {"shed", "queue_timeout", "infer_timeout", "deadline_exceeded", "not_ready"}
+
+
+class Crowd:
+    """Clients of a server: each sends when its turn in an even rhythm comes, and not before its last answer."""
+
+    def __init__(self, wires: list[Wire]) -> None:
+        self.ended: Counter[str] = Counter()
+        self.statuses: Counter[int] = Counter()
+        self.without_advice = 0
+        self._wires = wires
+
+    async def send(self, rate: float, duration_s: float) -> float:
+        """Send at a rate, or as fast as answers come where it is 0; return how long it took."""
+        began_s = time.monotonic()
+        await asyncio.gather(*[self._one(wire, n, rate, began_s, duration_s) for n, wire in enumerate(self._wires)])
+        return time.monotonic() - began_s
+
+    async def _one(self, wire: Wire, number: int, rate: float, began_s: float, duration_s: float) -> None:
+        turn = 0
+        while time.monotonic() - began_s < duration_s:
+            if rate:
+                due_s = began_s + (number + turn * len(self._wires)) / rate
+                await asyncio.sleep(max(due_s - time.monotonic(), 0.0))
+            turn += 1
+            status, headers, body = await wire.ask(REQUEST)
+            self.statuses[status] += 1
+            self.ended["ok" if status == 200 else json.loads(body)["code"]] += 1
+            self.without_advice += status == 429 and "retry-after" not in headers
+
+
+def test_ten_times_the_capacity(tmp_path: Path) -> None:
+    async def main(server: Served) -> None:
+        wires = [await Wire.open(server.port) for _ in range(CLIENTS)]
+        few = Crowd(wires[:8])
+        await few.send(0.0, 0.5)  # costs are learned
+        few.ended.clear()
+        took_s = await few.send(0.0, 1.5)
+        capacity = few.ended["ok"] / took_s
+        await Crowd(wires).send(TIMES * capacity, 0.5)  # buffers have their size
+        before = outcomes(server)
+        files, rss_bytes = open_files(server), server.worker_rss_bytes
+
+        crowd = Crowd(wires)
+        took_s = await crowd.send(TIMES * capacity, OVERLOAD_S)
+        sent, answered = crowd.ended.total(), crowd.ended["ok"]
+        said = f"{crowd.ended} in {took_s:.2f} s at a capacity of {capacity:.0f}/s"
+        assert sent > 3 * capacity * OVERLOAD_S, said
+        assert answered / took_s > 0.5 * capacity, said
+        assert set(crowd.ended) <= REFUSALS | {"ok"}, said
+        assert set(crowd.statuses) <= {200, 429, 503, 504}, said
+        assert crowd.without_advice == 0
+        # What was accepted is answered in time: refusing late is worse than refusing at once.
+        assert crowd.statuses[503] + crowd.statuses[504] < 0.05 * answered, said
+
+        after = outcomes(server)
+        assert {code: after[code] - before.get(code, 0) for code in crowd.ended} == crowd.ended
+        await until(server, lambda: counted(server, "tailcut_in_flight") == 0)
+        assert counted(server, "tailcut_queue_rows") == counted(server, "tailcut_running_rows") == 0
+        assert open_files(server) <= files + 2
+        assert server.worker_rss_bytes < 1.1 * rss_bytes
+        assert (await wires[0].ask(REQUEST))[0] == 200, "at once, after the overload"
+        for wire in wires:
+            await wire.close()
+        assert "Traceback" not in server.log
+
+    save_slow(tmp_path / "model.onnx", STEPS)
+    (tmp_path / "tailcut.toml").write_text(MANIFEST)
+    settings = ["slo.timeout=400ms", "pool.executor=thread", "pool.executors=1", "batching.max_queue_rows=256"]
+    with Served(tmp_path, settings=settings, prepared=True) as server:
+        asyncio.run(asyncio.wait_for(main(server), 50))
