@@ -29,6 +29,8 @@ from tritonclient.utils import InferenceServerException
 
 from tailcut.core.tensors import Arrays
 from tailcut.engine import seating
+from tailcut.errors import MissingExtra
+from tailcut.server import lifecycle
 from tailcut.server.grpc.server import SERVICE
 from tailcut.testing.runtimes import CallableRuntime
 
@@ -281,3 +283,10 @@ def test_grpc_is_not_imported_where_it_is_off() -> None:
     script = "import sys, tailcut.server.lifecycle, tailcut.server.asgi; print('grpc' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_missing_package_is_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifecycle, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra) as caught:
+        lifecycle.check_grpc("127.0.0.1", free_port(), 8700)
+    assert caught.value.hint == "pip install 'tailcut[grpc]'"
