@@ -79,7 +79,7 @@ def collect(arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = compute_model(folder)
-        sizes_ms = bare(model, 6.0, SERVER_CORE)
+        sizes_ms = bare(model, 18.0, SERVER_CORE, tries=3)
         rows = best_size(sizes_ms)
         capacity = rows / sizes_ms[rows] * 1000
         limit_ms = SLACK_MS + sizes_ms[rows]

@@ -28,7 +28,7 @@ def render(result: dict[str, Any]) -> str:
         f"{load['after']:.1f} after; {rounds} rounds; median (least to most).",
         "",
         f"{result['model']}, one thread. The bare runtime on core 0 takes, in ms by batch size, {sizes}.",
-        f"Capacity: {result['capacity_rps']:.0f} rows/s, in batches of {result['rows']}. SLO: 25 ms and one such batch, "
+        f"Capacity: {result['capacity_rps']:.0f} rows/s in batches of {result['rows']}. SLO: 25 ms and one such batch, "
         f"{result['limit_ms']:.0f} ms. Deadline: {result['deadline_ms']} ms.",
         "Load is open loop and its latency counts from the intended time; server on core 0, load on core 1.",
     ]
@@ -96,9 +96,8 @@ def _bars(result: dict[str, Any]) -> list[str]:
         low, high = idle["interval_us"]
         seen = f"{idle['difference_us']:.0f} us, mean within {low:.0f} to {high:.0f} us (95 %)"
         met = _said(low <= 0 <= high or high < 20)
-        rows.append(
-            f"| idle p50, batching auto less off, {len(idle['rounds'])} rounds: holds 0, or < 20 us | {seen} | {met} |"
-        )
+        what = f"idle p50, batching auto less off, {len(idle['rounds'])} rounds: holds 0, or below 20 us"
+        rows.append(f"| {what} | {seen} | {met} |")
     return rows
 
 

@@ -3,8 +3,8 @@
     python -m benchmarks.soak [--minutes 30] [--model mlp|compute] [--out benchmarks/results]
 
 Server on core 0, open-loop load on core 1. The MLP (`mlp`, the default) brings most requests and so shows a leak per
-request soonest; its rate is bounded by what this generator can send. Memory is the RSS of all of the server's processes,
-looked at every 10 s.
+request soonest; its rate is bounded by what this generator can send. Memory is the RSS of all of the server's
+processes, looked at every 10 s.
 """
 
 from __future__ import annotations
@@ -214,8 +214,8 @@ def render(result: dict[str, Any]) -> str:
         "# A long run at 70 % of capacity",
         "",
         f"`{result['command']}` at commit {result['commit']}, {result['date']}, on {result['cpu']}, Python "
-        f"{result['python']}. Model: {result['model']}. Capacity {result['capacity_rps']:.0f} req/s (closed loop), load "
-        f"{result['rate_rps']:.0f} req/s ({result['rate_rps'] / result['capacity_rps']:.0%}), open loop.",
+        f"{result['python']}. Model: {result['model']}. Capacity {result['capacity_rps']:.0f} req/s (closed loop); "
+        f"load {result['rate_rps']:.0f} req/s ({result['rate_rps'] / result['capacity_rps']:.0%}), open loop.",
         "",
         f"{requests} requests in {result['looks'][-1]['at_s'] / 60:.1f} minutes; {failed:.0f} failed, {refused:.0f} "
         f"refused; p99 of a minute {median(p99):.1f} ms ({min(p99):.1f} to {max(p99):.1f}).",

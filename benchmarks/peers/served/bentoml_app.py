@@ -20,6 +20,9 @@ class Predict:
     def __init__(self) -> None:
         self._model = Model()
 
-    @bentoml.api(batchable=True, max_batch_size=ROWS, max_latency_ms=int(os.environ["PEER_LATENCY_MS"]))
-    def predict(self, x: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]  # BentoML reads the annotation
-        return self._model.run(x)
+    @bentoml.api(  # type: ignore[untyped-decorator]
+        batchable=True, max_batch_size=ROWS, max_latency_ms=int(os.environ["PEER_LATENCY_MS"])
+    )
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        found: np.ndarray = self._model.run(x)
+        return found
