@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import queue
 import socket
 import subprocess
@@ -142,6 +143,30 @@ def test_tls(tmp_path: Path) -> None:
             assert client.infer("m", [tensor()]).as_numpy("y").tolist() == [3.0]
         with triton.InferenceServerClient(running.url) as client, pytest.raises(InferenceServerException):
             client.infer("m", [tensor()], client_timeout=5)
+
+
+def test_requests_are_in_the_access_log(tmp_path: Path) -> None:
+    port = free_port()
+    settings = [f"server.grpc_port={port}", 'server.access_log="access.log"', 'server.access_log_share="100%"']
+    parent = f"00-{'1' * 32}-{'2' * 16}-01"
+    with Served(tmp_path, settings=settings) as served:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            unary(channel)(message().SerializeToString(), metadata=(("traceparent", parent),))
+            with pytest.raises(grpc.RpcError):
+                unary(channel)(message(model_name="other").SerializeToString())
+            list(channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")(iter([message().SerializeToString()])))
+
+        def lines() -> list[Any]:
+            logged = [json.loads(line) for line in (tmp_path / "access.log").read_text().splitlines()]
+            return [line for line in logged if line["method"] == "GRPC"]
+
+        served.wait_until(lambda: len(lines()) == 3)
+        good, wrong, streamed = lines()
+        assert (good["path"], good["status"], good["trace"]) == (f"/{SERVICE}/ModelInfer", "OK", parent)
+        assert good["variant"] == "source"
+        assert good["bytes"] > 0
+        assert (wrong["status"], wrong["error"]) == ("NOT_FOUND", {"code": "not_found"})
+        assert (streamed["path"], streamed["status"]) == (f"/{SERVICE}/ModelStreamInfer", "OK")
 
 
 # -- Models that stream ----------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import queue
 import random
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
 from time import perf_counter_ns
 from typing import Any, BinaryIO
@@ -71,9 +71,14 @@ class AccessLog:
         started_ns = perf_counter_ns()
         reply = await self._handle(method, path, headers, body)
         took_ns = perf_counter_ns() - started_ns
-        if reply.status >= 400 or took_ns >= self._slow_ns or self._sample() < self._share:
-            self._note(method, path, headers, reply, took_ns)
+        if self.wants(took_ns, failed=reply.status >= 400):
+            error = _error(reply.body) if reply.status >= 400 else None
+            self.write(method, path, reply.status, took_ns, len(reply.body), headers, reply.headers, error)
         return reply
+
+    def wants(self, took_ns: int, *, failed: bool) -> bool:
+        """Return whether a request is one of those that are logged."""
+        return failed or took_ns >= self._slow_ns or self._sample() < self._share
 
     def close(self) -> None:
         """Write what waits, for a bounded time."""
@@ -83,19 +88,37 @@ class AccessLog:
             return
         self._thread.join(_CLOSE_S)
 
-    def _note(self, method: str, path: str, headers: HeaderMap, reply: Reply, took_ns: int) -> None:
+    def write(
+        self,
+        method: str,
+        path: str,
+        status: int | str,
+        took_ns: int,
+        size_bytes: int,
+        headers: HeaderMap,
+        said: Iterable[tuple[str, str]],
+        error: object = None,
+    ) -> None:
+        """Hand a line to the thread that writes.
+
+        Args:
+            size_bytes: of the reply's body.
+            headers: of the request.
+            said: headers of the reply.
+            error: code and incident of a request that failed.
+        """
         line: dict[str, Any] = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "method": clipped(method),
             "path": clipped(path),
-            "status": reply.status,
+            "status": status,
             "ms": round(took_ns / 1e6, 3),
-            "bytes": len(reply.body),
+            "bytes": size_bytes,
             "trace": traceparent(headers),
         }
-        line.update((_FROM_REPLY[name], value) for name, value in reply.headers if name in _FROM_REPLY)
-        if reply.status >= 400:
-            line["error"] = _error(reply.body)
+        line.update((_FROM_REPLY[name], value) for name, value in said if name in _FROM_REPLY)
+        if error is not None:
+            line["error"] = error
         if self._dropped:
             line["dropped_before"] = self._dropped
         try:

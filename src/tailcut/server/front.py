@@ -16,26 +16,29 @@ Handle = Callable[[str, str, HeaderMap, Body], Awaitable[Reply]]
 class Front:
     """Wraps what handles requests; close it at the end.
 
+    Attributes:
+        log: the access log; None where there is none.
+
     Raises:
         StartError: the access log cannot be opened.
     """
 
     def __init__(self, handle: Handle, manifest: Manifest) -> None:
         server = manifest.deployment.server
-        self._log: AccessLog | None = None
+        self.log: AccessLog | None = None
         if server.compress_bytes:
             handle = _compressing(handle, int(server.compress_bytes))
         if server.cors_origins:
             handle = Cors(handle, server.cors_origins).handle
         if server.access_log:
-            self._log = AccessLog(handle, manifest)
-            handle = self._log.handle
+            self.log = AccessLog(handle, manifest)
+            handle = self.log.handle
         self.handle = handle
 
     def close(self) -> None:
         """Write what is left to write."""
-        if self._log is not None:
-            self._log.close()
+        if self.log is not None:
+            self.log.close()
 
 
 def _compressing(handle: Handle, least_bytes: int) -> Handle:

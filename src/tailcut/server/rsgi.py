@@ -141,7 +141,7 @@ class RSGIApplication:
             return ""
         from tailcut.server.grpc.server import GRPCServer
 
-        self._grpc = GRPCServer(self._engine, self._address, port, self._guard)
+        self._grpc = GRPCServer(self._engine, self._address, port, self._guard, self._front.log)
         await self._grpc.start()
         return f" and for gRPC on port {self._grpc.port}"
 

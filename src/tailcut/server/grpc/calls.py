@@ -22,6 +22,8 @@ Method = Callable[[bytes, Context], Awaitable[bytes]]
 EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs have forgotten it
 """What reading a stream gives where the client has sent all."""
 
+SERVICE = "inference.GRPCInferenceService"
+
 _STATUS = {status.name: status for status in grpc.StatusCode}
 _LONGEST_VALUE = 600
 

@@ -14,8 +14,9 @@ from tailcut.engine.engine import Engine
 from tailcut.engine.path import Path
 from tailcut.errors import BadRequest, ClientGone, DeadlineExceeded, TailcutError
 from tailcut.runtimes.base import StreamingRuntime
+from tailcut.server.access_log import AccessLog
 from tailcut.server.auth import Guard
-from tailcut.server.grpc.calls import Context, Metadata, abort, headers_of, remaining_ns, unforeseen
+from tailcut.server.grpc.calls import SERVICE, Context, Metadata, abort, headers_of, remaining_ns, unforeseen
 from tailcut.server.grpc.codec import FINAL, WANTS_FINAL, Inference, MessageCodec, parse
 from tailcut.server.grpc.models import path_of
 from tailcut.server.grpc.open_inference_pb2 import ModelInferRequest, ModelInferResponse
@@ -43,10 +44,12 @@ class Inferences:
 
     Args:
         guard: lets requests pass; the tenant of a token goes before the header's.
+        log: the access log; None where there is none.
     """
 
-    def __init__(self, engine: Engine, guard: Guard) -> None:
+    def __init__(self, engine: Engine, guard: Guard, log: AccessLog | None = None) -> None:
         self._engine = engine
+        self._log = log
         self._guard = guard if guard.asks else None
         deployment = engine.deployment
         self._timeout_ns = int(deployment.slo.timeout_s * 1e9)
@@ -61,8 +64,13 @@ class Inferences:
         try:
             reply = await self._counted(call, self._whole(call, headers, message, remaining_ns(context)))
         except Failed as failed:
-            await abort(context, failed.error, _metadata(call, headers), failed.incident)
-        context.set_trailing_metadata(_metadata(call, headers))
+            metadata = _metadata(call, headers)
+            self._note("ModelInfer", call, headers, metadata, failed)
+            await abort(context, failed.error, metadata, failed.incident)
+        metadata = _metadata(call, headers)
+        if self._log is not None:
+            self._note("ModelInfer", call, headers, metadata, size_bytes=len(reply))
+        context.set_trailing_metadata(metadata)
         return reply
 
     async def in_stream(self, headers: Mapping[str, str], message: bytes, left_ns: int, emit: Emit) -> None:
@@ -72,7 +80,13 @@ class Inferences:
             Failed: any error; responses may have been emitted before it.
         """
         call = self._engine.begin("grpc_stream", perf_counter_ns())
-        await self._counted(call, self._parts(call, headers, message, left_ns, emit))
+        try:
+            await self._counted(call, self._parts(call, headers, message, left_ns, emit))
+        except Failed as failed:
+            self._note("ModelStreamInfer", call, headers, _metadata(call, headers), failed)
+            raise
+        if self._log is not None:
+            self._note("ModelStreamInfer", call, headers, _metadata(call, headers))
 
     async def _counted(self, call: Call, work: Awaitable[T]) -> T:
         """Count a request's one end.
@@ -173,6 +187,26 @@ class Inferences:
             )
             self._codec = path, codec
         return self._codec
+
+    def _note(
+        self,
+        method: str,
+        call: Call,
+        headers: Mapping[str, str],
+        metadata: Metadata,
+        failed: Failed | None = None,
+        size_bytes: int = 0,
+    ) -> None:
+        """Write a request's line to the access log, if it is one of those."""
+        took_ns = call.timings.total_ns
+        if self._log is None or not self._log.wants(took_ns, failed=failed is not None):
+            return
+        status, error = "OK", None
+        if failed is not None:
+            status, error = failed.error.grpc_status, {"code": failed.error.code}
+            if failed.incident:
+                error["incident"] = failed.incident
+        self._log.write("GRPC", f"/{SERVICE}/{method}", status, took_ns, size_bytes, headers, metadata, error)
 
     def _failed(self, call: Call, error: TailcutError) -> Failed:
         now_ns = perf_counter_ns()

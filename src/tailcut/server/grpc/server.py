@@ -9,9 +9,10 @@ import grpc.aio
 
 from tailcut.engine.engine import Engine
 from tailcut.errors import StartError
+from tailcut.server.access_log import AccessLog
 from tailcut.server.auth import Guard
 from tailcut.server.grpc import health_pb2, open_inference_pb2, reflection_pb2
-from tailcut.server.grpc.calls import Method
+from tailcut.server.grpc.calls import SERVICE, Method
 from tailcut.server.grpc.health import Health
 from tailcut.server.grpc.inference import Inferences
 from tailcut.server.grpc.models import Models
@@ -19,8 +20,6 @@ from tailcut.server.grpc.reflection import NAMES as REFLECTION_NAMES
 from tailcut.server.grpc.reflection import Reflection
 from tailcut.server.grpc.streams import InferenceStreams
 from tailcut.server.tls import find_tls
-
-SERVICE = "inference.GRPCInferenceService"
 
 _CONNECTIONS = (
     # Further requests of a connection wait at the client, where they take no memory of the server's.
@@ -41,15 +40,16 @@ class GRPCServer:
         address: an IP address of this machine.
         port: 0 takes a free one.
         guard: decides who may infer, ask and manage, as over HTTP.
+        log: the access log; None where there is none.
     """
 
-    def __init__(self, engine: Engine, address: str, port: int, guard: Guard) -> None:
+    def __init__(self, engine: Engine, address: str, port: int, guard: Guard, log: AccessLog | None = None) -> None:
         self._engine = engine
         self._host = f"[{address}]" if ":" in address else address
         self.port = port
         self._server: grpc.aio.Server | None = None
         self._guard = guard
-        self._inferences = Inferences(engine, guard)
+        self._inferences = Inferences(engine, guard, log)
         self._streams = InferenceStreams(engine, self._inferences)
         self._health = Health(engine, frozenset({SERVICE}))
 
