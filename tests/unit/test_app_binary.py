@@ -167,3 +167,53 @@ def test_raw_outputs_hold_nan_only_where_it_is_an_answer() -> None:
     assert reply.body.endswith(b"\x02\x00\x00\x00\xff\x00\x02\x00\x00\x00\xc3\xa9" + nan.tobytes())
     with pytest.raises(InferenceError, match="NaN or infinity in output 'y'"):
         CODEC.encode(asked, {"y": nan, "z": nan})
+
+
+def test_what_is_remembered_of_one_request_never_answers_another() -> None:
+    """The JSON of the last request and of the last reply are remembered; whatever comes next is read as it is."""
+    codec = InferenceCodec("m", "7", [InputSpec("x", "FP32", (-1, -1))], ("y", "z"), max_rows=4)
+    everything: dict[str, Any] = {"parameters": {"binary_data_output": True}}
+    one, two = np.ones((1, 2), np.float32), np.full((2, 2), 2, np.float32)
+    y_only = {"outputs": [{"name": "y", "parameters": {"binary_data": True}}]}
+    both = {"outputs": [{"name": name, "parameters": {"binary_data": True}} for name in ("z", "y")]}
+    asked = [
+        (one, everything),
+        (one, everything),
+        (2 * one, everything),
+        (two, everything),
+        (one, {**everything, "id": "a"}),
+        (one, {**everything, "id": "b"}),
+        (one, {"parameters": {"timeout": 7, "binary_data_output": True}}),
+        (one, y_only),
+        (two, y_only),
+        (two, both),
+        (one.reshape(2, 1), both),
+        (one, {}),
+        (one, everything),
+    ]
+    for x, more in asked * 2:
+        request = {"inputs": [tensor(x.nbytes, shape=list(x.shape))], **more}
+        fresh = InferenceCodec("m", "7", [InputSpec("x", "FP32", (-1, -1))], ("y", "z"), max_rows=4)
+        body, length = packed(request, x.tobytes())
+        found, wanted = codec.decode(body, length), fresh.decode(body, length)
+        np.testing.assert_array_equal(found.inputs["x"], x)
+        assert (found.rows, found.outputs, found.id, found.timeout_ns, list(found.binary)) == (
+            wanted.rows,
+            wanted.outputs,
+            wanted.id,
+            wanted.timeout_ns,
+            list(wanted.binary),
+        )
+        outputs = {"y": x.sum(axis=1), "z": 2 * x}
+        reply, alike = codec.encode(found, outputs), fresh.encode(wanted, outputs)
+        if isinstance(reply, BinaryReply):
+            assert isinstance(alike, BinaryReply)
+            assert (reply.body, reply.headers) == (alike.body, alike.headers)
+        else:
+            assert reply == alike
+        with pytest.raises(BadRequest):
+            codec.decode(body + b"x", length)
+        with pytest.raises(BadRequest, match="NaN or infinity"):
+            codec.decode(packed(request, np.full_like(x, np.nan).tobytes())[0], length)
+    with pytest.raises(TooLarge):
+        codec.decode(*packed({"inputs": [tensor(40, shape=[5, 2])], **everything}, bytes(40)))

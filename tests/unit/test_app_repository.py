@@ -17,6 +17,7 @@ from tailcut.engine.statistics import Statistics
 from tailcut.errors import BadRequest, NotFound, NotReady, TailcutError
 from tailcut.observe.recorder import Recorder
 from tailcut.registry import NewVariant, Registry, Version
+from tailcut.server import answering
 
 Test = Callable[[Client, Promotions], Awaitable[None]]
 FOLLOWS = ('serve.follow="1h"',)
@@ -205,6 +206,23 @@ def test_a_source_that_is_served_as_it_is_is_listed_and_loaded(tmp_path: Path) -
         assert not Registry.of(manifest).list()
 
     asyncio.run(main())
+
+
+def test_a_body_that_does_not_come_is_a_408_and_one_that_breaks_off_is_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answering, "_READ_S", 0.01)
+
+    async def test(client: Client, promotions: Promotions) -> None:
+        slow = client.connect("POST", "/v2/repository/index")
+        slow.send(b"{", more=True)
+        assert (await slow.answer()).json["code"] == "request_timeout"
+        leaves = client.connect("POST", "/v2/repository/index")
+        leaves.send(b"{", more=True)
+        leaves.disconnect()
+        assert (await leaves.answer()).json["code"] == "client_gone"
+
+    serve(tmp_path, test)
 
 
 # -- Statistics ----------------------------------------------------------------------------------------------------

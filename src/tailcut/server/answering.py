@@ -30,6 +30,8 @@ from tailcut.server.incidents import note
 from tailcut.server.inference import BinaryReply
 from tailcut.server.unfinished import unfinished_stage
 
+_READ_S = 10.0
+
 Work = Callable[[Call, HeaderMap, bytes], Awaitable[bytes | BinaryReply]]
 Parts = Callable[[Call, HeaderMap, bytes], AsyncGenerator[bytes, None]]
 
@@ -45,6 +47,7 @@ class Answering:
     def __init__(self, engine: Engine, guard: Guard, closed: tuple[type[Exception], ...] = ()) -> None:
         self.engine = engine
         self._guard = guard if guard.asks else None
+        self._closed = closed
         self._leaving: tuple[type[BaseException], ...] = (asyncio.CancelledError, *closed)
         deployment = engine.deployment
         self._max_body_bytes = int(deployment.server.max_body_bytes)
@@ -133,6 +136,24 @@ class Answering:
             raw = await decoded(raw, headers, self._max_body_bytes)
         call.timings.lap(Stage.RECEIVE, perf_counter_ns())
         return raw
+
+    async def read(self, headers: HeaderMap, body: Body, limit_bytes: int) -> bytes:
+        """Read the body of a request that is no prediction, for a bounded time.
+
+        Raises:
+            TooLarge: more than ``limit_bytes``.
+            RequestTimeout: it does not arrive.
+            ClientGone: the client left in its middle.
+        """
+        try:
+            async with asyncio.timeout(_READ_S):
+                return await decoded(await read_body(body, headers, limit_bytes), headers, limit_bytes)
+        except TimeoutError as error:
+            raise RequestTimeout(
+                f"the request's body had not arrived after {_READ_S:g} s", hint="send the body at once"
+            ) from error
+        except self._closed as error:
+            raise ClientGone("the client closed the connection before it had sent its request") from error
 
     def deadline_ns(self, call: Call, *asked_ns: int) -> int:
         """Return when a request must be answered; see ``http.deadline_ns``."""

@@ -45,7 +45,7 @@ class Application:
             **self._predictions.routes(),
             **self._generate.routes(),
             **self._models.routes(),
-            **Repository(engine, guard).routes(),
+            **Repository(engine, guard, answering).routes(),
             **Pages(engine).routes(),
         }
 

@@ -9,6 +9,7 @@ docs/protocol/extension_binary_data.md); Open Inference Protocol, gRPC, "raw_inp
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from math import prod
 from reprlib import repr as shown
@@ -23,6 +24,7 @@ from tailcut.errors import BadRequest, InferenceError
 Raw = bytes | bytearray | memoryview
 
 _LENGTH_BYTES = 4
+_SWAPS = sys.byteorder != "little"
 
 
 def array_of(raw: Raw, spec: InputSpec, shape: Sequence[int], max_rows: int) -> Array:
@@ -58,9 +60,12 @@ def array_of(raw: Raw, spec: InputSpec, shape: Sequence[int], max_rows: int) -> 
         )
     if spec.datatype == "BOOL":
         return _bools(raw, spec.name).reshape(shape)
-    array: Array = np.frombuffer(raw, spec.dtype.newbyteorder("<"))
-    # Copied only where it must be: to the machine's byte order, or to an address that is a multiple of the item size.
-    array = np.require(array, spec.dtype, "A").reshape(shape)
+    array: Array = np.frombuffer(raw, spec.dtype)
+    if _SWAPS:
+        array = array.byteswap()
+    elif not array.flags.aligned:
+        array = array.copy()
+    array = array.reshape(shape)
     spec.check_values(array)
     return array
 
@@ -73,7 +78,9 @@ def raw_of(array: Array) -> bytes:
     """
     if array.dtype.hasobject:
         return b"".join([part for value in array.ravel().tolist() for part in _element(value)])
-    return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    if _SWAPS or not array.dtype.isnative:
+        return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    return array.tobytes()
 
 
 def output_datatype(array: Array) -> str:

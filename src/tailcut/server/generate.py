@@ -49,6 +49,7 @@ class Generate:
         self._engine = engine
         self._answering = answering
         self._decoder = msgspec.json.Decoder(dict[str, Any])
+        self._codec: tuple[Path, InferenceCodec] | None = None
         self._encode = msgspec.json.Encoder().encode
 
     def routes(self) -> dict[str, Route]:
@@ -106,15 +107,17 @@ class Generate:
         reply: dict[str, Any] = {"model_name": name, "model_version": version}
         if asked.id is not None:
             reply["id"] = asked.id
-        codec = self._codec(asked.path)
+        codec = self._codec_of(asked.path)
         for output in asked.path.outputs:
             values = codec.values(output, outputs[output])
             reply[output] = values[0] if len(values) == 1 else values
         return self._encode(reply)
 
-    def _codec(self, path: Path) -> InferenceCodec:
+    def _codec_of(self, path: Path) -> InferenceCodec:
+        if self._codec is not None and self._codec[0] is path:
+            return self._codec[1]
         tensors = self._engine.deployment.model.outputs
-        return InferenceCodec(
+        codec = InferenceCodec(
             self._engine.deployment.name,
             path.served[1],
             path.specs,
@@ -122,6 +125,8 @@ class Generate:
             max_rows=1,
             nan_outputs=[tensor.name for tensor in tensors if tensor.allow_nan],
         )
+        self._codec = path, codec
+        return codec
 
 
 def _inputs(request: dict[str, Any], parameters: dict[str, Any], specs: tuple[InputSpec, ...]) -> Arrays:

@@ -24,12 +24,12 @@ from tailcut.server.binary import array_of, output_datatype, raw_of
 from tailcut.server.http import clipped
 from tailcut.server.json_tensors import AnyTensor, FloatTensor, Parameters, array_of_json, check_datatype
 from tailcut.server.parameters import binary_size, flag, refuse_sequences, timeout_ns, wants_raw
+from tailcut.server.raw_replies import BINARY_HEADER, BinaryReply, RawWriter
+from tailcut.server.raw_requests import RawReader, RawRequest
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for bytes that are no JSON of the wanted form: not UTF-8 and nested too deeply included."""
 
-BINARY_HEADER = "inference-header-content-length"
-_BINARY = ("content-type", "application/octet-stream")
 _LONGEST_LENGTH = 20
 
 
@@ -67,17 +67,7 @@ class Inference(msgspec.Struct):
     outputs: tuple[str, ...]
     id: str | UnsetType
     timeout_ns: int
-    binary: Collection[str] = ()
-
-
-class BinaryReply:
-    """A body of JSON and raw tensors, with the headers that say so."""
-
-    __slots__ = ("body", "headers")
-
-    def __init__(self, header: bytes, raw: Sequence[bytes]) -> None:
-        self.body = b"".join((header, *raw))
-        self.headers = [_BINARY, (BINARY_HEADER, str(len(header)))]
+    binary: Sequence[str] = ()
 
 
 class InferenceCodec:
@@ -107,6 +97,9 @@ class InferenceCodec:
         self._nan_outputs = frozenset(nan_outputs)
         self._only = specs[0] if len(specs) == 1 else None
         self._floats = msgspec.json.Decoder(_FloatRequest) if all(spec.is_float for spec in specs) else None
+        self._raw_reader = RawReader(specs[0], max_rows) if len(specs) == 1 else None
+        self._raw_writer = RawWriter(model, version)
+        self._known: tuple[RawRequest, tuple[str, ...], Sequence[str]] | None = None
         self._any = msgspec.json.Decoder(_AnyRequest)
         self._encoder = msgspec.json.Encoder()
         self._model = model
@@ -124,7 +117,10 @@ class InferenceCodec:
         """
         request: _FloatRequest | _AnyRequest
         if header is not None:
-            request, inputs, rows = self._decode_binary(body, header)
+            at = _header_length(header, len(body))
+            if self._raw_reader is not None and (found := self._raw_reader.read(body, at)) is not None:
+                return self._read_raw(*found)
+            request, inputs, rows = self._decode_binary(body, at)
             return self._checked(request, inputs, rows)
         if self._floats is not None:
             try:
@@ -154,10 +150,12 @@ class InferenceCodec:
         Raises:
             InferenceError: an output holds NaN or infinity and is not one of ``nan_outputs``.
         """
+        binary = inference.binary
+        if binary is inference.outputs and inference.id is UNSET:
+            return self._raw_writer.write(binary, outputs, [self._raw(name, outputs[name]) for name in binary])
         reply: dict[str, Any] = {"model_name": self._model, "model_version": self._version}
         if inference.id is not UNSET:
             reply["id"] = inference.id
-        binary = inference.binary
         raw: list[bytes] = []
         described = []
         for name in inference.outputs:
@@ -194,15 +192,20 @@ class InferenceCodec:
         binary = [output.name for output in asked if wants_raw(output.name, output.parameters, default=raw)]
         return Inference(inputs, rows, outputs, request.id, asked_ns, binary)
 
-    def _decode_binary(self, body: bytes, header: str) -> tuple[_AnyRequest, Arrays, int]:
-        if not (
-            header.isdecimal() and header.isascii() and len(header) <= _LONGEST_LENGTH and int(header) <= len(body)
-        ):
-            raise BadRequest(
-                f"header {BINARY_HEADER} is {shown(header)}, the body has {len(body)} bytes",
-                hint="send the number of bytes of JSON at the begin of the body",
-            )
-        at = int(header)
+    def _read_raw(self, request: RawRequest, array: Array) -> Inference:
+        """Put the common binary request together."""
+        assert self._only is not None
+        if self._known is None or self._known[0] is not request:
+            outputs = self._wanted(request.names) if request.outputs else self._outputs
+            binary: Sequence[str] = request.raw_names
+            if not request.outputs:
+                binary = outputs if request.parameters.binary_data_output else ()
+            self._known = request, outputs, outputs if len(binary) == len(outputs) else binary
+        _, outputs, binary = self._known
+        timeout_ns = request.parameters.timeout * 1000
+        return Inference({self._only.name: array}, array.shape[0], outputs, request.id, timeout_ns, binary)
+
+    def _decode_binary(self, body: bytes, at: int) -> tuple[_AnyRequest, Arrays, int]:
         request = self._decode_any(memoryview(body)[:at])
         check_names([tensor.name for tensor in request.inputs], self._names, "input")
         inputs = {}
@@ -267,6 +270,16 @@ class InferenceCodec:
         if len(set(names)) != len(names):
             raise BadRequest(f"outputs are asked for twice: {shown(names)}", hint="name each output once")
         return self._outputs if tuple(names) == self._outputs else tuple(names)
+
+
+def _header_length(header: str, size: int) -> int:
+    """Return where raw tensors begin."""
+    if not (header.isascii() and header.isdecimal() and len(header) <= _LONGEST_LENGTH) or int(header) > size:
+        raise BadRequest(
+            f"header {BINARY_HEADER} is {shown(header)}, the body has {size} bytes",
+            hint="send the number of bytes of JSON at the begin of the body",
+        )
+    return int(header)
 
 
 def _malformed(error: Exception) -> BadRequest:

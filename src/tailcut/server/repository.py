@@ -16,8 +16,9 @@ import msgspec
 
 from tailcut.engine.engine import Engine
 from tailcut.errors import BadRequest
+from tailcut.server.answering import Answering
 from tailcut.server.auth import Guard
-from tailcut.server.http import Body, HeaderMap, Reply, clipped, json_reply, read_body
+from tailcut.server.http import Body, HeaderMap, Reply, clipped, json_reply
 from tailcut.server.inference import UNREADABLE
 from tailcut.server.routing import Route
 
@@ -36,8 +37,9 @@ class _Change(msgspec.Struct):
 class Repository:
     """Answers for one engine's repository."""
 
-    def __init__(self, engine: Engine, guard: Guard) -> None:
+    def __init__(self, engine: Engine, guard: Guard, answering: Answering) -> None:
         self._engine = engine
+        self._answering = answering
         self._guard = guard
         self._index_decoder = msgspec.json.Decoder(_Index)
         self._change_decoder = msgspec.json.Decoder(_Change)
@@ -53,12 +55,12 @@ class Repository:
 
     async def _index(self, headers: HeaderMap, body: Body) -> Reply:
         self._guard.inference(headers)
-        asked = _decoded(self._index_decoder, await read_body(body, headers, _MAX_BODY_BYTES)) or _Index()
+        asked = _decoded(self._index_decoder, await self._answering.read(headers, body, _MAX_BODY_BYTES)) or _Index()
         return json_reply(await self._engine.repository.index(ready_only=asked.ready))
 
     async def _load(self, headers: HeaderMap, body: Body) -> Reply:
         self._guard.management(headers)
-        asked = _decoded(self._change_decoder, await read_body(body, headers, _MAX_BODY_BYTES)) or _Change()
+        asked = _decoded(self._change_decoder, await self._answering.read(headers, body, _MAX_BODY_BYTES)) or _Change()
         version, variant = load_parameters(asked.parameters)
         await self._engine.repository.load(version=version, variant=variant)
         return json_reply({})
@@ -66,7 +68,7 @@ class Repository:
     async def _unload(self, headers: HeaderMap, body: Body) -> Reply:
         self._guard.management(headers)
         # Its one parameter, unload_dependents, is about models that are made of others; there are none here.
-        _decoded(self._change_decoder, await read_body(body, headers, _MAX_BODY_BYTES))
+        _decoded(self._change_decoder, await self._answering.read(headers, body, _MAX_BODY_BYTES))
         self._engine.repository.unload()
         return json_reply({})
 

@@ -1,0 +1,62 @@
+"""A reply whose outputs are all raw. No I/O.
+
+Source: Triton's binary tensor data extension (https://github.com/triton-inference-server/server,
+docs/protocol/extension_binary_data.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from tailcut.core.tensors import Arrays
+from tailcut.server.binary import output_datatype
+
+BINARY_HEADER = "inference-header-content-length"
+_BINARY = ("content-type", "application/octet-stream")
+
+
+class BinaryReply:
+    """A body of JSON and raw tensors, with the headers that say so."""
+
+    __slots__ = ("body", "headers")
+
+    def __init__(self, header: bytes, raw: Sequence[bytes], length: str = "") -> None:
+        self.body = b"".join((header, *raw))
+        self.headers = [_BINARY, (BINARY_HEADER, length or str(len(header)))]
+
+
+class RawWriter:
+    """Writes replies without an id.
+
+    Its JSON is the same for the same shapes, so the last one is remembered.
+    """
+
+    def __init__(self, model: str, version: str) -> None:
+        self._start = {"model_name": model, "model_version": version}
+        self._known: tuple[Any, bytes, str] = (None, b"", "")
+
+    def write(self, names: Sequence[str], outputs: Arrays, raw: Sequence[bytes]) -> BinaryReply:
+        """Write one.
+
+        Args:
+            raw: the bytes of each output, in the order of ``names``.
+        """
+        sizes = [len(each) for each in raw]
+        key = [(name, outputs[name].dtype.char, outputs[name].shape) for name in names], sizes
+        known = self._known
+        if known[0] != key:
+            described = [
+                {
+                    "name": name,
+                    "datatype": output_datatype(outputs[name]),
+                    "shape": outputs[name].shape,
+                    "parameters": {"binary_data_size": size},
+                }
+                for name, size in zip(names, sizes, strict=True)
+            ]
+            header = msgspec.json.encode({**self._start, "outputs": described})
+            known = self._known = key, header, str(len(header))
+        return BinaryReply(known[1], raw, known[2])
