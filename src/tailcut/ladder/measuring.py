@@ -24,6 +24,8 @@ from tailcut.report.ladder_file import Capacity, CapacityPoint, Measurement
 _SERVER_SETTINGS = ("server.drain=100ms",)
 """Under every rung: it is stopped idle, so nothing needs draining."""
 
+_OF_THE_PLACE = ("tokens", "tls_cert", "tls_key", "tenant_header")
+
 
 class Bench:
     """Where rungs are put to be measured."""
@@ -167,7 +169,10 @@ class Bench:
         if rung.pilot:
             filled = {"{port}": str(port), "{python}": sys.executable}
             return tuple(_fill(word, filled) for word in self._manifest.deployment.ladder.pilot)
-        settings = [*self._overrides, *_SERVER_SETTINGS, *rung.settings]
+        # Tokens and TLS are of the place where it will serve; here it is asked over the loopback.
+        server = self._manifest.deployment.server
+        off = [f'server.{name}=""' for name in _OF_THE_PLACE if getattr(server, name)]
+        settings = [*self._overrides, *_SERVER_SETTINGS, *off, *rung.settings]
         flags = [word for text in settings for word in ("--set", text)]
         return (
             *(sys.executable, "-m", "tailcut", "serve", "--manifest", str(self._path), "--port", str(port)),
