@@ -21,7 +21,7 @@ from tailcut.load.text import render_step
 from tailcut.manifest import Manifest, resolve
 from tailcut.report.ladder_file import Capacity, CapacityPoint, Measurement
 
-_SERVER_SETTINGS = ("server.drain=100ms",)
+_SERVER_SETTINGS = ("server.drain=100ms", "server.grpc_port=0")
 """Under every rung: it is stopped idle, so nothing needs draining."""
 
 _OF_THE_PLACE = ("tokens", "tls_cert", "tls_key", "tenant_header")
