@@ -22,7 +22,7 @@ from tailcut.manifest import Manifest, resolve
 from tailcut.report.ladder_file import Capacity, CapacityPoint, Measurement
 
 _SERVER_SETTINGS = ("server.drain=100ms", "server.grpc_port=0")
-"""Under every rung: it is stopped idle, so nothing needs draining."""
+"""Under every rung: it is stopped idle, so nothing needs draining; a port for gRPC is that of the place of serving."""
 
 _OF_THE_PLACE = ("tokens", "tls_cert", "tls_key", "tenant_header")
 
