@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from tailcut.core.histogram import Histogram
@@ -44,6 +44,8 @@ class Exposition:
         self._sources = list(sources)
         self._registry = CollectorRegistry()
         self._registry.register(self)
+        # Open files and their limit, memory, CPU: under the names that every dashboard knows.
+        ProcessCollector(registry=self._registry)
 
     def render(self) -> bytes:
         """Return the whole page."""

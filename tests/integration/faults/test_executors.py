@@ -7,7 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,17 +16,22 @@ from tests.integration.serving import Served, Wire, as_bytes, connected
 
 pytestmark = pytest.mark.integration
 
-TIMEOUT_S = 1.5
 PATIENT = "x-tailcut-timeout-ms: 30000\r\n"
+
+
+@contextmanager
+def serving(folder: Path, timeout_s: float, executors: str = "pool.executors=1") -> Iterator[Served]:
+    """A server with one executor unless told, which counts as hanging after ``timeout_s``."""
+    save_table(folder / "model.onnx")
+    (folder / "tailcut.toml").write_text(IDS)
+    settings = ['pool.executor="process"', executors, "batching.max_rows=8", "server.kill=30s"]
+    with Served(folder, settings=[*settings, f"slo.timeout={timeout_s}s"], prepared=True) as served:
+        yield served
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("executors")
-    save_table(folder / "model.onnx")
-    (folder / "tailcut.toml").write_text(IDS)
-    settings = ['pool.executor="process"', "pool.executors=1", f"slo.timeout={TIMEOUT_S}s", "batching.max_rows=8"]
-    with Served(folder, settings=settings, prepared=True) as served:
+    with serving(tmp_path_factory.mktemp("executors"), timeout_s=20) as served:
         yield served
 
 
@@ -78,25 +83,51 @@ def test_an_executor_killed_in_a_batch_costs_no_request(server: Served) -> None:
     asyncio.run(asyncio.wait_for(main(), 40))
 
 
-def test_an_executor_that_hangs_is_killed_and_who_has_time_is_answered(server: Served) -> None:
-    async def main() -> None:
+def test_with_two_executors_one_that_dies_under_load_is_not_noticed(tmp_path: Path) -> None:
+    async def main(server: Served) -> None:
+        ended: set[object] = set()
+        done = asyncio.Event()
+
+        async def client(wire: Wire) -> None:
+            while not done.is_set():
+                ended.add(answer(await ask(wire, 7)))
+
+        async with AsyncExitStack() as stack:
+            tasks = [asyncio.create_task(client(wire)) for wire in await wires(server, stack, 8)]
+            for killed in (1, 2):
+                await until(server, lambda: counted(server, "tailcut_executors") == 2)
+                os.kill(executors(server)[0], signal.SIGKILL)
+                await until(server, lambda: counted(server, "tailcut_executors_gone_total", "lost") == killed)  # noqa: B023
+            await until(server, lambda: counted(server, "tailcut_executors") == 2)
+            done.set()
+            await asyncio.gather(*tasks)
+        assert ended == {70.0}
+        assert set(outcomes(server)) == {"ok"}
+
+    with serving(tmp_path, 20, "pool.executors=2") as server:
+        asyncio.run(asyncio.wait_for(main(server), 40))
+
+
+def test_an_executor_that_hangs_is_killed_and_who_has_time_is_answered(tmp_path: Path) -> None:
+    async def main(server: Served) -> None:
         (pid,) = executors(server)
-        lost = counted(server, "tailcut_executors_gone_total", "lost")
         async with AsyncExitStack() as stack:
             os.kill(pid, signal.SIGSTOP)
             impatient, *others = await wires(server, stack, 4)
             late = ask(impatient, 1, "")
-            await waiting(server, running=1, queued=0)
+            await until(server, lambda: counted(server, "tailcut_running_rows") == 1 or late.done())
             answers = [ask(wire, id_) for id_, wire in enumerate(others, 2)]
             assert answer(await late) == (504, "infer_timeout")
             assert [answer(await each) for each in answers] == [20.0, 30.0, 40.0]
         await replaced(server, pid)
-        assert counted(server, "tailcut_executors_gone_total", "lost") == lost + 1
+        assert counted(server, "tailcut_executors_gone_total", "lost") == 1
+        assert outcomes(server) == {"ok": 3, "infer_timeout": 1}
         assert not Path(f"/proc/{pid}").exists()
         assert "the process of an executor hangs in a batch and is killed" in server.log
         assert (await asyncio.to_thread(server.get, "/v2/health/ready"))[0] == 200
 
-    asyncio.run(asyncio.wait_for(main(), 40))
+    with serving(tmp_path, timeout_s=1.5) as server:
+        asyncio.run(asyncio.wait_for(main(server), 40))
 
 
 def test_a_row_that_the_model_cannot_compute_fails_its_own_request_only(server: Served) -> None:
