@@ -16,7 +16,7 @@ from math import sqrt
 from typing import Generic, Literal, NamedTuple
 
 from tailcut.core.batching import Planner
-from tailcut.core.costs import Cost
+from tailcut.core.costs import FREE, Cost
 from tailcut.core.learning import Costs
 from tailcut.core.waiting import DEFAULT_LEVEL, E
 
@@ -102,8 +102,24 @@ class Admission(Generic[E]):
         self._share = tenant_share
         self._rate = tenant_rows_per_s
         self._caution = 0.0
+        self._looked_at = FREE
+        self._easy_ns = 0.0
         self._tenants: OrderedDict[str, tuple[int, float]] = OrderedDict()
         """Tenant -> when it last asked, and the rows that it may still ask for, then."""
+
+    def is_easy(self, now_ns: int, rows: int, deadline_ns: int) -> bool:
+        """Whether a request without a tenant can be let in without a closer look.
+
+        It is in the next batch, and has time for four that take long. Most requests are let in so.
+        """
+        planner = self._planner
+        total = planner.waiting.rows + rows
+        if total > planner.max_rows or total > planner.max_queue_rows or planner.waiting.kinds:
+            return False
+        cost = self._costs.cost
+        if cost is not self._looked_at:
+            self._looked_at, self._easy_ns = cost, 4 * cost.late * cost.batch_ns(planner.max_rows)
+        return deadline_ns - now_ns > self._easy_ns > 0
 
     def check(self, now_ns: int, request: Request, executors: Executors, *, counted: bool = False) -> Refusal | None:
         """Return why the request is refused; None where it is let in.
@@ -172,6 +188,10 @@ class Admission(Generic[E]):
         """Return how long all that runs and waits now takes; at least a millisecond."""
         nothing = Request(0, 0)
         return max(self.wait_ns(self._planner.waiting.rows, nothing, executors), 1e6)
+
+    def queued_ns(self) -> float:
+        """Return what one executor would need for all that waits, whatever its lengths."""
+        return self._drain_ns(self._planner.waiting.rows, max(self._planner.batch_rows, 1.0), self._costs.cost)
 
     def _drain_ns(self, rows: int, full: float, cost: Cost) -> float:
         """Time of ``rows`` on one executor; where several kinds wait, each as it is."""

@@ -12,7 +12,8 @@ Rules, in order:
 6. A batch ends before the tightest deadline in it, even if it takes as long as one in twenty does. Where it would not,
    it is cut, if those left behind can still run after it in time; else the tightest are given up where more rows are in
    time without them, because batches cut short under load cost more requests than they save (early drop: Shen et al.,
-   "Nexus", SOSP 2019, section 4.3). For an entry that is only in time if all goes as expected, that has to do.
+   "Nexus", SOSP 2019, section 4.3). Where more waits than fits, a cut must not take the time of more rows than
+   it saves. For an entry that is only in time if all goes as expected, that has to do.
 
 Every entry that was accepted leaves exactly once: in a batch, as expired, or by ``cancel``.
 """
@@ -195,16 +196,20 @@ class Planner(Generic[E]):
             end_ns = now_ns + cost.batch_ns(rows)
             if end_ns < min(due_ns):
                 break
+            hopeless = [item for item in taken if item[1] <= end_ns]
             count, cut_rows = _longest_in_time(taken, due_ns, now_ns, cost)
-            start_ns = now_ns if more_idle else now_ns + cost.batch_ns(cut_rows)
-            in_time = start_ns + cost.batch_ns(rows - cut_rows) < min(due_ns[count:])
-            without_rows = sum([item[3].rows for item, due in zip(taken, due_ns, strict=True) if due > end_ns])
-            if in_time or without_rows <= cut_rows:
-                self._put_back(heap, taken, count)
-                break
-            for item, due in zip(taken, due_ns, strict=True):
-                if due <= end_ns:
-                    self._give_up(item[3], expired)
+            if not (heap and _is_dear(cut_rows, rows, cost)):
+                start_ns = now_ns if more_idle else now_ns + cost.batch_ns(cut_rows)
+                in_time = start_ns + cost.batch_ns(rows - cut_rows) < min(due_ns[count:])
+                without_rows = sum([item[3].rows for item, due in zip(taken, due_ns, strict=True) if due > end_ns])
+                if in_time or without_rows <= cut_rows:
+                    self._put_back(heap, taken, count)
+                    break
+                hopeless = [item for item, due in zip(taken, due_ns, strict=True) if due <= end_ns]
+            elif not hopeless:
+                break  # they are expected in time, if not surely; behind them more wait than a cut could save
+            for item in hopeless:
+                self._give_up(item[3], expired)
             taken = [item for item in taken if item[3].waiting]
         self._trim(heap, taken, cost)
         for item in taken:
@@ -257,6 +262,7 @@ class Planner(Generic[E]):
 
 
 _NONE = object()
+_DEAR = 1.25
 
 
 def _due_ns(item: Item[E], now_ns: int, cost: Cost) -> float:
@@ -267,6 +273,11 @@ def _due_ns(item: Item[E], now_ns: int, cost: Cost) -> float:
     left_ns = item[1] - now_ns
     sure_ns = left_ns / cost.late
     return now_ns + (sure_ns if cost.batch_ns(item[3].rows) < sure_ns else left_ns)
+
+
+def _is_dear(cut_rows: int, rows: int, cost: Cost) -> bool:
+    """Whether a batch cut to ``cut_rows`` would take the time of more rows than it saves."""
+    return cost.batch_ns(cut_rows) * rows > _DEAR * cut_rows * cost.batch_ns(rows)
 
 
 def _longest_in_time(items: list[Item[E]], due_ns: list[float], now_ns: int, cost: Cost) -> tuple[int, int]:

@@ -149,6 +149,8 @@ class CostModel:
 
     def _gain(self, off: float) -> tuple[float, float]:
         """Return how much this batch weighs, on its own size and on all: little as long as errors cancel out."""
+        if 0 < self._strange < _IN_A_ROW:
+            return _BEND, _SHIFT
         self._trend += _TREND * (off - self._trend)
         self._error += _TREND * (abs(off) - self._error)
         if abs(self._trend) > _NEWS * self._error and abs(self._trend) > _NOISE:

@@ -23,14 +23,14 @@ def noisy(cost: Cost, seed: int, *, sigma: float = 0.1, hiccups: float = 0.0, hi
     Args:
         sigma: of the logarithm: 0.1 is about ten percent.
         hiccups: share of the batches that are hit by one.
-        hiccup_times: what such a batch takes, in times of what it would have taken.
+        hiccup_times: what such a batch takes, in times of what is expected.
     """
     generator = np.random.default_rng(seed)
 
     def draw(rows: int) -> float:
         times = float(np.exp(generator.normal(-sigma * sigma / 2, sigma))) if sigma else 1.0
         if hiccups and generator.random() < hiccups:
-            times *= hiccup_times
+            times = hiccup_times
         return cost.batch_ns(rows) * times
 
     return draw

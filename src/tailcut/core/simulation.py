@@ -207,10 +207,11 @@ class _Run:
         tenant = scenario.tenants[number % len(scenario.tenants)]
         deadline_ns = int(scenario.arrivals_ns[number]) + scenario.timeout_ns
         now_ns = int(self.now_ns)
-        request = Request(rows, deadline_ns, priority or DEFAULT_LEVEL, tenant)
-        if self.admission.check(now_ns, request, self._executors()) is not None:
-            self.shed[number] = True
-            return took_ns
+        if tenant or not self.admission.is_easy(now_ns, rows, deadline_ns):
+            request = Request(rows, deadline_ns, priority or DEFAULT_LEVEL, tenant)
+            if self.admission.check(now_ns, request, self._executors()) is not None:
+                self.shed[number] = True
+                return took_ns
         entry = Arrival(number, rows, deadline_ns, priority, tenant)
         entry.arrived_ns = now_ns
         self.planner.offer(entry)

@@ -18,8 +18,8 @@ _FORGETTING = 0.1
 _PROVEN = 10
 """Starts from idle that were seen before any request waits."""
 
-_CLEARLY = 0.95
-"""Waiting must bring the summed latency down to this part, or it is not worth what it risks."""
+_CLEARLY = 1.25
+"""Waiting must save those who come so many times what it costs those who wait, or it is not worth what it risks."""
 
 
 class Window(Protocol):
@@ -105,18 +105,19 @@ class Gain:
 
     def until_ns(self, now_ns: int, heap: Heap[E], cost: Cost, max_rows: int, idle: int) -> int:
         """See ``Window``."""
-        if not idle:
-            return now_ns  # what comes meanwhile finds company in any case
-        if self._open and now_ns - self._begun_ns > _OFFSETS_NS[-1]:
-            self._learn()
-        if not self._open:
-            self._open = True
-            self._begun_ns = min([item[3].arrived_ns for item in heap if item[3].waiting], default=now_ns)
-        if self._starts < _PROVEN or self._came[-1] < 1.0:
-            return now_ns
         waiting = [item for item in heap if item[3].waiting]
+        if not idle or not waiting:
+            return now_ns  # what comes meanwhile finds company in any case
+        oldest_ns = min([item[3].arrived_ns for item in waiting])
+        if not self._open or oldest_ns != self._begun_ns:
+            if now_ns - oldest_ns > _MS:
+                return now_ns  # it came while a batch ran
+            if self._open:
+                self._learn()
+            self._open = True
+            self._begun_ns = oldest_ns
         rows = sum([item[3].rows for item in waiting])
-        if rows >= max_rows or not waiting:
+        if self._starts < _PROVEN or self._came[-1] < 1.0 or rows >= max_rows:
             return now_ns
         return self._best_ns(now_ns, waiting, rows, cost, max_rows, idle)
 
@@ -134,7 +135,6 @@ class Gain:
                         self._counts[at] += entry.rows if offset_ns <= limit_ns else 0
 
     def _learn(self) -> None:
-        self._open = False
         self._starts += 1
         weight = max(_FORGETTING, 1.0 / self._starts)
         self._came = [mean + weight * (count - mean) for mean, count in zip(self._came, self._counts, strict=True)]
@@ -145,22 +145,22 @@ class Gain:
         passed_ns = now_ns - self._begun_ns
         here = max([at for at, offset_ns in enumerate(_OFFSETS_NS) if offset_ns <= passed_ns], default=-1)
         already = self._came[here] if here >= 0 else 0.0
-        oldest_ns = min([item[3].arrived_ns for item in waiting])
-        best_ns, best_part = now_ns, _CLEARLY
+        best_ns, most_ns = now_ns, 0.0
         alone_ns, lone_ns = cost.batch_ns(rows), cost.batch_ns(1)
         for offset_ns, came in zip(_OFFSETS_NS[here + 1 :], self._came[here + 1 :], strict=True):
             more = min(came - already, max_rows - rows)
             until_ns = self._begun_ns + offset_ns
             together_ns = cost.batch_ns(rows + more)
             end_ns = until_ns + cost.late * together_ns
-            if end_ns - oldest_ns > self._limit_ns or until_ns > _safe_ns(waiting, cost.late * together_ns):
+            if end_ns - self._begun_ns > self._limit_ns or until_ns > _safe_ns(waiting, cost.late * together_ns):
                 break
             first = min(more, idle - 1)
             behind = more - first
-            at_once = rows * alone_ns + first * lone_ns + behind * (alone_ns / idle + cost.batch_ns(behind / idle))
-            part = (rows + more) * (until_ns - now_ns + together_ns) / at_once if at_once else 1.0
-            if part < best_part:
-                best_ns, best_part = until_ns, part
+            apart_ns = first * lone_ns + behind * (alone_ns / idle + cost.batch_ns(behind / idle))
+            later_ns = until_ns - now_ns + together_ns
+            costs_ns, saves_ns = rows * (later_ns - alone_ns), apart_ns - more * later_ns
+            if saves_ns > _CLEARLY * costs_ns and saves_ns - costs_ns > most_ns:
+                best_ns, most_ns = until_ns, saves_ns - costs_ns
         return best_ns
 
 

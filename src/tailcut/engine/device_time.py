@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailcut.engine.dispatcher import BatchObserver
+from tailcut.engine.running import BatchObserver
 from tailcut.observe.exposition import Sample
 
 

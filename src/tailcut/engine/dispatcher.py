@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from time import perf_counter_ns
-from typing import Protocol
 
 from tailcut.core.admission import Admission, Executors, Request
 from tailcut.core.batching import Planner
@@ -22,16 +21,10 @@ from tailcut.engine import refusals
 from tailcut.engine.deadlines import Deadlines, expire
 from tailcut.engine.executors import Executor
 from tailcut.engine.isolation import Isolation
-from tailcut.engine.running import Running
+from tailcut.engine.running import BatchObserver, Running
 from tailcut.engine.ticket import Ticket, bytes_of, cut
 from tailcut.engine.wakeup import NEVER_NS
 from tailcut.errors import TailcutError
-
-
-class BatchObserver(Protocol):
-    """Told of every batch that ran."""
-
-    def batch(self, rows: int, duration_ns: int) -> None: ...
 
 
 class Dispatcher:
@@ -42,10 +35,8 @@ class Dispatcher:
         observer: told the rows and duration of every finished batch.
         clock_ns: monotonic nanoseconds.
         stuck_after_s: see ``Running``.
-        admission: decides who is let in; one without limits per tenant where it is None.
-        costs: what batches take; shared with ``admission``.
-        lengths: whether rows differ in length (an input has a free dimension besides the batch): costs are then
-            learned per length class.
+        costs, admission: what batches take, and who is let in; both of the planner's.
+        lengths: whether rows differ in length, so that costs are learned per length class.
 
     Attributes:
         on_stuck: told once of each executor whose batch takes far too long; may call ``fail`` and ``add``.
@@ -75,8 +66,11 @@ class Dispatcher:
         self._running = Running(stuck_after_s)
         self._kick_due = False
         self._runs = 0
-        self._bypass = not isinstance(planner.window, Fixed)
-        self._deadlines = Deadlines(loop, clock_ns, planner, self._running, self._tell_stuck)
+        self._admitted_ns = -1
+        self._company = isinstance(planner.window, Fixed)  # by that rule lone requests wait for some
+        self._deadlines = Deadlines(
+            loop, clock_ns, planner, self._running, lambda executor: self.on_stuck and self.on_stuck(executor)
+        )
         self._window: asyncio.TimerHandle | None = None
         self._closed = False
         self._ended: asyncio.Event | None = None
@@ -127,12 +121,20 @@ class Dispatcher:
         running = self._running
         if self._closed or running.usable <= 0:
             raise refusals.unavailable()
-        if running.idle and not tenant and not self.planner.queue_rows and rows <= self.planner.max_queue_rows:
-            return  # as admission says; a lone request should not pay for asking
+        self._admitted_ns = deadline_ns
+        if not tenant:
+            # As admission says, in short: what is let in without doubt should not pay for asking.
+            if running.idle and not self.planner.queue_rows and rows <= self.planner.max_queue_rows:
+                return
+            if self.admission.is_easy(self._clock_ns(), rows, deadline_ns):
+                return
         self._admit(Request(rows, deadline_ns, priority or DEFAULT_LEVEL, tenant), counted=False)
 
     def _admit(self, request: Request, *, counted: bool) -> None:
-        refusal = self.admission.check(self._clock_ns(), request, self._executors(), counted=counted)
+        running, now_ns = self._running, self._clock_ns()
+        left_ns = running.left_ns(now_ns, self.costs) if running else 0.0
+        executors = Executors(running.usable, len(running.idle), left_ns)
+        refusal = self.admission.check(now_ns, request, executors, counted=counted)
         if refusal is not None:
             raise refusals.of(refusal, request)
 
@@ -144,15 +146,10 @@ class Dispatcher:
 
         Returns:
             the outputs and the nanoseconds that the model took; None where the rows must be submitted.
-
-        Raises:
-            InferenceError: the model failed.
         """
-        inline = self._running.inline
-        if inline is None or self._closed or self.planner.queue_rows or rows > self.planner.max_rows:
+        inline, planner = self._running.inline, self.planner
+        if inline is None or self._closed or planner.queue_rows or rows > planner.max_rows or self._company:
             return None
-        if not self._bypass:
-            return None  # by the fixed rule it waits for company
         started_ns = self._clock_ns()
         if started_ns >= deadline_ns:
             return None  # the planner says so, as it does to everybody
@@ -195,14 +192,14 @@ class Dispatcher:
         if self._closed or self._running.usable <= 0:
             raise refusals.unavailable()
         planner, kind, size_bytes = self.planner, self._kind(inputs, rows), bytes_of(inputs)
-        request = Request(rows, deadline_ns, priority or DEFAULT_LEVEL, tenant, size_bytes, kind)
-        self._admit(request, counted=True)
+        full = planner.waiting.size_bytes + size_bytes > planner.max_queue_bytes
+        if full or deadline_ns != self._admitted_ns:
+            # Others were let in since; or nobody asked yet.
+            self._admit(Request(rows, deadline_ns, priority or DEFAULT_LEVEL, tenant, size_bytes, kind), counted=True)
+        self._admitted_ns = -1
         now_ns = self._clock_ns()
-        tickets = cut(
-            Ticket(inputs, rows, outputs, deadline_ns, lane, self._loop.create_future(), priority),
-            planner.max_rows,
-            self._loop,
-        )
+        whole = Ticket(inputs, rows, outputs, deadline_ns, lane, self._loop.create_future(), priority)
+        tickets = cut(whole, planner.max_rows, self._loop)
         for ticket in tickets:
             ticket.arrived_ns, ticket.tenant, ticket.kind = now_ns, tenant, kind
             ticket.size_bytes = size_bytes * ticket.rows // rows
@@ -245,15 +242,6 @@ class Dispatcher:
         if self._window is not None:
             self._window.cancel()
         refusals.end_all(self.planner.expire(NEVER_NS))
-
-    def _tell_stuck(self, executor: Executor) -> None:
-        if self.on_stuck is not None:
-            self.on_stuck(executor)
-
-    def _executors(self) -> Executors:
-        running = self._running
-        left_ns = running.left_ns(self._clock_ns(), self.costs) if running else 0.0
-        return Executors(running.usable, len(running.idle), left_ns)
 
     def _schedule_kick(self) -> None:
         if not self._kick_due:

@@ -10,7 +10,8 @@ from tailcut.core.admission import Admission
 from tailcut.core.batching import Planner
 from tailcut.core.learning import Costs, kind_of, tuned_points
 from tailcut.core.windows import Fixed, Gain, Window
-from tailcut.engine.dispatcher import BatchObserver, Dispatcher
+from tailcut.engine.dispatcher import Dispatcher
+from tailcut.engine.running import BatchObserver
 from tailcut.engine.ticket import Ticket
 from tailcut.engine.warming import FREE_DIMENSION
 from tailcut.manifest import Batching, Deployment, Slo

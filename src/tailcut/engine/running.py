@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tailcut.core.costs import Cost, CostSource, left_ns
 from tailcut.engine.executors import Executor, InlineExecutor
@@ -12,6 +12,12 @@ from tailcut.engine.ticket import Ticket
 
 _STUCK_FACTOR = 10
 """A batch is stuck after this many times its predicted time, but not before ``stuck_after_s``."""
+
+
+class BatchObserver(Protocol):
+    """Told of every batch that ran."""
+
+    def batch(self, rows: int, duration_ns: int) -> None: ...
 
 
 class Started(NamedTuple):
