@@ -18,7 +18,7 @@ _FORGETTING = 0.1
 _PROVEN = 10
 """Starts from idle that were seen before any request waits."""
 
-_CLEARLY = 1.25
+_CLEARLY = 1.1
 """Waiting must save those who come so many times what it costs those who wait, or it is not worth what it risks."""
 
 
@@ -144,7 +144,13 @@ class Gain:
         """Return the end of the window that gains most; ``now_ns`` where none gains."""
         passed_ns = now_ns - self._begun_ns
         here = max([at for at, offset_ns in enumerate(_OFFSETS_NS) if offset_ns <= passed_ns], default=-1)
-        already = self._came[here] if here >= 0 else 0.0
+        before_ns, before = (_OFFSETS_NS[here], self._came[here]) if here >= 0 else (0, 0.0)
+        after_ns, after = (
+            _OFFSETS_NS[min(here + 1, len(_OFFSETS_NS) - 1)],
+            self._came[min(here + 1, len(self._came) - 1)],
+        )
+        part = (passed_ns - before_ns) / (after_ns - before_ns) if after_ns > before_ns else 1.0
+        already = before + (after - before) * min(part, 1.0)
         best_ns, most_ns = now_ns, 0.0
         alone_ns, lone_ns = cost.batch_ns(rows), cost.batch_ns(1)
         for offset_ns, came in zip(_OFFSETS_NS[here + 1 :], self._came[here + 1 :], strict=True):
