@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
 import queue
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +21,7 @@ import pytest
 from tests.app_kit import FEATURES
 from tests.integration.servers import free_port
 from tests.integration.serving import Served
+from tests.integration.test_serve_secure import TLS, Secure, make_certificate
 
 import tailcut
 from tailcut.client import ConnectionFailed, UnexpectedReply
@@ -29,6 +32,7 @@ from tailcut.errors import (
     Shed,
     TailcutError,
     TooLarge,
+    Unauthorized,
     UnknownEntity,
 )
 
@@ -420,3 +424,26 @@ def test_a_closed_client_says_so(kind: Kind) -> None:
         client.close()
         with pytest.raises(ConnectionFailed, match="the client is closed"):
             client.metadata()
+
+
+@both
+def test_tls_and_tokens(tmp_path: Path, kind: Kind) -> None:
+    Secure.cert, _ = make_certificate(tmp_path)
+    (tmp_path / "tokens").write_text(hashlib.sha256(b"secret").hexdigest())
+    trusted = ssl.create_default_context(cafile=Secure.cert)
+    with Secure(tmp_path, settings=[*TLS, 'server.tokens="tokens"']) as secure:
+        where = f"https://127.0.0.1:{secure.port}"
+        with kind(where, model="m", token="secret", tls=trusted, timeout_s=20) as client:
+            for _ in range(3):
+                assert client.infer({"x": ROWS})["y"].tolist() == [3, 7]
+            inner = client._client if kind is Waiting else client
+            assert len(inner._idle) == 1  # the same connection each time
+        with kind(where, model="m", tls=trusted, timeout_s=20) as client, pytest.raises(Unauthorized):
+            client.infer({"x": ROWS})
+        with kind(where, model="m", timeout_s=20, retries=0) as client:
+            with pytest.raises(ConnectionFailed, match="certificate") as caught:  # the system does not trust it
+                client.infer({"x": ROWS})
+            assert not caught.value.sent
+        plain = f"http://127.0.0.1:{secure.port}"
+        with kind(plain, model="m", timeout_s=20) as client, pytest.raises(ConnectionFailed):
+            client.infer({"x": ROWS})
