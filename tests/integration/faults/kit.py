@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -128,3 +129,17 @@ def paused(*pids: int) -> Iterator[None]:
 async def until(server: Served, condition: Any, timeout_s: float = 20.0) -> None:
     """Wait for a condition beside what the event loop does meanwhile."""
     await asyncio.to_thread(server.wait_until, condition, timeout_s)
+
+
+def wait_refused(server: Served) -> None:
+    """Wait until the port is closed: the drain has ended, and the server is stopping."""
+    give_up_s = time.monotonic() + 20
+    while True:
+        try:
+            server.get("/v2/health/live")
+        except ConnectionRefusedError:
+            return
+        except OSError:
+            pass  # cut off on the way
+        assert time.monotonic() < give_up_s, "the port stayed open"
+        time.sleep(0.01)

@@ -11,7 +11,18 @@ from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from tests.integration.faults.kit import IDS, KNOWN, counted, executors, ids, outcomes, paused, save_table, until
+from tests.integration.faults.kit import (
+    IDS,
+    KNOWN,
+    counted,
+    executors,
+    ids,
+    outcomes,
+    paused,
+    save_table,
+    until,
+    wait_refused,
+)
 from tests.integration.serving import Served, Wire, as_bytes, connected
 
 pytestmark = pytest.mark.integration
@@ -20,11 +31,11 @@ PATIENT = "x-tailcut-timeout-ms: 30000\r\n"
 
 
 @contextmanager
-def serving(folder: Path, timeout_s: float, executors: str = "pool.executors=1") -> Iterator[Served]:
+def serving(folder: Path, timeout_s: float, more: str = "pool.executors=1") -> Iterator[Served]:
     """A server with one executor unless told, which counts as hanging after ``timeout_s``."""
     save_table(folder / "model.onnx")
     (folder / "tailcut.toml").write_text(IDS)
-    settings = ['pool.executor="process"', executors, "batching.max_rows=8", "server.kill=30s"]
+    settings = ['pool.executor="process"', "pool.executors=1", "batching.max_rows=8", "server.kill=30s", more]
     with Served(folder, settings=[*settings, f"slo.timeout={timeout_s}s"], prepared=True) as served:
         yield served
 
@@ -81,6 +92,28 @@ def test_an_executor_killed_in_a_batch_costs_no_request(server: Served) -> None:
         assert (await asyncio.to_thread(server.get, "/v2/health/ready"))[0] == 200
 
     asyncio.run(asyncio.wait_for(main(), 40))
+
+
+def test_what_was_accepted_before_sigterm_is_answered(tmp_path: Path) -> None:
+    """Also what waited in the queue all through the drain."""
+
+    async def main(server: Served) -> None:
+        pids = executors(server)
+        async with AsyncExitStack() as stack:
+            first, *others = await wires(server, stack, 8)
+            with paused(*pids):
+                answers = [ask(first, 1)]
+                await waiting(server, running=1, queued=0)
+                answers += [ask(wire, id_) for id_, wire in enumerate(others, 2)]
+                await waiting(server, running=1, queued=7)
+                server.signal()
+                await asyncio.to_thread(wait_refused, server)
+            assert [answer(await each) for each in answers] == [10.0 * id_ for id_ in range(1, 9)]
+        assert await asyncio.to_thread(server.wait) == 0
+        assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+
+    with serving(tmp_path, 20, "server.drain=300ms") as server:
+        asyncio.run(asyncio.wait_for(main(server), 40))
 
 
 def test_with_two_executors_one_that_dies_under_load_is_not_noticed(tmp_path: Path) -> None:
