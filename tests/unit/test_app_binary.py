@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 from tests.app_kit import GOOD, INFER, Answer, Client, deployment, running
 
 from tailcut.core.validation import InputSpec
 from tailcut.errors import BadRequest, InferenceError, TooLarge
+from tailcut.manifest import load
+from tailcut.runtimes import open_runtime
+from tailcut.runtimes.base import Opening
 from tailcut.server.inference import BINARY_HEADER, BinaryReply, InferenceCodec
 
 X = np.array([[1, 2], [3, 4]], np.float32)
@@ -217,3 +222,60 @@ def test_what_is_remembered_of_one_request_never_answers_another() -> None:
             codec.decode(packed(request, np.full_like(x, np.nan).tobytes())[0], length)
     with pytest.raises(TooLarge):
         codec.decode(*packed({"inputs": [tensor(40, shape=[5, 2])], **everything}, bytes(40)))
+
+
+TEXTS = """
+name = "m"
+
+[model]
+source = "texts.onnx"
+inputs = [{ name = "t", shape = [-1], datatype = "BYTES" }]
+outputs = [{ name = "o", shape = [-1], datatype = "BYTES" }]
+
+[serve]
+variant = "source"
+"""
+
+
+def save_texts(path: Path) -> None:
+    """Save t (n) -> o (n): the same text."""
+    ends = [helper.make_tensor_value_info(name, TensorProto.STRING, ["n"]) for name in ("t", "o")]
+    graph = helper.make_graph([helper.make_node("Identity", ["t"], ["o"])], "texts", ends[:1], ends[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+
+
+def test_texts_are_the_same_in_json_and_raw(tmp_path: Path) -> None:
+    save_texts(tmp_path / "texts.onnx")
+    (tmp_path / "tailcut.toml").write_text(TEXTS)
+
+    async def test(client: Client) -> None:
+        for values in (["é", ""], ["a\0b", "x" * 1000]):
+            t = {"name": "t", "shape": [2], "datatype": "BYTES", "data": values}
+            assert (await client.post(INFER, {"inputs": [t]})).json["outputs"][0]["data"] == values
+            raw = b"".join(len(each.encode()).to_bytes(4, "little") + each.encode() for each in values)
+            everything = {"parameters": {"binary_data_output": True}}
+            body, length = packed({"inputs": [tensor(len(raw), "t", "BYTES", [2])], **everything}, raw)
+            answer = await client.post(INFER, body, {BINARY_HEADER: length})
+            assert answer.status == 200, answer.body
+            assert answer.body.endswith(raw)
+        body, length = packed({"inputs": [tensor(5, "t", "BYTES", [1])]}, b"\x01\0\0\0\xff")
+        refused = await client.post(INFER, body, {BINARY_HEADER: length})
+        assert (refused.status, refused.json["code"]) == (400, "bad_request")
+        assert (await client.post("/v2/models/m/generate", {"t": "é"})).json["o"] == "é"
+
+    async def main() -> None:
+        async with running(load(tmp_path, environment={})) as client:
+            await test(client)
+
+    asyncio.run(main())
+
+
+def test_bytes_of_a_hook_reach_onnxruntime_as_text(tmp_path: Path) -> None:
+    save_texts(tmp_path / "texts.onnx")
+    (tmp_path / "tailcut.toml").write_text(TEXTS)
+    model = load(tmp_path, environment={}).deployment.model
+    variant = Opening("source", "onnxruntime", tmp_path / "texts.onnx", model.inputs, model.outputs, {})
+    runtime = open_runtime(variant, threads=1)
+    found = runtime.run({"t": np.array(["é".encode(), "b"], object)}, ["o"])
+    assert found["o"].tolist() == ["é", "b"]
+    runtime.close()

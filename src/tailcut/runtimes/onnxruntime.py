@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from tailcut.core.tensors import Arrays
+import numpy as np
+
+from tailcut.core.tensors import Array, Arrays
 from tailcut.errors import ArtifactError, InferenceError
 from tailcut.runtimes.base import Openable
 from tailcut.runtimes.checks import Described, check_tensors, first_line, shapes
@@ -65,6 +67,7 @@ class OnnxRuntime:
             ("output", variant.outputs, session.get_outputs()),
         ):
             check_tensors(variant, kind, wanted, described(nodes), [node.name for node in nodes])
+        self._texts = tuple(tensor.name for tensor in variant.inputs if tensor.datatype == "BYTES")
         self._session: Any = session
         # The session inside the session: its wrapper checks again what the path has checked (12 us of a lone request).
         inner = getattr(session, "_sess", None)
@@ -79,6 +82,8 @@ class OnnxRuntime:
             InferenceError: onnxruntime refused the batch or failed in it.
         """
         try:
+            if self._texts:
+                inputs = {**inputs, **{name: _as_text(inputs[name]) for name in self._texts}}
             if self._keeps_subnormals:
                 with subnormals_kept():
                     values = self._run(outputs, inputs, None)
@@ -96,6 +101,14 @@ class OnnxRuntime:
     def close(self) -> None:
         """Drop the session; its threads and memory go with it."""
         self._session = self._run = None
+
+
+def _as_text(array: Array) -> Array:
+    """Return an array of text: of bytes onnxruntime would make their representation, "b'...'", without a word."""
+    values = [value.decode() if isinstance(value, bytes) else value for value in array.ravel().tolist()]
+    found = np.empty(len(values), object)
+    found[:] = values
+    return found.reshape(array.shape)
 
 
 def session_options(threads: int, settings: Mapping[str, Any] | None = None) -> Any:

@@ -40,7 +40,7 @@ def array_of(raw: Raw, spec: InputSpec, shape: Sequence[int], max_rows: int) -> 
 
     Returns:
         the array, aligned and in this machine's byte order. It shares the memory of ``raw`` where that is aligned, and
-        is then read-only where ``raw`` is. A BYTES element is text where it is UTF-8, as JSON has it, else bytes.
+        is then read-only where ``raw`` is. A BYTES element is text, as from JSON.
 
     Raises:
         BadRequest: the shape is wrong, ``raw`` is longer or shorter than the shape says, or a value is not allowed.
@@ -126,7 +126,7 @@ def _elements(raw: memoryview, name: str, count: int) -> Array:
                 f"element {index} of input {name!r} ends at byte {max(begin, at)} of {size}",
                 hint="send every element as a 4-byte little-endian length and its bytes",
             )
-        found[index] = text_of(bytes(raw[begin:at]))
+        found[index] = text_of(bytes(raw[begin:at]), name)
     if at != size:
         raise BadRequest(
             f"input {name!r} has {size} bytes, its {count} elements end at byte {at}",
@@ -135,12 +135,23 @@ def _elements(raw: memoryview, name: str, count: int) -> Array:
     return found
 
 
-def text_of(value: bytes) -> str | bytes:
-    """Return an element of a BYTES input as the model gets it: text where it is UTF-8, as JSON has it."""
+def text_of(value: bytes, name: str = "") -> str:
+    """Return an element of a BYTES input as the model gets it: text, as from JSON.
+
+    Args:
+        name: of the input, for the error.
+
+    Raises:
+        BadRequest: it is no UTF-8. onnxruntime would make "b'...'" of bytes, and no other runtime takes either.
+    """
     try:
         return value.decode()
-    except UnicodeDecodeError:
-        return value
+    except UnicodeDecodeError as error:
+        what = f"an element of input {name!r}" if name else "an element of a BYTES input"
+        raise BadRequest(
+            f"{what} is no UTF-8 text: {error.reason} at its byte {error.start}",
+            hint="send text; of other bytes send base64 or hex",
+        ) from error
 
 
 def _element(value: object) -> tuple[bytes, bytes]:
