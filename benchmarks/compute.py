@@ -20,9 +20,9 @@ from benchmarks.peers.bodies import Shape
 _REGISTRY = Path(__file__).resolve().parent.parent / "examples" / "minilm" / ".tailcut" / "registry"
 _TOKENS = 32
 _WIDTH, _HIDDEN, _POSITIONS, _LAYERS = 384, 1536, 32, 5
-SIZES = (1, 2, 4, 8, 16, 32)
-_NEAR = 0.98
-"""A smaller batch whose throughput is this near to the best one's is the better one: it answers sooner."""
+SIZES = (1, 2, 4, 8)
+LARGEST = SIZES[-1]
+"""Largest batch that any server is allowed: eight rows are half of a tight SLO already."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,6 @@ def time_sizes(path: str, row: str, seconds: str) -> dict[int, float]:
     return found
 
 
-def best_size(taken_ms: dict[int, float]) -> int:
-    """Return the smallest batch size that reaches nearly the best throughput."""
-    best = max(size / took for size, took in taken_ms.items())
-    return min(size for size, took in taken_ms.items() if size / took >= _NEAR * best)
+def capacity_rps(taken_ms: dict[int, float]) -> float:
+    """Return the rows per second at the best batch size."""
+    return max(size / took for size, took in taken_ms.items()) * 1000

@@ -64,6 +64,21 @@ def run(
     return measure(plan)[0]
 
 
+def ideal_within(samples: Samples, *, capacity_rps: float, limit_ms: float) -> float:
+    """Return the share within the limit of a server that does nothing but the model, first come, first served.
+
+    It takes 1 / capacity for each request. To have more than that within the limit is to refuse some.
+    """
+    intended_s = samples.intended_ns / 1e9
+    took_s, free_s = 1 / capacity_rps, 0.0
+    latency_ms = np.empty(intended_s.size)
+    for place, arrived_s in enumerate(intended_s):
+        free_s = max(free_s, arrived_s) + took_s
+        latency_ms[place] = (free_s - arrived_s) * 1000
+    window = samples.intended_ns >= samples.measured_from_ns
+    return float((latency_ms[window] <= limit_ms).mean())
+
+
 def figures(samples: Samples, *, seconds: float, limit_ms: float, deadline_ms: float) -> dict[str, Any]:
     """Return what became of the requests of the window.
 

@@ -3,7 +3,8 @@
     python -m benchmarks.overload [--rounds 3] [--seconds 20] [--overload-seconds 15] [--only tailcut,Mosec]
                                   [--skip-idle] [--out benchmarks/results]
 
-Servers run on core 0, load on core 1. Capacity is what the bare runtime does alone on core 0 at its best batch size.
+Servers run on core 0, load on core 1. Capacity is what the bare runtime does alone on core 0 at its best batch size,
+of those up to 8 rows; no server may make larger ones.
 In each round every server is started anew, loaded, and stopped, so that none inherits another's queue. Peers take part
 where `make bench-peers` has made their environments. `--skip-idle` leaves out the comparison of batching auto and off.
 """
@@ -29,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import openloop
-from benchmarks.compute import Compute, bare, best_size, compute_model, manifest
+from benchmarks.compute import LARGEST, Compute, bare, capacity_rps, compute_model, manifest
 from benchmarks.mlp import BODY_FLOATS, MANIFEST, write_model
 from benchmarks.overhead import commit, cpu
 from benchmarks.overload_report import render
@@ -45,6 +46,8 @@ DEADLINE_MS = 500
 SLACK_MS = 25.0
 USUAL, BEYOND = 0.8, 3.0
 _WARM_S = 3.0
+_SETTLE_S = 2.0
+"""Between two runs of a server, for it to work off what it still has."""
 _IDLE_ROUNDS = 10
 
 
@@ -80,11 +83,10 @@ def collect(arguments: argparse.Namespace) -> dict[str, Any]:
         folder = Path(name)
         model = compute_model(folder)
         sizes_ms = bare(model, 18.0, SERVER_CORE, tries=3)
-        rows = best_size(sizes_ms)
-        capacity = rows / sizes_ms[rows] * 1000
+        rows, capacity = LARGEST, capacity_rps(sizes_ms)
         limit_ms = SLACK_MS + sizes_ms[rows]
         (folder / "tailcut.toml").write_text(manifest(model, rows=rows, limit_ms=limit_ms, deadline_ms=DEADLINE_MS))
-        sys.stderr.write(f"{model.label}: {capacity:.0f} rows/s in batches of {rows}, limit {limit_ms:.0f} ms\n")
+        sys.stderr.write(f"{model.label}: {capacity:.0f} rows/s, limit {limit_ms:.0f} ms\n")
         task = Task(model.path, "compute", rows, True, DEADLINE_MS, DEADLINE_MS)
         bench = Bench(model, task, folder, capacity, limit_ms, arguments.seconds, arguments.overload_seconds)
         bench.run(peers, arguments.rounds)
@@ -147,7 +149,7 @@ class Bench:
             seen = self._loaded(contender, seed)
         if peer is TAILCUT:  # beside its closed loop, so that the share is of the same minute
             taken_ms = bare(self._model, 6.0, SERVER_CORE)
-            seen["bare_rps"] = max(size / took for size, took in taken_ms.items()) * 1000
+            seen["bare_rps"] = capacity_rps(taken_ms)
         entry["rounds"].append(seen)
 
     def _loaded(self, contender: Contender, seed: int) -> dict[str, Any]:
@@ -155,22 +157,22 @@ class Bench:
         bodies = openloop.write_bodies(self._folder / "bodies.jsonl", body)
         mean = USUAL * self._capacity
         trace = openloop.write_bursts(self._folder / "bursts.txt", mean, _WARM_S + self._usual_s, seed)
-        wrk.run(contender.url, contender.script, 2 * self._task.rows, 2)
-        closed = wrk.run(contender.url, contender.script, 4 * self._task.rows, max(self._usual_s // 4, 2))
+        wrk.run(contender.url, contender.script, 1, 2)
         usual, beyond = float(self._usual_s), float(self._beyond_s)
 
         def judged(seconds: float, rate: float | None = None, trace: str = "") -> dict[str, Any]:
             samples = openloop.run(
                 contender.url, bodies, seconds=seconds, warmup_s=_WARM_S, seed=seed, rate=rate, trace=trace
             )
-            return openloop.figures(samples, seconds=seconds, limit_ms=self._limit_ms, deadline_ms=DEADLINE_MS)
+            time.sleep(_SETTLE_S)
+            found = openloop.figures(samples, seconds=seconds, limit_ms=self._limit_ms, deadline_ms=DEADLINE_MS)
+            ideal = openloop.ideal_within(samples, capacity_rps=self._capacity, limit_ms=self._limit_ms)
+            return {**found, "ideal_within": ideal}
 
-        return {
-            "closed_rps": closed["rps"],
-            "poisson": judged(usual, rate=mean),
-            "bursts": judged(usual, trace=str(trace)),
-            "overload": judged(beyond, rate=BEYOND * self._capacity),
-        }
+        poisson, bursts = judged(usual, rate=mean), judged(usual, trace=str(trace))
+        closed = wrk.run(contender.url, contender.script, 2 * self._task.rows, max(self._usual_s // 4, 2))
+        overload = judged(beyond, rate=BEYOND * self._capacity)
+        return {"closed_rps": closed["rps"], "poisson": poisson, "bursts": bursts, "overload": overload}
 
 
 def idle_differences(folder: Path, rounds: int, seconds: int = 3) -> list[dict[str, float]]:

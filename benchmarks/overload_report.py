@@ -28,8 +28,8 @@ def render(result: dict[str, Any]) -> str:
         f"{load['after']:.1f} after; {rounds} rounds; median (least to most).",
         "",
         f"{result['model']}, one thread. The bare runtime on core 0 takes, in ms by batch size, {sizes}.",
-        f"Capacity: {result['capacity_rps']:.0f} rows/s in batches of {result['rows']}. SLO: 25 ms and one such batch, "
-        f"{result['limit_ms']:.0f} ms. Deadline: {result['deadline_ms']} ms.",
+        f"Capacity: {result['capacity_rps']:.0f} rows/s. Largest batch: {result['rows']}. SLO: 25 ms and one such "
+        f"batch, {result['limit_ms']:.0f} ms. Deadline: {result['deadline_ms']} ms.",
         "Load is open loop and its latency counts from the intended time; server on core 0, load on core 1.",
     ]
     for scenario, title in _SCENARIOS.items():
@@ -45,6 +45,8 @@ _NOTES = (
     "- Refused: 429 and 503, however long that took; missed: accepted, but not answered within the deadline. A refusal",
     "  is worth more the sooner it comes: the column says when the last percent came.",
     "- A client gives a request up after 2 s. p50 and p99 are of answers, late ones included, refusals not.",
+    "- Ideal: the same arrivals at a server that does nothing but the model at capacity, first come, first served.",
+    "  More than that is within the SLO only where some are refused, or the model does better than its capacity.",
     "- Good: answers within the deadline per second, as a share of capacity.",
 )
 
@@ -69,6 +71,8 @@ def _table(result: dict[str, Any], scenario: str) -> list[str]:
             *(_cell([run[key] for run in runs], "{:.0f}".format) for key in ("refused_p99_ms", "p50_ms", "p99_ms")),
         ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
+    ideal = [run[scenario]["ideal_within"] for each in result["servers"].values() for run in each["rounds"]]
+    lines.append(f"| *ideal: see the notes* | {_cell(ideal, '{:.2%}'.format)} | | | | | | |")
     return lines
 
 

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks import openloop
-from benchmarks.compute import bare, best_size, compute_model, manifest
+from benchmarks.compute import LARGEST, bare, compute_model, manifest
 from benchmarks.mlp import BODY_FLOATS, MANIFEST, write_model
 from benchmarks.overhead import commit, cpu
 from benchmarks.peers import wrk
@@ -106,7 +106,7 @@ def _prepared(model: str, folder: Path) -> tuple[Task, Shape]:
         return Task(write_model(folder / "mlp.onnx")), Shape([("x", "FP32")], row)
     compute = compute_model(folder)
     taken_ms = bare(compute, 6.0, SERVER_CORE)
-    rows = best_size(taken_ms)
+    rows = LARGEST
     (folder / "tailcut.toml").write_text(manifest(compute, rows=rows, limit_ms=25 + taken_ms[rows], deadline_ms=500))
     return Task(compute.path, "compute", rows), compute.shape
 

@@ -154,7 +154,7 @@ PEERS = (
         "adaptive batching, one worker",
     ),
     Peer(
-        "MLServer", "mlserver", ("mlserver==1.7.1",), _mlserver, INFER, "oip",
+        "MLServer", "mlserver", ("mlserver==1.7.1", "uvloop==0.21.0"), _mlserver, INFER, "oip",
         "adaptive batching, max_batch_time 2 ms, V2 protocol; in its own process, or one worker where the model blocks",
     ),
 )  # fmt: skip

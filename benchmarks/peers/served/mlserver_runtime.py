@@ -5,6 +5,7 @@ https://docs.seldon.ai/mlserver/user-guide/adaptive-batching: ``max_batch_size``
 model's settings switch it on.
 https://docs.seldon.ai/mlserver/user-guide/parallel-inference: a pool of processes pays with several models or cores;
 ``parallel_workers`` 0 runs the model in the server's process, which a model of microseconds wants; 1 is the default.
+Its workers do not start with uvloop 0.22 or later (no event loop in the main thread), so that is pinned below.
 """
 
 from __future__ import annotations
