@@ -6,7 +6,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,9 +55,10 @@ def started(
             sys.stderr.write(f"{peer.name}: {contender.failure or 'up'}\n")
         yield contenders
     finally:
-        for contender in contenders:
-            if contender.server is not None:
-                contender.server.stop()
+        with ExitStack() as stack:  # all of them, even where one does not end
+            for contender in contenders:
+                if contender.server is not None:
+                    stack.callback(contender.server.stop)
 
 
 def _start(contender: Contender, task: Task, shape: Shape, expected: float | None, folder: Path, install: bool) -> None:
