@@ -197,9 +197,9 @@ def render(result: dict[str, Any]) -> str:
         f"`{result['command'].strip()}` at commit {result['commit']} on {result['cpu']}; server and executor on one "
         "core, load on the other.",
         "",
-        f"Measured before: a batch takes {result['batch_ms'][1]:.2f} ms at 1 row and {result['batch_ms'][32]:.2f} ms at "
-        f"32; {result['loop_us']:.0f} us of the server's processor per request beside it; {result['floor_us']:.0f} us "
-        f"of network and client. Capacity {result['capacity']:.0f} requests/s.",
+        f"Measured before: a batch takes {result['batch_ms'][1]:.2f} ms at 1 row and {result['batch_ms'][32]:.2f} ms "
+        f"at 32; {result['loop_us']:.0f} us of the server's processor per request beside it; "
+        f"{result['floor_us']:.0f} us of network and client. Capacity {result['capacity']:.0f} requests/s.",
         "",
         "| load | rate/s | p50 measured, simulated | p95 measured, simulated | p95 off by | p99 measured, simulated |",
         "|---|---|---|---|---|---|",
@@ -211,9 +211,8 @@ def render(result: dict[str, Any]) -> str:
         )
         pairs = {name: f"{seen[name]:.2f}, {told[name]:.2f} ms" for name in seen}
         off = told[P95] / seen[P95] - 1
-        lines.append(
-            f"| {line['share']:.0%} | {line['rate']:.0f} | {pairs[P50]} | {pairs[P95]} | **{off:+.0%}** | {pairs[P99]} |"
-        )
+        load = f"{line['share']:.0%} | {line['rate']:.0f}"
+        lines.append(f"| {load} | {pairs[P50]} | {pairs[P95]} | **{off:+.0%}** | {pairs[P99]} |")
     return "\n".join([*lines, "", "Medians over rounds.", ""])
 
 

@@ -1,0 +1,65 @@
+"""``tailcut simulate``: capacity planned from costs that are given, measured or in the registry."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tailcut.cli.app import run
+from tailcut.cli.console import ExitCode
+
+COST = ["--cost", "1=9ms,8=40ms", "--duration", "5s"]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_more_executors_carry_more_and_the_result_is_kept(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code = run(["simulate", *COST, "--rate", "50,600", "--executors", "1,4", "--json", "out.json"])
+    assert code == ExitCode.FAILED, "one executor cannot carry 600 a second"
+    out = capsys.readouterr().out
+    assert "met" in out
+    assert "MISSED" in out
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["assumed"]["cost_ms"] == {"1": 9.0, "8": 40.0}
+    by = {(line["rate"], line["executors"]): line for line in found["lines"]}
+    assert by[600.0, 1]["shed"] > 0.3
+    assert by[600.0, 4]["shed"] == 0
+    assert by[50.0, 1]["meets"]
+    assert by[50.0, 1]["p50_ms"] < by[600.0, 1]["p50_ms"]
+
+
+@pytest.mark.parametrize("arrivals", ["poisson", "constant", "burst"])
+def test_arrivals(arrivals: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["simulate", *COST, "--rate", "40", "--arrivals", arrivals, "--noise", "0"]) == ExitCode.OK
+    assert f"{arrivals} arrivals" in capsys.readouterr().out
+
+
+def test_a_trace_is_replayed_and_can_be_stretched_to_a_rate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "times.txt").write_text("\n".join(str(number / 20) for number in range(100)))
+    assert run(["simulate", *COST, "--arrivals", "times.txt", "--rate", "0,40", "--json", "out.json"]) == ExitCode.OK
+    lines = json.loads((tmp_path / "out.json").read_text())["lines"]
+    assert [line["offered"] for line in lines] == [100, 100]
+    assert lines[1]["goodput"] == pytest.approx(2 * lines[0]["goodput"], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--rate", "fast"],
+        ["--executors", "0"],
+        ["--executors", "1.5"],
+        ["--cost", "5ms"],
+        ["--cost", "0=5ms"],
+        ["--arrivals", "missing.txt"],
+        [],
+    ],
+)
+def test_what_is_wrong_is_said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    given = [] if not arguments or arguments[0] == "--cost" else ["--cost", "1=9ms"]
+    assert run(["simulate", *given, *arguments]) not in {ExitCode.OK, ExitCode.BUG}
+    assert "hint: " in capsys.readouterr().err
