@@ -9,12 +9,13 @@ import asyncio
 import json
 import time
 from collections import Counter
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 from tests.app_kit import MANIFEST
 from tests.integration.faults.kit import counted, open_files, outcomes, save_slow, until
-from tests.integration.serving import Served, Wire, as_bytes
+from tests.integration.serving import Served, Wire, as_bytes, connected
 
 pytestmark = pytest.mark.integration
 
@@ -24,6 +25,7 @@ STEPS = 400
 CLIENTS = 64
 OVERLOAD_S = 5.0
 TIMES = 10
+BUSY, ROWS = "tailcut_batch_seconds_sum", "tailcut_batch_rows_sum"
 REFUSALS = {"shed", "queue_timeout", "infer_timeout", "deadline_exceeded", "not_ready"}
 
 
@@ -55,39 +57,45 @@ class Crowd:
             self.without_advice += status == 429 and "retry-after" not in headers
 
 
+async def overloaded(server: Served, wires: list[Wire]) -> None:
+    few = Crowd(wires[:8])
+    await few.send(0.0, 0.5)  # costs are learned
+    few.ended.clear()
+    took_s = await few.send(0.0, 1.5)
+    capacity = few.ended["ok"] / took_s
+    await Crowd(wires).send(TIMES * capacity, 0.5)  # buffers have their size
+    before, busy_s, rows = outcomes(server), counted(server, BUSY), counted(server, ROWS)
+    files, rss_bytes = open_files(server), server.worker_rss_bytes
+
+    crowd = Crowd(wires)
+    took_s = await crowd.send(TIMES * capacity, OVERLOAD_S)
+    sent, answered = crowd.ended.total(), crowd.ended["ok"]
+    said = f"{crowd.ended} in {took_s:.2f} s at a capacity of {capacity:.0f}/s"
+    assert sent > 3 * capacity * OVERLOAD_S, said
+    # Not a rate, which would be that of a machine on which the clients run, too: the executor is never idle for
+    # long, and nearly all that it computes is still wanted.
+    assert counted(server, BUSY) - busy_s > 0.6 * took_s, said
+    assert counted(server, ROWS) - rows < 1.05 * answered + 8, said
+    assert set(crowd.ended) <= REFUSALS | {"ok"}, said
+    assert set(crowd.statuses) <= {200, 429, 503, 504}, said
+    assert crowd.without_advice == 0
+    # What was accepted is answered in time, but for one hiccup of the machine in which all of them wait.
+    assert crowd.statuses[503] + crowd.statuses[504] < 0.05 * answered + CLIENTS, said
+
+    after = outcomes(server)
+    assert {code: after[code] - before.get(code, 0) for code in crowd.ended} == crowd.ended
+    await until(server, lambda: counted(server, "tailcut_in_flight") == 0)
+    assert counted(server, "tailcut_queue_rows") == counted(server, "tailcut_running_rows") == 0
+    assert open_files(server) <= files + 2
+    assert server.worker_rss_bytes < 1.1 * rss_bytes
+    assert (await wires[0].ask(REQUEST))[0] == 200, "at once, after the overload"
+
+
 def test_ten_times_the_capacity(tmp_path: Path) -> None:
     async def main(server: Served) -> None:
-        wires = [await Wire.open(server.port) for _ in range(CLIENTS)]
-        few = Crowd(wires[:8])
-        await few.send(0.0, 0.5)  # costs are learned
-        few.ended.clear()
-        took_s = await few.send(0.0, 1.5)
-        capacity = few.ended["ok"] / took_s
-        await Crowd(wires).send(TIMES * capacity, 0.5)  # buffers have their size
-        before = outcomes(server)
-        files, rss_bytes = open_files(server), server.worker_rss_bytes
-
-        crowd = Crowd(wires)
-        took_s = await crowd.send(TIMES * capacity, OVERLOAD_S)
-        sent, answered = crowd.ended.total(), crowd.ended["ok"]
-        said = f"{crowd.ended} in {took_s:.2f} s at a capacity of {capacity:.0f}/s"
-        assert sent > 3 * capacity * OVERLOAD_S, said
-        assert answered / took_s > 0.5 * capacity, said
-        assert set(crowd.ended) <= REFUSALS | {"ok"}, said
-        assert set(crowd.statuses) <= {200, 429, 503, 504}, said
-        assert crowd.without_advice == 0
-        # What was accepted is answered in time: refusing late is worse than refusing at once.
-        assert crowd.statuses[503] + crowd.statuses[504] < 0.05 * answered, said
-
-        after = outcomes(server)
-        assert {code: after[code] - before.get(code, 0) for code in crowd.ended} == crowd.ended
-        await until(server, lambda: counted(server, "tailcut_in_flight") == 0)
-        assert counted(server, "tailcut_queue_rows") == counted(server, "tailcut_running_rows") == 0
-        assert open_files(server) <= files + 2
-        assert server.worker_rss_bytes < 1.1 * rss_bytes
-        assert (await wires[0].ask(REQUEST))[0] == 200, "at once, after the overload"
-        for wire in wires:
-            await wire.close()
+        async with AsyncExitStack() as stack:
+            wires = [await stack.enter_async_context(connected(server.port)) for _ in range(CLIENTS)]
+            await overloaded(server, wires)
         assert "Traceback" not in server.log
 
     save_slow(tmp_path / "model.onnx", STEPS)
