@@ -1,6 +1,6 @@
 """The simulator beside the server: p50, p95 and p99 at three loads, as simulated and as measured over the socket.
 
-    python -m benchmarks.simulator [--width 1024] [--loads 0.3,0.6,0.8] [--rounds 3] [--seconds 10] [--out FOLDER]
+    python -m benchmarks.simulator [--width 2048] [--loads 0.3,0.6,0.8] [--rounds 3] [--seconds 10] [--out FOLDER]
 
 An MLP of the given width in onnxruntime with one thread, served by `tailcut serve` on one core; the load generator has
 the other. Three things are measured first, and nothing is fitted afterwards: what batches take (the runtime alone, on
@@ -37,7 +37,8 @@ from tailcut.load import LoadPlan, measure, summarise_run
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 RUNS = 40
-LOW_RATE = 10.0
+LOW = (0.05, 0.2)
+GUESSED_LOOP_NS = 100_000.0
 SERVER_CORE, LOAD_CORE = 0, 1
 TIMEOUT_MS = 1000
 P50, P95, P99 = "p50", "p95", "p99"
@@ -45,7 +46,7 @@ P50, P95, P99 = "p50", "p95", "p99"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--width", type=int, default=1024, help="of the hidden layers")
+    parser.add_argument("--width", type=int, default=2048, help="of the hidden layers")
     parser.add_argument("--loads", default="0.3,0.6,0.8", help="shares of the capacity")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0)
@@ -73,8 +74,11 @@ def run(
     arguments: argparse.Namespace, folder: Path, samples: dict[int, list[float]], port: int, pid: int
 ) -> dict[str, Any]:
     typical = {rows: median(values) for rows, values in samples.items()}
-    low = load(folder, port, pid, LOW_RATE, max(arguments.seconds, 10.0), seed=100)
-    loop_ns = max(low["cpu_ms"] * 1e6 - typical[1], 10_000.0)
+    # Between two low rates, because a server takes some of the processor for itself whatever comes.
+    rates = [share * 1e9 / (typical[1] + GUESSED_LOOP_NS) for share in LOW]
+    low, more = (load(folder, port, pid, rate, arguments.seconds, seed=100) for rate in rates)
+    busy = [each["cpu_ms"] * rate for each, rate in zip((low, more), rates, strict=True)]
+    loop_ns = max((busy[1] - busy[0]) / (rates[1] - rates[0]) * 1e6 - typical[1], 10_000.0)
     floor_ns = max(low[P50] * 1e6 - typical[1] - loop_ns, 0.0)
     capacity = max(1e9 / (typical[rows] / rows + loop_ns) for rows in typical)
     lines = []
