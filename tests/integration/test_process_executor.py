@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -17,11 +19,14 @@ from tests.models.graphs import linear
 from tailcut.core.units import Duration, Share
 from tailcut.engine.call import Call
 from tailcut.engine.engine import Engine
+from tailcut.engine.executors import ThreadExecutor
+from tailcut.engine.opening import find_variant
 from tailcut.engine.pool import Pool
 from tailcut.engine.process import ProcessExecutor
-from tailcut.errors import ExecutorLost, InferenceError
+from tailcut.errors import ArtifactError, ExecutorLost, InferenceError, StartError
 from tailcut.manifest import Batching, Deployment, Manifest, Model, Serve, Slo, Tensor
 from tailcut.manifest import Pool as PoolSettings
+from tailcut.runtimes.remote import RemoteRuntime
 
 pytestmark = pytest.mark.integration
 
@@ -249,3 +254,167 @@ def test_children_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     poll.register(child, select.POLLIN)
     assert poll.poll(10_000), "the child lives on"
     os.close(child)
+
+
+def test_a_process_that_dies_while_it_is_to_go_leaves_its_batch_to_another(tmp_path: Path) -> None:
+    async def use(engine: Engine) -> None:
+        pool = engine.opened.pool
+        before = await ask(engine)
+        for executor in processes(pool):
+            os.kill(executor.runtime.process.pid, signal.SIGSTOP)
+        waiting = asyncio.create_task(ask(engine))
+        await until(lambda: engine.path.dispatcher.running_rows == 1)
+        busy, idle = sorted(processes(pool), key=lambda executor: not executor._batch)
+        os.kill(idle.runtime.process.pid, signal.SIGCONT)
+        pool._retire(pool._seats[busy], "")
+        busy.kill()
+        assert np.array_equal(await waiting, before)
+        await until(lambda: not pool._closing)
+
+    serve(tmp_path, PoolSettings(executor="process", executors=2), use)
+
+
+def test_what_cannot_be_replaced_is_not_tried_at_every_look(tmp_path: Path) -> None:
+    async def use(engine: Engine) -> None:
+        pool, attempts = engine.opened.pool, 0
+
+        def refuse() -> Any:
+            nonlocal attempts
+            attempts += 1
+            raise StartError("no memory", hint="")
+
+        pool._open_one = refuse
+        await ask(engine)
+        await until(lambda: attempts == 1)
+        pool._open_after_s = float("inf")
+        for _ in range(3):
+            pool._look()
+        assert attempts == 1
+
+    serve(tmp_path, PoolSettings(executor="process", executors=1, recycle_requests=1), use)
+
+
+def test_a_replacement_has_the_priority_of_the_first(tmp_path: Path) -> None:
+    async def use(engine: Engine) -> None:
+        (first,) = processes(engine.opened.pool)
+        usual = os.getpriority(os.PRIO_PROCESS, first.runtime.process.pid)
+        first.kill()
+        await until(lambda: engine.opened.pool.lost == 1 and engine.opened.executors == 1)
+        (second,) = processes(engine.opened.pool)
+        assert os.getpriority(os.PRIO_PROCESS, second.runtime.process.pid) == usual
+
+    serve(tmp_path, PROCESS, use)
+
+
+def test_nothing_is_opened_after_the_stop(tmp_path: Path) -> None:
+    async def use(engine: Engine) -> None:
+        pool = engine.opened.pool
+        (executor,) = processes(pool)
+        os.kill(executor.runtime.process.pid, signal.SIGSTOP)
+        waiting = asyncio.create_task(ask(engine))
+        await until(lambda: engine.path.dispatcher.running_rows == 1)
+        pool.stop()
+        stopping = asyncio.create_task(engine.path.dispatcher.stop(10))
+        await asyncio.sleep(0)
+        executor.kill()
+        with pytest.raises(ExecutorLost):
+            await waiting
+        await stopping
+        assert pool._opening is None
+        assert pool.size == 0
+
+    serve(tmp_path, PROCESS, use)
+
+
+def test_a_signal_without_a_name_is_noticed_too(tmp_path: Path) -> None:
+    async def use(engine: Engine) -> None:
+        (executor,) = processes(engine.opened.pool)
+        os.kill(executor.runtime.process.pid, signal.SIGRTMIN + 5)
+        await until(lambda: engine.opened.pool.lost == 1)
+        assert "signal 39" in str(executor.runtime.lost())
+
+    serve(tmp_path, PROCESS, use)
+
+
+def test_a_death_is_seen_although_what_the_model_started_lives_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "if b'tailcut.runtimes.remote.child' in open('/proc/self/cmdline', 'rb').read() and os.fork() == 0:\n"
+        "    signal.pause()\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+
+    async def use(engine: Engine) -> None:
+        (executor,) = processes(engine.opened.pool)
+        os.kill(executor.runtime.process.pid, signal.SIGKILL)
+        await until(lambda: engine.opened.pool.lost == 1 and engine.opened.executors == 1)
+        group = executor.runtime.process.pid
+        await until(lambda: not _alive(group))
+
+    serve(tmp_path, PROCESS, use)
+
+
+def _alive(group: int) -> bool:
+    """Whether a process of the group runs: what is dead and waits for its parent does not."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, number = path.read_text().rpartition(")")[2].split()[:3]
+            if int(number) == group and state != "Z":
+                return True
+    return False
+
+
+def test_failed_opens_leave_nothing_behind(tmp_path: Path) -> None:
+    found = manifest(tmp_path, PROCESS)
+    variant = find_variant(found)
+    (tmp_path / "x.onnx").write_bytes(b"nothing")
+    before = os.listdir("/proc/self/fd")
+    for _ in range(2):
+        with pytest.raises(ArtifactError):
+            RemoteRuntime(found, variant, threads=1)
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_a_process_that_dies_while_it_starts_says_so_and_no_module_of_the_folder_is_taken_for_pythons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = manifest(tmp_path, PROCESS)
+    variant = find_variant(found)
+    (tmp_path / "socket.py").write_text("raise SystemExit(7)\n")
+    monkeypatch.chdir(tmp_path)
+    RemoteRuntime(found, variant, threads=1).close()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(StartError, match=r"ended while it opened it \(exit code 7\)"):
+        RemoteRuntime(found, variant, threads=1)
+
+
+def test_a_process_that_hangs_while_it_warms_up_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = manifest(tmp_path, PROCESS)
+    monkeypatch.setattr("tailcut.runtimes.remote.client._OPEN_TIMEOUT_S", 5.0)
+    runtime = RemoteRuntime(found, find_variant(found), threads=1)
+    runtime.connection.settimeout(0.2)
+    os.kill(runtime.process.pid, signal.SIGSTOP)
+    with pytest.raises(ExecutorLost, match="SIGKILL"):
+        runtime.run({"x": ROW["x"]}, ("y",))
+    runtime.close()
+
+
+def test_a_thread_that_was_recycled_is_none_that_was_given_up(tmp_path: Path) -> None:
+    async def use(engine: Engine) -> None:
+        pool = engine.opened.pool
+        (seat,) = pool._seats.values()
+        given_up = ThreadExecutor(seat.runtime, pool._done, asyncio.get_running_loop(), "hangs")
+        pool._abandoned.add(given_up)
+        gate, run = threading.Event(), seat.runtime.run
+        seat.runtime.run = lambda inputs, outputs: (gate.wait(10), run(inputs, outputs))[1]  # type: ignore[method-assign]
+        waiting = asyncio.create_task(ask(engine))
+        await until(lambda: engine.path.dispatcher.running_rows == 1)
+        pool._retire(seat, "")
+        gate.set()
+        await waiting
+        assert pool._abandoned == {given_up}
+        given_up.close(1)
+
+    serve(tmp_path, PoolSettings(executor="thread", executors=1), use)

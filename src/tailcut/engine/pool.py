@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
 
 from tailcut.core.scaling import Limits, Scaler, Wear
 from tailcut.core.tensors import Arrays
@@ -42,6 +41,10 @@ _MOST_ABANDONED = 4
 """Threads that hang cannot be killed; with this many of them the server is not made worse by another."""
 
 _CLOSE_S = 10.0
+_LEAVE_S = 300.0
+"""An executor that is to go and hangs in its last batch for this long is not waited for."""
+
+_HUNG_HINT = 'another one takes its place; pool.executor = "process" can end what hangs'
 
 
 @dataclass(eq=False)
@@ -107,12 +110,13 @@ class Pool:
         self._scaler = Scaler(limits)
         self._load = PoolLoad(dispatcher, recorder)
         self._seats: dict[Executor, Seat] = {}
-        self._going: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Future[None]] = set()
         self._opening: asyncio.Task[None] | None = None
         self._worn: Seat | None = None
+        self._stopped = False
         self._pause_s = 0.0
         self._open_after_s = 0.0
-        self._abandoned = 0
+        self._abandoned: set[Executor] = set()
         self._wanted = len(runtimes)
         self._timer: asyncio.TimerHandle | None = None
         dispatcher.on_stuck = self._on_stuck
@@ -130,18 +134,17 @@ class Pool:
         """Yield what /metrics shows of the pool."""
         yield Sample("tailcut_executors", "Executors that take batches.", "gauge", {"kind": self.kind}, self.size)
         yield Sample("tailcut_executors_wanted", "Executors that there should be.", "gauge", {}, self._wanted)
-        yield Sample("tailcut_executors_hung", "Threads given up because they hang.", "gauge", {}, self._abandoned)
-        text = "Executors that were opened after the start."
-        yield Sample("tailcut_executors_opened", text, "counter", {}, self.opened)
+        yield Sample("tailcut_executors_hung", "Threads given up because they hang.", "gauge", {}, len(self._abandoned))
+        yield Sample("tailcut_executors_opened", "Executors opened after the start.", "counter", {}, self.opened)
         text = "Executors that are gone, by why."
         for why, count in (("lost", self.lost), ("worn", self.replaced)):
             yield Sample("tailcut_executors_gone", text, "counter", {"why": why}, count)
 
     def stop(self) -> None:
         """Look no more, and abandon what is being opened; the dispatcher closes the executors."""
+        self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         self._dispatcher.on_stuck = None
         if self._opening is not None:
             self._opening.cancel()
@@ -170,12 +173,12 @@ class Pool:
         started_ns: int,
         finished_ns: int,
     ) -> None:
-        self._load.busy_ns += finished_ns - started_ns
         seat = self._seats.get(executor)
         if seat is not None:
+            self._load.busy_ns += finished_ns - started_ns
             seat.requests += len(batch)
-        elif isinstance(executor, ThreadExecutor) and self._abandoned:
-            self._abandoned -= 1  # it came to its end after all, and its thread with it
+        else:
+            self._abandoned.discard(executor)  # it came to its end after all, and its thread with it
         self._dispatcher.on_done(executor, batch, result, started_ns, finished_ns)
 
     def _look(self) -> None:
@@ -185,13 +188,14 @@ class Pool:
         self._wanted = self._scaler.target(self._load.seen(now_s, there, opening, self._load_s))
         if self._opening is not None:
             return
+        may_open = now_s >= self._open_after_s
         if there < self._wanted:
-            if now_s >= self._open_after_s:
+            if may_open:
                 self._open(f"{there} of {self._wanted} executors: {self._scaler.why}" if self._scaler.why else "")
         elif there > self._wanted:
             seat = min(self._seats.values(), key=lambda seat: seat.opened_s)
             self._retire(seat, f"one executor fewer, {there - 1} are left: {self._scaler.why}")
-        elif self._wear:
+        elif self._wear and may_open:
             self._replace_worn(now_s)
 
     def _replace_worn(self, now_s: float) -> None:
@@ -199,10 +203,11 @@ class Pool:
             why = self._wear.reason(seat.requests, now_s - seat.opened_s, seat.growth)
             if why:
                 self._worn = seat
-                self._open(f"an executor is replaced: {why}")
-                return
+                return self._open(f"an executor is replaced: {why}")
 
     def _open(self, why: str) -> None:
+        if self._stopped:
+            return  # an executor was lost while the others end their batches
         if why:
             log.info("%s", why)
         self._opening = self._loop.create_task(self._opened())
@@ -232,26 +237,34 @@ class Pool:
             log.info("%s", why)
         del self._seats[seat.executor]
         idle = self._dispatcher.remove(seat.executor)
-        self._go(self._closed(seat, idle))
+        if idle.done():
+            self._close(seat)
+            return
+        error = ExecutorLost("an executor hung in its last batch", hint=_HUNG_HINT)
+        hung = self._loop.call_later(_LEAVE_S, self._dispatcher.fail, seat.executor, error)
+        idle.add_done_callback(lambda _: hung.cancel())
+        idle.add_done_callback(lambda _: self._close(seat))
 
-    async def _closed(self, seat: Seat, idle: asyncio.Future[None] | None) -> None:
-        if idle is not None:
-            await idle
+    def _close(self, seat: Seat) -> None:
         if isinstance(seat.executor, ProcessExecutor):
             seat.executor.detach()
-        await asyncio.to_thread(seat.executor.close, _CLOSE_S)
+        # Handed over at once, so that the end of the event loop waits for it.
+        closing = self._loop.run_in_executor(None, seat.executor.close, _CLOSE_S)
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
     def _on_lost(self, executor: Executor, error: TailcutError) -> None:
         """Replace a process that is gone; its batch runs elsewhere."""
         seat = self._seats.pop(executor, None)
-        if seat is None:
-            return
         self.lost += 1
         log.error("%s", error)
+        if seat is None:  # it was to go, and ended before its last batch did
+            self._dispatcher.fail(executor, error)
+            return
         if self._clock_s() - seat.opened_s >= _PROVEN_S:
             self._pause_s = 0.0
         self._dispatcher.fail(executor, error)
-        self._go(self._closed(seat, None))
+        self._close(seat)
         self._open_after_s = self._clock_s() + self._pause_s
         self._pause_s = min(max(2 * self._pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
         if self._opening is None and self._clock_s() >= self._open_after_s:
@@ -266,26 +279,18 @@ class Pool:
             log.error("the process of an executor hangs in a batch and is killed")
             executor.kill()
             return
-        if self._abandoned >= _MOST_ABANDONED:
+        if len(self._abandoned) >= _MOST_ABANDONED:
             return
         del self._seats[executor]
-        self._abandoned += 1
+        self._abandoned.add(executor)
         self.lost += 1
-        error = ExecutorLost(
-            "the thread that computed the request hangs",
-            hint='another one takes its place; pool.executor = "process" can end what hangs',
-        )
+        error = ExecutorLost("the thread that computed the request hangs", hint=_HUNG_HINT)
         log.error("an executor's thread hangs in a batch and is left to itself; another takes its place")
         self._dispatcher.fail(executor, error)
-        self._go(self._closed(seat, None))
+        self._close(seat)
         if self._opening is None:
             self._open("")
 
     def _postpone(self) -> None:
         self._pause_s = min(max(2 * self._pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
         self._open_after_s = self._clock_s() + self._pause_s
-
-    def _go(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._going.add(task)
-        task.add_done_callback(self._going.discard)

@@ -14,7 +14,7 @@ class PoolLoad:
     """Reads the queue and the recorder, and remembers what they said at the last look.
 
     Attributes:
-        busy_ns: that executors have spent in batches since the last look; the pool adds to it.
+        busy_ns: that executors have spent in batches that ended; the pool adds to it.
     """
 
     def __init__(self, dispatcher: Dispatcher, recorder: Recorder) -> None:
@@ -22,11 +22,17 @@ class PoolLoad:
         self._dispatcher = dispatcher
         self._recorder = recorder
         self._counts: list[int] = []
+        self._last_s = 0.0
 
     def seen(self, now_s: float, executors: int, opening: int, load_s: float) -> Seen:
         """Return what happened since the last look."""
         planner, cost = self._dispatcher.planner, self._dispatcher.costs.cost
-        busy_ns, self.busy_ns = self.busy_ns, 0
+        # A long batch is known of when it ends. All of it at once would look like more work than there are executors
+        # to have done it; what is over is the next look's.
+        most_ns = int(max(executors, 1) * max(now_s - self._last_s, 0.0) * 1e9)
+        busy_ns = min(self.busy_ns, most_ns)
+        self.busy_ns -= busy_ns
+        self._last_s = now_s
         return Seen(
             now_s=now_s,
             executors=executors,

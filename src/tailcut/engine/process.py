@@ -36,7 +36,10 @@ class ProcessExecutor:
         self._batch: Sequence[Ticket] = ()
         self._sent_ns = 0
         self._reads = True
+        runtime.listen()
         loop.add_reader(runtime.connection.fileno(), self._readable)
+        if runtime.ended >= 0:  # what the model started may hold the connection open after the process
+            loop.add_reader(runtime.ended, self._died)
 
     def start(self, batch: Sequence[Ticket]) -> None:
         self._batch, self._sent_ns = batch, perf_counter_ns()
@@ -58,6 +61,8 @@ class ProcessExecutor:
         if self._reads:
             self._reads = False
             self._loop.remove_reader(self.runtime.connection.fileno())
+            if self.runtime.ended >= 0:
+                self._loop.remove_reader(self.runtime.ended)
 
     def close(self, timeout_s: float) -> None:
         self.detach()
@@ -66,14 +71,26 @@ class ProcessExecutor:
     def _readable(self) -> None:
         try:
             reply = self.runtime.receive()
-            if isinstance(reply, Failed):
-                rows = sum([ticket.rows for ticket in self._batch])
-                error = reply.error
-                self._finish(failed(error, rows), reply.started_ns, reply.finished_ns)
-            elif isinstance(reply, Ran):
-                self._answered(self.runtime.take(reply), reply)
+            outputs = self.runtime.take(reply) if isinstance(reply, Ran) else {}
         except TailcutError as error:
             self._ended(error)
+            return
+        except MemoryError:  # for the copy: the batch would wait for ever
+            self._ended(self.runtime.lost())
+            return
+        if isinstance(reply, Failed):
+            rows = sum([ticket.rows for ticket in self._batch])
+            self._finish(failed(reply.error, rows), reply.started_ns, reply.finished_ns)
+        elif isinstance(reply, Ran):
+            self._answered(outputs, reply)
+
+    def _died(self) -> None:
+        self._loop.remove_reader(self.runtime.ended)
+        self._loop.call_soon(self._gone)  # after what it said before it died, which can be read now too
+
+    def _gone(self) -> None:
+        if self._reads:
+            self._ended(self.runtime.lost())
 
     def _answered(self, outputs: Arrays, reply: Ran) -> None:
         batch = self._batch

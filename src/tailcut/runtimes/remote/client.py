@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import monotonic
 
@@ -21,7 +21,7 @@ from tailcut.manifest import Manifest
 from tailcut.manifest.keys import to_plain
 from tailcut.runtimes.base import Openable
 from tailcut.runtimes.remote.arena import Arena
-from tailcut.runtimes.remote.messages import Failed, Frames, Ran, Reply, Run, frame, opening_of
+from tailcut.runtimes.remote.messages import Failed, Frames, Open, Ran, Reply, Run, frame, opening_of
 
 _READ_BYTES = 1 << 16
 _OPEN_TIMEOUT_S = 300.0
@@ -38,33 +38,58 @@ class RemoteRuntime:
     Raises:
         ArtifactError, MissingExtra: as ``open_runtime``.
         StartError: the child died, or was not ready in five minutes.
+
+    Attributes:
+        ended: a descriptor that can be read from as soon as the child is dead; -1 where the kernel has none.
     """
 
     def __init__(self, manifest: Manifest, variant: Openable, *, threads: int) -> None:
         self._name = variant.name
-        self._requests, self._replies = Arena.make(), Arena.make()
         self._frames = Frames()
         self._decoder: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
-        self.connection, theirs = socket.socketpair()
-        with theirs:
-            self.process = _spawn(theirs, self._requests, self._replies)
+        with ExitStack() as undo:
+            self._requests = Arena.make()
+            undo.callback(self._requests.close)
+            self._replies = Arena.make()
+            undo.callback(self._replies.close)
+            self.connection, theirs = socket.socketpair()
+            undo.callback(self.connection.close)
+            with theirs:
+                self.process = _spawn(theirs, self._requests, self._replies)
+            undo.callback(self.process.wait)
+            undo.callback(self.kill)
+            self._open(opening_of(variant, threads, to_plain(manifest.deployment), str(manifest.directory)))
+            undo.pop_all()
+        self.ended = -1
+        with suppress(OSError):
+            self.ended = os.pidfd_open(self.process.pid)
+
+    def _open(self, wanted: Open) -> None:
+        """Wait until the child has opened the variant."""
+        hint = 'see its output above; pool.executor = "thread" opens it in this process'
+        self.connection.settimeout(_OPEN_TIMEOUT_S)  # and for the warm-up; see listen
         try:
-            self.connection.settimeout(_OPEN_TIMEOUT_S)
-            wanted = opening_of(variant, threads, to_plain(manifest.deployment), str(manifest.directory))
             self.connection.sendall(frame(wanted))
             reply = self._wait()
-            if isinstance(reply, Failed):
-                raise reply.error
         except TimeoutError:
-            self.kill()
-            raise StartError(
-                f"the process of variant {variant.name!r} was not ready after {_OPEN_TIMEOUT_S:g} s",
-                hint='see its output above; pool.executor = "thread" opens it in this process',
-            ) from None
-        except BaseException:
-            self.kill()
-            raise
+            message = f"the process of variant {self._name!r} was not ready after {_OPEN_TIMEOUT_S:g} s"
+            raise StartError(message, hint=hint) from None
+        except (OSError, ExecutorLost):
+            message = f"the process of variant {self._name!r} ended while it opened it ({self._how()})"
+            raise StartError(message, hint=hint) from None
+        if isinstance(reply, Failed):
+            raise reply.error
+
+    def listen(self) -> None:
+        """Serve this thread's event loop from now on: without time-outs, and with this thread's priority.
+
+        The child has inherited that of the thread that started it, which may be one that gives way to all others.
+        """
         self.connection.settimeout(None)
+        niceness = os.getpriority(os.PRIO_PROCESS, 0)  # on Linux of this thread alone
+        with suppress(OSError):  # gone, or not permitted
+            for thread in os.listdir(f"/proc/{self.process.pid}/task"):
+                os.setpriority(os.PRIO_PROCESS, int(thread), niceness)
 
     @property
     def resident_bytes(self) -> int:
@@ -78,13 +103,13 @@ class RemoteRuntime:
 
         Raises:
             InferenceError: the model failed.
-            ExecutorLost: the child died.
+            ExecutorLost: the child died, or hung for five minutes and was killed.
         """
         try:
             self.send([inputs], outputs)
+            reply = self._wait()
         except OSError as error:
             raise self.lost() from error
-        reply = self._wait()
         if isinstance(reply, Failed):
             raise reply.error
         if not isinstance(reply, Ran):
@@ -131,18 +156,25 @@ class RemoteRuntime:
 
     def lost(self) -> ExecutorLost:
         """Say how the child ended; kills it where it only seems to have."""
-        self.kill()
-        code = self.process.wait()
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return ExecutorLost(
-            f"the process that ran variant {self._name!r} is gone ({how})",
+            f"the process that ran variant {self._name!r} is gone ({self._how()})",
             hint="another one takes its place; try again. If it happens again, see the server's log and its memory",
         )
 
+    def _how(self) -> str:
+        self.kill()
+        code = self.process.wait()
+        if code >= 0:
+            return f"exit code {code}"
+        with suppress(ValueError):  # a real-time signal has no name
+            return f"signal {signal.Signals(-code).name}"
+        return f"signal {-code}"
+
     def kill(self) -> None:
-        """End the child at once, whatever it does."""
-        if self.process.poll() is None:
-            self.process.kill()
+        """End the child at once, whatever it does, and what it started: that may hold our connection open."""
+        if self.process.returncode is None:  # not waited for yet, so that the group's number is still its own
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Let the child end by itself, at most for ``timeout_s``; then it is killed. Calling it twice is allowed."""
@@ -151,8 +183,11 @@ class RemoteRuntime:
         try:
             self.process.wait(max(ends_s - monotonic(), 0.0))
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            self.kill()
             self.process.wait()
+        if self.ended >= 0:
+            os.close(self.ended)
+            self.ended = -1
         self._requests.close()
         self._replies.close()
 
@@ -164,10 +199,11 @@ class RemoteRuntime:
 
 def _spawn(theirs: socket.socket, *arenas: Arena) -> subprocess.Popen[bytes]:
     """Start the child; a new interpreter, because a forked one would share locks and threads that are not there."""
+    # -P: the folder that the server was started in is no place to import from; python_path is.
     descriptors = [theirs.fileno(), *(arena.descriptor for arena in arenas)]
     try:
         return subprocess.Popen(
-            [sys.executable, "-m", "tailcut.runtimes.remote.child", str(os.getpid()), *map(str, descriptors)],
+            [sys.executable, "-P", "-m", "tailcut.runtimes.remote.child", str(os.getpid()), *map(str, descriptors)],
             stdin=subprocess.DEVNULL,
             stdout=2,  # what the model prints is log
             pass_fds=descriptors,
