@@ -27,6 +27,8 @@ from tailcut.server.parameters import binary_size, flag, refuse_sequences, timeo
 from tailcut.server.raw_replies import BINARY_HEADER, BinaryReply, RawWriter
 from tailcut.server.raw_requests import RawReader, RawRequest
 
+__all__ = ["BINARY_HEADER", "UNREADABLE", "BinaryReply", "Inference", "InferenceCodec"]
+
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for bytes that are no JSON of the wanted form: not UTF-8 and nested too deeply included."""
 
