@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -46,6 +47,8 @@ def started(
         expected: first number of the model's output; None where a peer answers nothing of the kind (the no-op).
         install: see ``environments.ensure``.
     """
+    # Ended by a signal, this process would leave its servers behind, frozen ones for good.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     contenders: list[Contender] = []
     try:
         for peer in peers:
