@@ -206,11 +206,11 @@ STEPS = st.lists(
 @given(STEPS)
 def test_every_ticket_ends_once_whatever_becomes_of_the_executors(steps: list[tuple[str, int]]) -> None:  # noqa: C901
     bench = Bench(executors=2, max_rows=3, max_queue_rows=40)
-    ended: list[int] = []
+    ended: list[asyncio.Future[Arrays]] = []
     count = 0
 
     def note_end(future: asyncio.Future[Arrays]) -> None:
-        ended.append(id(future))
+        ended.append(future)
         assert future.exception() is None or isinstance(future.exception(), TailcutError)
 
     def play(what: str, number: int) -> None:
@@ -242,7 +242,7 @@ def test_every_ticket_ends_once_whatever_becomes_of_the_executors(steps: list[tu
             if executor.batch is not None:
                 executor.finish()
         await bench.settle()
-        assert len(ended) == len(set(ended)) == count
+        assert len(ended) == len({id(future) for future in ended}) == count
         assert bench.dispatcher.planner.queue_rows == 0
 
     bench.run(main())

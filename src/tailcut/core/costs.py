@@ -76,7 +76,7 @@ class Cost(NamedTuple):
         if rows < 2 or not self.shaped:
             return rows
         whole_ns = self.batch_ns(rows)
-        if not self.steps and whole_ns < _MUCH_LESS * rows * self.points[0]:
+        if whole_ns < _SHORT_NS or (not self.steps and whole_ns < _MUCH_LESS * rows * self.points[0]):
             return rows
         sizes = [rows, *self._smaller(rows)]
         each_ns = [whole_ns / rows, *[self.batch_ns(size) / size for size in sizes[1:]]]
@@ -99,6 +99,9 @@ class Cost(NamedTuple):
         full, rest = divmod(rows, steps[-1])
         return full * steps[-1] + (steps[bisect_left(steps, rest)] if rest else 0)
 
+
+_SHORT_NS = 2_000_000.0
+"""Batches up to this long are not divided: what the event loop does for each of them is no longer small beside it."""
 
 _FOLLOWERS = 8.0
 _MUCH_LESS = 0.6

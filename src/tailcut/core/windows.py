@@ -105,9 +105,11 @@ class Gain:
 
     def until_ns(self, now_ns: int, heap: Heap[E], cost: Cost, max_rows: int, idle: int) -> int:
         """See ``Window``."""
+        if not idle or cost.batch_ns(max_rows) <= _MS:
+            return now_ns  # what comes meanwhile finds company in any case, or waits for less than a window
         waiting = [item for item in heap if item[3].waiting]
-        if not idle or not waiting:
-            return now_ns  # what comes meanwhile finds company in any case
+        if not waiting:
+            return now_ns
         oldest_ns = min([item[3].arrived_ns for item in waiting])
         if not self._open or oldest_ns != self._begun_ns:
             if now_ns - oldest_ns > _MS:
@@ -117,7 +119,7 @@ class Gain:
             self._open = True
             self._begun_ns = oldest_ns
         rows = sum([item[3].rows for item in waiting])
-        if self._starts < _PROVEN or self._came[-1] < 1.0 or rows >= max_rows:
+        if self._starts < _PROVEN or self._came[-1] < 1.0 or rows >= max_rows or cost.batch_ns(rows) <= _MS:
             return now_ns
         return self._best_ns(now_ns, waiting, rows, cost, max_rows, idle)
 
@@ -150,7 +152,7 @@ class Gain:
             self._came[min(here + 1, len(self._came) - 1)],
         )
         part = (passed_ns - before_ns) / (after_ns - before_ns) if after_ns > before_ns else 1.0
-        already = before + (after - before) * min(part, 1.0)
+        already = max(before + (after - before) * min(part, 1.0), rows - waiting[0][3].rows)
         best_ns, most_ns = now_ns, 0.0
         alone_ns, lone_ns = cost.batch_ns(rows), cost.batch_ns(1)
         for offset_ns, came in zip(_OFFSETS_NS[here + 1 :], self._came[here + 1 :], strict=True):

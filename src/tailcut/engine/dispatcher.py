@@ -1,7 +1,6 @@
 """Drives the planner: hands batches to idle executors and every ticket its one end.
 
-Owned by the event loop: every method is called on it. Submissions of one loop iteration are planned together, so
-requests that arrived at once share a batch although nothing ever waits for a window.
+Owned by the event loop: every method is called on it. Submissions of one loop iteration are planned together.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ from tailcut.engine.ticket import Ticket, bytes_of, cut
 from tailcut.engine.wakeup import NEVER_NS
 from tailcut.errors import TailcutError
 
+_SHORT_NS, _SOME = 1_000_000, 7
+"""Of batches that are expected to take up to a millisecond, one in eight is learned from: they come fast enough."""
+
 
 class Dispatcher:
     """The one place where batches are formed for a device.
 
     Args:
-        planner: decides; owns what waits.
         observer: told the rows and duration of every finished batch.
-        clock_ns: monotonic nanoseconds.
         stuck_after_s: see ``Running``.
-        costs, admission: what batches take, and who is let in; both of the planner's.
+        costs, admission: of the planner.
         lengths: whether rows differ in length, so that costs are learned per length class.
 
-    Attributes:
-        on_stuck: told once of each executor whose batch takes far too long; may call ``fail`` and ``add``.
+    ``on_stuck`` is told once of each executor whose batch takes far too long; it may call ``fail`` and ``add``.
     """
 
     def __init__(
@@ -87,8 +86,8 @@ class Dispatcher:
     def fail(self, executor: Executor, error: TailcutError) -> None:
         """Do without an executor that died or hangs: its batch runs once more elsewhere, each request alone.
 
-        Alone, because one of them may have killed it. Who was run again before, or whose deadline has passed, gets
-        ``error``. What the executor still reports of its batch is ignored; the caller closes it.
+        Alone, because one of them may have killed it. Who was run again before, or is late, gets ``error``. What the
+        executor still reports of its batch is ignored; the caller closes it.
         """
         now_ns = NEVER_NS if self._closed else self._clock_ns()
         for ticket in self.isolation.rescue(self._running.lose(executor), error, now_ns):
@@ -114,12 +113,11 @@ class Dispatcher:
 
         Raises:
             TooLarge: the queue could never take the rows.
-            Shed: the queue cannot take the rows now, they would be answered after ``deadline_ns``, or the tenant asks
-                for more than it may.
+            Shed: it cannot now, they would be answered after ``deadline_ns``, or the tenant asks for too much.
             NotReady: the dispatcher is closed or every executor is stuck.
         """
         running = self._running
-        if self._closed or running.usable <= 0:
+        if self._closed or len(running.executors) <= len(running.stuck):
             raise refusals.unavailable()
         self._admitted_ns = deadline_ns
         if not tenant:
@@ -156,8 +154,7 @@ class Dispatcher:
         found = inline.run_now(inputs, rows, outputs)
         duration_ns = self._clock_ns() - started_ns
         self._runs += 1
-        if not self._runs & 7:
-            # What is learned is only asked for where requests meet; a lone one should not pay for every lesson.
+        if not self._runs & _SOME:
             self.costs.observe(rows, duration_ns, self._kind(inputs, rows))
         self._observer.batch(rows, duration_ns)
         return found, duration_ns
@@ -179,15 +176,14 @@ class Dispatcher:
         """Queue rows for an executor.
 
         Args:
-            at_once: plan now instead of at the end of this loop iteration, because nobody is there to share a batch.
+            at_once: plan now, not at the end of this loop iteration, because nobody is there to share a batch.
             priority: 1 runs first, larger later; 0 is the default, between 1 and 3.
             tenant: whose request it is; empty where there is one tenant.
 
         Returns:
             one ticket, or several in row order where ``rows`` exceeds the largest batch. Await their futures.
 
-        Raises:
-            TooLarge, Shed, NotReady: see ``check_room``; nothing was queued.
+        Raises TooLarge, Shed and NotReady as ``check_room``; nothing was queued then.
         """
         if self._closed or self._running.usable <= 0:
             raise refusals.unavailable()
@@ -289,7 +285,10 @@ class Dispatcher:
         for ticket in self.isolation.hand_out(batch, result, NEVER_NS if self._closed else now_ns):
             self.planner.offer(ticket, again=True)
         # All of the time that the executor was taken: handing over and waiting for the event loop included.
-        self.costs.observe(ended.rows, now_ns - ended.started_ns, batch[0].kind)
+        kind = batch[0].kind
+        self._runs += 1
+        if not self._runs & _SOME or not 0.0 < self.costs.of(kind).batch_ns(ended.rows) <= _SHORT_NS:
+            self.costs.observe(ended.rows, now_ns - ended.started_ns, kind)
         self._observer.batch(ended.rows, finished_ns - started_ns)
         if self.planner.queue_rows:
             self._schedule_kick()
