@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tailcut.client.attempts import Attempts
 from tailcut.client.failures import ConnectionFailed, UnexpectedReply, error_of
 from tailcut.client.tensors import BINARY_HEADER, decode, encode
-from tailcut.client.wire import Received, Request, address_of
+from tailcut.client.wire import Received, Request, address_of, checked_headers
 from tailcut.core.tensors import NUMPY_OF, Array
 from tailcut.core.validation import InputSpec
 from tailcut.errors import BadRequest, InferTimeout, NotReady, Shed, TailcutError
@@ -177,3 +177,13 @@ def test_tries_are_counted_and_wait_longer_each_time() -> None:
     assert [attempts.retry_in(refused, 1.0) for _ in range(4)] == [0.05, 0.1, 0.2, None]
     assert attempts.timeout_s(4.0) == 6.0
     assert Attempts(0.0, None, 65.0, 3).timeout_s(4.0) is None
+
+
+@pytest.mark.parametrize("name", ["Content-Length", "transfer-encoding", "host", "a b", "x:y", "", "x\r"])
+def test_headers_that_would_change_the_request_are_refused(name: str) -> None:
+    with pytest.raises(BadRequest):
+        checked_headers({name: "3"})
+
+
+def test_other_headers_are_sent() -> None:
+    assert checked_headers({"X-Tenant": "acme é"}) == {"x-tenant": "acme é"}

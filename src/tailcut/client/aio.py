@@ -154,7 +154,7 @@ class AsyncClient:
             raise ConnectionFailed("the client is closed", hint="make another one", sent=False)
         while self._idle:
             reader, writer = self._idle.pop()
-            if not reader.at_eof() and not writer.is_closing() and reader.exception() is None:
+            if not writer.is_closing() and _is_silent(reader):
                 return reader, writer
             writer.close()
         return None
@@ -173,3 +173,18 @@ class AsyncClient:
             self._idle.append(connection)
         else:
             connection[1].close()
+
+
+def _is_silent(reader: asyncio.StreamReader) -> bool:
+    """Whether a connection that nobody uses is open and has brought nothing.
+
+    What came unasked, such as a proxy's 408 for an idle connection, would be taken for the next request's answer.
+    """
+    reading = reader.read(1)
+    try:
+        reading.send(None)
+    except (StopIteration, OSError):  # data or the end; or it broke
+        return False
+    finally:
+        reading.close()
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from tailcut.client.failures import UnexpectedReply, error_of
 from tailcut.client.tensors import decode
 from tailcut.client.wire import Received
 from tailcut.core.tensors import Array
+
+_STAGE = re.compile(r"([a-z_-]+);dur=([0-9]+(?:\.[0-9]+)?)")
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,10 @@ def outputs_of(received: Received) -> Outputs:
 
 def predictions_of(received: Received) -> Predictions:
     """Return the predictions of a reply; raises what an error says."""
-    found = Predictions(_json(received)["predictions"])
+    try:
+        found = Predictions(_json(received)["predictions"])
+    except (KeyError, TypeError) as error:
+        raise _unexpected(received, error) from error
     found.reply = _reply(received.headers)
     return found
 
@@ -94,10 +100,11 @@ def _unexpected(received: Received, error: Exception) -> UnexpectedReply:
 
 
 def _reply(headers: Mapping[str, str]) -> Reply:
-    entries = [entry.strip().partition(";dur=") for entry in headers.get("server-timing", "").split(",")]
+    # Proxies add entries of their own, with other parameters.
+    entries = [_STAGE.fullmatch(entry.strip()) for entry in headers.get("server-timing", "").split(",")]
     return Reply(
         variant=headers.get("x-tailcut-variant", ""),
         version=headers.get("x-tailcut-version", ""),
         cache=headers.get("x-tailcut-cache", ""),
-        stages_ms={name: float(ms) for name, _, ms in entries if ms},
+        stages_ms={entry[1]: float(entry[2]) for entry in entries if entry},
     )

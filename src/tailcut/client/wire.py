@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -13,6 +14,8 @@ from tailcut.client.failures import ConnectionFailed
 from tailcut.errors import BadRequest
 
 _PORTS = {"http": 80, "https": 443}
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
+_OWN = {"content-length", "host", "transfer-encoding"}
 
 
 class Address(NamedTuple):
@@ -79,12 +82,14 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Return headers that can be sent.
 
     Raises:
-        BadRequest: a name or a value holds what would end its line, or is not Latin-1.
+        BadRequest: a name is none, a value holds what would end its line or is not Latin-1, or the header is one that
+            the client writes: a second content-length, say, lets the server read another request in this one.
     """
     for name, value in headers.items():
-        text = f"{name}{value}"
-        if not name or any(char in text for char in "\r\n\0") or not name.isascii() or _width(value) > 1:
+        if not _TOKEN.fullmatch(name) or any(char in value for char in "\r\n\0") or _width(value) > 1:
             raise BadRequest(f"header {name!r} cannot be sent", hint="one line of Latin-1 characters")
+        if name.lower() in _OWN:
+            raise BadRequest(f"header {name!r} is written by the client itself", hint="leave it out")
     return {name.lower(): value for name, value in headers.items()}
 
 
@@ -129,26 +134,40 @@ class Received:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if self.done:  # what follows the answer answers nothing that was asked
+                self.reusable = False
+                return
             raise ConnectionFailed(
                 f"the answer is no HTTP: {error}", hint="is this the port of HTTP?", sent=True
             ) from error
 
     # -- httptools -----------------------------------------------------------------------------------------------------
 
+    def on_message_begin(self) -> None:
+        """Give the connection up where another message follows the answer: the next request would get it."""
+        if self.done:
+            self.reusable = False
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header."""
+        if self.done:
+            return
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         """Keep the status."""
-        self.status = self._parser.get_status_code()
+        if not self.done:
+            self.status = self._parser.get_status_code()
 
     def on_body(self, piece: bytes) -> None:
         """Keep a piece of the body."""
-        self._pieces.append(piece)
+        if not self.done:
+            self._pieces.append(piece)
 
     def on_message_complete(self) -> None:
         """The reply is whole, if it is no interim one (1xx)."""
+        if self.done:
+            return
         if self.status >= 200:
             self.done = True
             self.reusable = self._parser.should_keep_alive()
