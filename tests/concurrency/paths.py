@@ -12,20 +12,24 @@ import numpy as np
 from tests.concurrency.dispatching import ManualExecutor
 from tests.features_kit import resolver
 
-from tailcut.cache import MemoryStore
+from tailcut.cache import BypassedStore, MemoryStore
 from tailcut.core.batching import Planner
 from tailcut.core.tensors import Arrays
+from tailcut.engine.answers import JsonForm, SharedAnswers, StoredAnswer, TensorForm
 from tailcut.engine.assembly import Assembly
 from tailcut.engine.dispatcher import Dispatcher
 from tailcut.engine.executors import InlineExecutor
-from tailcut.engine.path import Call, Path, PredictionStore
+from tailcut.engine.path import Call, Path
+from tailcut.engine.predictions import Name, PredictionStore, json_bytes, size_bytes
 from tailcut.engine.ticket import Ticket
 from tailcut.features import FeatureService
 from tailcut.manifest import Features, Model, Tensor
 from tailcut.observe.recorder import Recorder
 from tailcut.testing.clock import FakeClock
 from tailcut.testing.runtimes import StubRuntime
+from tailcut.testing.stores import FaultyStore
 
+REDIS_TIMEOUT_S = 0.02
 MODEL = Model(
     source="m:m",
     inputs=(Tensor(name="x", shape=(-1, 2), columns=("id", "value")),),
@@ -68,8 +72,17 @@ class PathBench:
         self.runtime = StubRuntime(settings.pop("answer", sums))
         self.source = Source()
         self.manual: ManualExecutor | None = None
-        self.entity = self._store(settings.pop("entity_ttl_s", None))
-        self.tensor = self._store(settings.pop("tensor_ttl_s", None))
+        self.fallback_stale = settings.pop("fallback_stale", False)
+        self._stale_for_s = settings.pop("stale_for_s", 0.0)
+        self._cache_settings: dict[str, Any] = settings.pop("cache", {})
+        self.remote: FaultyStore[StoredAnswer] | None = FaultyStore() if settings.pop("shared", False) else None
+        entity_ttl_s, tensor_ttl_s = settings.pop("entity_ttl_s", None), settings.pop("tensor_ttl_s", None)
+        self.entity: PredictionStore[Any] | None = None
+        self.tensor: PredictionStore[Any] | None = None
+        if entity_ttl_s is not None:
+            self.entity = self._store("entity", entity_ttl_s, JsonForm(), json_bytes)
+        if tensor_ttl_s is not None:
+            self.tensor = self._store("tensor", tensor_ttl_s, TensorForm(), size_bytes)
         self._manual = settings.pop("manual", False)
         self._features: Features | None = settings.pop("features", None)
         self._max_rows = settings.pop("max_rows", 8)
@@ -80,8 +93,13 @@ class PathBench:
         self.service: FeatureService | None = None
         self.in_flight: tuple[None, ...] = ()
 
-    def _store(self, ttl_s: float | None) -> PredictionStore | None:
-        return None if ttl_s is None else PredictionStore(MemoryStore(1 << 20, self.clock.monotonic_s), ttl_s)
+    def _store(self, name: Name, ttl_s: float, form: Any, size: Callable[[Any], int]) -> PredictionStore[Any]:
+        memory: MemoryStore[Any] = MemoryStore(1 << 20, self.clock.monotonic_s, stale_for_s=self._stale_for_s)
+        shared = None
+        if self.remote is not None:
+            remote = BypassedStore(self.remote, REDIS_TIMEOUT_S)
+            shared = SharedAnswers(remote, form, scope=b"test", ttl_s=ttl_s, wall_s=self.clock.wall_s)
+        return PredictionStore(memory, ttl_s, name=name, size=size, shared=shared, **self._cache_settings)
 
     @asynccontextmanager
     async def opened(self, version: bytes = b"v1") -> AsyncIterator[Path]:
@@ -110,6 +128,7 @@ class PathBench:
                 features=self.service,
                 entity_cache=self.entity,
                 tensor_cache=self.tensor,
+                fallback_stale=self.fallback_stale,
                 in_flight=self.in_flight,
             )
         finally:

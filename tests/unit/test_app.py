@@ -236,9 +236,9 @@ def test_a_client_may_ask_for_a_longer_or_shorter_deadline_within_the_servers_li
     seen_ms: list[float] = []
     admit = EnginePath.admit
 
-    def noting(self: EnginePath, call: Call, rows: int) -> None:
+    def noting(self: EnginePath, call: Call, rows: int, **more: bool) -> None:
         seen_ms.append((call.deadline_ns - call.timings.start_ns) / 1e6)
-        admit(self, call, rows)
+        admit(self, call, rows, **more)
 
     monkeypatch.setattr(EnginePath, "admit", noting)
 

@@ -103,6 +103,24 @@ OVERRIDES = [
     ("features.timeout=0s", "features.timeout: 0s leaves no time at all", ""),
     ("cache.entity.ttl=0s", "cache.entity.ttl: 0s leaves no time at all", ""),
     (
+        "cache.tensor={enabled=true, shared=true}",
+        "cache.tensor.shared: true, but features.redis is empty: there is nowhere to share",
+        "redis://localhost:6379/0",
+    ),
+    (
+        "cache.tensor.ttl_jitter=1.0",
+        "cache.tensor.ttl_jitter: 100% is not from 0% to below 100%",
+        '"10%"',
+    ),
+    ("cache.tensor.round_digits={z=2}", "cache.tensor.round_digits.z: the model has no such input", "x"),
+    ("cache.tensor.round_digits={x=16}", "cache.tensor.round_digits.x: 16 is not from 0 to 15", "such as 4"),
+    (
+        "serve.fallback=['stale']",
+        'serve.fallback: "stale" needs a prediction cache that keeps answers past their life',
+        'stale_for = "1m"',
+    ),
+    ("serve.fallback=['a', 'a']", "serve.fallback: a stands there twice", "once"),
+    (
         "server.kill=3s",
         "server.kill: 3s is before server.drain = 3s plus slo.timeout = 1s; "
         "requests would be killed before their deadline",

@@ -51,7 +51,7 @@ class BypassedStore(Generic[T]):
 
     def __init__(self, store: Store[T], timeout_s: float) -> None:
         self._store = store
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._failures_in_row = 0
         self._probe: asyncio.Task[None] | None = None
         self._closed = False
@@ -114,12 +114,12 @@ class BypassedStore(Generic[T]):
                 await self._probe
             self._probe = None
         with suppress(Exception):
-            async with asyncio.timeout(max(self._timeout_s, 1.0)):
+            async with asyncio.timeout(max(self.timeout_s, 1.0)):
                 await self._store.close()
 
     async def _within(self, call: Awaitable[R]) -> R:
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self.timeout_s):
                 return await call
         except asyncio.CancelledError as error:
             task = asyncio.current_task()

@@ -40,6 +40,7 @@ class Worth:
         life_s: longest life of an entry.
 
     Attributes:
+        decided: the share of repeats that the last decision rests on.
         on: whether the cache is to be used.
         advice: 1 where the cache is advised, -1 where it is advised against, 0 before either is sure.
         share: of repeats: hits while the cache is on, repeats in the sketch while it is off.
@@ -53,6 +54,7 @@ class Worth:
         "_pause_s",
         "_settled",
         "advice",
+        "decided",
         "keep_ns",
         "life_s",
         "look_ns",
@@ -66,6 +68,7 @@ class Worth:
         self.on = True
         self.advice = 0
         self.share = Share()
+        self.decided = 0.0
         self.look_ns = self.keep_ns = self.miss_ns = 0.0
         self.life_s = life_s
         # An empty cache cannot hit: its first look-ups say nothing.
@@ -138,6 +141,7 @@ class Worth:
 
     def _switch(self, on: bool, due_s: float) -> None:
         self.on = on
+        self.decided = self.share.value
         self.share = Share()
         self._settled = False
         self._due_s = due_s
@@ -146,6 +150,7 @@ class Worth:
         if self.advice == advice:
             return ""
         self.advice = advice
+        self.decided = self.share.value
         return event
 
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from tailcut.core.timings import Timings
+from tailcut.errors import TailcutError
 
 if TYPE_CHECKING:
     from tailcut.engine.path import Path
@@ -18,6 +19,7 @@ class Call:
     Attributes:
         path: the one that answers it, from where it was admitted to its end; None before.
         priority: as the client sent it: 1 runs first, larger later; 0, the default, between 1 and 3.
+        refusal: why there is no room for it, where a cache may still know its answer (see ``Path.admit``).
     """
 
     __slots__ = (
@@ -27,6 +29,7 @@ class Call:
         "gone",
         "path",
         "priority",
+        "refusal",
         "route",
         "tenant",
         "timings",
@@ -40,6 +43,7 @@ class Call:
         self.deadline_ns = deadline_ns
         self.tenant = tenant
         self.priority = 0
+        self.refusal: TailcutError | None = None
         self.variant = variant
         self.path: Path | None = None
         self.cache = "off"

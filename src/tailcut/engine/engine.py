@@ -147,8 +147,7 @@ class Engine:
             await path.dispatcher.stop(max(give_up_s - perf_counter(), 0.0))
             if path.hooks is not None:
                 await path.hooks.stop(max(give_up_s - perf_counter(), 0.0))
-            if path.features is not None:
-                await path.features.close()
+            await path.close()
 
     def drain(self) -> None:
         """Stop being ready, and following; requests are still answered."""

@@ -9,23 +9,23 @@ from pathlib import Path as FilePath
 
 import msgspec
 
-from tailcut.cache import MemoryStore
 from tailcut.core.fingerprint import uses_gpu
 from tailcut.core.scaling import Limits, Wear
 from tailcut.engine.assembly import Assembly
 from tailcut.engine.device_time import DeviceTime
 from tailcut.engine.dispatcher import Dispatcher
-from tailcut.engine.path import Path, PredictionStore
+from tailcut.engine.path import Path
 from tailcut.engine.planning import make_dispatcher
 from tailcut.engine.pool import Pool
 from tailcut.engine.seating import Warm, open_variant
+from tailcut.engine.stores import open_caches
 from tailcut.engine.streaming import streaming_of
 from tailcut.engine.user_code import UserCode, import_code, place_hooks
 from tailcut.engine.version import version_of
 from tailcut.engine.warming import example_inputs, warm_up
 from tailcut.errors import ArtifactError
 from tailcut.features import FeatureService
-from tailcut.manifest import Deployment, Features, Manifest, PredictionCache, resolve
+from tailcut.manifest import Deployment, Features, Manifest, resolve
 from tailcut.observe.recorder import Recorder
 from tailcut.registry import Registry, Variant
 
@@ -112,7 +112,12 @@ async def open_deployment(manifest: Manifest, recorder: Recorder, in_flight: Siz
     warm = await loop.run_in_executor(None, open_variant, manifest, variant, assembly.specs)
     try:
         hooks = await place_hooks(deployment, code, assembly, warm.runtimes[0], outputs)
-        features = await _open_features(manifest)
+        caches = await open_caches(deployment)
+        try:
+            features = await _open_features(manifest)
+        except BaseException:
+            await caches.close()
+            raise
     except BaseException:
         warm.close()
         raise
@@ -126,8 +131,9 @@ async def open_deployment(manifest: Manifest, recorder: Recorder, in_flight: Siz
         dispatcher=dispatcher,
         hooks=hooks,
         features=features,
-        entity_cache=_store(deployment.cache.entity) if features is not None else None,
-        tensor_cache=_store(deployment.cache.tensor),
+        entity_cache=caches.entity,
+        tensor_cache=caches.tensor,
+        fallback_stale="stale" in deployment.serve.fallback,
         in_flight=in_flight,
     )
     return Opened(path, _pool(deployment, dispatcher, warm, recorder), warm, code, device)
@@ -182,7 +188,3 @@ async def _open_features(manifest: Manifest) -> FeatureService | None:
     if not manifest.deployment.features.groups:
         return None
     return await FeatureService.open(_features(manifest), resolve=lambda ref: resolve(ref, manifest))
-
-
-def _store(settings: PredictionCache) -> PredictionStore | None:
-    return PredictionStore(MemoryStore(settings.max_bytes), settings.ttl_s) if settings.enabled else None

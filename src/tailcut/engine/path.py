@@ -14,19 +14,18 @@ from time import perf_counter_ns
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from tailcut.core.keys import entity_prediction_key, tensor_prediction_key
 from tailcut.core.tensors import Arrays
 from tailcut.core.timings import Stage
 from tailcut.core.validation import InputSpec
-from tailcut.engine.assembly import Assembly, encode_answer
+from tailcut.engine.assembly import Assembly
+from tailcut.engine.caching import infer_cached, predict_cached
 from tailcut.engine.call import Call
 from tailcut.engine.dispatcher import Dispatcher
 from tailcut.engine.hooks import Hooks, ran_inline
-from tailcut.engine.predictions import ENTRY_OVERHEAD_BYTES, PredictionStore, size_bytes
+from tailcut.engine.predictions import STALE, PredictionStore
 from tailcut.engine.ticket import join
-from tailcut.errors import BadRequest, DeadlineExceeded
+from tailcut.errors import BadRequest, DeadlineExceeded, NotReady, Shed
 from tailcut.features import EntityKey, FeatureService
 
 __all__ = ["Call", "Path", "PredictionStore"]
@@ -42,6 +41,7 @@ class Path:
         hooks: decides where preprocess and postprocess run; None where the user has neither.
         features: None where the deployment has no feature groups.
         entity_cache, tensor_cache: None where they are off.
+        fallback_stale: whether an answer past its TTL is given where there is no room for a request.
         in_flight: the requests that are being answered, this one included; a request that is alone does not wait
             for the end of the loop iteration to see who else comes.
     """
@@ -56,8 +56,9 @@ class Path:
         dispatcher: Dispatcher,
         hooks: Hooks | None = None,
         features: FeatureService | None = None,
-        entity_cache: PredictionStore | None = None,
-        tensor_cache: PredictionStore | None = None,
+        entity_cache: PredictionStore[msgspec.Raw] | None = None,
+        tensor_cache: PredictionStore[Arrays] | None = None,
+        fallback_stale: bool = False,
         in_flight: Sized = (),
     ) -> None:
         self.version = version
@@ -69,6 +70,7 @@ class Path:
         self.features = features
         self.entity_cache = entity_cache
         self.tensor_cache = tensor_cache
+        self.fallback_stale = fallback_stale
         self._in_flight = in_flight
         self._predict: Callable[..., Coroutine[Any, Any, list[Any]]] = self._predict_plain
         if hooks is not None:
@@ -87,18 +89,31 @@ class Path:
             features=self.features,
             entity_cache=self.entity_cache,
             tensor_cache=self.tensor_cache,
+            fallback_stale=self.fallback_stale,
             in_flight=self._in_flight,
         )
+
+    async def close(self) -> None:
+        """Close features and caches."""
+        if self.features is not None:
+            await self.features.close()
+        for cache in (self.entity_cache, self.tensor_cache):
+            if cache is not None:
+                await cache.close()
 
     @property
     def specs(self) -> tuple[InputSpec, ...]:
         """What each input must be."""
         return self.assembly.specs
 
-    def admit(self, call: Call, rows: int) -> None:
+    def admit(self, call: Call, rows: int, *, recalls: bool = False) -> None:
         """Refuse what cannot be answered: the deadline has passed, or the queue is full already.
 
         Whatever becomes of the deployment, the request goes this path to its end.
+
+        Args:
+            recalls: whether a cache may know the answer: then ``call.refusal`` is set instead of raised where there
+                is no room, and it is raised where the cache does not know.
 
         Raises:
             DeadlineExceeded, Shed, NotReady.
@@ -109,7 +124,12 @@ class Path:
         now_ns = perf_counter_ns()
         if now_ns >= call.deadline_ns:
             raise DeadlineExceeded("the deadline passed before the request was admitted", hint="send a longer timeout")
-        self.dispatcher.check_room(rows, call.deadline_ns, priority=call.priority, tenant=call.tenant)
+        try:
+            self.dispatcher.check_room(rows, call.deadline_ns, priority=call.priority, tenant=call.tenant)
+        except (Shed, NotReady) as error:
+            if not recalls:
+                raise
+            call.refusal = error
         call.timings.lap(Stage.ADMIT, now_ns)
 
     def infer(self, call: Call, inputs: Arrays, rows: int, outputs: tuple[str, ...]) -> Coroutine[Any, Any, Arrays]:
@@ -121,13 +141,14 @@ class Path:
         """
         cache = self.tensor_cache
         if cache is None:
-            return self._run(call, inputs, rows, outputs)
-        return self._infer_cached(cache, call, inputs, rows, outputs)
+            return self.compute(call, inputs, rows, outputs)
+        return infer_cached(self, cache, call, inputs, rows, outputs)
 
     async def predict_rows(self, call: Call, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
         """Answer feature rows that the client sent; one JSON value per row."""
         call.timings.lap(Stage.VALIDATE, perf_counter_ns())
-        self.admit(call, len(rows))
+        # Preprocessing for nothing is what a server without room can spare least.
+        self.admit(call, len(rows), recalls=self.tensor_cache is not None and self.fallback_stale)
         return await self._predict(call, rows, from_client=True)
 
     async def predict_entities(self, call: Call, entities: Sequence[object]) -> list[Any]:
@@ -142,35 +163,15 @@ class Path:
                 "this model has no feature groups, so it cannot look entities up", hint='send {"rows": ...}'
             )
         # Before the entities are read: reading too many would hold the event loop up for seconds.
-        self.admit(call, len(entities))
+        self.admit(call, len(entities), recalls=self.entity_cache is not None)
         keys = [self.features.parse_entity(entity) for entity in entities]
         call.timings.lap(Stage.VALIDATE, perf_counter_ns())
         if self.entity_cache is None:
-            values, _ = await self._predict_keys(self.features, call, keys)
+            values, _ = await self.predict_keys(self.features, call, keys)
             return values
-        return await self._predict_cached(self.entity_cache, self.features, call, keys)
+        return await predict_cached(self, self.entity_cache, self.features, call, keys)
 
-    async def _predict_cached(
-        self, cache: PredictionStore, features: FeatureService, call: Call, keys: Sequence[EntityKey]
-    ) -> list[Any]:
-        get = cache.store.get_nowait
-        cache_keys = [entity_prediction_key(self.version, call.tenant, key, self.outputs) for key in keys]
-        values = [get(key) for key in cache_keys]
-        missing = [index for index, value in enumerate(values) if value is None]
-        call.timings.lap(Stage.ENTITY_CACHE, perf_counter_ns())
-        call.cache = "miss" if missing else "hit"
-        if not missing:
-            return values
-        fresh, lives_s = await self._predict_keys(features, call, [keys[index] for index in missing])
-        for index, value, life_s in zip(missing, fresh, lives_s, strict=True):
-            encoded = encode_answer(value)
-            values[index] = msgspec.Raw(encoded)
-            ttl_s = min(cache.ttl_s, life_s)
-            if ttl_s > 0:
-                cache.store.put_nowait(cache_keys[index], values[index], len(encoded) + ENTRY_OVERHEAD_BYTES, ttl_s)
-        return values
-
-    async def _predict_keys(
+    async def predict_keys(
         self, features: FeatureService, call: Call, keys: Sequence[EntityKey]
     ) -> tuple[list[Any], list[float]]:
         """Return the answers and how long each may be kept: not longer than the features it was made from."""
@@ -191,7 +192,8 @@ class Path:
         if any(found.stale):
             call.cache = "stale"
         elapsed_s = (perf_counter_ns() - fetched_ns) / 1e9
-        return values, [life_s - elapsed_s for life_s in found.fresh_for_s]
+        lives_s = zip(found.fresh_for_s, found.stale, strict=True)
+        return values, [STALE if stale else life_s - elapsed_s for life_s, stale in lives_s]
 
     async def _predict_plain(self, call: Call, rows: Sequence[Mapping[str, Any]], *, from_client: bool) -> list[Any]:
         inputs = self.assembly.inputs(rows, from_client=from_client)
@@ -220,36 +222,8 @@ class Path:
         finally:
             ran_inline(hooks.postprocess, call, Stage.POSTPROCESS, count)
 
-    async def _infer_cached(
-        self, cache: PredictionStore, call: Call, inputs: Arrays, rows: int, outputs: tuple[str, ...]
-    ) -> Arrays:
-        """Row by row, so that a board of known and new rows computes only the new ones."""
-        keys = [
-            tensor_prediction_key(
-                self.version, call.tenant, {name: array[row : row + 1] for name, array in inputs.items()}, outputs
-            )
-            for row in range(rows)
-        ]
-        found: list[Arrays | None] = [cache.store.get_nowait(key) for key in keys]
-        missing = [row for row, value in enumerate(found) if value is None]
-        call.timings.lap(Stage.TENSOR_CACHE, perf_counter_ns())
-        if call.cache == "off":
-            call.cache = "miss" if missing else "hit"
-        if missing:
-            wanted = inputs if len(missing) == rows else {name: array[missing] for name, array in inputs.items()}
-            fresh = await self._run(call, wanted, len(missing), outputs)
-            for index, row in enumerate(missing):
-                # Copied: a view would keep the whole batch's memory alive for as long as the entry.
-                value = {name: array[index : index + 1].copy() for name, array in fresh.items()}
-                found[row] = value
-                cache.store.put_nowait(keys[row], value, size_bytes(value), cache.ttl_s)
-        known = [value for value in found if value is not None]
-        # Copied also for one row: a hook that changes its outputs in place must not change the entry.
-        result = {name: np.concatenate([value[name] for value in known]) for name in outputs}
-        call.timings.lap(Stage.TENSOR_CACHE, perf_counter_ns())
-        return result
-
-    async def _run(self, call: Call, inputs: Arrays, rows: int, outputs: tuple[str, ...]) -> Arrays:
+    async def compute(self, call: Call, inputs: Arrays, rows: int, outputs: tuple[str, ...]) -> Arrays:
+        """Run checked tensors through the model, past the tensor cache; see ``infer``."""
         if call.gone:
             raise asyncio.CancelledError  # it left between two waits: nobody is there for whom to compute
         at_once = len(self._in_flight) == 1

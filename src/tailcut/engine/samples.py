@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from tailcut.cache import MemoryStatistics
+from tailcut.engine.answers import SharedAnswers
 from tailcut.engine.hooks import Hooks
 from tailcut.engine.isolation import Isolation
 from tailcut.engine.path import Path
+from tailcut.engine.predictions import PredictionStore
 from tailcut.features import FeatureStatistics
 from tailcut.features.statistics import GroupStatistics
 from tailcut.observe.exposition import Sample
@@ -33,7 +35,7 @@ def path_samples(path: Path) -> Iterator[Sample]:
         yield from _hooks(path.hooks)
     for name, cache in (("entity", path.entity_cache), ("tensor", path.tensor_cache)):
         if cache is not None:
-            yield from _prediction_cache(name, cache.store.statistics())
+            yield from _prediction_cache(name, cache)
     if path.features is not None:
         yield from _features(path.features.statistics())
 
@@ -54,7 +56,9 @@ def _hooks(hooks: Hooks) -> Iterator[Sample]:
         yield Sample("tailcut_hook_thread_calls", text, "counter", {"hook": name}, calls)
 
 
-def _prediction_cache(cache: str, statistics: MemoryStatistics) -> Iterator[Sample]:
+def _prediction_cache(cache: str, found: PredictionStore[Any]) -> Iterator[Sample]:
+    found.judge()
+    statistics = found.store.statistics()
     lookups, text = "tailcut_prediction_cache_lookups", "Look-ups in a prediction cache by result."
     yield Sample(lookups, text, "counter", {"cache": cache, "result": "hit"}, statistics.hits)
     yield Sample(lookups, text, "counter", {"cache": cache, "result": "miss"}, statistics.misses)
@@ -64,6 +68,31 @@ def _prediction_cache(cache: str, statistics: MemoryStatistics) -> Iterator[Samp
     yield Sample("tailcut_prediction_cache_entries", text, "gauge", {"cache": cache}, statistics.entries)
     text = "Bytes in a prediction cache."
     yield Sample("tailcut_prediction_cache_bytes", text, "gauge", {"cache": cache}, statistics.bytes)
+    worth = found.worth
+    text = "1 while a prediction cache is used, 0 while it is off because it does not pay."
+    yield Sample("tailcut_prediction_cache_on", text, "gauge", {"cache": cache}, float(worth.on))
+    text = "1 where a prediction cache is advised, -1 where it is advised against, 0 where that is open."
+    yield Sample("tailcut_prediction_cache_advice", text, "gauge", {"cache": cache}, worth.advice)
+    text = "Share of look-ups that repeat an earlier one, lately."
+    yield Sample("tailcut_prediction_cache_repeats", text, "gauge", {"cache": cache}, worth.share.value)
+    text = "Rows that waited for another request's answer instead of computing their own."
+    yield Sample("tailcut_prediction_cache_joins", text, "counter", {"cache": cache}, found.joins)
+    text = "Rows answered past their life because there was no room to compute them."
+    yield Sample("tailcut_prediction_cache_stale", text, "counter", {"cache": cache}, found.stale)
+    if found.shared is not None:
+        yield from _shared(cache, found.shared)
+
+
+def _shared(cache: str, shared: SharedAnswers[Any]) -> Iterator[Sample]:
+    statistics = shared.store.statistics()
+    text = "Rows that this server's memory lacked and Redis had."
+    yield Sample("tailcut_prediction_cache_shared_hits", text, "counter", {"cache": cache}, shared.hits)
+    text = "Answers that were not written to Redis because too many writes were under way."
+    yield Sample("tailcut_prediction_cache_shared_dropped", text, "counter", {"cache": cache}, shared.dropped)
+    text = "Calls of Redis for answers that were skipped because it was failing."
+    yield Sample("tailcut_prediction_cache_shared_bypasses", text, "counter", {"cache": cache}, statistics.bypasses)
+    text = "Calls of Redis for answers that failed or timed out."
+    yield Sample("tailcut_prediction_cache_shared_failures", text, "counter", {"cache": cache}, statistics.failures)
 
 
 def _features(statistics: FeatureStatistics) -> Iterator[Sample]:

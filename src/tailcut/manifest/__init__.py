@@ -34,6 +34,7 @@ from tailcut.manifest.schema import (
     Size,
     Slo,
     Tensor,
+    TensorCache,
 )
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "Size",
     "Slo",
     "Tensor",
+    "TensorCache",
     "format_duration",
     "format_share",
     "format_size",

@@ -17,6 +17,7 @@ from msgspec import Meta, field
 from tailcut.core.units import Duration, Share, Size
 from tailcut.manifest.schema_batching import Batching
 from tailcut.manifest.schema_build import Build, Cost, Holdout, Quality
+from tailcut.manifest.schema_cache import Cache, PredictionCache, TensorCache
 from tailcut.manifest.schema_features import FeatureGroup, Features
 from tailcut.manifest.schema_server import Server
 from tailcut.manifest.section import NAME_PATTERN, Section
@@ -45,6 +46,7 @@ __all__ = [
     "Size",
     "Slo",
     "Tensor",
+    "TensorCache",
 ]
 
 Datatype = Literal[
@@ -123,23 +125,6 @@ class Slo(Section, frozen=True, kw_only=True):
     )
 
 
-class PredictionCache(Section, frozen=True, kw_only=True):
-    """One of the two prediction caches."""
-
-    enabled: Annotated[bool, Meta(description="whether this cache is used")] = False
-    ttl_s: Annotated[Duration, Meta(description="longest life of an entry")] = field(default=Duration(5.0), name="ttl")
-    max_bytes: Annotated[Size, Meta(description="most memory for entries")] = Size(32 * 1024 * 1024)
-
-
-class Cache(Section, frozen=True, kw_only=True):
-    """Prediction caches: by entity (before features) and by the model's inputs (after preprocessing)."""
-
-    entity: Annotated[
-        PredictionCache, Meta(description="keyed by entity; never outlives the features it was made from")
-    ] = PredictionCache()
-    tensor: Annotated[PredictionCache, Meta(description="keyed by the model's input tensors")] = PredictionCache()
-
-
 class Pool(Section, frozen=True, kw_only=True):
     """The executors of the served variant."""
 
@@ -201,6 +186,14 @@ class Serve(Section, frozen=True, kw_only=True):
         Duration,
         Meta(description="how often to look for another promotion where 'promoted' is served; '0s': never"),
     ] = field(default=Duration(1.0), name="follow")
+    fallback: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="what answers, in this order, where there is no room for a request or no executor is ready: "
+            "'stale' (see cache.*.stale_for) or the name of another passed variant; none: 429 or 503",
+            examples=[("stale",)],
+        ),
+    ] = ()
 
 
 class Registry(Section, frozen=True, kw_only=True):

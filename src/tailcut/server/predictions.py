@@ -61,7 +61,7 @@ class Predictions:
         if inference.timeout_ns:
             call.deadline_ns = self._answering.deadline_ns(call, timeout_ns(headers), inference.timeout_ns)
         call.timings.lap(Stage.VALIDATE, perf_counter_ns())
-        path.admit(call, inference.rows)
+        path.admit(call, inference.rows, recalls=path.tensor_cache is not None)
         outputs = await path.infer(call, inference.inputs, inference.rows, inference.outputs)
         return codec.encode(inference, outputs)
 

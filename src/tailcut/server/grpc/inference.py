@@ -170,7 +170,10 @@ class Inferences:
             limits = (self._timeout_ns, self._max_timeout_ns, left_ns, header_ns, asked_ns)
             call.deadline_ns = deadline_ns(call.timings.start_ns, *limits)
         call.timings.lap(Stage.VALIDATE, perf_counter_ns())
-        path.admit(call, inference.rows)
+        # A stream is not cached: what would recall its answer is not on its way.
+        path.admit(
+            call, inference.rows, recalls=path.tensor_cache is not None and self._engine.opened.streaming is None
+        )
         return path, codec, inference
 
     def _opened(self, request: ModelInferRequest) -> tuple[Path, MessageCodec]:

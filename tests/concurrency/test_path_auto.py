@@ -1,0 +1,161 @@
+"""A prediction cache that does not pay goes off by itself, says so, and comes back when repeats do."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from time import perf_counter_ns
+from typing import Any
+
+import pytest
+from tests.concurrency import paths
+from tests.concurrency.paths import PathBench, sums, tensors
+from tests.features_kit import features, group
+
+from tailcut.core.keys import Normal
+from tailcut.core.tensors import Arrays
+from tailcut.engine import caching, filling
+from tailcut.engine import path as path_module
+from tailcut.engine.path import Path
+from tailcut.engine.samples import path_samples
+
+LONG = features(group(ttl="1h", defaults={"value": 0.0}), refresh_ahead=False)
+SETTINGS = [{"tensor_ttl_s": 2.0}, {"entity_ttl_s": 2.0, "features": LONG}]
+both = pytest.mark.parametrize("settings", SETTINGS, ids=["tensor", "entity"])
+
+
+class SlowModel:
+    """A model that takes a millisecond, without anybody waiting for it."""
+
+    def __init__(self) -> None:
+        self.took_ns = 0
+        self.batch_ns = 1_000_000
+
+    def __call__(self, inputs: Arrays) -> Arrays:
+        self.took_ns += self.batch_ns
+        return sums(inputs)
+
+    def now_ns(self) -> int:
+        return perf_counter_ns() + self.took_ns
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowModel]:
+    made = SlowModel()
+    for module in (caching, filling, path_module, paths):
+        monkeypatch.setattr(module, "perf_counter_ns", made.now_ns)
+    return made
+
+
+def bench_of(model: SlowModel, settings: dict[str, Any], **cache: Any) -> PathBench:
+    return PathBench(answer=model, cache={"auto": True, **cache}, **settings)
+
+
+async def ask(path: Path, bench: PathBench, id_: int) -> str:
+    bench.clock.advance(0.01)
+    call = bench.call()
+    if bench.entity is not None:
+        await path.predict_entities(call, [id_])
+    else:
+        await path.infer(call, tensors(id_), 1, path.outputs)
+    return call.cache
+
+
+def metric(path: Path, name: str) -> float:
+    (value,) = (sample.value for sample in path_samples(path) if sample.name == f"tailcut_prediction_cache_{name}")
+    return value
+
+
+@both
+def test_it_goes_off_comes_back_and_says_so(
+    settings: dict[str, Any], model: SlowModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = bench_of(model, settings)
+
+    async def main() -> None:
+        async with bench.opened() as path:
+            assert metric(path, "on") == 1
+            new = iter(range(10**6))
+            seen = [await ask(path, bench, next(new)) for _ in range(1000)]
+            assert (seen[0], seen[-1]) == ("miss", "off")
+            assert (metric(path, "on"), metric(path, "advice")) == (0, -1)
+            assert "is off, since it does not pay: 0% of look-ups repeat" in caplog.text
+            before = bench.entity or bench.tensor
+            assert before is not None
+            kept = before.store.statistics().entries
+            await ask(path, bench, 1)
+            assert before.store.statistics().entries == kept, "while it is off nothing is kept"
+            # 50 keys in turn: each comes again after half a second. Those that are watched show it.
+            back = [await ask(path, bench, 500_000 + at % 50) for at in range(20_000)]
+            assert back[0] == "off"
+            assert back[-1] == "hit"
+            assert (metric(path, "on"), metric(path, "advice")) == (1, 1)
+            assert "is on again: 0%" not in caplog.text
+            assert "is on again" in caplog.text
+            assert metric(path, "repeats") > 0.7
+
+    with caplog.at_level(logging.INFO, "tailcut.cache"):
+        bench.run(main())
+
+
+@both
+def test_with_repeats_it_stays_on_and_is_advised(
+    settings: dict[str, Any], model: SlowModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = bench_of(model, settings)
+
+    async def main() -> None:
+        async with bench.opened() as path:
+            for at in range(4000):
+                await ask(path, bench, at // 2)
+            assert (metric(path, "on"), metric(path, "advice")) == (1, 1)
+            assert 0.45 < metric(path, "repeats") < 0.55
+
+    with caplog.at_level(logging.INFO, "tailcut.cache"):
+        bench.run(main())
+    assert [record.levelno for record in caplog.records] == [logging.INFO]
+    assert "pays: 50% of look-ups repeat" in caplog.text
+
+
+def test_a_model_quicker_than_a_look_up_gets_no_cache(model: SlowModel) -> None:
+    bench = bench_of(model, {"tensor_ttl_s": 2.0})
+
+    async def main() -> None:
+        async with bench.opened() as path:
+            assert bench.tensor is not None
+            model.batch_ns = 0
+            for at in range(2000):
+                await ask(path, bench, at // 2)
+                bench.tensor.worth.cost(1e6, 1e6)  # as if looking up and keeping took a millisecond each
+            assert metric(path, "on") == 0
+
+    bench.run(main())
+
+
+def test_without_auto_it_only_advises(model: SlowModel, caplog: pytest.LogCaptureFixture) -> None:
+    bench = bench_of(model, {"tensor_ttl_s": 2.0}, auto=False)
+
+    async def main() -> None:
+        async with bench.opened() as path:
+            seen = [await ask(path, bench, at) for at in range(2000)]
+            assert set(seen) == {"miss"}
+            assert (metric(path, "on"), metric(path, "advice")) == (1, -1)
+
+    bench.run(main())
+    assert caplog.text.count("does not pay") == 1
+    assert "set cache.tensor.enabled = false" in caplog.text
+
+
+def test_rows_that_differ_and_look_alike_bring_a_cache_back_too(model: SlowModel) -> None:
+    bench = bench_of(model, {"tensor_ttl_s": 2.0}, normal=Normal(digits={"x": 0}))
+
+    async def main() -> None:
+        async with bench.opened() as path:
+            for at in range(1000):
+                await ask(path, bench, at)
+            assert metric(path, "on") == 0
+            for at in range(20_000):
+                await ask(path, bench, at % 50 + (at % 7) / 100)  # type: ignore[arg-type]
+            assert metric(path, "on") == 1
+
+    bench.run(main())
