@@ -157,6 +157,8 @@ class Gain:
         alone_ns, lone_ns = cost.batch_ns(rows), cost.batch_ns(1)
         for offset_ns, came in zip(_OFFSETS_NS[here + 1 :], self._came[here + 1 :], strict=True):
             more = min(came - already, max_rows - rows)
+            if more <= 0.0:
+                continue
             until_ns = self._begun_ns + offset_ns
             together_ns = cost.batch_ns(rows + more)
             end_ns = until_ns + cost.late * together_ns
