@@ -191,7 +191,7 @@ class Serve(Section, frozen=True, kw_only=True):
         Meta(
             description="what answers, in this order, where there is no room for a request or no executor is ready: "
             "'stale' (see cache.*.stale_for) or the name of another passed variant; none: 429 or 503",
-            examples=[("stale",)],
+            examples=[("int8-dynamic",)],
         ),
     ] = ()
 
