@@ -19,6 +19,8 @@ from tailcut.server.tokens import Tokens, read_tokens
 LOAD = "/v2/repository/models/m/load"
 UNLOAD = "/v2/repository/models/m/unload"
 
+NOTHING = hashlib.sha256(b"").hexdigest()  # of a token whose variable was not set
+
 
 def line(token: str, tenant: str = "") -> str:
     return f"{hashlib.sha256(token.encode()).hexdigest()} {tenant}\n"
@@ -121,6 +123,7 @@ def test_management_is_off_in_an_app_that_may_be_reached_from_anywhere(tmp_path:
         ("::1", {}, True),
         ("127.0.0.1", {"x-forwarded-for": "203.0.113.7"}, False),
         ("127.0.0.1", {"forwarded": "for=203.0.113.7"}, False),
+        ("127.0.0.1", {"x-forwarded-proto": "https"}, False),
         ("127.0.0.1", {"origin": "https://evil.example"}, False),
         ("127.0.0.1", {"origin": "https://ours.example"}, True),
         ("0.0.0.0", {}, False),
@@ -161,7 +164,9 @@ def test_the_file_is_read_again_when_it_changes(tmp_path: Path, monkeypatch: pyt
     assert known.tenant_of("two") == "acme"
 
 
-@pytest.mark.parametrize("text", ["secret\n", f"{'a' * 63}\n", f"{'a' * 64} two words\n", f"{'a' * 64} é\n"])
+@pytest.mark.parametrize(
+    "text", ["secret\n", f"{'a' * 63}\n", f"{'a' * 64} two words\n", f"{'a' * 64} é\n", f"{NOTHING}\n"]
+)
 def test_a_line_that_is_no_hash_is_refused_and_not_shown(tmp_path: Path, text: str) -> None:
     path = tmp_path / "tokens"
     path.write_text("# one\n" + text)

@@ -14,8 +14,9 @@ from tailcut.server.http import HeaderMap
 from tailcut.server.tokens import LONGEST_TOKEN, Tokens
 
 _SCHEME = "bearer "
-_FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
-"""Headers of a proxy: behind one, a loopback address says nothing about where the client is."""
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via")
+"""Headers of a proxy: behind one, a loopback address says nothing about where the client is. Their values do not count:
+a proxy may append to what the client sent, which may make them unreadable."""
 
 
 class Guard:
@@ -92,10 +93,9 @@ class Guard:
                 raise _unknown("management")
             return
         hint = "set server.management_tokens to a file of tokens (docs/how-to/secure.md)"
-        if not self._local or any(headers.get(name) is not None for name in _FORWARDED):
+        if not self._local or any(name in headers for name in _FORWARDED):
             raise Forbidden("management is off, because it can be reached from other machines", hint=hint)
-        origin = headers.get("origin")
-        if origin is not None and origin not in self._origins:
+        if "origin" in headers and headers.get("origin") not in self._origins:
             raise Forbidden("management takes no requests of web pages without a token", hint=hint)
 
 

@@ -35,7 +35,13 @@ JSON = ("content-type", "application/json")
 class HeaderMap(Protocol):
     """Request headers by lower-case name."""
 
-    def get(self, key: str, /) -> str | None: ...
+    def get(self, key: str, /) -> str | None:
+        """Return a value; None where there is none, and with Granian also where it is not ASCII."""
+        ...
+
+    def __contains__(self, key: object, /) -> bool:
+        """Whether the header was sent, whatever its value."""
+        ...
 
 
 class Body(Protocol):

@@ -20,6 +20,8 @@ log = logging.getLogger("tailcut.server")
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 _LOOK_S = 1.0
+_OF_NOTHING = hashlib.sha256(b"").hexdigest()
+"""What sha256sum says where the variable with the token was not set: 'Bearer ' alone would be let in."""
 LONGEST_TOKEN = 4096
 
 
@@ -47,6 +49,8 @@ def read_tokens(path: Path) -> dict[bytes, str]:
             raise StartError(
                 f"line {number} of {path}: a tenant has at most {LONGEST_TENANT} ASCII characters", hint=hint
             )
+        if words[0].lower() == _OF_NOTHING:
+            raise StartError(f"line {number} of {path} is the SHA-256 of an empty token", hint=hint)
         found[bytes.fromhex(words[0])] = tenant
     return found
 
