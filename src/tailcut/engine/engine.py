@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from time import perf_counter, perf_counter_ns
 from typing import Any, Literal
 
+from tailcut.engine.fallback import Fallbacks
 from tailcut.engine.following import Follower, tell_trust
 from tailcut.engine.opening import Opened, open_deployment
 from tailcut.engine.path import Call, Path
@@ -59,6 +60,7 @@ class Engine:
         self.statistics = Statistics(self.deployment.name, self.recorder)
         self.streams = Streams()
         self.repository = Repository(self)
+        self.fallbacks = Fallbacks(self)
 
     async def start(self) -> None:
         """Load and warm up; the state is "ready" afterwards.
@@ -110,6 +112,7 @@ class Engine:
             self._opened = opened
         self._variant = opened.variant.name
         self.statistics.begin(opened.variant.version)
+        self.fallbacks.attach(opened)
 
     def park(self) -> None:
         """Answer no more requests until ``unpark``; those that were admitted end.
@@ -143,8 +146,8 @@ class Engine:
                 await self.follower.stop(timeout_s)
             await self.repository.stop(timeout_s)
             path = self.running.path
-            self.running.pool.stop()
-            await path.dispatcher.stop(max(give_up_s - perf_counter(), 0.0))
+            self.fallbacks.stop()
+            await self.running.stop(max(give_up_s - perf_counter(), 0.0))
             if path.hooks is not None:
                 await path.hooks.stop(max(give_up_s - perf_counter(), 0.0))
             await path.close()
@@ -264,6 +267,7 @@ class Engine:
             return
         yield from path_samples(self._opened.path)
         yield from self._opened.pool.samples()
+        yield from self.fallbacks.samples(self._opened)
         variant = self._opened.variant
         labels = {"variant": variant.name, "version": variant.version}
         yield Sample("tailcut_served", "1 for the variant that is served.", "gauge", labels, 1.0)

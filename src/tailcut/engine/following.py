@@ -114,9 +114,7 @@ class Follower:
             task.cancel()
         tasks = [*retiring.values(), *([self._task] if self._task is not None else [])]
         await asyncio.gather(*tasks, return_exceptions=True)
-        for old in retiring:
-            old.pool.stop()
-        await asyncio.gather(*(old.path.dispatcher.stop(timeout_s) for old in retiring))
+        await asyncio.gather(*(old.stop(timeout_s) for old in retiring))
 
     async def look(self) -> None:
         """Look once, and follow where the promotion has changed; what fails is told, not raised."""

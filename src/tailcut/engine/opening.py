@@ -28,6 +28,7 @@ from tailcut.features import FeatureService
 from tailcut.manifest import Deployment, Features, Manifest, resolve
 from tailcut.observe.recorder import Recorder
 from tailcut.registry import Registry, Variant
+from tailcut.runtimes.base import StreamingRuntime
 
 __all__ = ["Opened", "Warm", "example_inputs", "find_variant", "open_deployment", "open_variant", "warm_up"]
 
@@ -74,8 +75,8 @@ class Opened:
         merges: whether requests share batches: the manifest and the variant's evidence both have a say.
         code: the user's functions, as they were imported.
         device: how long the variant has held its device; None where it runs on none.
-        streaming: what streams; None where the model does not.
         close: closes the runtimes.
+        fallback: another variant that takes what this one has no room for; None where there is none (yet).
     """
 
     def __init__(self, path: Path, pool: Pool, warm: Warm, code: UserCode, device: DeviceTime | None) -> None:
@@ -87,8 +88,20 @@ class Opened:
         self.executor = warm.executor
         self.warm_up_ns = warm.warm_up_ns
         self.code = code
-        self.streaming = streaming_of(warm.runtimes)
         self.close = warm.close
+        self.fallback: Opened | None = None
+
+    @property
+    def streaming(self) -> StreamingRuntime | None:
+        """What streams; None where the model does not, or no executor is there."""
+        return streaming_of(self.pool.runtimes)
+
+    async def stop(self, timeout_s: float) -> None:
+        """Fail what waits and close the executors, the fallback's too; running batches have at most ``timeout_s``."""
+        for opened in (self, self.fallback):
+            if opened is not None:
+                opened.pool.stop()
+                await opened.path.dispatcher.stop(timeout_s)
 
     @property
     def executors(self) -> int:

@@ -44,6 +44,9 @@ class Path:
         fallback_stale: whether an answer past its TTL is given where there is no room for a request.
         in_flight: the requests that are being answered, this one included; a request that is alone does not wait
             for the end of the loop iteration to see who else comes.
+
+    Attributes:
+        fallback: the path of another variant, which takes what this one has no room for; None where there is none.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Path:
         self.entity_cache = entity_cache
         self.tensor_cache = tensor_cache
         self.fallback_stale = fallback_stale
+        self.fallback: Path | None = None
         self._in_flight = in_flight
         self._predict: Callable[..., Coroutine[Any, Any, list[Any]]] = self._predict_plain
         if hooks is not None:
@@ -109,7 +113,7 @@ class Path:
     def admit(self, call: Call, rows: int, *, recalls: bool = False) -> None:
         """Refuse what cannot be answered: the deadline has passed, or the queue is full already.
 
-        Whatever becomes of the deployment, the request goes this path to its end.
+        Whatever becomes of the deployment, the request goes this path to its end, or that of the fallback.
 
         Args:
             recalls: whether a cache may know the answer: then ``call.refusal`` is set instead of raised where there
@@ -127,10 +131,21 @@ class Path:
         try:
             self.dispatcher.check_room(rows, call.deadline_ns, priority=call.priority, tenant=call.tenant)
         except (Shed, NotReady) as error:
-            if not recalls:
-                raise
-            call.refusal = error
+            if self.fallback is None or not self.fallback.takes(call, rows):
+                if not recalls:
+                    raise
+                call.refusal = error
         call.timings.lap(Stage.ADMIT, now_ns)
+
+    def takes(self, call: Call, rows: int) -> bool:
+        """Take a request over for which its own path has no room; False where there is none here either."""
+        try:
+            self.dispatcher.check_room(rows, call.deadline_ns, priority=call.priority, tenant=call.tenant)
+        except (Shed, NotReady):
+            return False
+        call.path = self
+        call.variant = self.served[0]
+        return True
 
     def infer(self, call: Call, inputs: Arrays, rows: int, outputs: tuple[str, ...]) -> Coroutine[Any, Any, Arrays]:
         """Run checked tensors through the tensor cache and the model.
@@ -139,6 +154,8 @@ class Path:
             inputs: every input, first dimension ``rows``.
             outputs: names wanted, a subset of ``self.outputs``.
         """
+        if call.path is not self and call.path is not None:
+            return call.path.infer(call, inputs, rows, outputs)
         cache = self.tensor_cache
         if cache is None:
             return self.compute(call, inputs, rows, outputs)
@@ -169,7 +186,8 @@ class Path:
         if self.entity_cache is None:
             values, _ = await self.predict_keys(self.features, call, keys)
             return values
-        return await predict_cached(self, self.entity_cache, self.features, call, keys)
+        # By the version of whose answer it is.
+        return await predict_cached(call.path or self, self.entity_cache, self.features, call, keys)
 
     async def predict_keys(
         self, features: FeatureService, call: Call, keys: Sequence[EntityKey]

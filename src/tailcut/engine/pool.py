@@ -130,6 +130,11 @@ class Pool:
         """Executors that take batches."""
         return len(self._seats)
 
+    @property
+    def runtimes(self) -> list[Runtime]:
+        """Of the executors that take batches."""
+        return [seat.runtime for seat in self._seats.values()]
+
     def samples(self) -> Iterator[Sample]:
         """Yield what /metrics shows of the pool."""
         yield Sample("tailcut_executors", "Executors that take batches.", "gauge", {"kind": self.kind}, self.size)

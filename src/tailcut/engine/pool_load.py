@@ -26,7 +26,6 @@ class PoolLoad:
 
     def seen(self, now_s: float, executors: int, opening: int, load_s: float) -> Seen:
         """Return what happened since the last look."""
-        planner, cost = self._dispatcher.planner, self._dispatcher.costs.cost
         # A long batch is known of when it ends. All of it at once would look like more work than there are executors
         # to have done it; what is over is the next look's.
         most_ns = int(max(executors, 1) * max(now_s - self._last_s, 0.0) * 1e9)
@@ -38,7 +37,7 @@ class PoolLoad:
             executors=executors,
             opening=opening,
             busy_s=busy_ns / 1e9,
-            queued_s=cost.drain_ns(planner.queue_rows, planner.batch_rows) / 1e9,
+            queued_s=self._dispatcher.admission.queued_ns() / 1e9,
             p95_s=self._p95_s(),
             load_s=load_s,
         )

@@ -202,14 +202,15 @@ async def retire(old: Opened, in_flight: Mapping[Call, None], timeout_s: float) 
     """
     loop = asyncio.get_running_loop()
     give_up_s = loop.time() + timeout_s
-    left = [call for call in in_flight if call.path is old.path]
+    paths = {each.path for each in (old, old.fallback) if each is not None}
+    left = [call for call in in_flight if call.path in paths]
     # Looked after from time to time, so that the end of a request costs nothing more.
     while any(call in in_flight for call in left) and loop.time() < give_up_s:  # noqa: ASYNC110
         await asyncio.sleep(_LOOK_S)
     try:
-        old.pool.stop()
-        if old.executor == "inline":
-            # Freeing a large model takes long; executors with a thread of their own do it there.
-            await loop.run_in_executor(None, old.close)
+        for each in (old, old.fallback):
+            if each is not None and each.executor == "inline":
+                # Freeing a large model takes long; executors with a thread of their own do it there.
+                await loop.run_in_executor(None, each.close)
     finally:
-        await old.path.dispatcher.stop(max(give_up_s - loop.time(), _LOOK_S))
+        await old.stop(max(give_up_s - loop.time(), _LOOK_S))

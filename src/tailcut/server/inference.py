@@ -23,7 +23,7 @@ from tailcut.errors import BadRequest
 from tailcut.server.binary import array_of, output_datatype, raw_of
 from tailcut.server.http import clipped
 from tailcut.server.json_tensors import AnyTensor, FloatTensor, Parameters, array_of_json, check_datatype
-from tailcut.server.parameters import binary_size, flag, refuse_sequences, timeout_ns, wants_raw
+from tailcut.server.parameters import binary_size, flag, priority, refuse_sequences, timeout_ns, wants_raw
 from tailcut.server.raw_replies import BINARY_HEADER, BinaryReply, RawWriter
 from tailcut.server.raw_requests import RawReader, RawRequest
 
@@ -62,6 +62,7 @@ class Inference(msgspec.Struct):
         outputs: names wanted, in the client's order; the model's own tuple where it wants all.
         timeout_ns: the client's ``timeout`` parameter (microseconds on the wire), 0 where it sent none.
         binary: names of the outputs that are wanted raw.
+        priority: the client's ``priority`` parameter: 1 runs first; 0 where it sent none.
     """
 
     inputs: dict[str, Any]
@@ -70,6 +71,7 @@ class Inference(msgspec.Struct):
     id: str | UnsetType
     timeout_ns: int
     binary: Sequence[str] = ()
+    priority: int = 0
 
 
 class InferenceCodec:
@@ -188,11 +190,12 @@ class InferenceCodec:
             parameters = {}
         asked_ns = timeout_ns(parameters)
         refuse_sequences(parameters)
+        first = priority(parameters)
         raw = flag(parameters, "binary_data_output", default=False)
         if asked is UNSET or not asked:
-            return Inference(inputs, rows, outputs, request.id, asked_ns, outputs if raw else ())
+            return Inference(inputs, rows, outputs, request.id, asked_ns, outputs if raw else (), first)
         binary = [output.name for output in asked if wants_raw(output.name, output.parameters, default=raw)]
-        return Inference(inputs, rows, outputs, request.id, asked_ns, binary)
+        return Inference(inputs, rows, outputs, request.id, asked_ns, binary, first)
 
     def _read_raw(self, request: RawRequest, array: Array) -> Inference:
         """Put the common binary request together."""

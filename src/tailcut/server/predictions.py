@@ -60,6 +60,8 @@ class Predictions:
         inference = codec.decode(raw, headers.get(BINARY_HEADER))
         if inference.timeout_ns:
             call.deadline_ns = self._answering.deadline_ns(call, timeout_ns(headers), inference.timeout_ns)
+        if inference.priority:
+            call.priority = inference.priority
         call.timings.lap(Stage.VALIDATE, perf_counter_ns())
         path.admit(call, inference.rows, recalls=path.tensor_cache is not None)
         outputs = await path.infer(call, inference.inputs, inference.rows, inference.outputs)

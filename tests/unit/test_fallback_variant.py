@@ -1,0 +1,150 @@
+"""What the served variant has no room for is answered by another one that passed, and the reply says by which."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.app_kit import GOOD, INFER, Client, counters, running
+from tests.promotion_kit import deployment, save_model
+
+from tailcut.engine import seating
+from tailcut.errors import NotReady
+from tailcut.manifest import Manifest
+from tailcut.registry import NewVariant, Registry, Version
+from tailcut.runtimes import open_runtime
+from tailcut.testing.runtimes import FaultyRuntime
+
+ONE = {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}
+VALUES = {"slow": 1.0, "fast": 10.0, "spare": 100.0}
+
+
+def add(manifest: Manifest, *refused: str) -> Version:
+    registry, model = Registry.of(manifest), manifest.deployment.model
+    version = registry.add(
+        "m",
+        source="slow",
+        inputs=model.inputs,
+        outputs=model.outputs,
+        variants=[
+            NewVariant(
+                name,
+                "onnxruntime",
+                save_model(manifest.directory / f"{name}-{factor}.onnx", factor),
+                base=name == "slow",
+                refused="it is worse" if name in refused else "",
+            )
+            for name, factor in VALUES.items()
+        ],
+    )
+    registry.promote("m", version.id, "slow")
+    return version
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> list[FaultyRuntime]:
+    """Runtimes of the variant that is promoted."""
+    found: list[FaultyRuntime] = []
+
+    def opened(variant: Any, **options: Any) -> Any:
+        runtime = open_runtime(variant, **options)
+        if variant.name != "slow":
+            return runtime
+        found.append(FaultyRuntime(runtime))
+        return found[-1]
+
+    monkeypatch.setattr(seating, "open_runtime", opened)
+    return found
+
+
+def serve(folder: Path, test: Callable[[Client], Awaitable[None]], fallback: str, *refused: str) -> None:
+    pool = 'pool={executor="thread", executors=1}'
+    overrides = [
+        f"serve.fallback={fallback}",
+        pool,
+        'slo.timeout="20s"',
+        'server.kill="30s"',
+        "batching={max_rows=2, max_queue_rows=2}",
+    ]
+    manifest = deployment(folder, overrides=overrides)
+    add(manifest, *refused)
+
+    async def main() -> None:
+        async with running(manifest) as client:
+            await test(client)
+
+    asyncio.run(main())
+
+
+async def warm(client: Client) -> str:
+    async with asyncio.timeout(20):
+        while True:
+            ready = await counters(client, "tailcut_fallback_ready")
+            if list(ready.values()) == [1.0]:
+                return next(iter(ready))[0]
+            await asyncio.sleep(0.01)
+
+
+def test_what_there_is_no_room_for_is_answered_by_the_fallback(tmp_path: Path, slow: list[FaultyRuntime]) -> None:
+    async def test(client: Client) -> None:
+        assert await warm(client) == "fast"
+        slow[0].hang()
+        first = asyncio.create_task(client.post(INFER, ONE))
+        assert await asyncio.to_thread(slow[0].entered.wait, 10)
+        queued = asyncio.create_task(client.post(INFER, GOOD))
+        async with asyncio.timeout(10):
+            while client.app.engine.path.dispatcher.planner.queue_rows < 2:
+                await asyncio.sleep(0)
+        other = await client.post(INFER, ONE)
+        assert (other.status, other.headers["x-tailcut-variant"]) == (200, "fast")
+        assert other.json["outputs"][0]["data"] == [30.0]
+        slow[0].release()
+        answers = await asyncio.gather(first, queued)
+        assert [answer.headers["x-tailcut-variant"] for answer in answers] == ["slow", "slow"]
+        assert (await client.post(INFER, ONE)).headers["x-tailcut-variant"] == "slow"
+        assert await counters(client, "tailcut_requests_total") == {
+            ("infer", "slow", "ok", "off"): 3,
+            ("infer", "fast", "ok", "off"): 1,
+        }
+
+    serve(tmp_path, test, '["fast"]')
+
+
+def test_a_refused_fallback_is_left_out_and_the_next_is_taken(
+    tmp_path: Path, slow: list[FaultyRuntime], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(client: Client) -> None:
+        assert await warm(client) == "spare"
+
+    serve(tmp_path, test, '["fast", "spare"]', "fast")
+    assert "fallback fast of version" in caplog.text
+    assert "was refused: it is worse" in caplog.text
+
+
+def test_a_switch_takes_the_fallback_along(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        engine = client.app.engine
+        await warm(client)
+        before = engine.opened
+        VALUES["slow"] = 2.0
+        try:
+            add(engine.manifest)
+        finally:
+            VALUES["slow"] = 1.0
+        assert engine.follower is not None
+        await engine.follower.look()
+        assert engine.opened is not before
+        async with asyncio.timeout(20):
+            while engine.opened.fallback is None:
+                await asyncio.sleep(0.01)
+            while (await counters(client, "tailcut_variants_retiring"))[()]:
+                await asyncio.sleep(0.01)
+        assert engine.opened.fallback.variant.version == engine.opened.variant.version
+        assert before.fallback is not None
+        with pytest.raises(NotReady):
+            before.fallback.path.dispatcher.check_room(1)
+
+    serve(tmp_path, test, '["fast"]')
