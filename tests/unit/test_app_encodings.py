@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import os
 import tracemalloc
 import zlib
 from pathlib import Path
@@ -84,6 +85,48 @@ def test_the_event_loop_turns_while_a_large_body_is_decompressed() -> None:
         return turns
 
     assert asyncio.run(main()) >= 15
+
+
+def test_what_is_left_of_a_large_body_is_not_copied_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data that does not shrink leaves nearly all of the body over each time that a piece is made."""
+    raw = os.urandom(5_000_000)
+    fed = 0
+    made = zlib.decompressobj
+
+    class Counting:
+        def __init__(self, bits: int) -> None:
+            self._inflater = made(bits)
+
+        def decompress(self, data: bytes, most: int) -> bytes:
+            nonlocal fed
+            fed += len(data)
+            return self._inflater.decompress(data, most)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._inflater, name)
+
+    monkeypatch.setattr(zlib, "decompressobj", Counting)
+    body = gzip.compress(raw, 0)
+    assert asyncio.run(decoded(body, {"content-encoding": "gzip"}, len(raw))) == raw
+    assert fed <= 2 * len(body)
+
+
+def test_a_member_behind_the_first_is_refused_wherever_it_begins() -> None:
+    first = gzip.compress(os.urandom(100_000), 0)
+    for more in (b"x", bytes(200_000)):
+        with pytest.raises(BadRequest, match=f"{len(more)} bytes follow"):
+            asyncio.run(decoded(first + more, {"content-encoding": "gzip"}, 1_000_000))
+
+
+def test_a_chunked_body_is_limited_whatever_length_it_says_beside(tmp_path: Path) -> None:
+    """Some ASGI servers hand both headers on."""
+
+    async def main() -> None:
+        async with running(deployment(tmp_path, overrides=["server.max_body=10000B"])) as client:
+            answer = await client.post(INFER, b" " * 20_000, {"content-length": "5", "transfer-encoding": "chunked"})
+            assert (answer.status, answer.json["code"]) == (413, "too_large")
+
+    asyncio.run(main())
 
 
 def test_requests_are_read_whether_they_are_compressed_or_not(tmp_path: Path) -> None:

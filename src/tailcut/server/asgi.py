@@ -103,6 +103,8 @@ class ASGIApplication:
             raise ValueError(f"tailcut answers http, not {scope['type']!r}")
         front = self._front or self._start_late()
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        if "transfer-encoding" in headers:  # goes before the length (RFC 9112, 6.3), which is then no limit of the body
+            headers.pop("content-length", None)
         body = _Body(receive)
         root = scope.get("root_path", "")
         path = scope["path"].removeprefix(root) if root else scope["path"]
