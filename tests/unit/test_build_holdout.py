@@ -147,3 +147,9 @@ def test_padding_that_all_rows_share_is_cut_off(tmp_path: Path) -> None:
     assert holdout.take(2)["other"].shape == (2, 3)
     with pytest.raises(BuildError, match="padding is 'mask', its inputs are"):
         Holdout(inputs=inputs, padding="mask")
+
+
+def test_labels_in_a_column_of_their_own_are_refused_with_the_way_out() -> None:
+    with pytest.raises(BuildError, match=r"labels have shape \[100, 1\], expected one number per row") as refused:
+        Holdout(inputs={"x": np.zeros((100, 2), np.float32)}, labels=np.arange(100).reshape(-1, 1) % 2)
+    assert "ravel()" in refused.value.hint

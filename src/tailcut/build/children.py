@@ -43,9 +43,10 @@ def run_step(spec: Spec, *, timeout_s: float, memory_bytes: int | None = None) -
     spec_file.write_bytes(msgspec.json.encode(spec))
     what = spec.title
     with log_file.open("wb") as log:
-        # A session of its own, so that what the step starts ends with it.
+        # A session of its own, so that what the step starts ends with it; -P keeps a queue.py in the working folder
+        # from being taken for the standard library's.
         child = subprocess.Popen(
-            [sys.executable, "-m", "tailcut.build.worker", str(spec_file), str(outcome_file)],
+            [sys.executable, "-P", "-m", "tailcut.build.worker", str(spec_file), str(outcome_file)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

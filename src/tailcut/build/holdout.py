@@ -268,6 +268,11 @@ def _by_class(classes: Array, share: float, rng: np.random.Generator) -> Bools:
 def _check_labels(labels: Array) -> None:
     if labels.dtype.kind not in "biuf":
         raise BuildError(f"the holdout's labels are {labels.dtype}, expected numbers", hint="number the classes from 0")
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        raise BuildError(
+            f"the holdout's labels have shape {list(labels.shape)}, expected one number per row: ({len(labels)},)",
+            hint='write labels.ravel(), or take the column by name: frame["y"], not frame[["y"]]',
+        )
     if labels.dtype.kind == "f":
         bad = np.flatnonzero(~np.isfinite(labels.reshape(len(labels), -1)).all(axis=1))
         if bad.size:

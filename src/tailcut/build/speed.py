@@ -218,7 +218,7 @@ def _tensors(row: Mapping[str, Any], deployment: Deployment) -> list[dict[str, A
 def _server(manifest: Path, variant: str, folder: Path, core: int | None) -> Iterator[ServerProcess]:
     port = free_port()
     settings = (f"serve.variant={variant}", f"server.port={port}", "server.drain=100ms")
-    command = [sys.executable, "-m", "tailcut", "serve", "-m", str(manifest)]
+    command = [sys.executable, "-P", "-m", "tailcut", "serve", "-m", str(manifest)]
     process = ServerProcess(
         [*command, *(part for text in settings for part in ("--set", text))],
         port,

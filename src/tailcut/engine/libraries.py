@@ -19,6 +19,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+from tailcut.runtimes.telemetry import keep_off
+
 _PACKAGES = {
     "onnxruntime": "onnxruntime",
     "openvino": "openvino",
@@ -52,6 +54,7 @@ def bring_in(runtime: str) -> None:
 
                 load_openvino()
             else:
+                keep_off()
                 import_module(package)
 
 

@@ -23,6 +23,7 @@ from tailcut.runtimes import bucketed
 from tailcut.runtimes.base import Openable
 from tailcut.runtimes.checks import check_tensors, first_line, shapes
 from tailcut.runtimes.onnxruntime import described, session_options
+from tailcut.runtimes.telemetry import keep_off
 
 
 class Place(NamedTuple):
@@ -83,6 +84,7 @@ class OnnxCudaRuntime:
 
     def _bucket(self, rows: int, number: int) -> _Bucket:
         """Reserve buffers of the device: a graph reads and writes the same addresses every time."""
+        keep_off()
         import onnxruntime
 
         def value(array: Array) -> Any:
@@ -159,6 +161,7 @@ def _check_settings(variant: Openable) -> None:
 
 
 def _session(variant: Openable, threads: int, place: Place, graphs: bool) -> Any:
+    keep_off()
     import onnxruntime
 
     if place.provider not in onnxruntime.get_available_providers():

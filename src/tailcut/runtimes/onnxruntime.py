@@ -18,6 +18,7 @@ from tailcut.errors import ArtifactError, InferenceError
 from tailcut.runtimes.base import Openable
 from tailcut.runtimes.checks import Described, check_tensors, first_line, shapes
 from tailcut.runtimes.floats import subnormals_kept
+from tailcut.runtimes.telemetry import keep_off
 
 _DATATYPES: dict[str, str] = {
     "tensor(bool)": "BOOL",
@@ -45,6 +46,7 @@ class OnnxRuntime:
     """
 
     def __init__(self, variant: Openable, *, threads: int) -> None:
+        keep_off()
         import onnxruntime
 
         self._name = variant.name
@@ -125,6 +127,7 @@ def session_options(threads: int, settings: Mapping[str, Any] | None = None) -> 
     per process: the thread that opens the first session, and those that it starts later, flush subnormals from then
     on. So open the first session in the main thread, before the executors' threads are started.
     """
+    keep_off()
     import onnxruntime
 
     settings = settings or {}
@@ -155,6 +158,7 @@ def flush_subnormals() -> None:
     onnxruntime does so once per process, for the thread that opens the first session (seen with 1.31): call this in
     the thread that starts the executors, before anything else opens a session, or they run at denormal speed.
     """
+    keep_off()
     import onnxruntime
 
     onnxruntime.InferenceSession(_IDENTITY, session_options(1), providers=["CPUExecutionProvider"])

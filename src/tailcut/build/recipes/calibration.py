@@ -163,6 +163,10 @@ def observe(model: Path, tensors: Iterable[str], rows: Iterable[Arrays], folder:
 def _opened(model: Path, tensors: list[str], path: Path) -> Any:
     """Open the model with ``tensors`` as outputs."""
     import onnx
+
+    from tailcut.runtimes.telemetry import keep_off
+
+    keep_off()
     import onnxruntime
 
     from tailcut.runtimes.onnxruntime import session_options

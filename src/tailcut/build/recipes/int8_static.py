@@ -25,6 +25,7 @@ from tailcut.build.recipes.base import TREES, Result, Subject, Work, missing
 from tailcut.build.recipes.int8_dynamic import mean_abs_error, prepare
 from tailcut.build.recipes.int8_plan import Plan
 from tailcut.errors import BuildError
+from tailcut.runtimes.telemetry import keep_off
 
 ROWS = 1000
 """Rows that calibrate, at most; ranges no longer move after a few hundred."""
@@ -208,6 +209,8 @@ def _quiet() -> Iterator[None]:
 def operators(file: Path) -> dict[str, int]:
     """Count operators as onnxruntime fuses them on this machine: in 8 bits, in float, and conversions between."""
     import onnx
+
+    keep_off()
     import onnxruntime
 
     from tailcut.runtimes.onnxruntime import session_options

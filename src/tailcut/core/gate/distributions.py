@@ -43,6 +43,11 @@ def student_below(t: float, freedom: float) -> float:
     return tail if t < 0 else 1.0 - tail
 
 
+def student_quantile(share: float, freedom: float) -> float:
+    """Return the t that Student's t with ``freedom`` degrees of freedom lies below with chance ``share`` (>= 0.5)."""
+    return crossing(lambda t: 1.0 - student_below(t, freedom), 1.0 - share, 0.0, 1e6)
+
+
 def share_upper(hits: float, rows: float, alpha: float) -> float:
     """Compute the one-sided upper limit of a share, ``hits`` of ``rows`` seen, at confidence 1 - ``alpha``."""
     if hits >= rows:
