@@ -10,6 +10,7 @@ import gc
 import logging
 import os
 import signal
+from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -43,6 +44,10 @@ _GC_THRESHOLDS = (10_000, 20, 50)
 _CLOSE = ("connection", "close")
 
 _PARENT_CHECK_S = 1.0
+
+_REFUSED = 400
+_REST_S = 1.0
+_REST_BYTES = 1024 * 1024
 
 _STOP = signal.SIGUSR2
 """What the supervisor stops its worker with; SIGTERM may come from anybody."""
@@ -99,6 +104,8 @@ class RSGIApplication:
 
     async def __rsgi__(self, scope: Any, protocol: Any) -> None:
         reply = await self._handle(scope.method, scope.path, scope.headers, protocol)
+        if reply.status >= _REFUSED and scope.http_version == "2":
+            await _read_rest(protocol)
         if self._draining:
             reply.headers.append(_CLOSE)
         if reply.chunks is not None:
@@ -167,6 +174,20 @@ class RSGIApplication:
             f"{opened.variant.version}), {opened.executor} executor, ms per batch of rows {batch_ms}"
             f"{'' if opened.merges else ', requests do not share batches'}"
         )
+
+
+async def _read_rest(protocol: Any) -> None:
+    """Read what is left of the body of a request that was refused before it was read, for a bounded time and size.
+
+    Over HTTP/2 the stream is reset otherwise, and clients such as curl then report that instead of the reply.
+    """
+    size = 0
+    with suppress(TimeoutError, RuntimeError):  # RuntimeError: it was read, or the client is gone
+        async with asyncio.timeout(_REST_S):
+            async for piece in protocol:
+                size += len(piece)
+                if size > _REST_BYTES:
+                    return
 
 
 async def _send(protocol: Any, reply: Reply, chunks: Chunks) -> None:
