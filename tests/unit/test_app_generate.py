@@ -16,6 +16,7 @@ from tests.app_kit import Client, counters, deployment, running
 from tailcut.core.tensors import Arrays
 from tailcut.engine import seating
 from tailcut.engine.streaming import MAX_STREAMS
+from tailcut.server import asgi
 from tailcut.server.asgi import ASGIApplication
 from tailcut.testing.runtimes import CallableRuntime
 
@@ -298,3 +299,41 @@ def test_one_stream_too_many_is_shed(tmp_path: Path, streams: Callable[..., Call
         assert len(await Stream(client.app, {"x": [1, 2]}).end()) == 1
 
     serve(tmp_path, test, 'slo.timeout="20s"', 'server.kill="30s"')
+
+
+def test_a_stream_whose_client_does_not_read_ends_at_its_deadline(
+    tmp_path: Path, streams: Callable[..., CallableRuntime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server's ``send`` waits while the socket is full, for as long as it is."""
+    monkeypatch.setattr(asgi, "_LAST_WORD_S", 0.0)
+    ended = threading.Event()
+
+    def endless(inputs: Arrays) -> Iterator[Arrays]:
+        try:
+            while True:
+                yield {"y": inputs["x"][:, 0], "z": inputs["x"]}
+        finally:
+            ended.set()
+
+    async def test(client: Client) -> None:
+        inbox = [{"type": "http.request", "body": b'{"x": [1, 2]}', "more_body": False}]
+
+        async def receive() -> Any:
+            return inbox.pop() if inbox else await asyncio.Event().wait()
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.body":
+                await asyncio.Event().wait()
+
+        headers = [(b"x-tailcut-timeout-ms", b"200")]
+        scope = {"type": "http", "method": "POST", "path": STREAM, "headers": headers}
+        async with asyncio.timeout(20):
+            await client.app(scope, receive, send)
+        assert await asyncio.to_thread(ended.wait, 20)
+        counted = await counters(client, "tailcut_requests_total")
+        assert [(key[0], "client_gone" in key, count) for key, count in counted.items()] == [
+            ("generate_stream", True, 1)
+        ]
+
+    streams(endless)
+    serve(tmp_path, test)

@@ -94,6 +94,7 @@ def test_load_takes_a_version_and_a_variant(tmp_path: Path) -> None:
         wrong: list[tuple[str, str, type[TailcutError], str]] = [
             ("nonsense", "", NotFound, "no version"),
             ("../../etc", "", NotFound, "is no version"),
+            ("a" * 300, "", NotFound, "is no version"),
             (second.id, "int8", NotFound, "no variant"),
             (third.id, "bad", BadRequest, "was refused: drops too much"),
         ]

@@ -19,6 +19,9 @@ from tailcut.registry import Registry, Variant, Version, state_of
 if TYPE_CHECKING:
     from tailcut.engine.engine import Engine
 
+_LONGEST_ID = 64
+"""Longer than any; a longer one could be no file's name, which is an error of the disk."""
+
 _NAMES = ("promoted", "latest")
 """Names of versions that are no ids."""
 
@@ -138,7 +141,7 @@ class Repository:
         served = running.variant
         registry = Registry.of(engine.manifest)
         version = version or served.version
-        if version not in _NAMES and not (version.isascii() and version.isalnum()):
+        if version not in _NAMES and not (version.isascii() and version.isalnum() and len(version) <= _LONGEST_ID):
             raise NotFound(f"{version[:100]!r} is no version", hint="see POST /v2/repository/index for what there is")
         try:
             record = registry.version(model, version)

@@ -22,6 +22,9 @@ from tailcut.server.http import Chunks, Reply
 
 log = logging.getLogger("tailcut.server")
 
+_LAST_WORD_S = 1.0
+"""Behind a stream's deadline, for the event that says so."""
+
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -143,10 +146,11 @@ async def _stream(reply: Reply, chunks: Chunks, raw: list[tuple[bytes, bytes]], 
     try:
         await send({"type": "http.response.start", "status": reply.status, "headers": raw})
         async for chunk in chunks:
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            async with asyncio.timeout(max(chunks.left_s(), 0.0) + _LAST_WORD_S):
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
     except OSError:
-        return  # ASGI 2.4 and later: the client is gone
+        return  # ASGI 2.4 and later: the client is gone. TimeoutError: it does not read, and the deadline has passed
     finally:
         await chunks.aclose()
 

@@ -41,6 +41,10 @@ class Events:
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self._events()
 
+    def left_s(self) -> float:
+        """Return the seconds until the request's deadline."""
+        return (self._call.deadline_ns - perf_counter_ns()) / 1e9
+
     async def aclose(self) -> None:
         """End the request; as one whose client left, where it was not at its end."""
         await self.end(ClientGone.code)

@@ -65,6 +65,10 @@ class Chunks(Protocol):
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
+    def left_s(self) -> float:
+        """Return the seconds until its deadline; below 0 where it has passed."""
+        ...
+
     async def aclose(self) -> None:
         """End what makes it."""
         ...
