@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from typing import Any
 import pytest
 from tests.app_kit import GOOD, INFER, Client, deployment, running
 
-from tailcut.errors import StartError
+from tailcut.errors import StartError, TailcutError
 from tailcut.server.access_log import check_log
+from tailcut.server.asgi import ASGIApplication
 
 PAGE = "https://app.example"
 
@@ -137,3 +139,36 @@ def test_the_page_shows_every_route_and_loads_nothing(tmp_path: Path) -> None:
         assert not re.search(r"<script|<link|src=|https?://(?!json-schema)[^ <&]*\.(js|css)", text)
 
     serve(tmp_path, test)
+
+
+def writers() -> int:
+    return sum(thread.name == "tailcut-access-log" for thread in threading.enumerate())
+
+
+def test_a_request_before_the_start_does_not_start_twice(tmp_path: Path) -> None:
+    async def main() -> None:
+        before = writers()
+        app = ASGIApplication(deployment(tmp_path, overrides=['server.access_log="log"']))
+        client = Client(app)
+        assert (await client.post(INFER, GOOD)).status == 503
+        await app.start()
+        opened = app.engine.opened
+        assert (await client.post(INFER, GOOD)).status == 200
+        assert app.engine.opened is opened
+        assert writers() == before + 1
+        await app.stop()
+        assert writers() == before
+
+    asyncio.run(main())
+
+
+def test_a_start_that_fails_leaves_no_thread(tmp_path: Path) -> None:
+    async def main() -> None:
+        before = writers()
+        manifest = deployment(tmp_path, overrides=['server.access_log="log"'])
+        (tmp_path / "model.onnx").write_bytes(b"no model")
+        with pytest.raises(TailcutError):
+            await ASGIApplication(manifest).start()
+        assert writers() == before
+
+    asyncio.run(main())

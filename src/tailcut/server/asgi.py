@@ -57,8 +57,18 @@ class ASGIApplication:
         Raises:
             TailcutError: what could not be loaded.
         """
-        self._begin()
-        await self.engine.start()
+        front = self._begin()
+        if self._loading is not None:  # a request came before the lifespan
+            await asyncio.shield(self._loading)
+            if self.engine.failure is not None:
+                raise self.engine.failure
+            return
+        try:
+            await self.engine.start()
+        except BaseException:
+            self._front = None
+            front.close()
+            raise
 
     async def stop(self) -> None:
         """Stop the executors and close connections."""
@@ -83,7 +93,8 @@ class ASGIApplication:
 
     def _begin(self) -> Front:
         """Make what stands before the routes; not earlier, because it may start a thread."""
-        self._front = Front(self.application.handle, self._manifest)
+        if self._front is None:
+            self._front = Front(self.application.handle, self._manifest)
         return self._front
 
     def _start_late(self) -> Front:
