@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from time import perf_counter_ns
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -28,15 +27,18 @@ class SlowModel:
     """A model that takes a millisecond, without anybody waiting for it."""
 
     def __init__(self) -> None:
-        self.took_ns = 0
+        self._spent_ns = 0
         self.batch_ns = 1_000_000
+        self.clock_ns: Callable[[], int] = lambda: 0
 
     def __call__(self, inputs: Arrays) -> Arrays:
-        self.took_ns += self.batch_ns
+        self._spent_ns += self.batch_ns
         return sums(inputs)
 
     def now_ns(self) -> int:
-        return perf_counter_ns() + self.took_ns
+        """A clock by which everything but the model takes two microseconds, however busy the machine is."""
+        self._spent_ns += 2_000
+        return self.clock_ns() + self._spent_ns
 
 
 @pytest.fixture
@@ -48,7 +50,9 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowModel]:
 
 
 def bench_of(model: SlowModel, settings: dict[str, Any], **cache: Any) -> PathBench:
-    return PathBench(answer=model, cache={"auto": True, **cache}, **settings)
+    bench = PathBench(answer=model, cache={"auto": True, **cache}, **settings)
+    model.clock_ns = bench.clock.monotonic_ns
+    return bench
 
 
 async def ask(path: Path, bench: PathBench, id_: int) -> str:
@@ -85,14 +89,14 @@ def test_it_goes_off_comes_back_and_says_so(
             kept = before.store.statistics().entries
             await ask(path, bench, 1)
             assert before.store.statistics().entries == kept, "while it is off nothing is kept"
-            # 50 keys in turn: each comes again after half a second. Those that are watched show it.
-            back = [await ask(path, bench, 500_000 + at % 50) for at in range(20_000)]
+            # 150 keys in turn: each comes again after 1.5 seconds. One in sixteen is watched, and shows it.
+            back = [await ask(path, bench, 500_000 + at % 150) for at in range(20_000)]
             assert back[0] == "off"
-            assert back[-1] == "hit"
+            assert back[-300:].count("hit") > 100
             assert (metric(path, "on"), metric(path, "advice")) == (1, 1)
             assert "is on again: 0%" not in caplog.text
             assert "is on again" in caplog.text
-            assert metric(path, "repeats") > 0.7
+            assert metric(path, "repeats") > 0.4
 
     with caplog.at_level(logging.INFO, "tailcut.cache"):
         bench.run(main())
@@ -155,7 +159,7 @@ def test_rows_that_differ_and_look_alike_bring_a_cache_back_too(model: SlowModel
                 await ask(path, bench, at)
             assert metric(path, "on") == 0
             for at in range(20_000):
-                await ask(path, bench, at % 50 + (at % 7) / 100)  # type: ignore[arg-type]
+                await ask(path, bench, at % 150 + (at % 7) / 100)  # type: ignore[arg-type]
             assert metric(path, "on") == 1
 
     bench.run(main())

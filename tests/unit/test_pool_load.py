@@ -10,10 +10,7 @@ from tailcut.engine.pool_load import PoolLoad
 
 
 def load() -> PoolLoad:
-    cost = SimpleNamespace(drain_ns=lambda *_: 0.0)
-    dispatcher: Any = SimpleNamespace(
-        planner=SimpleNamespace(queue_rows=0, batch_rows=1), costs=SimpleNamespace(cost=cost)
-    )
+    dispatcher: Any = SimpleNamespace(admission=SimpleNamespace(queued_ns=lambda: 0.0))
     recorder: Any = SimpleNamespace(answered={})
     return PoolLoad(dispatcher, recorder)
 

@@ -28,8 +28,7 @@ from tailcut.runtimes.remote import RemoteRuntime
 
 log = logging.getLogger("tailcut.server")
 
-_LOOK_S = 0.25
-_FIRST_PAUSE_S = 0.25
+_LOOK_S, _FIRST_PAUSE_S = 0.25, 0.25
 _LONGEST_PAUSE_S = 30.0
 """Between attempts to open an executor: at once after the first death, then longer, because a model that crashes at
 every batch would otherwise do nothing but load."""
@@ -63,9 +62,9 @@ class Seat:
     @property
     def growth(self) -> float:
         """Of its memory since it was warm, as a share."""
-        if not self.warm_bytes or not isinstance(self.runtime, RemoteRuntime):
-            return 0.0
-        return self.runtime.resident_bytes / self.warm_bytes - 1.0
+        if self.warm_bytes and isinstance(self.runtime, RemoteRuntime):
+            return self.runtime.resident_bytes / self.warm_bytes - 1.0
+        return 0.0
 
 
 class Pool:
