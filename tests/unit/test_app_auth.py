@@ -89,6 +89,19 @@ def test_a_tokens_tenant_goes_before_the_header_and_keeps_caches_apart(tmp_path:
     serve(tmp_path, test, FEATURES, 'server.tokens="tokens"', 'server.tenant_header="x-tenant"')
 
 
+def test_who_may_not_ask_does_not_hear_which_version_is_served(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text(line("user"))
+
+    async def test(client: Client) -> None:
+        for rest in ("", "/config", "/stats", "/infer"):
+            path = f"/v2/models/m/versions/other{rest}"
+            ask = client.post(path, GOOD) if rest == "/infer" else client.get(path)
+            assert (await ask).status == 401
+        assert (await client.get("/v2/models/m/versions/other", headers=bearer("user"))).status == 404
+
+    serve(tmp_path, test, "", 'server.tokens="tokens"')
+
+
 def test_management_needs_a_token_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text(line("user"))
     (tmp_path / "admins").write_text(line("admin"))

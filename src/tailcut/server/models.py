@@ -51,14 +51,23 @@ class Models:
     def versioned(self, version: str, rest: str) -> Route | None:
         """Return the route of a version; ``rest`` is the path behind it. A readiness is only that of what is served.
 
-        Raises:
-            NotFound: another version is served.
+        The route raises NotFound where another version is served; who may not ask does not hear which.
         """
         if rest == "stats":
             return "GET", self._guarded(partial(self._statistics, version))
-        path_of(self._engine, version)
         name = self._engine.deployment.name
-        return self.routes().get(f"/v2/models/{name}/{rest}" if rest else f"/v2/models/{name}")
+        found = self.routes().get(f"/v2/models/{name}/{rest}" if rest else f"/v2/models/{name}")
+        if found is None:
+            return None
+        method, handler = found
+
+        async def answer(headers: HeaderMap, body: Body) -> Reply:
+            if rest != "ready":
+                self._guard.inference(headers)
+            path_of(self._engine, version)
+            return await handler(headers, body)
+
+        return method, answer
 
     def _guarded(self, describe: Callable[[], dict[str, Any]]) -> Handler:
         async def answer(headers: HeaderMap, body: Body) -> Reply:
