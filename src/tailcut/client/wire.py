@@ -15,7 +15,7 @@ from tailcut.errors import BadRequest
 
 _PORTS = {"http": 80, "https": 443}
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
-_OWN = {"content-length", "host", "transfer-encoding"}
+_OWN = {"accept-encoding", "content-length", "host", "transfer-encoding"}
 
 
 class Address(NamedTuple):
@@ -89,7 +89,7 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
         if not _TOKEN.fullmatch(name) or any(char in value for char in "\r\n\0") or _width(value) > 1:
             raise BadRequest(f"header {name!r} cannot be sent", hint="one line of Latin-1 characters")
         if name.lower() in _OWN:
-            raise BadRequest(f"header {name!r} is written by the client itself", hint="leave it out")
+            raise BadRequest(f"header {name!r} is the client's own", hint="leave it out")
     return {name.lower(): value for name, value in headers.items()}
 
 
