@@ -210,6 +210,22 @@ def test_an_error_in_the_middle_is_the_last_event(tmp_path: Path, streams: Calla
     serve(tmp_path, test)
 
 
+def test_a_stream_without_an_end_ends_at_its_limit(tmp_path: Path, streams: Callable[..., CallableRuntime]) -> None:
+    def endless(inputs: Arrays) -> Iterator[Arrays]:
+        while True:
+            yield from parts(inputs)
+
+    streams(endless)
+
+    async def test(client: Client) -> None:
+        *some, last = await Stream(client.app, {"x": [1, 2]}).end()
+        assert 50 < len(some) < 500
+        assert (last["code"], last["error"]) == ("too_large", "the answer is over the limit of 10000 bytes of a stream")
+        assert "server.max_stream" in last["hint"]
+
+    serve(tmp_path, test, "server.max_stream=10000")
+
+
 def test_a_client_that_leaves_ends_its_stream(tmp_path: Path, streams: Callable[..., CallableRuntime]) -> None:
     gate = threading.Event()
 

@@ -21,6 +21,10 @@ class Server(Section, frozen=True, kw_only=True):
     max_body_bytes: Annotated[Size, Meta(description="largest request body; refused before it is buffered")] = field(
         default=Size(16 * 1024 * 1024), name="max_body"
     )
+    max_stream_bytes: Annotated[
+        Size,
+        Meta(description="most bytes of one streamed answer: a client that does not read may hold as much memory"),
+    ] = field(default=Size(8 * 1024 * 1024), name="max_stream")
     drain_s: Annotated[
         Duration, Meta(description="after SIGTERM: not ready and Connection: close on replies for this long")
     ] = field(default=Duration(3.0), name="drain")

@@ -13,7 +13,7 @@ import msgspec
 
 from tailcut.engine.call import Call
 from tailcut.engine.engine import Engine
-from tailcut.errors import ClientGone, TailcutError
+from tailcut.errors import ClientGone, TailcutError, TooLarge
 from tailcut.server.incidents import note
 
 EVENT_STREAM = (
@@ -63,8 +63,15 @@ class Events:
     async def _events(self) -> AsyncIterator[bytes]:
         part = self._first
         assert self._parts is not None
+        size, most = 0, int(self._engine.deployment.server.max_stream_bytes)
         try:
             while part is not None:
+                size += len(part)
+                if size > most:
+                    raise TooLarge(
+                        f"the answer is over the limit of {most} bytes of a stream",
+                        hint="ask for less, or raise server.max_stream",
+                    )
                 yield _event(part)
                 part = await anext(self._parts, None)
             await self.end("ok")
