@@ -18,6 +18,7 @@ from tailcut.build.calling import said
 from tailcut.build.records import Outcome, Spec
 from tailcut.core.blame import innermost, place
 from tailcut.errors import BuildError, InferenceError, MissingExtra, TailcutError
+from tailcut.runtimes.telemetry import keep_off
 
 _PR_SET_PDEATHSIG = 1
 
@@ -25,6 +26,7 @@ _PR_SET_PDEATHSIG = 1
 def main(arguments: list[str]) -> int:
     """Do the step; the exit code is 0 where an outcome was written, good or bad."""
     _end_with_the_builder()
+    keep_off()  # libraries import onnxruntime too
     spec_file, outcome_file = Path(arguments[0]), Path(arguments[1])
     spec = msgspec.json.decode(spec_file.read_bytes(), type=Spec)
     outcome_file.write_bytes(msgspec.json.encode(do(spec)))

@@ -19,7 +19,6 @@ import typer
 import tailcut
 from tailcut.cli.console import ExitCode, print_error, report, write
 from tailcut.cli.options import examples
-from tailcut.runtimes.telemetry import keep_off
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("tailcut.cli.init", "Write a commented tailcut.toml."),
@@ -51,7 +50,6 @@ def main() -> None:
     cleans up as at Ctrl-C: the servers and build steps that it started are in sessions of their own and would go on.
     It then ends by that signal, as who sent it expects. ``serve`` drains instead, see ``server.lifecycle``.
     """
-    keep_off()
     arguments, told = sys.argv[1:], []
 
     def stop(number: int, _: object) -> None:
