@@ -22,7 +22,7 @@ pytestmark = pytest.mark.integration
 ROW = {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}
 REQUEST = as_bytes(ROW)
 STEPS = 400
-CLIENTS = 64
+CLIENTS = 128
 OVERLOAD_S = 5.0
 TIMES = 10
 BUSY, ROWS = "tailcut_batch_seconds_sum", "tailcut_batch_rows_sum"
@@ -100,6 +100,6 @@ def test_ten_times_the_capacity(tmp_path: Path) -> None:
 
     save_slow(tmp_path / "model.onnx", STEPS)
     (tmp_path / "tailcut.toml").write_text(MANIFEST)
-    settings = ["slo.timeout=400ms", "pool.executor=thread", "pool.executors=1", "batching.max_queue_rows=256"]
+    settings = ["slo.timeout=100ms", "pool.executor=thread", "pool.executors=1", "batching.max_queue_rows=256"]
     with Served(tmp_path, settings=settings, prepared=True) as server:
         asyncio.run(asyncio.wait_for(main(server), 50))
