@@ -32,6 +32,7 @@ from granian.server.mp import MPServer
 from tailcut.errors import MissingExtra, StartError
 from tailcut.manifest import Manifest
 from tailcut.server.access_log import check_log
+from tailcut.server.alert import Alert
 from tailcut.server.auth import Guard
 from tailcut.server.rsgi import EXIT_START_FAILED, RSGIApplication, spawn
 from tailcut.server.saying import say
@@ -196,6 +197,7 @@ class _Supervisor(MPServer):
             # A float works (it goes to Process.join) and kill_s need not be whole.
             workers_kill_timeout=max(float(server.kill_s) - self._drain_s, 0.1),  # type: ignore[arg-type]
         )
+        self.main_loop_interrupt = Alert()  # type: ignore[assignment]  # granian calls set, clear and wait of it
         host = f"[{server.host}]" if ":" in server.host else server.host
         self._url = f"{'https' if tls else 'http'}://{host}:{port}"
 
