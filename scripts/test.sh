@@ -12,8 +12,8 @@ unset PYTHONDONTWRITEBYTECODE
 # is run alone until it stands here.
 untimed=()
 for name in build build_children build_device_time build_export build_from_registry build_refusals build_spoiled \
-    build_terminal postgres_source recipes_fusions recipes_openvino redis_store sqlite_source \
-    tritonclient_grpc; do
+    build_terminal client client_page client_stray fuzz_http grpc_services postgres_source recipes_fusions \
+    recipes_openvino redis_store shared_predictions sqlite_source tritonclient_grpc tritonclient_http; do
     file=tests/integration/test_$name.py
     if [[ -f $file ]]; then untimed+=("$file"); fi
 done
@@ -27,7 +27,7 @@ run() {
 }
 run "unit, property and concurrency" tests/unit tests/property tests/concurrency -n 2 --durations=5
 run "simulations and libraries" tests/simulation tests/libraries -n 2 --durations=5
-run "docs" tests/docs
+run "docs" tests/docs -n 2 --dist loadfile
 run "integration, two files at once" "${untimed[@]}" -n 2 --dist loadfile --durations=10
 run "integration, one by one" tests/integration "${untimed[@]/#/--ignore=}" --durations=10
 if ((${#failed[@]})); then
