@@ -222,18 +222,16 @@ def test_memory_does_not_grow_with_the_number_of_switches(tmp_path: Path) -> Non
     with served(tmp_path, size=4 * megabyte) as (server, promotions):  # 16 MiB of weights
         versions = [promotions.add(2.0, size=4 * megabyte), promotions.add(3.0, size=4 * megabyte)]
 
-        def switch(number: int) -> None:
+        def switch(number: int) -> int:
             version = versions[number % 2]
             promotions.promote(version)
             server.wait_until(lambda: server.get("/v2/models/m")[1]["versions"] == [version.id])
             server.wait_until(lambda: samples(server.metrics(), "tailcut_variants_retiring")[()] == 0)
+            return server.worker_rss_bytes
 
-        for number in range(4):
-            switch(number)
-        before = server.worker_rss_bytes
-        for number in range(10):
-            switch(number)
-        grown_mib = (server.worker_rss_bytes - before) / megabyte
-        # Seen since pools: up to three are on their way out, or not yet given back by the allocator, when it is read.
-        assert grown_mib < 48, "less than four of the models, of ten that came and went"
-        assert switches(server)[("done",)] == 14
+        # The allocator gives memory back late and by chance, so peaks are compared: it has reached what it keeps (some
+        # models' worth) long before the first sixteen are over.
+        first, later = ([switch(number) for number in range(16)] for _ in range(2))
+        grown_mib = (max(later) - max(first)) / megabyte
+        assert grown_mib < 24, "less than two of the models, of sixteen that came and went"
+        assert switches(server)[("done",)] == 32
