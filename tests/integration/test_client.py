@@ -8,6 +8,7 @@ import inspect
 import queue
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -197,6 +198,14 @@ def test_what_is_no_header() -> None:
 # -- Servers that misbehave ------------------------------------------------------------------------------------------
 
 
+class Last(bytes):
+    """A reply after which the server closes the connection."""
+
+
+class Reset(Last):
+    """The same, and the client sees a reset."""
+
+
 class Scripted:
     """A server that answers its connections' requests from a list; a reply of None is never sent.
 
@@ -242,7 +251,9 @@ class Scripted:
                 self._over.wait(30)
                 return
             connection.sendall(reply)
-            if self._close:
+            if isinstance(reply, Reset):
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            if self._close or isinstance(reply, Last):
                 return
 
     def end(self) -> None:

@@ -10,10 +10,9 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from tailcut.client.answers import Outputs, Predictions, metadata_of, outputs_of, predictions_of
-from tailcut.client.attempts import Attempts, too_late
+from tailcut.client.attempts import Attempts, broken, too_late, unreachable
 from tailcut.client.failures import ConnectionFailed
 from tailcut.client.requests import Settings
-from tailcut.client.sync import unreachable
 from tailcut.client.wire import Received, Request
 from tailcut.core.tensors import Array
 from tailcut.errors import NotReady, TailcutError
@@ -115,19 +114,28 @@ class AsyncClient:
             await asyncio.sleep(wait_s)
 
     async def _exchange(self, request: Request, attempts: Attempts) -> Received:
+        """Send a request on a connection that is kept, or a new one, and read its reply."""
+        connection, received = self._kept(), Received()
+        kept = connection is not None
         phase = ["connecting"]
         try:
             async with asyncio.timeout_at(attempts.deadline_s):
-                return await self._sent(request, attempts, phase)
+                try:
+                    connection = connection or await self._connected(attempts)
+                    return await self._sent(connection, request, attempts, received, phase)
+                except ConnectionFailed:
+                    if not attempts.was_stale(kept, received):
+                        raise
+                phase[0] = "connecting"
+                return await self._sent(await self._connected(attempts), request, attempts, Received(), phase)
         except TimeoutError as error:
             raise too_late(phase[0]) from error
 
-    async def _sent(self, request: Request, attempts: Attempts, phase: list[str]) -> Received:
-        """Send a request on a connection that is kept, or a new one, and read its reply."""
+    async def _sent(
+        self, connection: _Connection, request: Request, attempts: Attempts, received: Received, phase: list[str]
+    ) -> Received:
         address = self._settings.address
-        connection = self._kept() or await self._connected()
         reader, writer = connection
-        received = Received()
         try:
             phase[0] = "sending its request"
             writer.write(request.encoded(address, attempts.timeout_s(asyncio.get_running_loop().time())))
@@ -139,11 +147,7 @@ class AsyncClient:
         except TimeoutError:
             raise
         except OSError as error:
-            raise ConnectionFailed(
-                f"the connection to {address} broke while the client was {phase[0]}: {error}",
-                hint="the request may have been answered; send it again if that does no harm",
-                sent=True,
-            ) from error
+            raise broken(address, phase[0], error) from error
         finally:
             self._put_back(connection, received)
         return received
@@ -159,14 +163,14 @@ class AsyncClient:
             writer.close()
         return None
 
-    async def _connected(self) -> _Connection:
+    async def _connected(self, attempts: Attempts) -> _Connection:
         address = self._settings.address
         try:
             return await asyncio.open_connection(address.host, address.port, ssl=address.tls)
         except TimeoutError:
             raise
         except OSError as error:
-            raise unreachable(address, error) from error
+            raise unreachable(address, error, attempts) from error
 
     def _put_back(self, connection: _Connection, received: Received) -> None:
         if received.done and received.reusable and not self._closed and len(self._idle) < self._connections:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tailcut.client.failures import ConnectionFailed
+from tailcut.client.wire import Address, Received
 from tailcut.errors import DeadlineExceeded, Shed, TailcutError
 
 _FIRST_S = 0.05
@@ -12,25 +13,46 @@ _LONGEST_S = 1.0
 class Attempts:
     """The tries of one request.
 
-    Only what surely was not begun is sent again: a request that was shed, as soon as the server says, and one that no
-    connection was made for.
+    What surely was not begun is sent again: a request that was shed, as soon as the server says, and one that no
+    connection was made for. So is, once and at once, what went out on a connection that the server was closing.
 
     Args:
         start_s: of the clock that ``retry_in`` is asked with.
         timeout_s: until when it must be answered; None leaves that to the server.
         patience_s: how long to wait where there is no timeout.
         retries: most tries after the first.
+
+    Attributes:
+        deadline_s: of the same clock.
+        sent: whether a server may have got the request in an earlier try.
     """
 
     def __init__(self, start_s: float, timeout_s: float | None, patience_s: float, retries: int) -> None:
         self._asked = timeout_s is not None
         self.deadline_s = start_s + (patience_s if timeout_s is None else timeout_s)
+        self.sent = False
         self._left = retries
         self._wait_s = _FIRST_S
 
     def timeout_s(self, now_s: float) -> float | None:
         """Return what is left for the server; None where the deadline is the server's."""
         return self.deadline_s - now_s if self._asked else None
+
+    def was_stale(self, kept: bool, received: Received) -> bool:
+        """Whether the connection that broke was being closed by the server: then a new one takes its place at once.
+
+        A server closes a connection that nobody uses when it likes, so also while the next request is on its way to
+        it. That looks like this: an earlier request had used the connection, and it ended without a byte of an answer.
+        A server that fell over this very request looks the same; as no call of a client changes anything there, asking
+        once more does no harm. RFC 9112, 9.3.1, has the rule.
+
+        Args:
+            kept: whether an earlier request had used the connection.
+        """
+        if not kept or received.begun:
+            return False
+        self.sent = True
+        return True
 
     def retry_in(self, error: TailcutError, now_s: float) -> float | None:
         """Return the seconds to wait before the next try; None where the error is the answer."""
@@ -53,4 +75,20 @@ def too_late(phase: str) -> DeadlineExceeded:
     """Return the error of a deadline that passed here, before the server said so."""
     return DeadlineExceeded(
         f"the deadline passed while the client was {phase}", hint="send a longer timeout_s, or ask for fewer rows"
+    )
+
+
+def unreachable(address: Address, error: Exception, attempts: Attempts) -> ConnectionFailed:
+    """Return the error for a server that no connection could be made to."""
+    return ConnectionFailed(
+        f"cannot connect to {address}: {error}", hint="is the server running there?", sent=attempts.sent
+    )
+
+
+def broken(address: Address, phase: str, error: Exception) -> ConnectionFailed:
+    """Return the error for a connection that broke."""
+    return ConnectionFailed(
+        f"the connection to {address} broke while the client was {phase}: {error}",
+        hint="the request may have been answered; send it again if that does no harm",
+        sent=True,
     )

@@ -13,10 +13,10 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from tailcut.client.answers import Outputs, Predictions, metadata_of, outputs_of, predictions_of
-from tailcut.client.attempts import Attempts, too_late
+from tailcut.client.attempts import Attempts, broken, too_late, unreachable
 from tailcut.client.failures import ConnectionFailed
 from tailcut.client.requests import Settings
-from tailcut.client.wire import Address, Received, Request
+from tailcut.client.wire import Received, Request
 from tailcut.core.tensors import Array
 from tailcut.errors import NotReady, TailcutError
 
@@ -35,7 +35,8 @@ class Client:
         token: bearer token, where the server asks for one.
         headers: sent with every request, such as the tenant's.
         retries: most tries after the first. Only a request that was not begun is sent again: one that was shed, when
-            the server says and within the timeout, and one for which there was no connection.
+            the server says and within the timeout, and one for which there was no connection. Not counted is one that
+            went out on a kept connection while the server closed it: it goes out once more, on a new one.
         connections: most connections that are kept while nobody uses them.
         tls: context for https; by default the system's certificates.
 
@@ -143,9 +144,17 @@ class Client:
 
     def _exchange(self, request: Request, attempts: Attempts) -> Received:
         """Send a request on a connection that is kept, or a new one, and read its reply."""
+        connection, received = self._kept(), Received()
+        kept = connection is not None
+        try:
+            return self._sent(connection or self._connected(attempts), request, attempts, received)
+        except ConnectionFailed:
+            if not attempts.was_stale(kept, received):
+                raise
+        return self._sent(self._connected(attempts), request, attempts, Received())
+
+    def _sent(self, connection: socket.socket, request: Request, attempts: Attempts, received: Received) -> Received:
         address = self._settings.address
-        connection = self._kept() or _connected(address, attempts)
-        received = Received()
         phase = "sending its request"
         try:
             connection.settimeout(_left_s(attempts, phase))
@@ -158,11 +167,7 @@ class Client:
         except TimeoutError as error:
             raise too_late(phase) from error
         except OSError as error:
-            raise ConnectionFailed(
-                f"the connection to {address} broke while the client was {phase}: {error}",
-                hint="the request may have been answered; send it again if that does no harm",
-                sent=True,
-            ) from error
+            raise broken(address, phase, error) from error
         finally:
             self._put_back(connection, received)
         return received
@@ -190,31 +195,26 @@ class Client:
                     return
         connection.close()
 
-
-def _connected(address: Address, attempts: Attempts) -> socket.socket:
-    left_s = _left_s(attempts, "connecting")
-    try:
-        connection = socket.create_connection((address.host, address.port), left_s)
-    except TimeoutError as error:
-        raise too_late("connecting") from error
-    except OSError as error:
-        raise unreachable(address, error) from error
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if address.tls is None:
-        return connection
-    try:
-        return address.tls.wrap_socket(connection, server_hostname=address.host)
-    except TimeoutError as error:
-        connection.close()
-        raise too_late("connecting") from error
-    except OSError as error:
-        connection.close()
-        raise unreachable(address, error) from error
-
-
-def unreachable(address: Address, error: Exception) -> ConnectionFailed:
-    """Return the error for a server that no connection could be made to."""
-    return ConnectionFailed(f"cannot connect to {address}: {error}", hint="is the server running there?", sent=False)
+    def _connected(self, attempts: Attempts) -> socket.socket:
+        address = self._settings.address
+        left_s = _left_s(attempts, "connecting")
+        try:
+            connection = socket.create_connection((address.host, address.port), left_s)
+        except TimeoutError as error:
+            raise too_late("connecting") from error
+        except OSError as error:
+            raise unreachable(address, error, attempts) from error
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if address.tls is None:
+            return connection
+        try:
+            return address.tls.wrap_socket(connection, server_hostname=address.host)
+        except TimeoutError as error:
+            connection.close()
+            raise too_late("connecting") from error
+        except OSError as error:
+            connection.close()
+            raise unreachable(address, error, attempts) from error
 
 
 def _left_s(attempts: Attempts, phase: str) -> float:

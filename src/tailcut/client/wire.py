@@ -103,6 +103,7 @@ class Received:
 
     Attributes:
         headers: by lower-case name.
+        begun: whether any of it has come.
         done: whether it is whole.
         reusable: whether the connection may carry another request.
     """
@@ -110,6 +111,7 @@ class Received:
     def __init__(self) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
+        self.begun = False
         self.done = False
         self.reusable = False
         self._pieces: list[bytes] = []
@@ -131,6 +133,7 @@ class Received:
                 raise ConnectionFailed("the server closed the connection before its answer was whole", sent=True)
             self.done = True
             return
+        self.begun = True
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
