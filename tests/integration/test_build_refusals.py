@@ -223,6 +223,7 @@ def test_a_model_that_cannot_be_exported_names_the_operator_and_is_not_kept(
     assert "operator prims.bessel_j0 at tabular.py:" in said
     assert "the registry is as it was" in said
     assert "--recipes torch" in said
+    assert "tune torch" not in said, "settings are chosen, for many seconds, of what is thrown away"
 
 
 def test_a_model_that_cannot_be_served_is_not_kept(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,14 +1,17 @@
 """Source model + holdout -> variants, judged and stored; the cheapest one that passed is promoted.
 
-    holdout -> source, scored and tuned -> each recipe, scored and tuned -> judge quality -> race -> load -> registry
+    holdout -> source, scored -> its export, scored -> both tuned -> each other recipe, scored and tuned
+            -> judge quality -> race -> load -> registry
 
 Each arrow but the load is a child process with a time and a memory limit. What fails before the source is scored ends
-the build; what fails later costs one variant, which the record keeps with the reason. Quality is judged on the
-holdout's confirmation split; calibration and every choice saw the selection split only.
+the build, and so does an export that fails where nothing can be made without it; what fails later costs one variant,
+which the record keeps with the reason. Quality is judged on the holdout's confirmation split; calibration and every
+choice saw the selection split only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +20,10 @@ import msgspec
 from tailcut.build import hardware, here, preflight, room, sources, speed, verdicts
 from tailcut.build.building import Building, Candidate
 from tailcut.build.holdout import Holdout
-from tailcut.build.plan import applicable
+from tailcut.build.plan import applicable, base_of
 from tailcut.build.progress import Event, Progress, silent
 from tailcut.build.recipes import CATALOG, int8_qat
-from tailcut.build.recipes.base import INT8, PORTABLE, Subject
+from tailcut.build.recipes.base import INT8, PORTABLE, Recipe, Subject
 from tailcut.build.steps import SELECTION_FILE
 from tailcut.core.gate import QualityVerdict
 from tailcut.errors import ArtifactError, BuildError, TailcutError
@@ -55,10 +58,7 @@ def build(manifest: Manifest, *, from_registry: str = "", progress: Progress = s
         running = Building(manifest, folder, here.look(), progress)
         holdout = running.step("holdout", base=from_registry)
         subject = running.take_base(from_registry) if from_registry else running.make_source()
-        for candidate in running.made:
-            running.tune(candidate)
         _make_others(running, subject)
-        _check_exported(running)
         _judge_quality(running, registry, holdout["confirmation"]["sha256"])
         race = _race(running)
         choice = _judge_speed(running)
@@ -77,26 +77,39 @@ def build(manifest: Manifest, *, from_registry: str = "", progress: Progress = s
 
 
 def _make_others(running: Building, subject: Subject) -> None:
+    """Make what can be made of the source.
+
+    Exports come first, and settings are chosen once they are there: that takes longer than an export, and would be
+    for nothing where the build ends without one.
+    """
     recipes = applicable(subject, running.here)
     running.announce(recipes)
     why_not = {each.name: each.why_not for each in recipes}
-    for recipe in CATALOG:
-        if recipe.name in running.candidates:
-            continue
+    left = [recipe for recipe in CATALOG if recipe.name not in running.candidates]
+    while left:
+        recipe = left.pop(0)
         if why_not[recipe.name]:
             refusals = [why_not[recipe.name]]
             running.candidates[recipe.name] = Candidate(recipe.name, recipe.runtime, refusals=refusals)
-        else:
-            running.make(recipe)
+            continue
+        if recipe.name not in PORTABLE:
+            running.tune_all()
+        running.make(recipe)
+        _check_exported(running, [each for each in left if not why_not[each.name]])
+    running.tune_all()
 
 
-def _check_exported(running: Building) -> None:
-    """End the build where the source could not be brought into another form and so nothing was made of it.
+def _check_exported(running: Building, left: Collection[Recipe]) -> None:
+    """End the build where the source could not be brought into another form and so nothing can be made of it.
 
     Running servers follow what is promoted: the bare source model in place of a fast variant would slow them down.
+
+    Args:
+        left: recipes that are still to be tried.
     """
     failed = [each for each in running.candidates.values() if each.name in PORTABLE and each.failure is not None]
-    if len(running.made) > 1 or not failed or failed[0].failure is None:
+    made = [each.name for each in running.made]
+    if not failed or failed[0].failure is None or len(made) > 1 or any(base_of(each, made) for each in left):
         return
     why = failed[0].failure
     alone = f"the registry is as it was; `tailcut build --recipes {running.source}` keeps the source model alone"

@@ -128,10 +128,15 @@ class Building:
             candidate.made = None
             raise
 
+    def tune_all(self) -> None:
+        """Choose the runtime settings of every variant that was made and has none of its own yet."""
+        for candidate in self.made:
+            if "tuning" not in candidate.evidence:
+                self.tune(candidate)
+
     def tune(self, candidate: Candidate) -> None:
         """Choose the variant's runtime settings by measurement; where that fails it keeps those that it has."""
-        if candidate.made is None:
-            return
+        assert candidate.made is not None
         try:
             found = self.step("tune", candidate.name)
         except TailcutError as error:
@@ -195,7 +200,6 @@ class Building:
             candidate.reference = made["reference"] or base
             candidate.evidence["recipe"] = made["found"]
             self.score(candidate)
-            self.tune(candidate)
         except TailcutError as error:
             candidate.failure = error
             self.refuse(candidate, error.message)
