@@ -1,29 +1,35 @@
-"""The code of docs/how-to/client.md runs as it is printed, against a server of the model that it speaks of."""
+"""What docs/how-to/serve.md and client.md print runs as it is printed: one manifest, its model, requests, code."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 from pathlib import Path
+from typing import Any
 
+import httpx
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.docs.pages import ROOT, blocks
+from tests.docs.pages import ROOT, blocks, commands
 from tests.integration.serving import Served
 
 pytestmark = pytest.mark.integration
 
-MANIFEST = """
-name = "risk"
+PAGES = ROOT / "docs" / "how-to"
 
-[model]
-source = "risk.onnx"
-inputs = [{ name = "features", shape = [-1, 2], columns = ["age", "income"] }]
-outputs = [{ name = "probability" }]
 
-[serve]
-variant = "source"
-"""
+def printed(page: str, language: str) -> list[str]:
+    """The blocks of a page."""
+    return [text for each, text in blocks(PAGES / page) if each == language]
+
+
+def prepare(folder: Path) -> None:
+    """Write the model, and the manifest of serve.md."""
+    save_model(folder / "risk.onnx")
+    (manifest,) = (text for text in printed("serve.md", "toml") if "risk.onnx" in text)
+    (folder / "tailcut.toml").write_text(manifest)
 
 
 def save_model(path: Path) -> None:
@@ -39,15 +45,13 @@ def save_model(path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
 
 
-def test_the_page_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = ROOT / "docs" / "how-to" / "client.md"
-    code = "\n".join(text for language, text in blocks(page) if language == "python")
+def test_code_of_the_client(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = "\n".join(printed("client.md", "python"))
     assert "http://127.0.0.1:8700" in code
-    save_model(tmp_path / "risk.onnx")
-    (tmp_path / "tailcut.toml").write_text(MANIFEST)
+    prepare(tmp_path)
     with Served(tmp_path, prepared=True) as server:
         names: dict[str, object] = {"__name__": "page"}
-        exec(compile(code.replace(":8700", f":{server.port}"), str(page), "exec"), names)
+        exec(compile(code.replace(":8700", f":{server.port}"), "client.md", "exec"), names)
         names["client"].close()  # type: ignore[attr-defined]
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("{'probability': ")
@@ -56,3 +60,31 @@ def test_the_page_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert said[2].startswith("input 'features' has datatype 'FP64', expected FP32 -> ")
     assert said[3] == "['source']"
     assert len(said[4].strip("[]").split(", ")) == 10
+
+
+def test_requests_to_what_is_served(tmp_path: Path) -> None:
+    prepare(tmp_path)
+    requests = [command for command in commands(PAGES / "serve.md") if command[0] == "curl"]
+    assert len(requests) == 2
+    with Served(tmp_path, prepared=True) as server:
+        for _, url, _, body in requests:
+            host, path = url.removeprefix("http://").split("/", 1)
+            assert host == "127.0.0.1:8700"
+            status, said = server.post(f"/{path}", json.loads(body))
+            assert status == 200, said
+            assert "probability" in json.dumps(said)
+
+
+def test_code_of_an_application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (code,) = printed("serve.md", "python")
+    names: dict[str, Any] = {}
+    exec(compile(code, "serve.md", "exec"), names)
+
+    async def ask() -> Any:
+        app = httpx.ASGITransport(names["app"])
+        async with names["model"].lifespan(), httpx.AsyncClient(transport=app, base_url="http://app") as client:
+            return (await client.post("/model/predict/risk", json={"rows": [{"age": 41, "income": 2300}]})).json()
+
+    assert asyncio.run(ask())["predictions"][0].keys() == {"probability"}
