@@ -202,11 +202,18 @@ class Shed(TailcutError):
 
 
 class NotReady(TailcutError):
-    """Not ready: loading, warming up, draining, or no executor is alive."""
+    """Not ready: loading, warming up, draining, or no executor is alive.
+
+    Carries seconds for ``Retry-After``; 0 where nobody knows when that changes.
+    """
 
     code = "not_ready"
     status = 503
     grpc_status = "UNAVAILABLE"
+
+    def __init__(self, message: str, *, hint: str = "", retry_after_s: float = 0.0) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_s = retry_after_s
 
 
 class ExecutorLost(TailcutError):

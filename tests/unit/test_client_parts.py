@@ -138,6 +138,9 @@ def test_errors_come_back_as_what_they_were() -> None:
     shed = error_of(429, {"retry-after": "3"}, b'{"error": "e", "code": "shed"}')
     assert isinstance(shed, Shed)
     assert shed.retry_after_s == 3.0
+    unready = error_of(503, {"retry-after": "2"}, b'{"error": "e", "code": "not_ready"}')
+    assert isinstance(unready, NotReady)
+    assert unready.retry_after_s == 2.0
 
 
 @given(st.integers(400, 599), st.binary(max_size=60))
@@ -165,6 +168,8 @@ def shed(seconds: float) -> Shed:
         (ConnectionFailed("c", sent=True), 5.0, 2, None),
         (BadRequest("b"), 5.0, 2, None),
         (NotReady("n"), 5.0, 2, None),
+        (NotReady("n", retry_after_s=1), 5.0, 2, 1.0),
+        (NotReady("n", retry_after_s=1), None, 2, None),
     ],
 )
 def test_what_is_tried_again(error: TailcutError, timeout_s: float | None, retries: int, wait_s: float | None) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tailcut.registry import read_machine
-from tailcut.registry.machine import visible_gpus
+from tailcut.registry.machine import free_bytes, visible_gpus
 
 CPU = """processor\t: 0
 model name\t: Intel(R) Xeon(R) Platinum 8481C
@@ -81,6 +81,28 @@ def test_limits_of_control_groups_v1_are_read_where_the_path_is_the_hosts(tmp_pa
     machine = read_machine(tree(tmp_path, files), {})
     assert machine.quota_cores == 0.5
     assert machine.memory_bytes == 268435456
+
+
+def test_memory_is_free_up_to_the_tightest_limit_and_unused_files_count_as_free(tmp_path: Path) -> None:
+    assert free_bytes(tmp_path) is None
+    files = {
+        "proc/meminfo": "MemTotal: 1048576 kB\nMemAvailable:   8192 kB\n",
+        "proc/self/cgroup": "4:memory:/docker/abc\n0::/pods/mine\n",
+    }
+    assert free_bytes(tree(tmp_path, files)) == 8192 * 1024
+    v2 = {
+        "sys/fs/cgroup/pods/mine/memory.max": "4000000\n",
+        "sys/fs/cgroup/pods/mine/memory.current": "3500000\n",
+        "sys/fs/cgroup/pods/mine/memory.stat": "anon 1\ninactive_file 200000\nactive_file 7\n",
+        "sys/fs/cgroup/pods/memory.max": "max\n",
+        "sys/fs/cgroup/pods/memory.current": "1\n",
+    }
+    assert free_bytes(tree(tmp_path, v2)) == 700_000
+    v1 = {
+        "sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes": "1000000\n",
+        "sys/fs/cgroup/memory/docker/abc/memory.usage_in_bytes": "1000001\n",
+    }
+    assert free_bytes(tree(tmp_path, v1)) == 0
 
 
 def test_no_limit_of_control_groups_v1_is_minus_one(tmp_path: Path) -> None:

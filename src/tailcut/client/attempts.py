@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tailcut.client.failures import ConnectionFailed
 from tailcut.client.wire import Address, Received
-from tailcut.errors import DeadlineExceeded, Shed, TailcutError
+from tailcut.errors import DeadlineExceeded, NotReady, Shed, TailcutError
 
 _FIRST_S = 0.05
 _LONGEST_S = 1.0
@@ -58,7 +58,7 @@ class Attempts:
         """Return the seconds to wait before the next try; None where the error is the answer."""
         if not self._left:
             return None
-        if isinstance(error, Shed):
+        if isinstance(error, Shed | NotReady):
             # Without a deadline of the client's nobody has said that it would rather wait.
             wait_s = error.retry_after_s if self._asked and error.retry_after_s > 0 else None
         elif isinstance(error, ConnectionFailed) and not error.sent:

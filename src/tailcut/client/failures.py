@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tailcut.errors import Shed, TailcutError
+from tailcut.errors import NotReady, Shed, TailcutError
 
 _SHOWN = 200
 
@@ -64,7 +64,7 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> TailcutErr
     if said.incident:
         hint = f"{hint}; the server's log has incident {said.incident}".removeprefix("; ")
     kind = _by_code(TailcutError).get(said.code)
-    if kind is not None and issubclass(kind, Shed):
+    if kind is not None and issubclass(kind, Shed | NotReady):
         return kind(said.error, hint=hint, retry_after_s=_seconds(headers.get("retry-after")))
     error = (kind or TailcutError)(said.error, hint=hint)
     if kind is None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from time import perf_counter_ns
 
-from tailcut.core.admission import Admission, Executors, Request
+from tailcut.core.admission import Admission, Request
 from tailcut.core.batching import Planner
 from tailcut.core.learning import Costs, kind_of
 from tailcut.core.tensors import Arrays
@@ -20,7 +20,7 @@ from tailcut.engine import refusals
 from tailcut.engine.deadlines import Deadlines, expire
 from tailcut.engine.executors import Executor
 from tailcut.engine.isolation import Isolation
-from tailcut.engine.running import BatchObserver, Running
+from tailcut.engine.running import BatchObserver, Coming, Running
 from tailcut.engine.ticket import Ticket, bytes_of, cut
 from tailcut.engine.wakeup import NEVER_NS
 from tailcut.errors import TailcutError
@@ -39,6 +39,7 @@ class Dispatcher:
         lengths: whether rows differ in length, so that costs are learned per length class.
 
     ``on_stuck`` is told once of each executor whose batch takes far too long; it may call ``fail`` and ``add``.
+    ``coming`` says, where no executor is there, when the next one is: who has the time waits for it.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Dispatcher:
         self.admission = admission or Admission(planner, self.costs)
         self.isolation = Isolation()
         self.on_stuck: Callable[[Executor], None] | None = None
+        self.coming: Callable[[], Coming | None] | None = None
         self._lengths = lengths
         self._observer = observer
         self._loop = loop
@@ -114,13 +116,13 @@ class Dispatcher:
         Raises:
             TooLarge: the queue could never take the rows.
             Shed: it cannot now, they would be answered after ``deadline_ns``, or the tenant asks for too much.
-            NotReady: the dispatcher is closed or every executor is stuck.
+            NotReady: the dispatcher is closed, or no executor is there and the next one comes too late.
         """
         running = self._running
-        if self._closed or len(running.executors) <= len(running.stuck):
+        if self._closed:
             raise refusals.unavailable()
         self._admitted_ns = deadline_ns
-        if not tenant:
+        if not tenant and len(running.executors) > len(running.stuck):
             # As admission says, in short: what is let in without doubt should not pay for asking.
             if running.idle and not self.planner.queue_rows and rows <= self.planner.max_queue_rows:
                 return
@@ -129,12 +131,11 @@ class Dispatcher:
         self._admit(Request(rows, deadline_ns, priority or DEFAULT_LEVEL, tenant), counted=False)
 
     def _admit(self, request: Request, *, counted: bool) -> None:
-        running, now_ns = self._running, self._clock_ns()
-        left_ns = running.left_ns(now_ns, self.costs) if running else 0.0
-        executors = Executors(running.usable, len(running.idle), left_ns)
+        now_ns = self._clock_ns()
+        executors = self._running.seen(now_ns, self.costs, self.coming)
         refusal = self.admission.check(now_ns, request, executors, counted=counted)
         if refusal is not None:
-            raise refusals.of(refusal, request)
+            raise refusals.of(refusal, request, executors)
 
     def run_now(self, inputs: Arrays, rows: int, outputs: Sequence[str], deadline_ns: int) -> tuple[Arrays, int] | None:
         """Run rows at once and past the queue, where nothing waits and an inline executor is there to run them.
@@ -185,11 +186,11 @@ class Dispatcher:
 
         Raises TooLarge, Shed and NotReady as ``check_room``; nothing was queued then.
         """
-        if self._closed or self._running.usable <= 0:
+        if self._closed:
             raise refusals.unavailable()
         planner, kind, size_bytes = self.planner, self._kind(inputs, rows), bytes_of(inputs)
         full = planner.waiting.size_bytes + size_bytes > planner.max_queue_bytes
-        if full or deadline_ns != self._admitted_ns:
+        if full or deadline_ns != self._admitted_ns or self._running.usable <= 0:
             # Others were let in since; or nobody asked yet.
             self._admit(Request(rows, deadline_ns, priority or DEFAULT_LEVEL, tenant, size_bytes, kind), counted=True)
         self._admitted_ns = -1

@@ -185,6 +185,7 @@ def _pool(deployment: Deployment, dispatcher: Dispatcher, warm: Warm, recorder: 
         wear=Wear(settings.recycle_requests, float(settings.recycle_age_s), float(settings.recycle_growth)),
         recorder=recorder,
         load_s=warm.load_s,
+        size_bytes=warm.size_bytes,
     )
 
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 
+from tailcut.core.reopening import Reopening
 from tailcut.core.scaling import Limits, Scaler, Wear
 from tailcut.core.tensors import Arrays
 from tailcut.engine.dispatcher import Dispatcher
 from tailcut.engine.executors import Executor, InlineExecutor, ThreadExecutor
 from tailcut.engine.pool_load import PoolLoad
 from tailcut.engine.process import ProcessExecutor
+from tailcut.engine.running import Coming
+from tailcut.engine.seats import Seat, has_room
 from tailcut.engine.switch import in_background
 from tailcut.engine.ticket import Ticket
 from tailcut.errors import ExecutorLost, TailcutError
@@ -28,43 +30,18 @@ from tailcut.runtimes.remote import RemoteRuntime
 
 log = logging.getLogger("tailcut.server")
 
-_LOOK_S, _FIRST_PAUSE_S = 0.25, 0.25
-_LONGEST_PAUSE_S = 30.0
-"""Between attempts to open an executor: at once after the first death, then longer, because a model that crashes at
-every batch would otherwise do nothing but load."""
-
-_PROVEN_S = 60.0
-"""An executor that lived this long did not die of its start: the next pause is the first again."""
+_LOOK_S = 0.25
 
 _MOST_ABANDONED = 4
 """Threads that hang cannot be killed; with this many of them the server is not made worse by another."""
 
 _CLOSE_S = 10.0
 _LEAVE_S = 300.0
-"""An executor that is to go and hangs in its last batch for this long is not waited for."""
+_LEAVE_FIRST_S = 30.0
+"""An executor that is to go and hangs in its last batch for this long is not waited for; less long where there is no
+room for its successor before it has gone."""
 
 _HUNG_HINT = 'another one takes its place; pool.executor = "process" can end what hangs'
-
-
-@dataclass(eq=False)
-class Seat:
-    """One executor and what is known of it.
-
-    ``warm_bytes`` is what its process held when it was warm; 0 where it has none of its own.
-    """
-
-    executor: Executor
-    runtime: Runtime
-    opened_s: float
-    warm_bytes: int = 0
-    requests: int = 0
-
-    @property
-    def growth(self) -> float:
-        """Of its memory since it was warm, as a share."""
-        if self.warm_bytes and isinstance(self.runtime, RemoteRuntime):
-            return self.runtime.resident_bytes / self.warm_bytes - 1.0
-        return 0.0
 
 
 class Pool:
@@ -79,6 +56,7 @@ class Pool:
         wear: when one is replaced.
         recorder: whose latencies say how requests fare.
         load_s: how long opening one took.
+        size_bytes: what the runtime of one is taken to hold, where its process does not tell.
         clock_s: monotonic seconds.
 
     Attributes:
@@ -96,6 +74,7 @@ class Pool:
         wear: Wear,
         recorder: Recorder,
         load_s: float,
+        size_bytes: int = 0,
         clock_s: Callable[[], float] = perf_counter,
     ) -> None:
         self.kind = kind
@@ -103,7 +82,8 @@ class Pool:
         self._dispatcher = dispatcher
         self._open_one = open_one
         self._wear = wear
-        self._load_s = load_s
+        self._reopening = Reopening(load_s)
+        self._size_bytes = size_bytes
         self._clock_s = clock_s
         self._loop = asyncio.get_running_loop()
         self._scaler = Scaler(limits)
@@ -112,13 +92,13 @@ class Pool:
         self._closing: set[asyncio.Future[None]] = set()
         self._opening: asyncio.Task[None] | None = None
         self._worn: Seat | None = None
+        self._goes_first: Seat | None = None
         self._stopped = False
-        self._pause_s = 0.0
-        self._open_after_s = 0.0
         self._abandoned: set[Executor] = set()
         self._wanted = len(runtimes)
         self._timer: asyncio.TimerHandle | None = None
         dispatcher.on_stuck = self._on_stuck
+        dispatcher.coming = self._coming
         for runtime in runtimes:
             self._seat(runtime)
         if kind != "inline":
@@ -149,7 +129,7 @@ class Pool:
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
-        self._dispatcher.on_stuck = None
+        self._dispatcher.on_stuck = self._dispatcher.coming = None
         if self._opening is not None:
             self._opening.cancel()
 
@@ -189,10 +169,10 @@ class Pool:
         self._timer = self._loop.call_later(_LOOK_S, self._look)
         now_s = self._clock_s()
         there, opening = len(self._seats), int(self._opening is not None)
-        self._wanted = self._scaler.target(self._load.seen(now_s, there, opening, self._load_s))
-        if self._opening is not None:
+        self._wanted = self._scaler.target(self._load.seen(now_s, there, opening, self._reopening.load_s))
+        if self._opening is not None or self._goes_first is not None:
             return
-        may_open = now_s >= self._open_after_s
+        may_open = self._reopening.may(now_s)
         if there < self._wanted:
             if may_open:
                 self._open(f"{there} of {self._wanted} executors: {self._scaler.why}" if self._scaler.why else "")
@@ -205,9 +185,16 @@ class Pool:
     def _replace_worn(self, now_s: float) -> None:
         for seat in self._seats.values():
             why = self._wear.reason(seat.requests, now_s - seat.opened_s, seat.growth)
-            if why:
+            if not why:
+                continue
+            if has_room(seat, self._size_bytes):
                 self._worn = seat
-                return self._open(f"an executor is replaced: {why}")
+                self._open(f"an executor is replaced: {why}")
+            else:
+                self._goes_first = seat
+                self.replaced += 1
+                self._retire(seat, f"an executor goes before its successor comes, since memory is short: {why}")
+            return
 
     def _open(self, why: str) -> None:
         if self._stopped:
@@ -219,16 +206,16 @@ class Pool:
     async def _opened(self) -> None:
         """Open one executor and put it to use; then let the one go whose place it takes."""
         worn, self._worn = self._worn, None
-        began_s = self._clock_s()
+        self._reopening.began(self._clock_s())
         try:
             runtime = await in_background(self._open_one, lambda runtime: runtime.close())
         except TailcutError as error:
-            self._postpone()
-            log.error("no executor could be opened, the next attempt is in %.3g s: %s", self._pause_s, error)
+            self._reopening.failed(self._clock_s())
+            log.error("no executor could be opened, the next attempt is in %.3g s: %s", self._reopening.pause_s, error)
             return
         finally:
             self._opening = None
-        self._load_s = self._clock_s() - began_s
+        self._reopening.ended(self._clock_s())
         self._seat(runtime)
         self.opened += 1
         if worn is not None and worn.executor in self._seats:
@@ -245,7 +232,8 @@ class Pool:
             self._close(seat)
             return
         error = ExecutorLost("an executor hung in its last batch", hint=_HUNG_HINT)
-        hung = self._loop.call_later(_LEAVE_S, self._dispatcher.fail, seat.executor, error)
+        leave_s = _LEAVE_FIRST_S if seat is self._goes_first else _LEAVE_S
+        hung = self._loop.call_later(leave_s, self._dispatcher.fail, seat.executor, error)
         idle.add_done_callback(lambda _: hung.cancel())
         idle.add_done_callback(lambda _: self._close(seat))
 
@@ -256,6 +244,21 @@ class Pool:
         closing = self._loop.run_in_executor(None, seat.executor.close, _CLOSE_S)
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
+        if seat is self._goes_first:
+            closing.add_done_callback(lambda _: self._gone())
+
+    def _gone(self) -> None:
+        """Open the successor of an executor that had to go first."""
+        self._goes_first = None
+        if self._opening is None:
+            self._open("")
+
+    def _coming(self) -> Coming | None:
+        """Say when an executor comes where none is there; None where none does."""
+        if self._stopped or self.kind == "inline" or (self._seats and self.kind == "thread"):
+            return None  # a thread that hangs and was not given up takes its place for as long as it does
+        now_s = self._clock_s()
+        return Coming(self._reopening.left_s(now_s), self._reopening.retry_s(now_s))
 
     def _on_lost(self, executor: Executor, error: TailcutError) -> None:
         """Replace a process that is gone; its batch runs elsewhere."""
@@ -265,13 +268,11 @@ class Pool:
         if seat is None:  # it was to go, and ended before its last batch did
             self._dispatcher.fail(executor, error)
             return
-        if self._clock_s() - seat.opened_s >= _PROVEN_S:
-            self._pause_s = 0.0
         self._dispatcher.fail(executor, error)
         self._close(seat)
-        self._open_after_s = self._clock_s() + self._pause_s
-        self._pause_s = min(max(2 * self._pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
-        if self._opening is None and self._clock_s() >= self._open_after_s:
+        now_s = self._clock_s()
+        self._reopening.lost(now_s, now_s - seat.opened_s)
+        if self._opening is None and self._reopening.may(now_s):
             self._open("")
 
     def _on_stuck(self, executor: Executor) -> None:
@@ -294,7 +295,3 @@ class Pool:
         self._close(seat)
         if self._opening is None:
             self._open("")
-
-    def _postpone(self) -> None:
-        self._pause_s = min(max(2 * self._pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
-        self._open_after_s = self._clock_s() + self._pause_s

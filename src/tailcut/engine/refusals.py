@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tailcut.core.admission import Refusal, Request
+from tailcut.core.admission import Executors, Refusal, Request
 from tailcut.engine.ticket import Ticket
 from tailcut.errors import DeadlineExceeded, NotReady, Shed, TooLarge
 
 
-def unavailable() -> NotReady:
-    """No executor takes batches: the dispatcher is closed, or all are stuck."""
-    return NotReady("no executor is available", hint="retry; if it lasts, see /v2/health/ready and the log")
+def unavailable(retry_s: float = 0.0) -> NotReady:
+    """No executor takes batches: the dispatcher is closed, or all are stuck, or the last one could not be opened.
+
+    Args:
+        retry_s: when one may be there; 0 where nobody knows.
+    """
+    hint = "retry; if it lasts, see /v2/health/ready and the log"
+    return NotReady("no executor is available", hint=hint, retry_after_s=retry_s)
 
 
 def end_all(tickets: Iterable[Ticket]) -> None:
@@ -26,12 +31,19 @@ def stopping() -> NotReady:
     return NotReady("the server is stopping", hint="send the request again, to another replica")
 
 
-def of(refusal: Refusal, request: Request) -> Shed | TooLarge:
+def of(refusal: Refusal, request: Request, executors: Executors) -> Shed | TooLarge | NotReady:
     """Return the error of a request that admission refused."""
     if refusal.never:
         return TooLarge(
             f"{refusal.value:.0f} {refusal.why} exceed the queue's limit of {refusal.limit:.0f} {refusal.why}",
             hint=f"send fewer rows in one request, or raise batching.max_queue_{refusal.why}",
+        )
+    if not executors.usable and refusal.why in {"late", "crowds"}:
+        return NotReady(
+            f"no executor is ready: the next is expected in {executors.left_ns / 1e6:.0f} ms, an answer in "
+            f"{refusal.value / 1e6:.0f} ms, the deadline is in {refusal.limit / 1e6:.0f} ms",
+            hint="retry after Retry-After seconds, or send a longer timeout; with pool.executors = 2 one is left",
+            retry_after_s=max(refusal.retry_ns / 1e9, 0.001),
         )
     message, hint = _words(refusal, request)
     return Shed(message, hint=hint, retry_after_s=max(refusal.retry_ns / 1e9, 0.001))

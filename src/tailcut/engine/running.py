@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from tailcut.core.admission import Executors
 from tailcut.core.costs import Cost, CostSource, left_ns
+from tailcut.engine import refusals
 from tailcut.engine.executors import Executor, InlineExecutor
 from tailcut.engine.ticket import Ticket
 
@@ -27,6 +29,18 @@ class Started(NamedTuple):
     rows: int
     started_ns: int
     stuck_ns: int
+
+
+class Coming(NamedTuple):
+    """What a pool says of its next executor while there is none.
+
+    Attributes:
+        left_s: until it is expected to be ready; None where nobody knows, because the last could not be opened.
+        retry_s: after which it is worth asking again.
+    """
+
+    left_s: float | None
+    retry_s: float
 
 
 class Running:
@@ -117,6 +131,22 @@ class Running:
         for started in self._started.values():
             for ticket in started.tickets:
                 yield ticket, started
+
+    def seen(self, now_ns: int, costs: CostSource, coming: Callable[[], Coming | None] | None) -> Executors:
+        """Return what the executors are doing; where there is none, the next is one that is busy until it is there.
+
+        Args:
+            coming: says when the next one is ready; None where none comes.
+
+        Raises:
+            NotReady: there is none, and nobody knows when one comes.
+        """
+        if self.usable > 0:
+            return Executors(self.usable, len(self.idle), self.left_ns(now_ns, costs) if self._started else 0.0)
+        expected = coming() if coming is not None else None
+        if expected is None or expected.left_s is None:
+            raise refusals.unavailable(expected.retry_s if expected is not None else 0.0)
+        return Executors(0, 0, expected.left_s * 1e9)
 
     def left_ns(self, now_ns: int, costs: CostSource) -> float:
         """Return what the running batches still take, summed; those that are stuck or leave are not counted on."""

@@ -37,6 +37,7 @@ class Warm(NamedTuple):
         executor: "inline", "thread" or "process".
         most: executors that its pool may grow to.
         load_s: how long opening and warming up one of them took.
+        size_bytes: what an opened one is taken to hold in memory.
         open_one: opens and warms up one more; blocks.
     """
 
@@ -46,6 +47,7 @@ class Warm(NamedTuple):
     executor: str
     most: int
     load_s: float
+    size_bytes: int
     open_one: Callable[[], Runtime]
 
     def close(self) -> None:
@@ -96,7 +98,7 @@ def open_variant(
             runtime.close()
         raise
     most = 1 if kind == "inline" else max(pool.max_executors, count)
-    return Warm(variant, runtimes, dict(took_ns), kind, most, load_s, open_one)
+    return Warm(variant, runtimes, dict(took_ns), kind, most, load_s, _held(variant), open_one)
 
 
 def _open(manifest: Manifest, variant: Variant) -> Runtime:
@@ -116,7 +118,10 @@ def _spares(manifest: Manifest, variant: Variant, machine: Machine) -> int:
         return 1
     cores = min(machine.cores, machine.quota_cores or machine.cores)
     fit = int(cores // manifest.deployment.pool.threads_of(variant.settings))
-    held = sum(path.stat().st_size for path in (variant.artifact, *variant.parts.values())) * _OVER_ARTIFACT
-    if held * _SPARE > _MEMORY_SHARE * machine.memory_bytes:
+    if _held(variant) * _SPARE > _MEMORY_SHARE * machine.memory_bytes:
         return 1
     return max(min(_SPARE, fit), 1)
+
+
+def _held(variant: Variant) -> int:
+    return sum(path.stat().st_size for path in (variant.artifact, *variant.parts.values())) * _OVER_ARTIFACT

@@ -105,6 +105,25 @@ def _memory_bytes(root: Path) -> int:
     return min(limits, default=0)
 
 
+def free_bytes(root: Path = Path("/")) -> int | None:
+    """Memory that can still be taken: of the machine, or below a control group's limit; None where nothing tells.
+
+    What a group holds of files that nobody uses counts as free, as MemAvailable has it: the kernel gives it back.
+    """
+    available = _fields(_text(root / "proc/meminfo")).get("MemAvailable", "").removesuffix("kB").strip()
+    free = [int(available) * 1024] if available.isdigit() else []
+    for folder in _groups(root, "memory"):
+        for most, used, cached in (
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ):
+            limit, taken = _text(folder / most).strip(), _text(folder / used).strip()
+            if limit.isdigit() and taken.isdigit():
+                held = re.search(rf"^{cached} (\d+)$", _text(folder / "memory.stat"), re.MULTILINE)
+                free.append(int(limit) - int(taken) + (int(held[1]) if held else 0))
+    return max(min(free), 0) if free else None
+
+
 def _quota_cores(root: Path) -> float | None:
     quotas = []
     for folder in _groups(root, "cpu"):

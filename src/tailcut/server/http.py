@@ -13,6 +13,7 @@ import msgspec
 from tailcut.errors import (
     BadRequest,
     MethodNotAllowed,
+    NotReady,
     RequestTimeout,
     Shed,
     TailcutError,
@@ -187,7 +188,7 @@ def error_reply(error: TailcutError, incident: str = "") -> Reply:
         incident: under which the server's log says more; empty where it does not.
     """
     headers: Headers = [JSON]
-    if isinstance(error, Shed):
+    if isinstance(error, Shed | NotReady) and error.retry_after_s > 0:
         # Whole seconds is all that Retry-After can say (RFC 9110, 10.2.3).
         headers.append(("retry-after", str(max(1, ceil(error.retry_after_s)))))
     elif isinstance(error, MethodNotAllowed):

@@ -94,6 +94,27 @@ def test_an_executor_killed_in_a_batch_costs_no_request(server: Served) -> None:
     asyncio.run(asyncio.wait_for(main(), 40))
 
 
+def test_while_the_only_executor_is_replaced_who_has_time_waits_and_who_has_not_is_told_when_to_come(
+    server: Served,
+) -> None:
+    async def main() -> None:
+        (pid,) = executors(server)
+        ok, refused = outcomes(server).get("ok", 0), outcomes(server).get("not_ready", 0)
+        async with AsyncExitStack() as stack:
+            impatient, *others = await wires(server, stack, 8)
+            os.kill(pid, signal.SIGKILL)
+            await until(server, lambda: counted(server, "tailcut_executors") == 0)
+            answers = [ask(wire, id_) for id_, wire in enumerate(others, 2)]
+            status, headers, body = await ask(impatient, 1, "x-tailcut-timeout-ms: 20\r\n")
+            assert (status, json.loads(body)["code"]) == (503, "not_ready")
+            assert int(headers["retry-after"]) >= 1
+            assert [answer(await each) for each in answers] == [10.0 * id_ for id_ in range(2, 9)]
+        await replaced(server, pid)
+        assert (outcomes(server)["ok"], outcomes(server)["not_ready"]) == (ok + 7, refused + 1)
+
+    asyncio.run(asyncio.wait_for(main(), 40))
+
+
 def test_what_was_accepted_before_sigterm_is_answered(tmp_path: Path) -> None:
     """Also what waited in the queue all through the drain."""
 

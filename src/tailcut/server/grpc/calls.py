@@ -11,7 +11,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from tailcut.engine.engine import Engine
-from tailcut.errors import BadRequest, Shed, TailcutError
+from tailcut.errors import BadRequest, NotReady, Shed, TailcutError
 from tailcut.server.http import clipped
 
 Metadata = tuple[tuple[str, str], ...]
@@ -61,7 +61,7 @@ def error_metadata(error: TailcutError, incident: str = "") -> Metadata:
         pairs.append(("x-tailcut-hint", value_of(error.hint)))
     if incident:
         pairs.append(("x-tailcut-incident", incident))
-    if isinstance(error, Shed):
+    if isinstance(error, Shed | NotReady) and error.retry_after_s > 0:
         # What gRPC's own retries obey (gRFC A6), in milliseconds.
         pairs.append(("grpc-retry-pushback-ms", str(max(1, round(error.retry_after_s * 1000)))))
     return tuple(pairs)
