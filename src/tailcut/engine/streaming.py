@@ -16,8 +16,8 @@ from tailcut.errors import BadRequest, InferenceError, InferTimeout, Shed
 from tailcut.runtimes.base import StreamingRuntime
 
 _AHEAD = 16
-"""Parts that a runtime may be ahead of what the server has taken: the server's own buffers hold up to
-``server.max_stream`` where the client does not read and nobody says so (Granian's RSGI does not)."""
+"""Parts that a runtime may be ahead of what the server has taken, which takes no more than its client does; over HTTP/2
+up to ``server.max_stream`` more."""
 
 MAX_STREAMS = 64
 

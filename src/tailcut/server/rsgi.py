@@ -26,8 +26,8 @@ from tailcut.runtimes.onnxruntime import flush_subnormals
 from tailcut.server.app import Application
 from tailcut.server.auth import Guard
 from tailcut.server.front import Front
-from tailcut.server.http import Chunks, Reply
 from tailcut.server.saying import say
+from tailcut.server.sending import send_stream
 from tailcut.server.silent import SilentConnections
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class RSGIApplication:
         if self._draining:
             reply.headers.append(_CLOSE)
         if reply.chunks is not None:
-            await _send(protocol, reply, reply.chunks)
+            await send_stream(scope.client, protocol, reply, reply.chunks)
             return
         try:
             protocol.response_bytes(reply.status, reply.headers, reply.body)
@@ -188,18 +188,6 @@ async def _read_rest(protocol: Any) -> None:
                 size += len(piece)
                 if size > _REST_BYTES:
                     return
-
-
-async def _send(protocol: Any, reply: Reply, chunks: Chunks) -> None:
-    """Send a body as it is made; what makes it is closed at its end, or when the client is gone."""
-    try:
-        transport = protocol.response_stream(reply.status, reply.headers)
-        async for chunk in chunks:
-            await transport.send_bytes(chunk)
-    except RuntimeError:
-        log.debug("the client was gone before its reply was written to its end")
-    finally:
-        await chunks.aclose()
 
 
 def _say(text: str) -> None:

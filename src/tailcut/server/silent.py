@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import resource
 import socket
 import struct
 from contextlib import suppress
 
 from tailcut.manifest import Manifest
+from tailcut.server.connections import INFO_BYTES, duplicate, open_files
 
 log = logging.getLogger("tailcut.server")
 
@@ -28,7 +28,6 @@ _AT_ONCE = 64
 _PAUSE_S = 0.005
 
 # Source: struct tcp_info of linux/tcp.h (Linux 4.6 and later).
-_INFO_BYTES = 160
 _INFO_LAST_RECEIVED = 52  # ms since data came, or since the connection was made
 _INFO_SEGMENTS = 152  # with data: received, sent
 _ESTABLISHED = 1
@@ -55,9 +54,7 @@ class SilentConnections:
             loop.call_later(self._idle_s / _LOOKS, self._look, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        files: list[int] = []
-        with suppress(OSError):  # perhaps there is no file left to list them with
-            files = [int(name) for name in os.listdir("/proc/self/fd")]
+        files = open_files()
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if len(files) < (self._many if most == resource.RLIM_INFINITY else min(self._many, most // 2)):
             self.watch(loop)
@@ -75,28 +72,18 @@ class SilentConnections:
 
     def _close_silent(self, file: int) -> bool:
         """Close a connection if it is silent; by a duplicate, which stays the same connection whatever happens."""
-        with suppress(OSError), _duplicate(file) as connection:
+        with suppress(OSError), duplicate(file) as connection:
             if connection.family not in {socket.AF_INET, socket.AF_INET6} or connection.type != socket.SOCK_STREAM:
                 return False
-            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)
             if connection.getsockname()[1] == self._port and self._is_silent(info):
                 connection.shutdown(socket.SHUT_RDWR)
                 return True
         return False
 
     def _is_silent(self, info: bytes) -> bool:
-        if len(info) < _INFO_BYTES or info[0] != _ESTABLISHED:
+        if len(info) < INFO_BYTES or info[0] != _ESTABLISHED:
             return False
         (since_ms,) = struct.unpack_from("=I", info, _INFO_LAST_RECEIVED)
         received, sent = struct.unpack_from("=II", info, _INFO_SEGMENTS)
         return not sent and since_ms >= 1e3 * (self._mute_s if received else self._idle_s)
-
-
-def _duplicate(file: int) -> socket.socket:
-    """Return another descriptor of a socket; raises OSError where it is none."""
-    own = os.dup(file)
-    try:
-        return socket.socket(fileno=own)
-    except OSError:
-        os.close(own)
-        raise
