@@ -75,6 +75,47 @@ def test_a_variant_without_a_device_has_no_figure_and_no_price_of_one(trials: di
     assert (priced.gpu_s, priced.money) == (None, 0.0)
 
 
+MORTAL = """
+import os
+import sys
+
+from tailcut.runtimes.onnxruntime import OnnxRuntime
+
+seen = 0
+usual = OnnxRuntime.run
+
+
+def run(self, inputs, outputs):
+    global seen
+    seen += len(inputs["x"]) == 1
+    if seen == 165:
+        sys.stderr.write("it met its end here\\n")
+        sys.stderr.flush()
+        os._exit(1)
+    return usual(self, inputs, outputs)
+
+
+OnnxRuntime.run = run
+
+
+def hook(rows): ...
+"""
+
+
+def test_a_server_that_ends_under_load_is_not_measured(tmp_path: Path) -> None:
+    """What it used of the processor may end with it, and would have made it the cheapest; its last lines say why."""
+    (tmp_path / "mortal.py").write_text(MORTAL)
+    text = MANIFEST.replace("tests.models.device:preprocess", "mortal:hook").replace("rate = 50", "rate = 250")
+    (tmp_path / "tailcut.toml").write_text(text.replace("python_path = [", 'python_path = [".", '))
+    (tmp_path / "work").mkdir()
+    made = [Made(name="onnx", runtime="onnxruntime", path=str(graphs.linear(tmp_path / "cpu.onnx")))]
+    holdout = Holdout(inputs={"x": np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)})
+    trial = speed.run(load(tmp_path / "tailcut.toml"), made, holdout, tmp_path / "work", lambda event: None)["onnx"]
+    assert "the last lines of " in trial.failed
+    assert "it met its end here" in trial.failed
+    assert not trial.rounds
+
+
 def test_a_page_without_the_counter_is_no_zero() -> None:
     page = 'tailcut_device_busy_seconds_total{model="m",variant="v",version="1"} 12.5\n'
     assert held_seconds(f"# HELP tailcut_device_busy_seconds_total text\n{page}") == 12.5

@@ -110,8 +110,9 @@ def run(manifest: Manifest, made: Sequence[Made], holdout: Holdout, folder: Path
                 tell(_started(deployment, name, number))
                 try:
                     rounds[name].append(_measure(deployment, servers[name], payloads, number, name in on_gpu))
+                    servers[name].check_alive("under load")
                 except TailcutError as error:
-                    failed.setdefault(name, error.message)
+                    failed.setdefault(name, f"{error.message}: {servers[name].last_lines()}")
     return {
         each.name: Trial(failed=failed[each.name]) if each.name in failed else Trial(rounds=rounds[each.name])
         for each in made
@@ -226,6 +227,7 @@ def _server(manifest: Path, variant: str, folder: Path, core: int | None) -> Ite
         environment={name: value for name, value in os.environ.items() if not name.startswith("TAILCUT_")},
         directory=folder,
         core=core,
+        stop_s=0.0,  # killed at once: nobody waits for an answer, and a torch server takes 2 s to end by itself
     )
     with process:
         process.wait_until_ready("/v2/health/ready", timeout_s=_READY_S, ok=(200,))
@@ -250,13 +252,15 @@ def _measure(deployment: Deployment, server: ServerProcess, payloads: Path, numb
     if result.answered == 0:
         said = "; ".join(f"{status}: {body}" for status, body in result.bodies.items()) or "no answers"
         raise BuildError(f"under load no request of {result.requests} was answered ({said[:300]})")
+    if result.cpu_s_per_1000 is None:
+        raise BuildError("the server's CPU time could not be read, so that its cost is not known")
     took_ms, errors = _latencies(samples, float(deployment.slo.timeout_s) * 1e3)
     share = objective(deployment).share
     return Round(
         latency_ms=float(np.quantile(took_ms, share, method="inverted_cdf")),
         p50_ms=float(np.quantile(took_ms, 0.5, method="inverted_cdf")),
         errors=errors,
-        cpu_ms=float(result.cpu_s_per_1000 or 0.0),
+        cpu_ms=result.cpu_s_per_1000,
         # All that were answered, those of the warm-up too: the device was held for each of them.
         gpu_ms=held_s * 1e3 / int(_answered(samples.status).sum()) if on_gpu else None,
     )

@@ -93,17 +93,23 @@ class ServerProcess:
         end_s = time.monotonic() + timeout_s
         seen = "no connection"
         while time.monotonic() < end_s:
-            code = self._process.poll()
-            if code is not None:
-                raise StartError(f"the server exited with code {code} before it was ready", hint=self._last_lines())
+            self.check_alive("before it was ready")
             status = _get_status(self.port, path)
             if status is not None and (not ok or status in ok):
                 return
             seen = f"status {status}" if status is not None else seen
             time.sleep(_POLL_S)
-        raise StartError(
-            f"the server was not ready after {timeout_s:g} s (GET {path}: {seen})", hint=self._last_lines()
-        )
+        raise StartError(f"the server was not ready after {timeout_s:g} s (GET {path}: {seen})", hint=self.last_lines())
+
+    def check_alive(self, when: str) -> None:
+        """Refuse to go on where it has ended.
+
+        Raises:
+            StartError: it has; with its last log lines.
+        """
+        code = self._process.poll()
+        if code is not None:
+            raise StartError(f"the server exited with code {code} {when}", hint=self.last_lines())
 
     def try_one(self, path: str, body: bytes, *, timeout_s: float) -> None:
         """Post one request of the traffic, so that a wrong path or payload shows here and not as a run of errors.
@@ -117,12 +123,12 @@ class ServerProcess:
             reply = connection.getresponse()
             text = reply.read(500).decode("utf-8", "replace")
         except (OSError, http.client.HTTPException) as error:
-            raise StartError(f"POST {path} got no answer: {error!r}", hint=self._last_lines()) from error
+            raise StartError(f"POST {path} got no answer: {error!r}", hint=self.last_lines()) from error
         finally:
             connection.close()
         if not 200 <= reply.status < 300:
             raise StartError(
-                f"POST {path} of {body[:200]!r} was answered {reply.status}: {text}", hint=self._last_lines()
+                f"POST {path} of {body[:200]!r} was answered {reply.status}: {text}", hint=self.last_lines()
             )
 
     def stop(self) -> None:
@@ -135,7 +141,8 @@ class ServerProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
-    def _last_lines(self) -> str:
+    def last_lines(self) -> str:
+        """Return the end of its log, and where that is."""
         try:
             lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
