@@ -104,6 +104,25 @@ def test_the_cheapest_that_meets_the_slo_and_passed_is_chosen() -> None:
     assert chosen.why == "the cheapest that passed and meets p95 <= 25 ms at 200/s"
 
 
+def test_of_variants_whose_costs_the_rounds_cannot_tell_apart_the_fastest_is_chosen() -> None:
+    def chosen(second: list[float]) -> Choice | None:
+        slo = LatencyObjective(share=0.95, limit_s=0.1)
+        timed = {"onnx": 20.0, "openvino": 10.0, "torch": 50.0}
+        verdicts = {name: speed("torch", [ms] * 4, [50.0] * 4, [0.0] * 4, slo, 0.001) for name, ms in timed.items()}
+        rounds = {"onnx": [0.50, 0.52, 0.48, 0.50], "openvino": second, "torch": [0.9, 0.9, 0.9, 0.91]}
+        costs = {name: cost(each, None, 0.03, 0.0, "EUR") for name, each in rounds.items()}
+        return choose(verdicts, costs, {}, slo, 200.0)
+
+    alike = chosen([0.51, 0.50, 0.50, 0.51])
+    assert alike is not None
+    assert alike.variant == "openvino"
+    assert alike.why.startswith("the fastest of onnx, openvino, which passed, meet p95 <= 100 ms at 200/s and cost")
+    dearer = chosen([0.56, 0.57, 0.54, 0.55])
+    assert dearer is not None
+    assert dearer.variant == "onnx"
+    assert dearer.why == "the cheapest that passed and meets p95 <= 100 ms at 200/s"
+
+
 def test_where_none_meets_the_slo_the_fastest_that_passed_is_chosen_and_says_so() -> None:
     chosen = pick({"torch": 1.0, "onnx": 0.5}, {"torch": 1.0, "onnx": 2.0}, {}, 0.001)
     assert chosen == Choice(

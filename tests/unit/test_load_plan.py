@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -120,7 +122,8 @@ def test_cpu_time_covers_the_children(tmp_path: Path) -> None:
         (tmp_path / str(pid)).mkdir()
         fields = ["S", str(parent), *["0"] * 9, str(ticks), "0", "0", "0", "20"]
         (tmp_path / str(pid) / "stat").write_text(f"{pid} (a (b) c) {' '.join(fields)}\n")
-    assert cpu_seconds(10, tmp_path) == pytest.approx(1.75)
+    assert cpu_seconds(10, tmp_path, lambda pid: None) == pytest.approx(1.75)
+    assert cpu_seconds(10, tmp_path, lambda pid: 0.001 if pid == 11 else None) == pytest.approx(1.251)
     with pytest.raises(LoadTestError, match="process 99"):
         cpu_seconds(99, tmp_path)
 
@@ -131,7 +134,17 @@ def test_a_process_name_that_is_cut_inside_a_letter_is_no_error(tmp_path: Path) 
     fields = ["S", "1", *["0"] * 9, "100", "0", "0", "0", "20"]
     name = "прогресс-x".encode()[:15]
     (tmp_path / "10" / "stat").write_bytes(b"10 (" + name + b") " + " ".join(fields).encode() + b"\n")
-    assert cpu_seconds(10, tmp_path) == pytest.approx(1.0)
+    assert cpu_seconds(10, tmp_path, lambda pid: None) == pytest.approx(1.0)
+
+
+def test_cpu_time_is_finer_than_the_ticks_of_proc() -> None:
+    """Seen before: three variants of a build cost the same to the digit, each as many ticks of 10 ms."""
+    for _ in range(20):
+        before_s = cpu_seconds(os.getpid())
+        begun_s = time.process_time()
+        while time.process_time() - begun_s < 0.001:
+            pass
+        assert cpu_seconds(os.getpid()) - before_s >= 0.001
 
 
 def test_a_server_that_ended_has_no_cpu_figure_and_says_so() -> None:

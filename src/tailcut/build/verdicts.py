@@ -44,10 +44,11 @@ class SpeedVerdict(msgspec.Struct, frozen=True, kw_only=True):
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """Of a million requests at the SLO's rate: CPU seconds (mean, lowest and highest round), GPU seconds and money.
 
-    ``gpu_s`` is None where the variant runs on no GPU.
+    ``gpu_s`` is None where the variant runs on no GPU. ``rounds_cpu_s`` are the CPU seconds of each round.
     """
 
     cpu_s: tuple[float, float, float]
+    rounds_cpu_s: tuple[float, ...] = ()
     gpu_s: float | None = None
     money: float = 0.0
     currency: str = ""
@@ -122,6 +123,7 @@ def cost(cpu_ms: Sequence[float], gpu_ms: float | None, core_hour: float, gpu_ho
     mean_s, gpu_s = float(np.mean(cpu_s)), None if gpu_ms is None else gpu_ms * 1e3
     return Cost(
         cpu_s=(mean_s, min(cpu_s), max(cpu_s)),
+        rounds_cpu_s=tuple(cpu_s),
         gpu_s=gpu_s,
         money=(mean_s * core_hour + (gpu_s or 0.0) * gpu_hour) / 3600.0,
         currency=currency if core_hour or gpu_hour else "",
@@ -145,6 +147,8 @@ def choose(
 ) -> Choice | None:
     """Name the cheapest variant that passed and meets the SLO; where none meets it, the fastest that passed.
 
+    Where the rounds cannot tell whether another one is dearer than the cheapest, the fastest of them is chosen.
+
     Args:
         verdicts, costs: of every variant that was measured, the source included.
         refused: why a variant may not be promoted; empty where it may.
@@ -160,8 +164,21 @@ def choose(
     if not within:
         best = min(passed, key=lambda name: verdicts[name].latency_ms[0])
         return Choice(variant=best, why=f"the fastest that passed; none meets {limit}", meets_slo=False)
-    best = min(within, key=lambda name: (costs[name].money, costs[name].cpu_s[0]))
-    return Choice(variant=best, why=f"the cheapest that passed and meets {limit}", meets_slo=True)
+    cheapest = min(within, key=lambda name: (costs[name].money, costs[name].cpu_s[0]))
+    alike = [name for name in within if name == cheapest or not _dearer(costs[name], costs[cheapest])]
+    best = min(alike, key=lambda name: verdicts[name].latency_ms[0])
+    why = f"the cheapest that passed and meets {limit}"
+    if len(alike) > 1:
+        why = f"the fastest of {', '.join(alike)}, which passed, meet {limit} and cost the least, alike in these rounds"
+    return Choice(variant=best, why=why, meets_slo=True)
+
+
+def _dearer(one: Cost, cheapest: Cost) -> bool:
+    """Tell whether a variant costs more than the cheapest, with ``CONFIDENCE`` by the rounds' ratios of CPU time."""
+    rounds = list(zip(one.rounds_cpu_s, cheapest.rounds_cpu_s, strict=False))
+    if one.gpu_s is not None or cheapest.gpu_s is not None or len(rounds) < 2:
+        return True
+    return _geometric([mine / other for mine, other in rounds])[1] > 1.0
 
 
 # -- The bare race ---------------------------------------------------------------------------------------------------

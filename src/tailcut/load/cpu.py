@@ -1,19 +1,38 @@
-"""CPU seconds of a process and its children, from /proc (Linux)."""
+"""CPU seconds of a process and its children (Linux)."""
 
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from tailcut.errors import LoadTestError
 
 
-def cpu_seconds(pid: int, proc: Path = Path("/proc")) -> float:
+def own_seconds(pid: int) -> float | None:
+    """Read the CPU time of one process, of all threads that it has or had, to the nanosecond.
+
+    /proc counts in ticks of 10 ms: as much as fifty requests to a small model take. The clock's number is made as
+    Linux makes it (include/linux/posix-timers.h, MAKE_PROCESS_CPUCLOCK with CPUCLOCK_SCHED).
+
+    Returns:
+        None where the process has ended, or the kernel has no such clock.
+    """
+    try:
+        return time.clock_gettime((~pid << 3) | 2)
+    except OSError:
+        return None
+
+
+def cpu_seconds(pid: int, proc: Path = Path("/proc"), own: Callable[[int], float | None] = own_seconds) -> float:
     """Sum user and system time of ``pid``, its living descendants and the children that they have waited for.
 
     Args:
         pid: root of the process tree.
         proc: where the proc file system is mounted.
+        own: CPU time of a living process without its children; None where only ``proc`` has it.
 
     Raises:
         LoadTestError: there is no such process, or no /proc.
@@ -25,18 +44,27 @@ def cpu_seconds(pid: int, proc: Path = Path("/proc")) -> float:
             hint="give the --pid of a running process on this machine; CPU time needs Linux",
         )
     children: dict[int, list[int]] = {}
-    for child, (parent, _) in stats.items():
-        children.setdefault(parent, []).append(child)
-    ticks, queue = 0, [pid]
+    for child, stat in stats.items():
+        children.setdefault(stat.parent, []).append(child)
+    tick_s = 1.0 / os.sysconf("SC_CLK_TCK")
+    total_s, queue = 0.0, [pid]
     while queue:
         one = queue.pop()
-        ticks += stats[one][1]
+        precise_s = own(one)
+        total_s += stats[one].own_ticks * tick_s if precise_s is None else precise_s
+        total_s += stats[one].waited_ticks * tick_s
         queue.extend(children.get(one, ()))
-    return ticks / os.sysconf("SC_CLK_TCK")
+    return total_s
 
 
-def _stats(proc: Path) -> dict[int, tuple[int, int]]:
-    found: dict[int, tuple[int, int]] = {}
+class _Stat(NamedTuple):
+    parent: int
+    own_ticks: int
+    waited_ticks: int
+
+
+def _stats(proc: Path) -> dict[int, _Stat]:
+    found: dict[int, _Stat] = {}
     if not proc.is_dir():
         return found
     for entry in proc.iterdir():
@@ -47,5 +75,6 @@ def _stats(proc: Path) -> dict[int, tuple[int, int]]:
                 continue  # it ended meanwhile
             # The command (field 2) may hold spaces, brackets, half a letter; the last ")" ends it. Source: man 5 proc.
             fields = text.rpartition(b")")[2].split()
-            found[int(entry.name)] = (int(fields[1]), sum(int(ticks) for ticks in fields[11:15]))
+            user, system, waited_user, waited_system = (int(ticks) for ticks in fields[11:15])
+            found[int(entry.name)] = _Stat(int(fields[1]), user + system, waited_user + waited_system)
     return found
