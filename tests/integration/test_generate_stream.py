@@ -51,6 +51,12 @@ sys.exit(serve(load(folder, overrides=[f"server.port={sys.argv[2]}", "server.dra
 
 @contextmanager
 def serving(directory: Path) -> Iterator[int]:
+    with started(directory) as (port, _):
+        yield port
+
+
+@contextmanager
+def started(directory: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     deployment(directory)
     port = free_port()
     with (directory / "log").open("wb") as log:
@@ -58,7 +64,7 @@ def serving(directory: Path) -> Iterator[int]:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         wait(lambda: get(port, "/v2/health/ready")[0] == 200, directory)
-        yield port
+        yield port, process
     finally:
         process.terminate()
         try:
@@ -129,3 +135,14 @@ def test_a_client_that_leaves_is_noticed_and_counted(tmp_path: Path) -> None:
         wait((tmp_path / "ended").exists, tmp_path)
         assert samples(get(port, "/metrics")[1].decode(), "tailcut_in_flight") == {(): 0}
         assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_a_stop_ends_streams_with_an_event(tmp_path: Path) -> None:
+    with started(tmp_path) as (port, process):
+        connection, reply, _ = begin(port)
+        process.terminate()
+        (last,) = [json.loads(event[6:]) for event in reply.read().split(b"\n\n") if event]
+        assert (last["code"], last["error"]) == ("not_ready", "the server is shutting down")
+        assert process.wait(10) == 0  # server.kill is later
+        assert "gracefully" not in (tmp_path / "log").read_text()
+        connection.close()

@@ -50,7 +50,7 @@ sys.exit(serve(load(folder, overrides=settings)))
 
 
 @contextmanager
-def serving(directory: Path) -> Iterator[int]:
+def serving(directory: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     deployment(directory)
     manifest = directory / "tailcut.toml"
     manifest.write_text(manifest.read_text().replace('"z", shape = [-1, 2]', '"z", shape = [-1, 20000]'))
@@ -59,7 +59,7 @@ def serving(directory: Path) -> Iterator[int]:
         process = subprocess.Popen([sys.executable, "-c", SERVER, str(directory), str(port)], stdout=log, stderr=log)
     try:
         wait(lambda: get(port, "/v2/health/ready")[0] == 200, directory)
-        yield port
+        yield port, process
     finally:
         process.terminate()
         try:
@@ -92,7 +92,7 @@ def read_all(client: socket.socket) -> bytes:
 
 def test_what_a_client_does_not_read_is_not_made(tmp_path: Path) -> None:
     """A stream without an end is made as far as its client takes it; at the deadline the connection is closed."""
-    with serving(tmp_path) as port, closing(ask(port, 1500)) as client:
+    with serving(tmp_path) as (port, _), closing(ask(port, 1500)) as client:
         wait((tmp_path / "made").exists, tmp_path)
         made = int((tmp_path / "made").read_text())
         assert made * PART_BYTES < 4_000_000, made
@@ -113,7 +113,7 @@ def is_open(port: int, client: socket.socket) -> bool:
 
 def test_a_client_that_reads_slowly_gets_all(tmp_path: Path) -> None:
     (tmp_path / "short").touch()
-    with serving(tmp_path) as port, closing(ask(port, 20_000)) as client:
+    with serving(tmp_path) as (port, _), closing(ask(port, 20_000)) as client:
         received = bytearray()
         while not received.endswith(b"\r\n0\r\n\r\n"):
             piece = client.recv(16 * 1024)
@@ -121,3 +121,11 @@ def test_a_client_that_reads_slowly_gets_all(tmp_path: Path) -> None:
             received += piece
         found = [json.loads(line[6:])["y"] for line in received.split(b"\n") if line.startswith(b"data: ")]
         assert found == list(range(100))
+
+
+def test_a_client_that_does_not_read_does_not_hold_the_stop_up(tmp_path: Path) -> None:
+    with serving(tmp_path) as (port, process), closing(ask(port, 60_000)) as client:
+        assert client.recv(1, socket.MSG_PEEK)
+        process.terminate()
+        assert process.wait(10) == 0  # server.kill is later
+        assert "gracefully" not in (tmp_path / "log").read_text()

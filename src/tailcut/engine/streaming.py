@@ -12,7 +12,7 @@ from tailcut.core.tensors import Arrays
 from tailcut.core.timings import Stage
 from tailcut.engine.call import Call
 from tailcut.engine.ticket import failed
-from tailcut.errors import BadRequest, InferenceError, InferTimeout, Shed
+from tailcut.errors import BadRequest, InferenceError, InferTimeout, NotReady, Shed
 from tailcut.runtimes.base import StreamingRuntime
 
 _AHEAD = 16
@@ -28,14 +28,26 @@ class Streams:
     """The streams of one deployment. Owned by the event loop.
 
     They go past the planner: parts of several requests cannot share a batch. What bounds them is their number.
+
+    Attributes:
+        are_stopping: whether every stream ends, at its next part at the latest.
     """
 
     def __init__(self, max_streams: int = MAX_STREAMS) -> None:
         self._max_streams = max_streams
         self._open = 0
+        self._running: set[_Stream] = set()
+        self.are_stopping = False
+
+    def stop(self) -> None:
+        """End every stream with an error; those that begin from now on, too: they would hold a stop up."""
+        self.are_stopping = True
+        for stream in self._running:
+            stream.parts.put_nowait(None)  # for who waits for a part
 
     def check_room(self) -> None:
-        """Refuse one stream too many; raises Shed."""
+        """Refuse one stream too many; raises Shed, and NotReady where all end."""
+        self._check_stop()
         if self._open >= self._max_streams:
             raise Shed(
                 f"{self._open} streams are open, the limit is {self._max_streams}",
@@ -53,6 +65,7 @@ class Streams:
 
         Raises:
             Shed: too many streams are open.
+            NotReady: the server is shutting down.
             InferenceError: the runtime raised, or a part lacks an output.
             InferTimeout: the deadline passed.
             CancelledError: the client is gone.
@@ -60,15 +73,27 @@ class Streams:
         self.check_room()
         stream = _Stream(runtime, inputs, outputs, asyncio.get_running_loop())
         self._open += 1
+        self._running.add(stream)
         stream.thread_ended.add_done_callback(lambda _: self._closed())
         try:
             stream.start()
-            while (part := await _next(call, stream)) is not None:
+            while (part := await self._next(call, stream)) is not None:
                 yield part
                 stream.room.release()
         finally:
+            self._running.discard(stream)
             stream.end()
             call.timings.lap(Stage.INFER, perf_counter_ns())
+
+    async def _next(self, call: Call, stream: _Stream) -> Arrays | None:
+        self._check_stop()
+        part = await _next(call, stream)
+        self._check_stop()
+        return part
+
+    def _check_stop(self) -> None:
+        if self.are_stopping:
+            raise NotReady("the server is shutting down", hint="ask again, another server or later")
 
     def _closed(self) -> None:
         self._open -= 1

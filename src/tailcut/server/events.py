@@ -42,8 +42,8 @@ class Events:
         return self._events()
 
     def left_s(self) -> float:
-        """Return the seconds until the request's deadline."""
-        return (self._call.deadline_ns - perf_counter_ns()) / 1e9
+        """Return the seconds until the request's deadline; 0 where all streams end now."""
+        return 0.0 if self._engine.streams.are_stopping else (self._call.deadline_ns - perf_counter_ns()) / 1e9
 
     async def aclose(self) -> None:
         """End the request; as one whose client left, where it was not at its end."""

@@ -34,8 +34,9 @@ from tailcut.manifest import Manifest
 from tailcut.server.access_log import check_log
 from tailcut.server.alert import Alert
 from tailcut.server.auth import Guard
-from tailcut.server.rsgi import EXIT_START_FAILED, RSGIApplication, spawn
+from tailcut.server.rsgi import EXIT_START_FAILED, RSGIApplication
 from tailcut.server.saying import say
+from tailcut.server.stopping import STOP, spawn
 from tailcut.server.tls import Tls, find_tls
 
 _FILES_BESIDES_CONNECTIONS = 256
@@ -260,7 +261,7 @@ class _Supervisor(MPServer):
         self.exit_codes = [worker.inner.exitcode for worker in self.wrks]
         for worker in self.wrks:
             worker.interrupt_by_parent = True
-        self._tell_workers(signal.SIGUSR2)
+        self._tell_workers(STOP)
         # Sends SIGTERM too, which a worker that drains takes no notice of, waits, and kills.
         super()._stop_workers()  # type: ignore[no-untyped-call]  # granian's is not annotated
 

@@ -15,9 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import granian._signals
 from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]  # re-exported without saying so
-from granian.server.mp import MPServer
 
 from tailcut.engine.engine import Engine
 from tailcut.errors import TailcutError
@@ -29,6 +27,7 @@ from tailcut.server.front import Front
 from tailcut.server.saying import say
 from tailcut.server.sending import send_stream
 from tailcut.server.silent import SilentConnections
+from tailcut.server.stopping import STOP, before_stop
 
 if TYPE_CHECKING:
     from tailcut.server.grpc.server import GRPCServer
@@ -48,22 +47,6 @@ _PARENT_CHECK_S = 1.0
 _REFUSED = 400
 _REST_S = 1.0
 _REST_BYTES = 1024 * 1024
-
-_STOP = signal.SIGUSR2
-"""What the supervisor stops its worker with; SIGTERM may come from anybody."""
-
-
-def spawn(*arguments: Any) -> None:
-    """Run Granian's worker with its stop moved from SIGTERM and SIGINT to ``_STOP``, inside the worker.
-
-    Granian has no setting for the signals, and once set its handlers cannot be called or moved.
-    """
-    granian._signals._get_signals = _stop_signals
-    MPServer._spawn_rsgi_worker(*arguments)
-
-
-def _stop_signals() -> list[signal.Signals]:
-    return [_STOP]
 
 
 def _ignore() -> None:
@@ -93,6 +76,7 @@ class RSGIApplication:
         # They reach the whole process group; the supervisor decides when this process stops.
         for number in (signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, _ignore)
+        before_stop(self._engine.streams.stop)
         # In this thread, because inline executors run in it and thread executors inherit from it.
         flush_subnormals()
         self._loading = loop.create_task(self._load())
@@ -119,7 +103,7 @@ class RSGIApplication:
     def _watch_parent(self, loop: asyncio.AbstractEventLoop) -> None:
         """Stop when the supervisor was killed: nobody could stop this process any more, and it holds the port."""
         if os.getppid() != self._supervisor_pid:
-            os.kill(os.getpid(), _STOP)
+            os.kill(os.getpid(), STOP)
         else:
             loop.call_later(_PARENT_CHECK_S, self._watch_parent, loop)
 
