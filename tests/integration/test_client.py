@@ -431,10 +431,12 @@ def test_cancelling_closes_the_connection() -> None:
 
 @both
 def test_a_closed_client_says_so(kind: Kind) -> None:
-    with kind("http://127.0.0.1:1", model="m", retries=0) as client:
+    with kind("http://127.0.0.1:1", model="m", retries=20) as client:
+        begun_s = time.monotonic()
         client.close()
         with pytest.raises(ConnectionFailed, match="the client is closed"):
             client.metadata()
+        assert time.monotonic() - begun_s < 5  # with all retries it were 16 s
 
 
 @both
@@ -451,10 +453,12 @@ def test_tls_and_tokens(tmp_path: Path, kind: Kind) -> None:
             assert len(inner._idle) == 1  # the same connection each time
         with kind(where, model="m", tls=trusted, timeout_s=20) as client, pytest.raises(Unauthorized):
             client.infer({"x": ROWS})
-        with kind(where, model="m", timeout_s=20, retries=0) as client:
+        with kind(where, model="m", timeout_s=60, retries=20) as client:
+            begun_s = time.monotonic()
             with pytest.raises(ConnectionFailed, match="certificate") as caught:  # the system does not trust it
                 client.infer({"x": ROWS})
             assert not caught.value.sent
+            assert time.monotonic() - begun_s < 10  # a certificate does not change by asking again: 16 s
         plain = f"http://127.0.0.1:{secure.port}"
         with kind(plain, model="m", timeout_s=20) as client, pytest.raises(ConnectionFailed):
             client.infer({"x": ROWS})

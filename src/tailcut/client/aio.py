@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from tailcut.client.answers import Outputs, Predictions, metadata_of, outputs_of, predictions_of
-from tailcut.client.attempts import Attempts, broken, too_late, unreachable
+from tailcut.client.attempts import Attempts, broken, closed, too_late, unreachable
 from tailcut.client.failures import ConnectionFailed
 from tailcut.client.requests import Settings
 from tailcut.client.wire import Received, Request
@@ -155,7 +155,7 @@ class AsyncClient:
     def _kept(self) -> _Connection | None:
         """Return a connection that is still open; the server closes those that it has no use for."""
         if self._closed:
-            raise ConnectionFailed("the client is closed", hint="make another one", sent=False)
+            raise closed()
         while self._idle:
             reader, writer = self._idle.pop()
             if not writer.is_closing() and _is_silent(reader):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ssl
+
 from tailcut.client.failures import ConnectionFailed
 from tailcut.client.wire import Address, Received
 from tailcut.errors import DeadlineExceeded, NotReady, Shed, TailcutError
@@ -61,7 +63,7 @@ class Attempts:
         if isinstance(error, Shed | NotReady):
             # Without a deadline of the client's nobody has said that it would rather wait.
             wait_s = error.retry_after_s if self._asked and error.retry_after_s > 0 else None
-        elif isinstance(error, ConnectionFailed) and not error.sent:
+        elif isinstance(error, ConnectionFailed) and not error.sent and not error.lasting:
             wait_s, self._wait_s = self._wait_s, min(2 * self._wait_s, _LONGEST_S)
         else:
             return None
@@ -80,9 +82,16 @@ def too_late(phase: str) -> DeadlineExceeded:
 
 def unreachable(address: Address, error: Exception, attempts: Attempts) -> ConnectionFailed:
     """Return the error for a server that no connection could be made to."""
-    return ConnectionFailed(
-        f"cannot connect to {address}: {error}", hint="is the server running there?", sent=attempts.sent
-    )
+    untrusted = isinstance(error, ssl.SSLCertVerificationError)
+    hint = "is the server running there?"
+    if untrusted:
+        hint = "where the authority is your own: tls=ssl.create_default_context(cafile=...)"
+    return ConnectionFailed(f"cannot connect to {address}: {error}", hint=hint, sent=attempts.sent, lasting=untrusted)
+
+
+def closed() -> ConnectionFailed:
+    """Return the error for a client that was closed."""
+    return ConnectionFailed("the client is closed", hint="make another one", sent=False, lasting=True)
 
 
 def broken(address: Address, phase: str, error: Exception) -> ConnectionFailed:

@@ -16,14 +16,16 @@ class ConnectionFailed(TailcutError):
 
     Args:
         sent: whether the server may have got the request: if not, sending it again is safe.
+        lasting: whether trying again would end the same.
     """
 
     code = "connection_failed"
     status = 0
 
-    def __init__(self, message: str, *, hint: str = "", sent: bool) -> None:
+    def __init__(self, message: str, *, hint: str = "", sent: bool, lasting: bool = False) -> None:
         super().__init__(message, hint=hint)
         self.sent = sent
+        self.lasting = lasting
 
 
 class UnexpectedReply(TailcutError):

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from tailcut.client.answers import Outputs, Predictions, metadata_of, outputs_of, predictions_of
-from tailcut.client.attempts import Attempts, broken, too_late, unreachable
+from tailcut.client.attempts import Attempts, broken, closed, too_late, unreachable
 from tailcut.client.failures import ConnectionFailed
 from tailcut.client.requests import Settings
 from tailcut.client.wire import Received, Request
@@ -177,7 +177,7 @@ class Client:
         while True:
             with self._lock:
                 if self._closed:
-                    raise ConnectionFailed("the client is closed", hint="make another one", sent=False)
+                    raise closed()
                 if not self._idle:
                     return None
                 connection = self._idle.pop()
