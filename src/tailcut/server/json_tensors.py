@@ -24,6 +24,7 @@ Parameters = dict[str, Any]
 
 _PACKED = {"FP16": "e", "FP32": "f", "FP64": "d"}
 _ORDER = "<" if sys.byteorder == "little" else ">"
+_UNFIT = (OverflowError, struct.error, ValueError)
 
 
 class FloatTensor(msgspec.Struct):
@@ -72,9 +73,9 @@ def array_of_json(tensor: FloatTensor | AnyTensor, spec: InputSpec, max_rows: in
         )
     try:
         return pack(data, spec).reshape(shape)
-    except (OverflowError, struct.error, ValueError) as error:
+    except _UNFIT as error:
         raise BadRequest(
-            f"input {tensor.name!r} holds a value that {spec.datatype} cannot hold: {error}",
+            f"input {tensor.name!r} holds a value that {spec.datatype} cannot hold: {_unfit(data, spec)}",
             hint=f"values must fit {spec.datatype}",
         ) from error
 
@@ -98,6 +99,19 @@ def pack(data: list[Any], spec: InputSpec) -> Array:
         packed = bytearray(struct.pack(f"{_ORDER}{len(data)}{_PACKED[spec.datatype]}", *data))
         return np.frombuffer(packed, spec.dtype)
     return np.array(data, dtype=spec.dtype)
+
+
+def _unfit(data: list[Any], spec: InputSpec) -> str:
+    """Return the first of some values that the datatype cannot hold, shortened."""
+    while len(data) > 1:
+        half = data[: len(data) // 2]
+        try:
+            pack(half, spec)
+        except _UNFIT:
+            data = half
+        else:
+            data = data[len(half) :]
+    return shown(data[0])
 
 
 def flat(name: str, data: list[Any], shape: Sequence[int], spec: InputSpec) -> list[Any]:
