@@ -25,7 +25,7 @@ def url() -> Iterator[str]:
 
 
 def tailcut(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tailcut", "load", *arguments, "--duration", "1s", "--warmup", "100ms"]
+    command = [sys.executable, "-m", "tailcut", "load", *arguments, "--duration", "500ms", "--warmup", "100ms"]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -64,7 +64,7 @@ def test_a_target_that_is_not_there_exits_3_with_a_hint() -> None:
 
 def test_a_capacity_search_shows_every_step(url: str) -> None:
     done = tailcut(
-        f"{url}/serial/20", "--slo", "p90=100ms", "--find-capacity", "--rate", "20", "--arrivals", "constant"
+        f"{url}/serial/10", "--slo", "p90=100ms", "--find-capacity", "--rate", "50", "--arrivals", "constant"
     )
     assert done.returncode == 0, done.stderr
     assert "capacity within p90=100ms" in done.stdout
