@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from tests.models import graphs
 
 from tailcut.build import Holdout
 from tailcut.build.children import run_step
-from tailcut.build.records import spec
+from tailcut.build.records import Made, spec
 from tailcut.errors import BuildError, ManifestError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
 from tailcut.manifest import Holdout as HoldoutSection
@@ -41,6 +43,21 @@ def test_a_step_returns_its_findings_and_leaves_its_file(tmp_path: Path) -> None
     assert {part: found[part]["rows"] for part in ("selection", "confirmation")} == {
         part: Holdout.load(tmp_path / f"{part}.npz").rows for part in ("selection", "confirmation")
     }
+
+
+def test_a_variant_that_will_be_served_alone_is_judged_alone(tmp_path: Path) -> None:
+    """Seen before: log loss 0.11108 judged in batches of 256, 0.11122 as it was served."""
+    x = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
+    rows = Holdout(inputs={"x": x}, labels=(x.sum(axis=1) > 0).astype(np.int64))
+    rows.save(tmp_path / "confirmation.npz")
+    made = Made(name="onnx", runtime="onnxruntime", path=str(graphs.of_company(tmp_path / "onnx.onnx")))
+    model = Model(source="onnx.onnx", inputs=(Tensor(name="x", shape=(-1, 4)),), outputs=(Tensor(name="y"),))
+    step = spec("score", Manifest(Deployment(name="demo", model=model), tmp_path, {}), tmp_path, [made], "onnx")
+    found = run_step(step, timeout_s=60.0)
+    assert not found["merge"]
+    assert found["metrics"]["log_loss"] == pytest.approx(np.log(1 + np.exp(-1.0)), rel=1e-5)
+    scores = np.load(tmp_path / "scores-onnx.npy", allow_pickle=False)
+    assert np.unique(scores.round(5)).tolist() == pytest.approx([0.26894, 0.73106])
 
 
 def test_a_crash_names_the_signal_and_shows_the_last_lines(tmp_path: Path) -> None:

@@ -37,6 +37,29 @@ def linear(path: Path, *, width: int = 4, batch: int | str = "batch", seed: int 
     return path
 
 
+def of_company(path: Path) -> Path:
+    """x (batch, 4) FP32 -> y (batch,): row sums over the largest of the batch, through a sigmoid.
+
+    A row alone gives sigmoid(1) or sigmoid(-1), whatever it holds; in a batch it gives something between them.
+    """
+    nodes = [
+        helper.make_node("ReduceSum", ["x", "one"], ["z"], keepdims=0),
+        helper.make_node("Abs", ["z"], ["size"]),
+        helper.make_node("ReduceMax", ["size"], ["largest"], keepdims=0),
+        helper.make_node("Div", ["z", "largest"], ["share"]),
+        helper.make_node("Sigmoid", ["share"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "company",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch"])],
+        [numpy_helper.from_array(np.array([1], np.int64), "one")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
 def expanding(path: Path) -> Path:
     """x (batch, 4) FP32 -> y (batch,): row sums of ones, expanded as exporters write torch's expand(-1, 4)."""
     constants = {"start": [0], "end": [1], "four": [4], "minus": [-1]}

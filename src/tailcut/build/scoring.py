@@ -25,16 +25,20 @@ _OUTSIDE = (
 )
 
 
-def scores(runtime: Runtime, holdout: Holdout, output: str) -> Array:
+def scores(runtime: Runtime, holdout: Holdout, output: str, *, alone: bool = False) -> Array:
     """Run every row and return the wanted output, (rows, ...) in the holdout's order; (rows, 1) becomes (rows,).
 
     Rows of a holdout with ``padding`` run sorted by length, so that few are padded far. An output with a value per
     token, (rows, tokens, ...), is then 0 from the end of a row's batch to the most tokens of any.
 
+    Args:
+        alone: run each row by itself, as a variant is served whose answers depend on the rows beside them.
+
     Raises:
         BuildError: a row is refused, or NaN or infinity in the output.
     """
     order, batch_rows = _order(holdout)
+    batch_rows = 1 if alone else batch_rows
     batches = [order[start : start + batch_rows] for start in range(0, holdout.rows, batch_rows)]
     parts = [running.run(runtime, holdout, places, [output])[output] for places in batches]
     sorted_found = np.concatenate(_widened(parts) if holdout.padding else parts)

@@ -109,7 +109,11 @@ def make_variant(spec: Spec) -> dict[str, Any]:
 
 
 def score(spec: Spec) -> dict[str, Any]:
-    """Score one variant on the confirmation split; the first one scored in a build is the source model."""
+    """Score one variant on the confirmation split; the first one scored in a build is the source model.
+
+    Batches come first: they are quick, and name the rows that are refused. A variant that will be served each request
+    alone, because the rows beside it change its answers, is judged by what it answers alone.
+    """
     manifest = manifest_of(spec)
     holdout = _load(spec, CONFIRMATION_FILE)
     output = manifest.deployment.model.outputs[0].name
@@ -117,11 +121,14 @@ def score(spec: Spec) -> dict[str, Any]:
     if spec.target == spec.made[0].name:
         parity.check_outputs(runtime, holdout, manifest.deployment.model.outputs)
     found = scoring.scores(runtime, holdout, output)
+    company = neighbours.measure(runtime, holdout, output)
+    if not company["merge"]:
+        found = scoring.scores(runtime, holdout, output, alone=True)
     np.save(scores_file(spec.folder, spec.target), found, allow_pickle=False)
     source = np.load(scores_file(spec.folder, spec.made[0].name), allow_pickle=False)
     budget = judging.budget_of(manifest, holdout, source)
     metrics = scoring.measure(holdout, found, source, judging.standard(budget, manifest))
-    evidence = {"metrics": metrics, **neighbours.measure(runtime, holdout, output)}
+    evidence = {"metrics": metrics, **company}
     if spec.target == spec.made[0].name:
         return {**evidence, "constant": scoring.constant(holdout, found)}
     return {**evidence, "agreement": scoring.agreement(source, found)}
