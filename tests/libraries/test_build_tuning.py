@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 
 import pytest
 from tests.models import tokens
 
 from tailcut.build.records import Made
-from tailcut.build.tuning import tune
+from tailcut.build.tuning import measure, tune
 from tailcut.build.turns import take_turns
-from tailcut.core.tuning import Setting, grid
+from tailcut.core.tuning import Setting, choose, grid
 from tailcut.manifest import Deployment, Manifest, Model, Slo, Tensor
 
 INPUTS = tuple(Tensor(name=name, datatype="INT64", shape=(-1, -1)) for name in ("ids", "mask"))
@@ -40,6 +41,28 @@ def test_turns_end_with_the_budget_but_not_before_the_least_rounds() -> None:
         return len(take_turns({"a": block}, least=3, most=9, budget_s=budget_s, clock_s=lambda: now_s)["a"])
 
     assert [rounds(budget_s) for budget_s in (0.0, 5.0, 100.0)] == [3, 5, 9]
+
+
+@pytest.mark.parametrize(
+    ("two_threads_ms", "rounds"),
+    [([1.0] * 9, 3), ([0.5] * 9, 3), ([0.85, 1.0] * 5, 9), ([1.0, 0.85, 0.85, 0.85], 4)],
+    ids=["as slow", "twice as fast", "never sure", "sure without its first round"],
+)
+def test_settings_are_measured_until_no_single_round_decides(two_threads_ms: list[float], rounds: int) -> None:
+    """Two threads are worth it where they take less than 1 / NEAR of the time, 0.91."""
+    settings = [Setting(threads=1), Setting(threads=2)]
+    timed = iter(two_threads_ms)
+    taken = []
+
+    def two() -> tuple[float, float, float]:
+        taken.append(next(timed))
+        return taken[-1], 1.0, 100.0
+
+    found = measure(
+        settings, [lambda: (1.0, 1.0, 100.0), two], lambda timings: choose(timings, rate=1.0), budget_s=60.0
+    )
+    assert len(taken) == rounds
+    assert found[1].ms == statistics.median(taken)
 
 
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])

@@ -1,8 +1,10 @@
 """Runtime settings of one variant, chosen by measurement on rows of the selection split.
 
 Two tables, each measured in turn (see ``turns``): threads x executors first, then the runtime's own settings at the
-threads and executors that won. A lone row is timed with a pause before it, because requests come with pauses: called
-back to back, threads that spin are always awake, and what they burn between requests would not show.
+threads and executors that won. A table is done when the choice would be the same without any one of its rounds.
+
+A lone row is timed with a pause before it, because requests come with pauses: called back to back, threads that spin
+are always awake, and what they burn between requests would not show.
 """
 
 from __future__ import annotations
@@ -46,6 +48,11 @@ _WARM_UP_CALLS = 2
 
 Open = Callable[[Setting], Runtime]
 
+Block = tuple[float, float, float]
+"""Of one setting in one round: milliseconds of a lone row, its processor time in milliseconds, rows per second."""
+
+Decide = Callable[[Sequence[Timing]], Timing]
+
 
 def tune(
     manifest: Manifest, made: Made, selection: Holdout, *, cores: int, budget_s: float = BUDGET_S
@@ -81,12 +88,20 @@ def tune(
         changed = msgspec.structs.replace(made, settings={**kept, **setting.more})
         return open_runtime(openable(changed, deployment), threads=setting.threads, source=source)
 
-    first = measure(grid(cores), open_with, made.runtime, samples, output, budget_s)
+    def measured(settings: Sequence[Setting], decide: Decide) -> list[Timing]:
+        with ExitStack() as stack:
+            opened = []
+            for setting in settings:
+                opened.append(_Opened(setting, open_with, made.runtime, samples, output))
+                stack.callback(opened[-1].close)
+            return measure(settings, [each.block for each in opened], decide, budget_s=budget_s)
+
+    first = measured(grid(cores), lambda timings: choose(timings, deployment.slo.rate))
     best = choose(first, deployment.slo.rate)
     others = variations(made.runtime, best.setting)
-    second = measure([best.setting, *others], open_with, made.runtime, samples, output, budget_s) if others else []
+    second = measured([best.setting, *others], _vary) if others else []
     if second:
-        best = choose_variation(second[0], second[1:])
+        best = _vary(second)
     return {
         "settings": best.setting.plain,
         "table": msgspec.to_builtins(first),
@@ -94,6 +109,10 @@ def tune(
         "rate": deployment.slo.rate,
         "batch_rows": BATCH_ROWS,
     }
+
+
+def _vary(timings: Sequence[Timing]) -> Timing:
+    return choose_variation(timings[0], timings[1:])
 
 
 def _nothing(why: str) -> dict[str, Any]:
@@ -153,8 +172,8 @@ class _Opened:
 
             torch.set_num_threads(self.setting.threads)
 
-    def block(self) -> tuple[float, float, float]:
-        """Measure once: milliseconds of a lone row, its processor time in milliseconds, rows per second."""
+    def block(self) -> Block:
+        """Measure once."""
         self._select()
         taken_s = []
         used_s = time.process_time()
@@ -176,22 +195,37 @@ class _Opened:
 
 
 def measure(
-    settings: Sequence[Setting], open_with: Open, runtime: str, samples: _Samples, output: str, budget_s: float
+    settings: Sequence[Setting], blocks: Sequence[Callable[[], Block]], decide: Decide, *, budget_s: float
 ) -> list[Timing]:
-    """Measure settings in turn; medians over rounds, in the order of ``settings``."""
-    with ExitStack() as stack:
-        opened: Mapping[int, _Opened] = {
-            place: _Opened(setting, open_with, runtime, samples, output) for place, setting in enumerate(settings)
-        }
-        for each in opened.values():
-            stack.callback(each.close)
-        least, most = _ROUNDS
-        found = take_turns(
-            {place: each.block for place, each in opened.items()}, least=least, most=most, budget_s=budget_s
-        )
+    """Measure settings in turn, until no single round decides the choice any more.
+
+    Args:
+        settings: what is compared.
+        blocks: measures each of them once.
+        decide: the choice that the timings are for.
+        budget_s: of all rounds.
+
+    Returns:
+        medians over rounds, in the order of ``settings``.
+    """
+
+    def settled(found: Mapping[int, Sequence[Block]]) -> bool:
+        count = len(found[0])
+        chosen = decide(_medians(settings, found)).setting
+        return all(decide(_medians(settings, found, without=left_out)).setting == chosen for left_out in range(count))
+
+    least, most = _ROUNDS
+    found = take_turns(dict(enumerate(blocks)), least=least, most=most, budget_s=budget_s, settled=settled)
+    return _medians(settings, found)
+
+
+def _medians(
+    settings: Sequence[Setting], found: Mapping[int, Sequence[Block]], without: int | None = None
+) -> list[Timing]:
     timings = []
     for place, setting in enumerate(settings):
-        ms, cpu_ms, rows_per_s = (statistics.median(values) for values in zip(*found[place], strict=True))
+        rounds = [block for number, block in enumerate(found[place]) if number != without]
+        ms, cpu_ms, rows_per_s = (statistics.median(values) for values in zip(*rounds, strict=True))
         timings.append(Timing(setting=setting, ms=ms, cpu_ms=cpu_ms, rows_per_s=rows_per_s))
     return timings
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 Key = TypeVar("Key")
@@ -19,6 +19,7 @@ def take_turns(
     least: int,
     most: int,
     budget_s: float,
+    settled: Callable[[Mapping[Key, Sequence[Value]]], bool] | None = None,
     clock_s: Clock = time.monotonic,
 ) -> dict[Key, list[Value]]:
     """Run every block once a round; each round begins with another one than the last.
@@ -27,7 +28,8 @@ def take_turns(
         blocks: what is measured.
         least: rounds that are run however long they take.
         most: rounds that are run at most.
-        budget_s: no round after ``least`` begins once this long has passed.
+        budget_s: no round after ``least`` begins once this long has passed,
+        settled: or once this says of the values so far that more of them would change nothing.
 
     Returns:
         the value of each block, one per round.
@@ -36,7 +38,7 @@ def take_turns(
     found: dict[Key, list[Value]] = {name: [] for name in names}
     ends_s = clock_s() + budget_s
     for number in range(most):
-        if number >= least and clock_s() >= ends_s:
+        if number >= least and (clock_s() >= ends_s or (settled is not None and settled(found))):
             break
         first = number % len(names)
         for name in names[first:] + names[:first]:
