@@ -15,6 +15,7 @@ from tailcut.build.calling import call
 from tailcut.build.children import run_step
 from tailcut.build.records import Made, Spec, spec
 from tailcut.build.worker import do
+from tailcut.cli.app import run
 from tailcut.core.tensors import Arrays
 from tailcut.errors import BuildError, InferenceError, ManifestError, OutputsError
 from tailcut.manifest import Build, Deployment, Manifest, Model, Tensor
@@ -275,3 +276,38 @@ def test_only_what_a_recipe_needs_can_be_left_out(step: str, target: str, left_o
     made = [Made(name=name, runtime=name, path=name) for name in ("torch", "onnx")]
     found = Spec(step=step, target=target, folder="", deployment={}, directory="", made=made).way_out
     assert ("--recipes" in found) is left_out
+
+
+LISTED = """
+name = "listed"
+[model]
+source = "{source}"
+inputs = [{{ name = "x", shape = [-1, 3] }}]
+outputs = [{{ name = "y", shape = [-1] }}]
+[holdout]
+source = "cases_of_preflight:good"
+[build]
+quantize = true
+"""
+
+
+def listed(folder: Path, source: str, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    (folder / "tailcut.toml").write_text(LISTED.format(source=source))
+    assert run(["build", "--list", "-m", str(folder)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    return {name.split()[0]: answer.strip() for name, answer in zip(lines[::2], lines[1::2], strict=True)}
+
+
+def test_the_list_says_what_it_cannot_know_of_a_callable_and_what_a_path_tells(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Seen before: INT8 "applies" to a scikit-learn model, of which the build said that trees cannot."""
+    of_callable = listed(tmp_path, "cases_of_preflight:good", capsys)
+    assert (
+        of_callable["int8-dynamic"] == of_callable["int8-static"] == "applies, unless the model is an ensemble of trees"
+    )
+    assert of_callable["onnx"] == "applies"
+    (tmp_path / "model.onnx").write_bytes(b"")
+    of_file = listed(tmp_path, "model.onnx", capsys)
+    assert of_file["int8-dynamic"] == "applies"
+    assert of_file["onnx"] == "the source is an ONNX file already"

@@ -49,6 +49,7 @@ def test_promote_roll_back_retire_and_clear_up(registry: Registry, tmp_path: Pat
     assert "would be removed" in planned
     done = tailcut(registry, capsys, "gc")
     assert done == planned.replace("would be removed", "removed")
+    assert tailcut(registry, capsys, "gc").strip() == "there is nothing to remove"
     brief = json.loads(tailcut(registry, capsys, "list", "--json"))
     assert [(each["version"], each["states"]["onnx"]) for each in brief] == [(new.id, "promoted")]
     nothing = tailcut(registry, capsys, "rollback", "--model", "another", code=ExitCode.USAGE)

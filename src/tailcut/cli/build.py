@@ -106,14 +106,18 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _list(manifest: Manifest) -> None:
-    """Print every recipe with whether it applies here; the kind of the source is only known once it is loaded."""
-    from tailcut.build import here
+    """Print every recipe with whether it applies here; what a callable gives is only known once it is called."""
+    from tailcut.build import here, sources
     from tailcut.build.plan import applicable
     from tailcut.build.recipes.base import Subject
 
-    for each in applicable(Subject(kind="", deployment=manifest.deployment), here.look()):
+    machine, kind = here.look(), sources.kind_of_path(manifest)
+    found = applicable(Subject(kind=kind, deployment=manifest.deployment), machine)
+    of_trees = applicable(Subject(kind=kind, trees=not kind, deployment=manifest.deployment), machine)
+    for each, same in zip(found, of_trees, strict=True):
+        unless = ", unless the model is an ensemble of trees" if same.why_not else ""
         write(f"{each.name:14} {each.summary}")
-        write(f"{'':14} {'applies' if not each.why_not else each.why_not}")
+        write(f"{'':14} {each.why_not or f'applies{unless}'}")
 
 
 def _recipes(names: str | None) -> str | None:

@@ -180,6 +180,9 @@ def gc(
         write(path)
     for kept in found.kept:
         note(f"{kept} is retired and stays: it is promoted, or what a rollback goes to")
+    if not found.files:
+        note("there is nothing to remove")
+        return
     removed = "would be removed" if dry_run else "removed"
     note(f"{len(found.versions)} versions, {len(found.files)} files, {size(found.freed_bytes)} {removed}")
 

@@ -17,7 +17,7 @@ from tailcut.errors import BuildError, ManifestError
 from tailcut.manifest import Manifest
 from tailcut.runtimes.live import source_path
 
-__all__ = ["SOURCES", "Found", "Source", "SourceWork", "check_path", "make", "source_file"]
+__all__ = ["SOURCES", "Found", "Source", "SourceWork", "check_path", "kind_of_path", "make", "source_file"]
 
 SOURCES: tuple[Source, ...] = (
     OnnxSource(),
@@ -60,6 +60,12 @@ def make(work_folder: Path, manifest: Manifest, selection: Any) -> Found:
         f"model.source {reference} gave a {type(model).__name__}, which tailcut cannot build from",
         hint="return a torch.nn.Module, or a fitted scikit-learn, LightGBM or XGBoost model",
     )
+
+
+def kind_of_path(manifest: Manifest) -> str:
+    """Name the kind of ``model.source`` where it is a path; empty for a callable, and where no kind takes the path."""
+    path = source_file(manifest)
+    return next((source.kind for source in SOURCES if path is not None and source.matches(None, path)), "")
 
 
 def check_path(manifest: Manifest) -> None:
