@@ -70,6 +70,12 @@ class BuildError(TailcutError):
     fault: ClassVar[Fault] = "operator"
 
 
+class DoesNotApply(BuildError):
+    """A recipe has nothing to do on this model; it shows when the model is read."""
+
+    code = "does_not_apply"
+
+
 class StartError(TailcutError):
     """The server could not start (port taken, dependency missing, model does not load)."""
 

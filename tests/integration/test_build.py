@@ -53,7 +53,7 @@ source = "tests.models.holdouts:linear"
 [quality]
 budget = {{ auc = 0.000001 }}
 [build]
-recipes = ["onnx", "int8-dynamic"]
+recipes = ["onnx", "int8-dynamic", "int8-fast-gelu"]
 rounds = 3
 round = "200ms"
 """
@@ -166,6 +166,9 @@ def test_an_onnx_file_is_its_own_source_and_int8_keeps_to_the_budget(linear: Pat
     assert "auc fell " in version.variants["int8-dynamic"].refused
     assert registry.promotion("linear").variant == "onnx"
     assert "int8-dynamic refused: 350 rows decide nothing here" in done.stdout
+    assert "make int8-fast-gelu: does not apply" in done.stderr.splitlines()
+    assert "int8-fast-gelu not built: there is nothing to approximate" in done.stdout
+    assert "failed" not in done.stderr
     again = tailcut(linear, "build", "--set", "quality.budget.auc=0.5", "--recipes", "int8-dynamic")
     assert again.returncode == 0, again.stderr
     assert version.id in [each.id for each in registry.list()]

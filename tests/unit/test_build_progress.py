@@ -110,6 +110,14 @@ def test_what_measures_is_left_alone() -> None:
     assert taken(started("load"), load("onnx", 1), done("load")).redraw_s == REDRAW_S
 
 
+def test_a_recipe_with_nothing_to_do_is_no_failure() -> None:
+    none = Event(state="absent", step="make", variant="int8-fast-gelu", seconds=1.0, reason="no exact GELU")
+    board = taken(started("make", "int8-fast-gelu"), none)
+    assert states(board) == {"int8-fast-gelu": "not made"}
+    assert board.rows(9.0)[0].why == "no exact GELU"
+    assert texts(Log(), started("make", "int8-fast-gelu"), none) == ["make int8-fast-gelu: does not apply"]
+
+
 def texts(log: Log, *events: Event) -> list[str]:
     return [line.text for event in events for line in log.take(event)]
 
@@ -151,6 +159,15 @@ def test_a_refusal_that_the_error_tells_is_not_written_again() -> None:
     assert log.close("nothing could be made of the source: no operator") == []
 
 
+def test_what_is_stopped_says_where_it_was_and_what_is_left_of_it() -> None:
+    log = Log()
+    assert log.stopped()[0].text.startswith("stopped between two steps: nothing was promoted")
+    texts(log, done("holdout"), started("score", "onnx"))
+    assert log.stopped()[0].text.startswith("stopped while at score onnx: nothing was promoted")
+    texts(log, done("score", "onnx"))
+    assert log.stopped()[0].text.startswith("stopped between two steps")
+
+
 def terminal() -> Console:
     return Console(file=io.StringIO(), force_terminal=True, force_interactive=True, width=80, color_system=None)
 
@@ -177,7 +194,8 @@ def test_on_a_terminal_the_table_is_gone_afterwards_and_the_cursor_is_back() -> 
         raise KeyboardInterrupt
     shown_text = written(console)
     assert shown_text.rindex("\x1b[?25h") > shown_text.rindex("\x1b[?25l")
-    assert shown_text.rindex("\x1b[2K") > shown_text.rindex("onnx")
+    assert shown_text.rindex("\x1b[2K") > shown_text.rindex("making")
+    assert shown_text.rindex("stopped while at make onnx") > shown_text.rindex("\x1b[2K")
     assert threading.active_count() == 1 or "build-table" not in {each.name for each in threading.enumerate()}
 
 

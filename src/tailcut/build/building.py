@@ -19,7 +19,7 @@ from tailcut.build.records import Made, spec
 from tailcut.build.sources import Found
 from tailcut.build.sources.registry import Base
 from tailcut.core.tuning import without_tuned
-from tailcut.errors import TailcutError
+from tailcut.errors import DoesNotApply, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.registry import digest
 
@@ -95,7 +95,8 @@ class Building:
             found = work()
         except TailcutError as error:
             took_s = time.monotonic() - begun_s
-            self.progress(msgspec.structs.replace(event, state="failed", seconds=took_s, reason=error.message))
+            state: State = "absent" if isinstance(error, DoesNotApply) else "failed"
+            self.progress(msgspec.structs.replace(event, state=state, seconds=took_s, reason=error.message))
             raise
         took_s = time.monotonic() - begun_s
         self.durations_s[event.what] = round(took_s, 3)
@@ -200,6 +201,8 @@ class Building:
             candidate.reference = made["reference"] or base
             candidate.evidence["recipe"] = made["found"]
             self.score(candidate)
+        except DoesNotApply as error:
+            candidate.refusals.append(error.message)
         except TailcutError as error:
             candidate.failure = error
             self.refuse(candidate, error.message)

@@ -17,12 +17,12 @@ import msgspec
 from tailcut.build import room
 from tailcut.build.memory import session_bytes
 from tailcut.build.records import Outcome, Spec
-from tailcut.errors import BuildError, ManifestError, MissingExtra, TailcutError
+from tailcut.errors import BuildError, DoesNotApply, ManifestError, MissingExtra, TailcutError
 
 _TAIL_LINES = 5
 _LOOK_S = 0.25
-_ERRORS: dict[str, type[TailcutError]] = {each.code: each for each in (ManifestError, MissingExtra)}
-"""What ends with an exit code of its own, by code; all else is the build's."""
+_ERRORS: dict[str, type[TailcutError]] = {each.code: each for each in (ManifestError, MissingExtra, DoesNotApply)}
+"""What is told from other failures, by code."""
 
 
 def run_step(spec: Spec, *, timeout_s: float, memory_bytes: int | None = None) -> dict[str, Any]:
@@ -34,6 +34,7 @@ def run_step(spec: Spec, *, timeout_s: float, memory_bytes: int | None = None) -
 
     Raises:
         ManifestError: the manifest names what is not there.
+        DoesNotApply: the recipe has nothing to do on this model.
         MissingExtra: a package is not installed.
         BuildError: the step refused, crashed (with its last lines of output), or went over a limit.
     """

@@ -27,14 +27,16 @@ _TITLES = {
     "load": "under load",
 }
 _MEASURING = ("tune", "race")
+_ENDED = ("done", "failed", "absent")
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
     """Something that happened in a build.
 
     Attributes:
-        state: "waiting" and "absent" (it is not made here) of a recipe; "started", "done" and "failed" of a step;
-            "judged" of a variant's quality; "passed" and "refused" of a variant in the end.
+        state: "waiting" and "absent" (it is not made here) of a recipe; "started", "done" and "failed" of a step, or
+            "absent" where the recipe turned out to have nothing to do; "judged" of a variant's quality; "passed" and
+            "refused" of a variant in the end.
         step: a key of ``steps.STEPS``, or "load"; empty where the event is about no step.
         variant: that it is about; empty where it is about all of them, or about none yet.
         seconds: that the step took, where it has ended.
@@ -100,7 +102,7 @@ class Board:
         """Take in what happened."""
         if event.state == "started":
             self.current, self.since_s = event, now_s
-        elif event.state in ("done", "failed"):
+        elif event.state in _ENDED:
             self.current = None
         if event.variant:
             entry = self.entries.setdefault(event.variant, _Entry())
@@ -153,18 +155,30 @@ class Log:
     """
 
     held: Event | None = None
+    current: Event | None = None
     refused: dict[str, str] = field(default_factory=dict)
 
     def take(self, event: Event) -> list[Line]:
         """Take in what happened; return what to write."""
         lines = self._release(event)
+        if event.state == "started":
+            self.current = event
+        elif event.state in _ENDED:
+            self.current = None
         if event.state == "failed":
             self.held = event
         elif event.state == "done":
             lines.append(Line(text=f"{event.what}: done in {event.seconds:.1f} s"))
+        elif event.state == "absent" and event.step:
+            lines.append(Line(text=f"{event.what}: does not apply"))
         elif event.state == "refused":
             self.refused[event.variant] = event.reason
         return lines
+
+    def stopped(self) -> list[Line]:
+        """Return what to write where the build is stopped from outside: what it was at, and what is left of it."""
+        at = f"while at {self.current.what}" if self.current else "between two steps"
+        return [Line(text=f"stopped {at}: nothing was promoted, what is served stays", failure=True)]
 
     def close(self, error: str | None) -> list[Line]:
         """Return what is still to be written at the end: ``error`` is the message that the build ends with, or None."""

@@ -17,7 +17,7 @@ from tailcut.build import room
 from tailcut.build.calling import said
 from tailcut.build.records import Outcome, Spec
 from tailcut.core.blame import innermost, place
-from tailcut.errors import BuildError, InferenceError, MissingExtra, TailcutError
+from tailcut.errors import InferenceError, MissingExtra, TailcutError
 from tailcut.runtimes.telemetry import keep_off
 
 _PR_SET_PDEATHSIG = 1
@@ -49,8 +49,7 @@ def do(spec: Spec) -> Outcome:
         # Its own hint is for who sends requests.
         return Outcome(error=error.explained, hint=f"mend the model, or the rows that it is given{spec.way_out}")
     except TailcutError as error:
-        code = "" if isinstance(error, BuildError) else error.code
-        return Outcome(error=error.explained, hint=error.hint, code=code)
+        return Outcome(error=error.explained, hint=error.hint, code=error.code)
     except Exception as error:
         traceback.print_exc()
         return _unforeseen(spec, error)

@@ -53,6 +53,9 @@ def shown(console: Console | None = None) -> Iterator[Progress]:
     except TailcutError as ended:
         error = ended.message
         raise
+    except KeyboardInterrupt:
+        write(log.stopped())
+        raise
     finally:
         write(log.close(error))
 

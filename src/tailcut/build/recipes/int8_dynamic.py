@@ -16,7 +16,7 @@ from tailcut.build.here import Here
 from tailcut.build.recipes import calibration, kernels, racing
 from tailcut.build.recipes.base import TREES, Result, Subject, Work, missing
 from tailcut.core.tensors import Array
-from tailcut.errors import BuildError
+from tailcut.errors import BuildError, DoesNotApply
 
 OPERATORS = ("MatMul", "Gemm", "Attention")
 """Attention is onnxruntime's fused one, whose weights are its second input as well; see ``fusions``."""
@@ -94,7 +94,8 @@ def quantize(base: Path, path: Path, *, saturates: bool, error_of: Callable[[Pat
         the choice made, every candidate with its error, and counts of quantised operators.
 
     Raises:
-        BuildError: nothing to quantise, or no candidate could be built.
+        DoesNotApply: nothing to quantise.
+        BuildError: no candidate could be built.
     """
     prepared = path.with_suffix(".prepared.onnx")
     symbolic = prepare(base, prepared)
@@ -159,7 +160,7 @@ def _quantize(prepared: Path, file: Path, per_channel: bool, reduce_range: bool)
     weights = {each.name for each in model.graph.initializer}
     fixed = [node for node in model.graph.node if node.op_type in OPERATORS and weights & set(node.input[1:2])]
     if not fixed:
-        raise BuildError(
+        raise DoesNotApply(
             "there is nothing to quantise: no MatMul or Gemm of the model has constant weights",
             hint="int8-dynamic is for models that are mostly linear layers; leave it out with --recipes onnx",
         )

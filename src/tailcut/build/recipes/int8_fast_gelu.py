@@ -11,7 +11,7 @@ from tailcut.build.here import Here
 from tailcut.build.recipes import kernels
 from tailcut.build.recipes.base import TREES, Result, Subject, Work, missing
 from tailcut.build.recipes.int8_dynamic import make
-from tailcut.errors import BuildError
+from tailcut.errors import DoesNotApply
 
 
 class Int8FastGelu:
@@ -33,12 +33,13 @@ class Int8FastGelu:
         """Approximate, quantise every way that fits this processor, keep the closest, and the faster form of it.
 
         Raises:
-            BuildError: the model has no exact GELU, or cannot be quantised.
+            DoesNotApply: the model has no exact GELU.
+            BuildError: it cannot be quantised.
         """
         approximated = work.folder / f"{work.path.stem}.approximated.onnx"
         gelus = kernels.approximate(Path(work.base.path), approximated)
         if not gelus:
-            raise BuildError(
+            raise DoesNotApply(
                 "there is nothing to approximate: the model has no exact GELU",
                 hint="nothing is lost: int8-dynamic does all the rest of it",
             )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.errors import BuildError
+from tailcut.errors import DoesNotApply
 
 LINEAR = ("MatMul", "Gemm")
 CONVOLUTIONAL = (
@@ -47,7 +47,7 @@ def plan(model: Any) -> Plan:
     """Decide what is quantised in an onnx.ModelProto; names its nodes and tames its masks in place.
 
     Raises:
-        BuildError: there is nothing to quantise.
+        DoesNotApply: there is nothing to quantise.
     """
     graph = model.graph
     for place, node in enumerate(graph.node):
@@ -58,7 +58,7 @@ def plan(model: Any) -> Plan:
     products = {node.name for node in graph.node if node.op_type in LINEAR and not constants & set(node.input[:2])}
     chosen = [node for node in graph.node if node.op_type in kinds and node.name not in products]
     if not any(node.op_type in {*LINEAR, "Conv"} for node in chosen):
-        raise BuildError(
+        raise DoesNotApply(
             "there is nothing to quantise: no Conv, MatMul or Gemm of the model has constant weights",
             hint="int8-static is for linear layers and convolutions; leave it out with --recipes onnx",
         )

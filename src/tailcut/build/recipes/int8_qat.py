@@ -18,7 +18,7 @@ from tailcut.build.here import Here
 from tailcut.build.recipes import cuda, int8_static, onnx_export, qat_weights
 from tailcut.build.recipes.base import INT8, TREES, Result, Subject, Work, missing
 from tailcut.core.tensors import Array, Arrays
-from tailcut.errors import BuildError, TailcutError
+from tailcut.errors import BuildError, DoesNotApply, TailcutError
 from tailcut.manifest import Manifest, resolve
 from tailcut.runtimes.live import source_of
 
@@ -119,7 +119,7 @@ def train_and_export(work: Work, train: Callable[[Any], None], bits: int) -> dic
     torch.manual_seed(_SEED)
     layers = qat.calibrate(module, qat.insert(module, bits), _batches(work, inputs))
     if not layers:
-        raise BuildError(
+        raise DoesNotApply(
             "there is nothing to quantise: no linear layer or convolution of the module is called",
             hint="leave int8-qat out with build.recipes",
         )

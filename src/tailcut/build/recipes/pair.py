@@ -25,7 +25,7 @@ from tailcut.build.turns import take_turns
 from tailcut.core.gate import QualityVerdict
 from tailcut.core.pairing import LEAST_GAIN, Switch, best_switch
 from tailcut.core.tensors import Arrays
-from tailcut.errors import BuildError
+from tailcut.errors import DoesNotApply
 from tailcut.manifest import Tensor
 from tailcut.registry import digest
 from tailcut.runtimes import Runtime
@@ -65,7 +65,7 @@ class Pair:
         """Time the variants at every length and write down which two and where they switch.
 
         Raises:
-            BuildError: all rows are equally long, fewer than two variants, or one is the best at every length.
+            DoesNotApply: all rows are equally long, fewer than two variants, or one is the best at every length.
         """
         place = free_dimension(work.manifest.deployment.model.inputs)
         assert place is not None
@@ -75,7 +75,7 @@ class Pair:
         medians = _measure(work, parts, rows_by_length(work.selection, *place, measured))
         switch = best_switch(medians)
         if switch is None or not switch.pays:
-            raise BuildError(_no_pair(switch, medians), hint=_HINT)
+            raise DoesNotApply(_no_pair(switch, medians), hint=_HINT)
         short, long = parts[switch.short], parts[switch.long]
         between = [each for each in shares if switch.at < each < min(at for at in measured if at > switch.at)]
         closer = _measure(
@@ -111,13 +111,13 @@ def lengths(selection: Holdout, name: str, dimension: int) -> dict[int, float]:
     """Return the lengths that are common, in ascending order, with the share of rows that have each.
 
     Raises:
-        BuildError: all rows are equally long.
+        DoesNotApply: all rows are equally long.
     """
     rows = min(_LOOKED_AT, selection.rows)
     counts = Counter(selection.take(1, row)[name].shape[dimension] for row in range(rows))
     common = sorted(length for length, count in counts.items() if count >= LEAST_SHARE * rows)
     if len(common) < 2:
-        raise BuildError(
+        raise DoesNotApply(
             f"no pair: every row of the holdout is {max(counts)} long, padding included",
             hint="where the rows are padded, name their mask in the holdout's padding",
         )
@@ -154,7 +154,7 @@ def _candidates(work: Work) -> tuple[dict[str, Made], dict[str, str]]:
     """Return the variants that may be parts, and why others may not.
 
     Raises:
-        BuildError: fewer than two are left.
+        DoesNotApply: fewer than two are left.
     """
     source = next(iter(work.made.values()))
     able = {name: made for name, made in work.made.items() if made.runtime not in LIVE and not made.parts}
@@ -162,7 +162,7 @@ def _candidates(work: Work) -> tuple[dict[str, Made], dict[str, str]]:
     worse = _too_bad(work, source, [made for made in able.values() if made.name != source.name])
     kept = {name: made for name, made in able.items() if name not in worse}
     if len(kept) < 2:
-        raise BuildError(
+        raise DoesNotApply(
             f"no pair: it takes two variants, here there is {', '.join(kept) or 'none'}"
             + "".join(f"; {name}: {why}" for name, why in {**dropped, **worse}.items()),
             hint=_HINT,
