@@ -18,7 +18,7 @@ import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
 from google.protobuf.descriptor import FieldDescriptor
 from tests.app_kit import samples
-from tests.grpc_kit import InProcess, faulty_runtime, in_process
+from tests.grpc_kit import InProcess, faulty_runtime, in_process, message, unary
 from tests.integration.servers import free_port
 from tests.integration.serving import Served
 from tritonclient.grpc import service_pb2
@@ -248,6 +248,13 @@ def test_errors_by_status(
     assert said in caught.value.message()
 
 
+def test_two_tenants_are_none(server: Both) -> None:
+    with grpc.insecure_channel(server.url) as channel, pytest.raises(grpc.RpcError) as caught:
+        unary(channel)(message().SerializeToString(), metadata=(("x-tenant", "a"), ("x-tenant", "b")), timeout=20)
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "more than once" in caught.value.details()
+
+
 def test_shared_memory_is_refused_by_name(client: triton.InferenceServerClient) -> None:
     shared = triton.InferInput("x", [1, 2], "FP32")
     shared.set_shared_memory("region", 8)
@@ -414,8 +421,6 @@ def test_sigterm_under_load_fails_no_request_that_was_begun(tmp_path: Path) -> N
 
 def test_grpc_itself_reads_the_status_and_what_is_beside_it(tmp_path: Path) -> None:
     """Without Triton's client: code, hint and retry are in the trailing metadata."""
-    from tests.grpc_kit import message, unary
-
     with in_process(tmp_path) as running, grpc.insecure_channel(running.url) as channel:
         _, call = unary(channel).with_call(message().SerializeToString())
         metadata = dict(call.trailing_metadata())

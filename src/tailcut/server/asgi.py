@@ -19,6 +19,7 @@ from tailcut.server.app import Application
 from tailcut.server.auth import Guard
 from tailcut.server.front import Front
 from tailcut.server.http import Chunks, Reply
+from tailcut.server.repeated import by_name
 
 log = logging.getLogger("tailcut.server")
 
@@ -116,7 +117,7 @@ class ASGIApplication:
         if scope["type"] != "http":
             raise ValueError(f"tailcut answers http, not {scope['type']!r}")
         front = self._front or self._start_late()
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = by_name([(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]])
         if "transfer-encoding" in headers:  # goes before the length (RFC 9112, 6.3), which is then no limit of the body
             headers.pop("content-length", None)
         body = _Body(receive)

@@ -21,6 +21,7 @@ from tailcut.errors import (
     Unauthorized,
     UnsupportedEncoding,
 )
+from tailcut.server.repeated import is_repeated
 
 Headers = list[tuple[str, str]]
 _LONGEST_LENGTH = 20
@@ -152,8 +153,14 @@ def tenant(headers: HeaderMap, name: str) -> str:
 
     Raises:
         BadRequest: it is missing, empty, longer than 256 characters or not ASCII. Falling back to one tenant would
-            let its cache entries be shared.
+            let its cache entries be shared. It was sent twice: a proxy that adds its own to the client's leaves it to
+            the client which of the two counts.
     """
+    if is_repeated(headers, name):
+        raise BadRequest(
+            f"header {name} was sent more than once; it names one tenant",
+            hint=f"send one {name}; let a proxy that sets it replace the client's",
+        )
     found = headers.get(name)
     if not found or len(found) > LONGEST_TENANT or not found.isascii():
         seen = f"has {len(found)} characters" if found and found.isascii() else "is missing, empty or not ASCII"

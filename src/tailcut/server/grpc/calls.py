@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from tailcut.engine.engine import Engine
 from tailcut.errors import BadRequest, NotReady, Shed, TailcutError
 from tailcut.server.http import clipped
+from tailcut.server.repeated import by_name
 
 Metadata = tuple[tuple[str, str], ...]
 Context = Any
@@ -30,7 +31,7 @@ _LONGEST_VALUE = 600
 
 def headers_of(context: Context) -> dict[str, str]:
     """Return the client's metadata as headers: lower-case names, the last of several values; binary ones left out."""
-    return {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+    return by_name([(key, value) for key, value in context.invocation_metadata() or () if isinstance(value, str)])
 
 
 def remaining_ns(context: Context) -> int:
