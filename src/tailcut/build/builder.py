@@ -12,6 +12,7 @@ choice saw the selection split only.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tailcut.build.plan import applicable, base_of
 from tailcut.build.progress import Event, Progress, silent
 from tailcut.build.recipes import CATALOG, int8_qat
 from tailcut.build.recipes.base import INT8, PORTABLE, Recipe, Subject
+from tailcut.build.records import to_add
 from tailcut.build.steps import SELECTION_FILE
 from tailcut.core.gate import QualityVerdict
 from tailcut.errors import ArtifactError, BuildError, TailcutError
@@ -211,23 +213,17 @@ def _store(running: Building, registry: Registry, evidence: dict[str, Any], orig
         source=running.source,
         inputs=deployment.model.inputs,
         outputs=deployment.model.outputs,
-        variants=[
-            NewVariant(
-                name=each.name,
-                runtime=each.runtime,
-                artifact=Path(each.made.path) if each.made else None,
-                refused=each.refused,
-                evidence=each.evidence,
-                settings=each.made.settings if each.made else {},
-                base=each.base,
-                parts={name: Path(path) for name, path in each.made.parts.items()} if each.made else {},
-            )
-            for each in running.candidates.values()
-        ],
+        variants=[_to_add(each) for each in running.candidates.values()],
         evidence=evidence,
         manifest=to_plain(deployment),
         origins=origins,
     )
+
+
+def _to_add(candidate: Candidate) -> NewVariant:
+    made = candidate.made
+    plain = to_add(made) if made else NewVariant(name=candidate.name, runtime=candidate.runtime, artifact=None)
+    return replace(plain, refused=candidate.refused, evidence=candidate.evidence, base=candidate.base)
 
 
 def _origins(manifest: Manifest) -> dict[Path, str]:

@@ -10,6 +10,7 @@ import msgspec
 from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest.keys import to_plain
 from tailcut.manifest.reading import read
+from tailcut.registry import NewVariant
 from tailcut.runtimes.base import Opening
 
 
@@ -23,6 +24,10 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     """Of the runtime, such as its provider; they belong to the variant."""
     parts: dict[str, str] = {}
     """Of a pair: artifacts of the variants that it runs, by their names."""
+
+    def of_parts(self) -> dict[str, Path]:
+        """Return ``parts`` as paths."""
+        return {name: Path(path) for name, path in self.parts.items()}
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,5 +90,17 @@ def manifest_of(step: Spec) -> Manifest:
 def openable(made: Made, deployment: Deployment) -> Opening:
     """Say how to open a variant that was made."""
     model = deployment.model
-    parts = {name: Path(path) for name, path in made.parts.items()}
-    return Opening(made.name, made.runtime, Path(made.path), model.inputs, model.outputs, made.settings, parts)
+    return Opening(
+        made.name, made.runtime, Path(made.path), model.inputs, model.outputs, made.settings, made.of_parts()
+    )
+
+
+def to_add(made: Made) -> NewVariant:
+    """Describe a variant that was made to a registry."""
+    return NewVariant(
+        name=made.name,
+        runtime=made.runtime,
+        artifact=Path(made.path),
+        settings=made.settings,
+        parts=made.of_parts(),
+    )

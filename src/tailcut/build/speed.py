@@ -22,7 +22,7 @@ from tailcut.build import verdicts
 from tailcut.build.device_time import device_seconds
 from tailcut.build.holdout import Holdout
 from tailcut.build.progress import Event, Progress
-from tailcut.build.records import Made
+from tailcut.build.records import Made, to_add
 from tailcut.build.verdicts import Cost, SpeedVerdict
 from tailcut.core.fingerprint import uses_gpu
 from tailcut.core.slo import LatencyObjective
@@ -34,7 +34,7 @@ from tailcut.load.samples import Samples
 from tailcut.manifest import Cost as Prices
 from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest.keys import to_plain, to_toml
-from tailcut.registry import NewVariant, Registry
+from tailcut.registry import Registry
 
 _PAYLOADS = 512
 _READY_S = 120.0
@@ -160,16 +160,7 @@ def _prepare(manifest: Manifest, made: Sequence[Made], folder: Path) -> Path:
         source=made[0].name,
         inputs=deployment.model.inputs,
         outputs=deployment.model.outputs,
-        variants=[
-            NewVariant(
-                name=each.name,
-                runtime=each.runtime,
-                artifact=Path(each.path),
-                settings=each.settings,
-                parts={part: Path(path) for part, path in each.parts.items()},
-            )
-            for each in made
-        ],
+        variants=[to_add(each) for each in made],
     )
     registry.promote(deployment.name, version.id, made[0].name)
     plain = to_plain(deployment)

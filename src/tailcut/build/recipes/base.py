@@ -136,6 +136,18 @@ class Recipe(Protocol):
         ...
 
 
+class OnnxInt8:
+    """What recipes have in common that turn linear layers of the ONNX model into 8 bits for onnxruntime."""
+
+    base: tuple[str, ...] = ("onnx",)
+    runtime = "onnxruntime"
+    suffix = ".onnx"
+
+    def why_not(self, subject: Subject, here: Here) -> str:
+        """Trees have no products to quantise; whether a model has other layers to work on shows when it is read."""
+        return TREES if subject.trees else missing(here, "onnx", extra="build")
+
+
 def missing(here: Here, *packages: str, extra: str) -> str:
     """Say which packages are not installed, for ``why_not``; empty where all are."""
     absent = [name for name in packages if name not in here.packages]

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tailcut.build.here import Here
 from tailcut.build.recipes import calibration, kernels, racing
-from tailcut.build.recipes.base import TREES, Result, Subject, Work, missing
+from tailcut.build.recipes.base import OnnxInt8, Result, Work
 from tailcut.core.tensors import Array
 from tailcut.errors import BuildError, DoesNotApply
 
@@ -24,20 +23,11 @@ _WORSE = 1.1
 """A faster form may have this many times the error of the other: their roundings differ."""
 
 
-class Int8Dynamic:
+class Int8Dynamic(OnnxInt8):
     """Linear layers with 8-bit weights; activations are quantised batch by batch."""
 
     name = "int8-dynamic"
-    base = ("onnx",)
-    runtime = "onnxruntime"
-    suffix = ".onnx"
     summary = "INT8 weights, activations quantised per batch; needs no calibration"
-
-    def why_not(self, subject: Subject, here: Here) -> str:
-        """Trees have no products to quantise."""
-        if subject.trees:
-            return TREES
-        return missing(here, "onnx", extra="build")
 
     def make(self, work: Work) -> Result:
         """Quantise the fp32 file every way that fits this processor; keep the closest, and the faster form of it."""

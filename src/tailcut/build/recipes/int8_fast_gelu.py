@@ -7,27 +7,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tailcut.build.here import Here
 from tailcut.build.recipes import kernels
-from tailcut.build.recipes.base import TREES, Result, Subject, Work, missing
+from tailcut.build.recipes.base import OnnxInt8, Result, Work
 from tailcut.build.recipes.int8_dynamic import make
 from tailcut.errors import DoesNotApply
 
 
-class Int8FastGelu:
+class Int8FastGelu(OnnxInt8):
     """Linear layers with 8-bit weights, activations quantised batch by batch, approximated GELU."""
 
     name = "int8-fast-gelu"
-    base = ("onnx",)
-    runtime = "onnxruntime"
-    suffix = ".onnx"
     summary = "as int8-dynamic, with GELU approximated by tanh"
-
-    def why_not(self, subject: Subject, here: Here) -> str:
-        """Trees have no products to quantise; whether there is a GELU shows when the model is read."""
-        if subject.trees:
-            return TREES
-        return missing(here, "onnx", extra="build")
 
     def make(self, work: Work) -> Result:
         """Approximate, quantise every way that fits this processor, keep the closest, and the faster form of it.

@@ -18,10 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.build.here import Here
 from tailcut.build.holdout import Holdout
 from tailcut.build.recipes import calibration, int8_plan
-from tailcut.build.recipes.base import TREES, Result, Subject, Work, missing
+from tailcut.build.recipes.base import OnnxInt8, Result, Work
 from tailcut.build.recipes.int8_dynamic import mean_abs_error, prepare
 from tailcut.build.recipes.int8_plan import Plan
 from tailcut.errors import BuildError
@@ -36,20 +35,11 @@ _INTEGER = frozenset(
 _FLOAT = frozenset({"Conv", "FusedConv", "MatMul", "FusedMatMul", "Gemm", "FusedGemm", "TransposeMatMul"})
 
 
-class Int8Static:
+class Int8Static(OnnxInt8):
     """Linear layers and convolutions in 8 bits, activations by calibrated ranges."""
 
     name = "int8-static"
-    base = ("onnx",)
-    runtime = "onnxruntime"
-    suffix = ".onnx"
     summary = "INT8 weights and activations, ranges calibrated on the selection split"
-
-    def why_not(self, subject: Subject, here: Here) -> str:
-        """Trees have no products to quantise."""
-        if subject.trees:
-            return TREES
-        return missing(here, "onnx", extra="build")
 
     def make(self, work: Work) -> Result:
         """Calibrate once, quantise by every method, keep the closest.
