@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.app_kit import GOOD, INFER, Client, counters, running
 from tests.promotion_kit import deployment, save_model
 
 from tailcut.engine import seating
-from tailcut.errors import NotReady
+from tailcut.errors import ArtifactError, InferenceError, NotReady
 from tailcut.manifest import Manifest
 from tailcut.registry import NewVariant, Registry, Version
 from tailcut.runtimes import open_runtime
@@ -44,12 +47,29 @@ def add(manifest: Manifest, *refused: str) -> Version:
     return version
 
 
+class Gate(threading.Event):
+    """Lets the variant that is promoted load, or makes it fail."""
+
+    broken = False
+
+
 @pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> list[FaultyRuntime]:
+def gate() -> Gate:
+    found = Gate()
+    found.set()
+    return found
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> list[FaultyRuntime]:
     """Runtimes of the variant that is promoted."""
     found: list[FaultyRuntime] = []
 
     def opened(variant: Any, **options: Any) -> Any:
+        if variant.name == "slow":
+            assert gate.wait(20)
+            if gate.broken:
+                raise ArtifactError("slow cannot be opened")
         runtime = open_runtime(variant, **options)
         if variant.name != "slow":
             return runtime
@@ -60,12 +80,20 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> list[FaultyRuntime]:
     return found
 
 
-def serve(folder: Path, test: Callable[[Client], Awaitable[None]], fallback: str, *refused: str) -> None:
+def serve(
+    folder: Path,
+    test: Callable[[Client], Awaitable[None]],
+    fallback: str,
+    *refused: str,
+    timeout: str = "20s",
+    named: str = "promoted",
+) -> None:
     pool = 'pool={executor="thread", executors=1}'
     overrides = [
         f"serve.fallback={fallback}",
         pool,
-        'slo.timeout="20s"',
+        f"slo.timeout={timeout}",
+        f"serve.variant={named}",
         'server.kill="30s"',
         "batching={max_rows=2, max_queue_rows=2}",
     ]
@@ -148,3 +176,106 @@ def test_a_switch_takes_the_fallback_along(tmp_path: Path) -> None:
             before.fallback.path.dispatcher.check_room(1)
 
     serve(tmp_path, test, '["fast"]')
+
+
+async def answered_by(client: Client, name: str) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            answer = await client.post(INFER, ONE)
+            assert answer.status == 200
+            if answer.headers["x-tailcut-variant"] == name:
+                assert answer.json["outputs"][0]["data"] == [3 * VALUES[name]]
+                return
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("named", ["promoted", "slow"])
+def test_while_the_variant_to_serve_loads_the_fallback_answers(
+    tmp_path: Path, slow: list[FaultyRuntime], gate: Gate, named: str
+) -> None:
+    gate.clear()
+
+    async def test(client: Client) -> None:
+        assert (await client.get("/v2/health/ready")).status == 200
+        await answered_by(client, "fast")
+        gate.set()
+        await answered_by(client, "slow")
+        assert await warm(client) == "fast", "it is kept as the fallback that it is"
+        assert not (await counters(client, "tailcut_variants_retiring")).get((), 0)
+        slow[0].hang()
+        tasks = [asyncio.create_task(client.post(INFER, ONE)) for _ in range(4)]
+        async with asyncio.timeout(20):
+            while not any(task.done() and task.result().headers["x-tailcut-variant"] == "fast" for task in tasks):
+                await asyncio.sleep(0.01)
+        slow[0].release()
+        await asyncio.gather(*tasks)
+
+    serve(tmp_path, test, '["fast"]', named=named)
+
+
+def test_the_fallback_answers_at_once_while_the_only_executor_is_replaced(
+    tmp_path: Path, slow: list[FaultyRuntime], gate: Gate
+) -> None:
+    async def test(client: Client) -> None:
+        await answered_by(client, "slow")
+        await warm(client)
+        slow[0].hang()
+        gate.clear()
+        first = asyncio.create_task(client.post(INFER, ONE, {"x-tailcut-timeout-ms": "20000"}))
+        async with asyncio.timeout(20):
+            while (await counters(client, "tailcut_executors"))[()]:
+                await asyncio.sleep(0.01)
+        assert (await client.get("/v2/health/ready")).status == 200
+        for _ in range(3):
+            answer = await client.post(INFER, ONE, {"x-tailcut-timeout-ms": "20000"})
+            assert (answer.status, answer.headers["x-tailcut-variant"]) == (200, "fast")
+        gate.set()
+        assert (await first).headers["x-tailcut-variant"] == "slow", "it was in the batch that runs once more"
+        await answered_by(client, "slow")
+        slow[0].release()
+
+    serve(tmp_path, test, '["fast"]', timeout="200ms")
+
+
+def test_a_variant_that_cannot_be_opened_at_the_start_is_stood_in_for_and_tried_again(
+    tmp_path: Path, slow: list[FaultyRuntime], gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate.broken = True
+
+    async def test(client: Client) -> None:
+        await answered_by(client, "fast")
+        follower = client.app.engine.follower
+        assert follower is not None
+        async with asyncio.timeout(20):
+            while follower.failure is None:
+                await asyncio.sleep(0.01)
+        said = (await client.get("/v2/models/m")).json["promotion"]
+        assert (said["state"], said["error"]) == ("failed", "slow cannot be opened")
+        gate.broken = False
+        follower.retry_s = 0.0
+        async with follower.switching:
+            await follower.look()
+        await answered_by(client, "slow")
+        assert await warm(client) == "fast"
+
+    serve(tmp_path, test, '["fast"]')
+    assert "what is promoted cannot be served, variant fast" in caplog.text
+
+
+def test_a_stop_while_the_variant_to_serve_loads_leaves_nothing_open(
+    tmp_path: Path, slow: list[FaultyRuntime], gate: Gate
+) -> None:
+    gate.clear()
+
+    async def test(client: Client) -> None:
+        await answered_by(client, "fast")
+
+    serve(tmp_path, test, '["fast"]')
+    gate.set()
+    give_up_s = time.monotonic() + 20
+    while any(thread.name == "tailcut-loader" for thread in threading.enumerate()):
+        assert time.monotonic() < give_up_s
+        time.sleep(0.01)
+    for runtime in slow:
+        with pytest.raises(InferenceError):  # it is closed
+            runtime.run({"x": np.zeros((1, 2), np.float32)}, ("y",))

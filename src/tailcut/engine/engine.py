@@ -71,8 +71,9 @@ class Engine:
         self._tick(asyncio.get_running_loop())
         try:
             follower = await self._open_follower()
-            opened = await open_deployment(self.manifest, self.recorder, self.in_flight)
+            opened = await open_deployment(self.manifest, self.recorder, self.in_flight, self.fallbacks.stand_in)
         except Exception as error:
+            self.fallbacks.stop()
             unforeseen = StartError(f"unexpected {type(error).__name__}: {error}", hint="see the server's log")
             self.failure = error if isinstance(error, TailcutError) else unforeseen
             self.state = "failed"
@@ -84,6 +85,7 @@ class Engine:
             if follower is not None:
                 self.follower = follower
                 follower.start()
+            self.fallbacks.relieve(opened)
 
     async def _open_follower(self) -> Follower | None:
         serve = self.deployment.serve
@@ -142,11 +144,11 @@ class Engine:
         if self.is_loaded:
             await asyncio.sleep(0)  # let answered requests leave first
             give_up_s = perf_counter() + timeout_s
+            self.fallbacks.stop()
             if self.follower is not None:
                 await self.follower.stop(timeout_s)
             await self.repository.stop(timeout_s)
             path = self.running.path
-            self.fallbacks.stop()
             await self.running.stop(max(give_up_s - perf_counter(), 0.0))
             if path.hooks is not None:
                 await path.hooks.stop(max(give_up_s - perf_counter(), 0.0))
@@ -197,11 +199,15 @@ class Engine:
 
     @property
     def is_ready(self) -> bool:
-        """Whether requests should be sent here: warm, not draining, not all executors or hook threads stuck."""
+        """Whether requests should be sent here: warm, not draining, not all executors or hook threads stuck.
+
+        Where all executors are, a fallback will do.
+        """
         if self.state != "ready" or self._opened is None:
             return False
         path = self._opened.path
-        return path.dispatcher.healthy and (path.hooks is None or path.hooks.healthy)
+        answers = path.dispatcher.healthy or (path.fallback is not None and path.fallback.dispatcher.healthy)
+        return answers and (path.hooks is None or path.hooks.healthy)
 
     def begin(self, route: str, start_ns: int, timeout_ns: int = 0, tenant: str = "") -> Call:
         """Start the record of one request.

@@ -135,7 +135,7 @@ class Follower:
             except _Overtaken as overtaken:
                 stamp = overtaken.stamp
             except Exception as error:
-                self._failed(foreseen(error))
+                self.failed(foreseen(error))
                 return
             finally:
                 self.loading = False
@@ -245,9 +245,10 @@ class Follower:
         self._put(new)
         self.failure = None
         self.switches += 1
-        longest_s = float(self._manifest.deployment.server.max_timeout_s)
-        self._retiring[old] = task = asyncio.get_running_loop().create_task(retire(old, self._in_flight, longest_s))
-        task.add_done_callback(lambda ended: self._retired(old, ended))
+        if new.fallback is not old:
+            longest_s = float(self._manifest.deployment.server.max_timeout_s)
+            self._retiring[old] = task = asyncio.get_running_loop().create_task(retire(old, self._in_flight, longest_s))
+            task.add_done_callback(lambda ended: self._retired(old, ended))
         self._say(
             f"switched to variant {new.variant.name} ({new.variant.runtime}, version {new.variant.version}) from "
             f"{old.variant.name} of {old.variant.version}"
@@ -260,7 +261,8 @@ class Follower:
             what = f"variant {old.variant.name} of version {old.variant.version}"
             log.error("%s is no longer served and did not close", what, exc_info=error)
 
-    def _failed(self, error: TailcutError) -> None:
+    def failed(self, error: TailcutError) -> None:
+        """Take notice that what is promoted could not be loaded; it is tried again from time to time."""
         served = self._running().variant
         self.failure = error
         self.failures += 1

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sized
+from collections.abc import Callable, Sequence, Sized
+from functools import partial
 from pathlib import Path as FilePath
+from typing import Any
 
 import msgspec
 
 from tailcut.core.fingerprint import uses_gpu
 from tailcut.core.scaling import Limits, Wear
+from tailcut.core.validation import InputSpec
 from tailcut.engine.assembly import Assembly
 from tailcut.engine.device_time import DeviceTime
 from tailcut.engine.dispatcher import Dispatcher
@@ -18,8 +21,9 @@ from tailcut.engine.path import Path
 from tailcut.engine.planning import make_dispatcher
 from tailcut.engine.pool import Pool
 from tailcut.engine.seating import Warm, open_variant
-from tailcut.engine.stores import open_caches
+from tailcut.engine.stores import Caches, open_caches
 from tailcut.engine.streaming import streaming_of
+from tailcut.engine.switch import in_background
 from tailcut.engine.user_code import UserCode, import_code, place_hooks
 from tailcut.engine.version import version_of
 from tailcut.engine.warming import example_inputs, warm_up
@@ -33,6 +37,9 @@ from tailcut.runtimes.base import StreamingRuntime
 __all__ = ["Opened", "Warm", "example_inputs", "find_variant", "open_deployment", "open_variant", "warm_up"]
 
 _SQLITE = "sqlite:///"
+
+StandIn = Callable[[Variant, Sequence[InputSpec]], "asyncio.Future[Warm | None]"]
+"""Begins to open a variant that stands in for another one of these inputs; None where there is none."""
 
 
 def find_variant(manifest: Manifest) -> Variant:
@@ -77,6 +84,7 @@ class Opened:
         device: how long the variant has held its device; None where it runs on none.
         close: closes the runtimes.
         fallback: another variant that takes what this one has no room for; None where there is none (yet).
+        loading: the variant to serve, for which this one stands in until it is warm; None where this is it.
     """
 
     def __init__(self, path: Path, pool: Pool, warm: Warm, code: UserCode, device: DeviceTime | None) -> None:
@@ -90,6 +98,7 @@ class Opened:
         self.code = code
         self.close = warm.close
         self.fallback: Opened | None = None
+        self.loading: asyncio.Future[Warm] | None = None
 
     @property
     def streaming(self) -> StreamingRuntime | None:
@@ -109,8 +118,13 @@ class Opened:
         return self.pool.size
 
 
-async def open_deployment(manifest: Manifest, recorder: Recorder, in_flight: Sized = ()) -> Opened:
+async def open_deployment(
+    manifest: Manifest, recorder: Recorder, in_flight: Sized = (), stand_in: StandIn | None = None
+) -> Opened:
     """Load, warm up and connect everything; blocking work runs off the event loop.
+
+    Args:
+        stand_in: begins to open a variant that answers until the one to serve is warm, where it is warm before.
 
     Raises:
         TailcutError: whatever is missing or broken, by name.
@@ -122,17 +136,15 @@ async def open_deployment(manifest: Manifest, recorder: Recorder, in_flight: Siz
     code = await loop.run_in_executor(None, import_code, manifest)
     assembly = Assembly(deployment.model, code.preprocess, code.postprocess)
     outputs = tuple(tensor.name for tensor in deployment.model.outputs)
-    warm = await loop.run_in_executor(None, open_variant, manifest, variant, assembly.specs)
+    warm, loading = await _first_warm(manifest, variant, assembly.specs, stand_in)
+    variant = warm.variant
     try:
         hooks = await place_hooks(deployment, code, assembly, warm.runtimes[0], outputs)
-        caches = await open_caches(deployment)
-        try:
-            features = await _open_features(manifest)
-        except BaseException:
-            await caches.close()
-            raise
+        caches, features = await _open_stores(manifest)
     except BaseException:
         warm.close()
+        if loading is not None:
+            loading.cancel()
         raise
     device = _device_time(warm, recorder)
     dispatcher = make_dispatcher(deployment, variant, warm.warm_up_ns, device or recorder, loop)
@@ -149,7 +161,39 @@ async def open_deployment(manifest: Manifest, recorder: Recorder, in_flight: Siz
         fallback_stale="stale" in deployment.serve.fallback,
         in_flight=in_flight,
     )
-    return Opened(path, _pool(deployment, dispatcher, warm, recorder), warm, code, device)
+    opened = Opened(path, _pool(deployment, dispatcher, warm, recorder), warm, code, device)
+    opened.loading = loading
+    return opened
+
+
+async def _open_stores(manifest: Manifest) -> tuple[Caches, FeatureService | None]:
+    caches = await open_caches(manifest.deployment)
+    try:
+        return caches, await _open_features(manifest)
+    except BaseException:
+        await caches.close()
+        raise
+
+
+async def _first_warm(
+    manifest: Manifest, variant: Variant, specs: Sequence[InputSpec], stand_in: StandIn | None
+) -> tuple[Warm, asyncio.Future[Warm] | None]:
+    """Open a variant; return it, or what stands in for it and the loading that goes on."""
+    if stand_in is None:
+        return await asyncio.get_running_loop().run_in_executor(None, open_variant, manifest, variant, specs), None
+    other = stand_in(variant, specs)
+    # In the background, because what stands in may be serving before it is open.
+    loading = asyncio.ensure_future(in_background(partial(open_variant, manifest, variant, specs), Warm.close))
+    try:
+        both: set[asyncio.Future[Any]] = {other, loading}
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if loading.done() and loading.exception() is None:
+            return loading.result(), None
+        found = await other  # also where the variant itself cannot be opened
+        return (await loading, None) if found is None else (found, loading)
+    except BaseException:
+        loading.cancel()
+        raise
 
 
 def open_beside(manifest: Manifest, running: Opened, warm: Warm, recorder: Recorder) -> Opened:

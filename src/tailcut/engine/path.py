@@ -128,13 +128,16 @@ class Path:
         now_ns = perf_counter_ns()
         if now_ns >= call.deadline_ns:
             raise DeadlineExceeded("the deadline passed before the request was admitted", hint="send a longer timeout")
-        try:
-            self.dispatcher.check_room(rows, call.deadline_ns, priority=call.priority, tenant=call.tenant)
-        except (Shed, NotReady) as error:
-            if self.fallback is None or not self.fallback.takes(call, rows):
-                if not recalls:
-                    raise
-                call.refusal = error
+        fallback = self.fallback
+        # While no executor is there it does not wait for the next one where somebody else can answer.
+        if fallback is None or self.dispatcher.healthy or not fallback.takes(call, rows):
+            try:
+                self.dispatcher.check_room(rows, call.deadline_ns, priority=call.priority, tenant=call.tenant)
+            except (Shed, NotReady) as error:
+                if fallback is None or not fallback.takes(call, rows):
+                    if not recalls:
+                        raise
+                    call.refusal = error
         call.timings.lap(Stage.ADMIT, now_ns)
 
     def takes(self, call: Call, rows: int) -> bool:

@@ -62,7 +62,7 @@ class Repository:
         running = engine.running
         if engine.state not in {"ready", "unloaded"}:
             raise NotReady(f"the server is {engine.state}", hint="load the model when it is ready")
-        switcher = self._switcher()
+        switcher = self.switcher()
         async with switcher.switching:
             chosen = partial(self._named, running, version, variant) if version or variant else self._configured
             if engine.follower is not None and not (version or variant):
@@ -81,7 +81,8 @@ class Repository:
 
     # -- Inside ------------------------------------------------------------------------------------------------------
 
-    def _switcher(self) -> Follower:
+    def switcher(self) -> Follower:
+        """Return what puts another variant in place."""
         if self._engine.follower is not None:
             return self._engine.follower
         if self._own is None:

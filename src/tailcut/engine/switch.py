@@ -88,16 +88,34 @@ def refuse_other_model(deployment: Deployment, running: Opened, variant: Variant
     Raises:
         ArtifactError: the tensors or the hooks differ.
     """
-    what = f"variant {variant.name!r} of version {variant.version} is promoted, but"
-    hint = "restart the server; until then it serves what it served"
+    refuse_other_tensors(deployment, variant)
+    if version_of(deployment, running.variant, running.code.functions) != running.path.version:
+        raise ArtifactError(
+            f"{_what(variant)} the files of the hooks have changed since this server started", hint=_HINT
+        )
+
+
+def refuse_other_tensors(deployment: Deployment, variant: Variant) -> None:
+    """Refuse a variant whose inputs or outputs are not those of the manifest.
+
+    Raises:
+        ArtifactError: they differ.
+    """
     for kind, here, there in (
         ("inputs", deployment.model.inputs, variant.inputs),
         ("outputs", deployment.model.outputs, variant.outputs),
     ):
         if _forms(here) != _forms(there):
-            raise ArtifactError(f"{what} its {kind} are {_forms(there)} and this server's {_forms(here)}", hint=hint)
-    if version_of(deployment, running.variant, running.code.functions) != running.path.version:
-        raise ArtifactError(f"{what} the files of the hooks have changed since this server started", hint=hint)
+            raise ArtifactError(
+                f"{_what(variant)} its {kind} are {_forms(there)} and this server's {_forms(here)}", hint=_HINT
+            )
+
+
+_HINT = "restart the server; until then it serves what it served"
+
+
+def _what(variant: Variant) -> str:
+    return f"variant {variant.name!r} of version {variant.version} is to be served, but"
 
 
 def _forms(tensors: Sequence[Tensor]) -> list[tuple[str, str, tuple[int, ...]]]:

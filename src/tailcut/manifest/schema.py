@@ -189,8 +189,9 @@ class Serve(Section, frozen=True, kw_only=True):
     fallback: Annotated[
         tuple[str, ...],
         Meta(
-            description="what answers where there is no room for a request or no executor is ready: the name of "
-            "another passed variant, 'stale' (see cache.*.stale_for), or both, the variant first; none: 429 or 503",
+            description="what answers while the variant loads, where there is no room for a request or no executor is "
+            "ready: the name of another passed variant, 'stale' (see cache.*.stale_for), or both, the variant first; "
+            "none: 429 or 503",
             examples=[("int8-dynamic",)],
         ),
     ] = ()
