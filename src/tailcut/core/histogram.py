@@ -41,6 +41,18 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
+    def add_all(self, places: Sequence[int], total: int) -> None:
+        """Count values that were looked up already.
+
+        Args:
+            places: of each value, the index of the first bound that it does not exceed.
+            total: their sum.
+        """
+        counts = self.counts
+        for place in places:
+            counts[place] += 1
+        self.total += total
+
     @property
     def count(self) -> int:
         """How many values were counted."""

@@ -1,60 +1,102 @@
-"""Counts everything that /metrics shows. One call per request, no lock, no label look-up beyond one dict.
+"""Counts everything that /metrics shows. One call per request, no lock; the counting itself is done for many at once.
 
 Owned by the event loop: written and read on it.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from collections import Counter
+
+import numpy as np
 
 from tailcut.core.histogram import LATENCY_BOUNDS_NS, ROW_BOUNDS, Histogram
 from tailcut.core.timings import STAGE_NAMES, Timings
 
-_BOUNDS = LATENCY_BOUNDS_NS
+_AT_ONCE = 64
+"""Requests that are counted together: in NumPy that takes a fifth of the time of one after the other, and holds the
+event loop up for less than a tenth of a millisecond."""
+
+_BOUNDS = np.array(LATENCY_BOUNDS_NS)
+_STAGES, _PLACES = len(STAGE_NAMES), len(LATENCY_BOUNDS_NS) + 1
+_FIRST_PLACES = np.arange(_STAGES) * _PLACES
+
+_Key = tuple[str, str, str, str]
 
 
 class Recorder:
     """Histograms per stage and counters per outcome.
 
     Attributes:
-        stages: one histogram of nanoseconds per stage, in the order of ``Stage``.
-        answered, failed: histograms of whole requests' nanoseconds by route.
-        requests: counts by (route, variant, outcome, cache); outcome is "ok" or an error's code.
         by_rows: batches by their rows: [how many, nanoseconds].
         last_ns: when the last request ended, on the clock of its timings; 0 before the first.
     """
 
     def __init__(self) -> None:
-        self.stages = [Histogram() for _ in STAGE_NAMES]
-        self.answered: dict[str, Histogram] = {}
-        self.failed: dict[str, Histogram] = {}
-        self.requests: dict[tuple[str, str, str, str], int] = {}
         self.batch_rows = Histogram(ROW_BOUNDS)
         self.batch_ns = Histogram()
         self.loop_lag = Histogram()
         self.by_rows: dict[int, list[int]] = {}
         self.last_ns = 0
-        self._counts = [histogram.counts for histogram in self.stages]
+        self._answered: dict[str, Histogram] = {}
+        self._failed: dict[str, Histogram] = {}
+        self._requests: dict[_Key, int] = {}
+        self._stage_counts = np.zeros(_STAGES * _PLACES, np.int64)
+        self._stage_totals = np.zeros(_STAGES, np.int64)
+        self._pending: list[tuple[list[int], _Key]] = []
 
     def request(self, timings: Timings, route: str, variant: str, outcome: str, cache: str) -> None:
-        """Count one finished request."""
-        key = (route, variant, outcome, cache)
-        requests = self.requests
-        requests[key] = requests.get(key, 0) + 1
-        # Apart, because a server that refuses at once would otherwise look the faster the more it refuses.
-        histograms = self.answered if outcome == "ok" else self.failed
-        total = histograms.get(route)
-        if total is None:
-            total = histograms[route] = Histogram()
+        """Count one finished request; its timings must not change any more."""
+        pending = self._pending
+        pending.append((timings.ns, (route, variant, outcome, cache)))
         self.last_ns = timings.last_ns
-        total.add(timings.last_ns - timings.start_ns)
-        # Spelled out instead of Histogram.add per stage: this loop runs for every stage of every request.
-        bounds = _BOUNDS
-        counts = self._counts
-        for index, ns in enumerate(timings.ns):
-            if ns:
-                counts[index][bisect_left(bounds, ns)] += 1
-                self.stages[index].total += ns
+        if len(pending) >= _AT_ONCE:
+            self._count()
+
+    @property
+    def stages(self) -> list[Histogram]:
+        """One histogram of nanoseconds per stage, in the order of ``Stage``."""
+        self._count()
+        counts = self._stage_counts.reshape(_STAGES, _PLACES).tolist()
+        return [_histogram(each, total) for each, total in zip(counts, self._stage_totals.tolist(), strict=True)]
+
+    @property
+    def answered(self) -> dict[str, Histogram]:
+        """Histograms of answered requests' nanoseconds by route."""
+        self._count()
+        return self._answered
+
+    @property
+    def failed(self) -> dict[str, Histogram]:
+        """As ``answered``, of those that failed: a server that refuses at once must not look the faster for it."""
+        self._count()
+        return self._failed
+
+    @property
+    def requests(self) -> dict[_Key, int]:
+        """Counts by (route, variant, outcome, cache); outcome is "ok" or an error's code."""
+        self._count()
+        return self._requests
+
+    def _count(self) -> None:
+        """Count what has ended since the last time."""
+        if not self._pending:
+            return
+        pending, self._pending = self._pending, []
+        stages_ns = np.array([ns for ns, _ in pending], np.int64)
+        places = np.searchsorted(_BOUNDS, stages_ns) + _FIRST_PLACES
+        # A stage that a request did not meet is not counted as one that took no time.
+        self._stage_counts += np.bincount(places[stages_ns != 0], minlength=self._stage_counts.size)
+        self._stage_totals += stages_ns.sum(0)
+        totals_ns = stages_ns.sum(1)
+        keys = [key for _, key in pending]
+        for key, count in Counter(keys).items():
+            self._requests[key] = self._requests.get(key, 0) + count
+            found = totals_ns if count == len(keys) else totals_ns[[each == key for each in keys]]
+            histograms = self._answered if key[2] == "ok" else self._failed
+            histogram = histograms.get(key[0])
+            if histogram is None:
+                histogram = histograms[key[0]] = Histogram()
+            histogram.add_all(np.searchsorted(_BOUNDS, found).tolist(), int(found.sum()))
 
     def batch(self, rows: int, duration_ns: int) -> None:
         """Count one batch that ran."""
@@ -69,3 +111,9 @@ class Recorder:
     def lag(self, lag_ns: int) -> None:
         """Count how much later than asked the event loop woke up."""
         self.loop_lag.add(max(lag_ns, 0))
+
+
+def _histogram(counts: list[int], total: int) -> Histogram:
+    made = Histogram()
+    made.counts, made.total = counts, total
+    return made
