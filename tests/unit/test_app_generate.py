@@ -353,3 +353,51 @@ def test_a_stream_whose_client_does_not_read_ends_at_its_deadline(
 
     streams(endless)
     serve(tmp_path, test)
+
+
+def test_a_stream_is_logged_when_it_ends_and_always_where_it_failed(
+    tmp_path: Path, streams: Callable[..., CallableRuntime]
+) -> None:
+    def breaks_for_9(inputs: Arrays) -> Iterator[Arrays]:
+        yield from parts(inputs)
+        if inputs["x"][0, 1] == 9:
+            raise RuntimeError("secret")
+
+    streams(breaks_for_9)
+    seen: list[list[Any]] = []
+
+    async def test(client: Client) -> None:
+        seen.extend([await Stream(client.app, {"x": [1, last]}).end() for last in (2, 9)])
+
+    log = 'server.access_log="access.log"'
+    for share in ("0.0", "1.0"):
+        serve(tmp_path, test, log, f"server.access_log_share={share}")
+    failed, fine, again = (json.loads(line) for line in (tmp_path / "access.log").read_text().splitlines())
+    assert (failed["path"], failed["status"], failed["variant"]) == (STREAM, 200, "source")
+    assert failed["error"] == {"code": "inference_failed", "incident": seen[1][-1]["incident"]}
+    assert "error" not in fine
+    assert fine["bytes"] == sum(len(f"data: {json.dumps(event, separators=(',', ':'))}\n\n") for event in seen[2])
+    assert again["error"]["code"] == "inference_failed"
+
+
+def test_a_stream_whose_client_leaves_is_logged_as_such(
+    tmp_path: Path, streams: Callable[..., CallableRuntime]
+) -> None:
+    gate = threading.Event()
+
+    def one_then_wait(inputs: Arrays) -> Iterator[Arrays]:
+        yield next(parts(inputs))
+        gate.wait(20)
+
+    streams(one_then_wait)
+
+    async def test(client: Client) -> None:
+        stream = Stream(client.app, {"x": [1, 2]}, {"x-tailcut-timeout-ms": "20000"})
+        await stream.wait_events(1)
+        stream.leave()
+        await stream.end()
+        gate.set()
+
+    serve(tmp_path, test, 'server.access_log="access.log"', "server.access_log_share=0.0")
+    (line,) = (json.loads(line) for line in (tmp_path / "access.log").read_text().splitlines())
+    assert line["error"] == {"code": "client_gone"}

@@ -12,7 +12,7 @@ import queue
 import random
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from time import perf_counter_ns
 from typing import Any, BinaryIO
@@ -21,7 +21,7 @@ import msgspec
 
 from tailcut.errors import StartError
 from tailcut.manifest import Manifest
-from tailcut.server.http import Body, HeaderMap, Reply, clipped, traceparent
+from tailcut.server.http import Body, Chunks, HeaderMap, Reply, clipped, traceparent
 
 log = logging.getLogger("tailcut.server")
 
@@ -67,9 +67,18 @@ class AccessLog:
         self._thread.start()
 
     async def handle(self, method: str, path: str, headers: HeaderMap, body: Body) -> Reply:
-        """Answer one request and log it, if it is one of those."""
+        """Answer one request and log it, if it is one of those; one that is answered in parts when it ends."""
         started_ns = perf_counter_ns()
         reply = await self._handle(method, path, headers, body)
+        if reply.chunks is not None:
+
+            def ended(size_bytes: int, failure: Mapping[str, str] | None) -> None:
+                took_ns = perf_counter_ns() - started_ns
+                if self.wants(took_ns, failed=failure is not None):
+                    self.write(method, path, reply.status, took_ns, size_bytes, headers, reply.headers, failure)
+
+            reply.chunks = _Counted(reply.chunks, ended)
+            return reply
         took_ns = perf_counter_ns() - started_ns
         if self.wants(took_ns, failed=reply.status >= 400):
             error = _error(reply.body) if reply.status >= 400 else None
@@ -126,6 +135,35 @@ class AccessLog:
             self._dropped = 0
         except queue.Full:
             self._dropped += 1
+
+
+class _Counted:
+    """A body that is made while it is sent, and tells its size and how it ended when it is closed."""
+
+    def __init__(self, chunks: Chunks, ended: Callable[[int, Mapping[str, str] | None], None]) -> None:
+        self._chunks = chunks
+        self._made = aiter(chunks)
+        self._ended = ended
+        self._size_bytes = 0
+        self.left_s = chunks.left_s
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        chunk = await anext(self._made)
+        self._size_bytes += len(chunk)
+        return chunk
+
+    async def aclose(self) -> None:
+        try:
+            await self._chunks.aclose()
+        finally:
+            self._ended(self._size_bytes, self._chunks.failure)
+
+    @property
+    def failure(self) -> Mapping[str, str] | None:
+        return self._chunks.failure
 
 
 def _error(body: bytes) -> Any:

@@ -24,7 +24,7 @@ EVENT_STREAM = (
 
 
 class Events:
-    """Yields each part of an answer as an event."""
+    """Yields each part of an answer as an event; see ``http.Chunks``."""
 
     def __init__(self, engine: Engine, call: Call) -> None:
         self._engine = engine
@@ -32,6 +32,7 @@ class Events:
         self._parts: AsyncGenerator[bytes, None] | None = None
         self._first: bytes | None = None
         self._is_ended = False
+        self.failure: dict[str, str] | None = None
 
     async def begin(self, parts: AsyncGenerator[bytes, None]) -> None:
         """Make the first part; raises what that raises."""
@@ -49,11 +50,13 @@ class Events:
         """End the request; as one whose client left, where it was not at its end."""
         await self.end(ClientGone.code)
 
-    async def end(self, outcome: str) -> None:
+    async def end(self, outcome: str, incident: str = "") -> None:
         """Count the request's one end, and let what makes the parts stop."""
         if self._is_ended:
             return
         self._is_ended = True
+        if outcome != "ok":
+            self.failure = {"code": outcome, "incident": incident} if incident else {"code": outcome}
         try:
             if self._parts is not None:
                 await self._parts.aclose()
@@ -88,7 +91,7 @@ class Events:
 
     async def _failed(self, error: TailcutError) -> bytes:
         incident = note(self._engine.failures, self._call.route, error, perf_counter_ns())
-        await self.end(error.code)
+        await self.end(error.code, incident)
         said = {"error": error.message, "code": error.code, "hint": error.hint}
         return _event(msgspec.json.encode({**said, "incident": incident} if incident else said))
 

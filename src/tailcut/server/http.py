@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from math import ceil
 from reprlib import repr as shown
 from typing import Protocol
@@ -73,6 +73,11 @@ class Chunks(Protocol):
 
     async def aclose(self) -> None:
         """End what makes it."""
+        ...
+
+    @property
+    def failure(self) -> Mapping[str, str] | None:
+        """What ended it before its end, as ``code`` and ``incident``; None at its end, and before it is closed."""
         ...
 
 
