@@ -1,0 +1,144 @@
+"""What the build measured of a variant is known before its first batch: to ``tailcut simulate``, and to admission."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.app_kit import INFER, Client, running
+from tests.promotion_kit import deployment, save_model
+from tests.registry_kit import AVX2
+
+from tailcut.cli.app import run
+from tailcut.cli.console import ExitCode
+from tailcut.core.tensors import Arrays
+from tailcut.engine import seating
+from tailcut.manifest import Manifest
+from tailcut.registry import NewVariant, Registry
+from tailcut.runtimes import open_runtime
+from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
+
+ONE = {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}
+
+
+def tuned(ms: float, rows_per_s: float, batch_rows: int) -> dict[str, Any]:
+    """Evidence of a tuning: what a lone row takes and the best rate in batches, beside a setting that was not taken."""
+    chosen, other = {"threads": 1, "executors": 1}, {"threads": 2, "executors": 1}
+    table = [
+        {"setting": other, "ms": 1.0, "rows_per_s": 1e6},
+        {"setting": chosen, "ms": ms, "rows_per_s": rows_per_s},
+    ]
+    return {"tuning": {"settings": chosen, "batch_rows": batch_rows, "table": table}}
+
+
+def promoted(
+    folder: Path, evidence: dict[str, Any], *, elsewhere: bool = False, overrides: tuple[str, ...] = ()
+) -> Manifest:
+    """A deployment whose variant was judged here, or on a machine of another kind."""
+    manifest = deployment(folder, overrides=overrides)
+    registry, model = Registry.of(manifest, machine=AVX2 if elsewhere else None), manifest.deployment.model
+    artifact = save_model(folder / "m.onnx", 1.0)
+    variants = [NewVariant("onnx", "onnxruntime", artifact, base=True, evidence=evidence)]
+    version = registry.add("m", source="onnx", inputs=model.inputs, outputs=model.outputs, variants=variants)
+    registry.promote("m", version.id, "onnx")
+    return manifest
+
+
+def simulated(folder: Path, *more: str) -> tuple[int, dict[str, Any]]:
+    out = folder / "out.json"
+    arguments = ["simulate", "--manifest", str(folder), "--rate", "20", "--duration", "2s", "--json", str(out), *more]
+    code = run(arguments)
+    return code, json.loads(out.read_text()) if out.exists() else {}
+
+
+def test_simulate_takes_the_costs_from_the_evidence_of_the_setting_that_is_served(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    promoted(tmp_path, tuned(ms=3.0, rows_per_s=800.0, batch_rows=4))
+    code, found = simulated(tmp_path, "--noise", "0", "--request-cpu", "0us")
+    assert code == ExitCode.OK
+    assert found["assumed"]["cost_ms"] == {"1": 3.0, "4": 5.0}
+    assert "(evidence of variant onnx)" in capsys.readouterr().out
+    assert found["lines"][0]["p50_ms"] == pytest.approx(3.0, abs=0.5)
+
+
+@pytest.mark.parametrize(("evidence", "elsewhere", "says"), [
+    ({}, False, "has no timings in its evidence"),
+    (tuned(3.0, 800.0, 4), True, "are of another machine"),
+])  # fmt: skip
+def test_simulate_says_where_the_evidence_does_not_hold(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], evidence: dict[str, Any], elsewhere: bool, says: str
+) -> None:
+    promoted(tmp_path, evidence, elsewhere=elsewhere)
+    code, found = simulated(tmp_path)
+    assert code not in {ExitCode.OK, ExitCode.FAILED, ExitCode.BUG}
+    assert not found
+    said = capsys.readouterr().err
+    assert says in said
+    assert "--measure" in said
+
+
+def test_simulate_measures_what_batches_take_here_whatever_the_evidence_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promoted(tmp_path, tuned(ms=3000.0, rows_per_s=0.1, batch_rows=4), elsewhere=True)
+    opened: list[StubRuntime] = []
+
+    def answer(inputs: Arrays) -> Arrays:
+        time.sleep(0.004 * len(inputs["x"]))  # what the model takes: 4 ms a row
+        return {"y": np.zeros(len(inputs["x"]), np.float32), "z": inputs["x"]}
+
+    def open_stub(*_: object, **__: object) -> StubRuntime:
+        opened.append(StubRuntime(answer))
+        return opened[-1]
+
+    monkeypatch.setattr(seating, "open_runtime", open_stub)
+    code, found = simulated(tmp_path, "--measure")
+    assert code == ExitCode.OK
+    assert "(variant onnx, timed here now)" in capsys.readouterr().out
+    cost_ms = {int(rows): ms for rows, ms in found["assumed"]["cost_ms"].items()}
+    assert list(cost_ms) == [1, 2, 4], "the batch sizes that serving warms up"
+    assert all(4.0 * rows <= ms < 2000.0 for rows, ms in cost_ms.items())
+    assert found["lines"][0]["p50_ms"] >= 3.5
+    assert opened
+    assert all(runtime.closed for runtime in opened)
+
+
+@pytest.mark.parametrize(("evidence", "elsewhere", "status"), [
+    (tuned(60_000.0, 0.01, 4), False, 429),
+    (tuned(60_000.0, 0.01, 4), True, 504),
+    ({}, False, 504),
+])  # fmt: skip
+def test_admission_knows_from_the_evidence_what_a_batch_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evidence: dict[str, Any], elsewhere: bool, status: int
+) -> None:
+    """The build saw batches of a minute: who comes behind one with half a second is refused at once, not late."""
+    opened: list[FaultyRuntime] = []
+
+    def open_faulty(variant: Any, **options: Any) -> FaultyRuntime:
+        opened.append(FaultyRuntime(open_runtime(variant, **options)))
+        return opened[-1]
+
+    monkeypatch.setattr(seating, "open_runtime", open_faulty)
+    overrides = ('pool={executor="thread", executors=1}', 'slo.timeout="20s"', 'server.kill="30s"')
+    manifest = promoted(tmp_path, evidence, elsewhere=elsewhere, overrides=overrides)
+
+    async def test(client: Client) -> None:
+        opened[0].hang()
+        first = asyncio.create_task(client.post(INFER, ONE))
+        assert await asyncio.to_thread(opened[0].entered.wait, 10)
+        second = await client.post(INFER, ONE, {"x-tailcut-timeout-ms": "500"})
+        assert second.status == status, second.body
+        opened[0].release()
+        assert (await first).status == 200
+
+    async def main() -> None:
+        async with running(manifest) as client:
+            await test(client)
+
+    asyncio.run(main())
