@@ -221,10 +221,13 @@ class Planner(Generic[E]):
     def _take(self, heap: Heap[E], taken: list[Item[E]], now_ns: int, cost: Cost, expired: list[E]) -> int:
         """Move heads from ``heap`` to ``taken`` until it is full; return the rows of ``taken``."""
         rows = sum([item[3].rows for item in taken])
+        alone_rows, alone_end_ns = -1, 0.0
         while heap:
             entry = heap[0][3]
             if entry.waiting:
-                if now_ns + cost.batch_ns(entry.rows) >= entry.deadline_ns:
+                if entry.rows != alone_rows:  # most bring the same number
+                    alone_rows, alone_end_ns = entry.rows, now_ns + cost.batch_ns(entry.rows)
+                if alone_end_ns >= entry.deadline_ns:
                     self._give_up(entry, expired)
                 elif taken and (rows + entry.rows > self.max_rows or not self.merge):
                     break

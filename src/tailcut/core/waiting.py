@@ -84,11 +84,20 @@ class Waiting(Generic[E]):
     def add(self, entry: E) -> None:
         """Let an entry wait."""
         entry.waiting = True
-        self._count(entry, entry.rows)
+        rows, level, deadline_ns = entry.rows, entry.level, entry.deadline_ns
+        self.rows += rows
         self.entries += 1
-        level, deadline_ns = entry.level, entry.deadline_ns
-        if deadline_ns > self._latest.get(level, 0):
+        self.size_bytes += entry.size_bytes
+        grain = deadline_ns >> _GRAIN
+        demand = self._demand.get(level)
+        if demand is None:
+            self._demand[level] = {grain: rows}
             self._latest[level] = deadline_ns
+        else:
+            demand[grain] = demand.get(grain, 0) + rows
+            self._latest[level] = max(self._latest[level], deadline_ns)
+        if entry.kind or entry.tenant:
+            self._count(entry, rows)
         self._sequence += 1
         item = (level, deadline_ns, self._sequence, entry)
         heap = self.lanes.get(entry.lane)
@@ -100,8 +109,19 @@ class Waiting(Generic[E]):
     def leave(self, entry: E) -> None:
         """Mark an entry as gone; whoever took it from its heap calls this, or it is taken out later."""
         entry.waiting = False
-        self._count(entry, -entry.rows)
+        rows, level = entry.rows, entry.level
+        self.rows -= rows
         self.entries -= 1
+        self.size_bytes -= entry.size_bytes
+        demand, grain = self._demand[level], entry.deadline_ns >> _GRAIN
+        if demand[grain] != rows:
+            demand[grain] -= rows
+        else:
+            del demand[grain]
+            if not demand:
+                del self._demand[level], self._latest[level]
+        if entry.kind or entry.tenant:
+            self._count(entry, -rows)
 
     def pop_dead(self, lane: Hashable) -> None:
         """Take entries off the top of a lane that wait no more; the lane is gone when nothing is left."""
@@ -158,13 +178,6 @@ class Waiting(Generic[E]):
             yield at << _GRAIN, demand[at]
 
     def _count(self, entry: E, rows: int) -> None:
-        self.rows += rows
-        self.size_bytes += entry.size_bytes if rows > 0 else -entry.size_bytes
-        demand = self._demand.setdefault(entry.level, {})
-        _add(demand, entry.deadline_ns >> _GRAIN, rows)
-        if not demand:
-            del self._demand[entry.level]
-            self._latest.pop(entry.level, None)
         if entry.kind:
             _add(self.kinds, entry.kind, rows)
         if entry.tenant:

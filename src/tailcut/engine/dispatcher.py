@@ -156,12 +156,13 @@ class Dispatcher:
         duration_ns = self._clock_ns() - started_ns
         self._runs += 1
         if not self._runs & _SOME:
-            self.costs.observe(rows, duration_ns, self._kind(inputs, rows))
+            self.costs.observe(rows, duration_ns, self._kind(inputs, rows) if self._lengths else 0)
         self._observer.batch(rows, duration_ns)
         return found, duration_ns
 
-    def _kind(self, inputs: Arrays, rows: int) -> int:
-        return kind_of(max([array.size for array in inputs.values()]) // rows) if self._lengths else 0
+    @staticmethod
+    def _kind(inputs: Arrays, rows: int) -> int:
+        return kind_of(max([array.size for array in inputs.values()]) // rows)
 
     def submit(
         self,
@@ -188,23 +189,23 @@ class Dispatcher:
         """
         if self._closed:
             raise refusals.unavailable()
-        planner, kind, size_bytes = self.planner, self._kind(inputs, rows), bytes_of(inputs)
+        planner, size_bytes = self.planner, bytes_of(inputs)
+        kind = self._kind(inputs, rows) if self._lengths else 0
         full = planner.waiting.size_bytes + size_bytes > planner.max_queue_bytes
-        if full or deadline_ns != self._admitted_ns or self._running.usable <= 0:
+        if full or deadline_ns != self._admitted_ns:
             # Others were let in since; or nobody asked yet.
             self._admit(Request(rows, deadline_ns, priority or DEFAULT_LEVEL, tenant, size_bytes, kind), counted=True)
         self._admitted_ns = -1
+        future = self._loop.create_future()
         now_ns = self._clock_ns()
-        whole = Ticket(inputs, rows, outputs, deadline_ns, lane, self._loop.create_future(), priority)
-        tickets = cut(whole, planner.max_rows, self._loop)
+        whole = Ticket(inputs, rows, outputs, deadline_ns, lane, future, priority, now_ns, size_bytes, tenant, kind)
+        tickets = [whole] if rows <= planner.max_rows else cut(whole, planner.max_rows, self._loop)
         for ticket in tickets:
-            ticket.arrived_ns, ticket.tenant, ticket.kind = now_ns, tenant, kind
-            ticket.size_bytes = size_bytes * ticket.rows // rows
-            planner.offer(ticket, again=True)  # there is room for the whole, or it would have been refused
+            planner.waiting.add(ticket)  # there is room for the whole, or it would have been refused
         self._deadlines.note(deadline_ns)
         if at_once:
             self._kick()
-        else:
+        elif not self._kick_due:
             self._schedule_kick()
         return tickets
 

@@ -24,7 +24,7 @@ from tailcut.engine.call import Call
 from tailcut.engine.dispatcher import Dispatcher
 from tailcut.engine.hooks import Hooks, ran_inline
 from tailcut.engine.predictions import STALE, PredictionStore
-from tailcut.engine.ticket import join
+from tailcut.engine.ticket import join, ran_ns
 from tailcut.errors import BadRequest, DeadlineExceeded, NotReady, Shed
 from tailcut.features import EntityKey, FeatureService
 
@@ -263,10 +263,7 @@ class Path:
             self.dispatcher.cancel(tickets)
             raise
         finally:
-            started_ns = min([ticket.started_ns for ticket in tickets])
-            finished_ns = max([ticket.finished_ns for ticket in tickets])
-            infer_ns = finished_ns - started_ns if started_ns else 0
-            call.timings.waited(infer_ns, perf_counter_ns())
+            call.timings.waited(ran_ns(tickets), perf_counter_ns())
             call.waiting = None
 
     def _run_now(self, call: Call, inputs: Arrays, rows: int, outputs: tuple[str, ...]) -> Arrays | None:

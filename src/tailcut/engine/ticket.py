@@ -9,6 +9,7 @@ import numpy as np
 
 from tailcut.core.batching import Entry
 from tailcut.core.tensors import Arrays
+from tailcut.core.waiting import DEFAULT_LEVEL
 from tailcut.errors import InferenceError, TailcutError
 from tailcut.runtimes.base import Runtime
 
@@ -37,8 +38,21 @@ class Ticket(Entry):
         lane: Hashable,
         future: asyncio.Future[Arrays],
         priority: int = 0,
+        arrived_ns: int = 0,
+        size_bytes: int = 0,
+        tenant: str = "",
+        kind: int = 0,
     ) -> None:
-        super().__init__(rows, deadline_ns, lane, priority)
+        # All of Entry's fields, set here: its own constructor would be a second call for every request.
+        self.rows = rows
+        self.deadline_ns = deadline_ns
+        self.lane = lane
+        self.level = priority or DEFAULT_LEVEL
+        self.arrived_ns = arrived_ns
+        self.size_bytes = size_bytes
+        self.tenant = tenant
+        self.kind = kind
+        self.waiting = False
         self.inputs = inputs
         self.outputs = outputs
         self.future = future
@@ -113,6 +127,14 @@ def part(outputs: Arrays, batch: Sequence[Ticket]) -> list[Arrays]:
     return parts
 
 
+def ran_ns(tickets: Sequence[Ticket]) -> int:
+    """Return for how long a request, in one part or several, was computed; 0 where it did not begin."""
+    if len(tickets) == 1:
+        return tickets[0].finished_ns - tickets[0].started_ns if tickets[0].started_ns else 0
+    started_ns = min([ticket.started_ns for ticket in tickets])
+    return max([ticket.finished_ns for ticket in tickets]) - started_ns if started_ns else 0
+
+
 def bytes_of(inputs: Arrays) -> int:
     """Return what the tensors take in memory; of text and bytes, their contents."""
     size = 0
@@ -124,12 +146,22 @@ def bytes_of(inputs: Arrays) -> int:
 
 
 def cut(ticket: Ticket, max_rows: int, loop: asyncio.AbstractEventLoop) -> list[Ticket]:
-    """Return the ticket, or where it has more than ``max_rows`` rows, one for each part of it."""
-    if ticket.rows <= max_rows:
-        return [ticket]
+    """Return one ticket for each part of a ticket that has more than ``max_rows`` rows."""
     ticket.future.cancel()
     return [
-        Ticket(part, rows, ticket.outputs, ticket.deadline_ns, ticket.lane, loop.create_future(), ticket.level)
+        Ticket(
+            part,
+            rows,
+            ticket.outputs,
+            ticket.deadline_ns,
+            ticket.lane,
+            loop.create_future(),
+            ticket.level,
+            ticket.arrived_ns,
+            ticket.size_bytes * rows // ticket.rows,
+            ticket.tenant,
+            ticket.kind,
+        )
         for part, rows in split(ticket.inputs, ticket.rows, max_rows)
     ]
 
