@@ -129,7 +129,8 @@ def test_tasks_share_a_client(server: Served) -> None:
     asyncio.run(main())
 
 
-def test_both_clients_take_the_same(server: Served) -> None:
+def test_both_clients_take_the_same() -> None:
+    assert inspect.signature(tailcut.Client) == inspect.signature(tailcut.AsyncClient)
     for name in ("predict", "infer", "metadata", "ready"):
         sync, other = (inspect.signature(getattr(kind, name)) for kind in (tailcut.Client, tailcut.AsyncClient))
         assert sync == other

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -11,42 +10,22 @@ from typing import Any, TypeVar
 
 from tailcut.client.answers import Outputs, Predictions, metadata_of, outputs_of, predictions_of
 from tailcut.client.attempts import Attempts, broken, closed, too_late, unreachable
+from tailcut.client.base import Base, is_unready
 from tailcut.client.failures import ConnectionFailed
-from tailcut.client.requests import Settings
-from tailcut.client.wire import Received, Request
+from tailcut.client.wire import CHUNK_BYTES, Received, Request
 from tailcut.core.tensors import Array
-from tailcut.errors import NotReady, TailcutError
+from tailcut.errors import TailcutError
 
 T = TypeVar("T")
-_CHUNK_BYTES = 256 * 1024
 _Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-class AsyncClient:
+class AsyncClient(Base[_Connection]):
     """Asks one model of one server, from one event loop. Close it, or use it in an ``async with`` statement.
 
     Arguments, returns and errors are those of ``tailcut.Client``. Cancelling a call closes its connection, and with it
     drops its work on the server.
     """
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        model: str,
-        timeout_s: float | None = None,
-        token: str = "",
-        headers: Mapping[str, str] | None = None,
-        retries: int = 2,
-        connections: int = 64,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        self._settings = Settings(
-            url, model=model, timeout_s=timeout_s, token=token, headers=headers, retries=retries, tls=tls
-        )
-        self._connections = connections
-        self._idle: list[_Connection] = []
-        self._closed = False
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -86,9 +65,9 @@ class AsyncClient:
         try:
             await self._ask(self._settings.ready(), metadata_of, timeout_s)
         except TailcutError as error:
-            if error.status == NotReady.status or isinstance(error, ConnectionFailed):
-                return False
-            raise
+            if not is_unready(error):
+                raise
+            return False
         return True
 
     async def close(self) -> None:
@@ -143,7 +122,7 @@ class AsyncClient:
                 await writer.drain()
             phase[0] = "waiting for the answer"
             while not received.done:
-                received.feed(await reader.read(_CHUNK_BYTES))
+                received.feed(await reader.read(CHUNK_BYTES))
         except TimeoutError:
             raise
         except OSError as error:
@@ -173,7 +152,7 @@ class AsyncClient:
             raise unreachable(address, error, attempts) from error
 
     def _put_back(self, connection: _Connection, received: Received) -> None:
-        if received.done and received.reusable and not self._closed and len(self._idle) < self._connections:
+        if self._keeps(received):
             self._idle.append(connection)
         else:
             connection[1].close()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import select
 import socket
-import ssl
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -14,17 +12,16 @@ from typing import Any, TypeVar
 
 from tailcut.client.answers import Outputs, Predictions, metadata_of, outputs_of, predictions_of
 from tailcut.client.attempts import Attempts, broken, closed, too_late, unreachable
+from tailcut.client.base import Base, is_unready
 from tailcut.client.failures import ConnectionFailed
-from tailcut.client.requests import Settings
-from tailcut.client.wire import Received, Request
+from tailcut.client.wire import CHUNK_BYTES, Received, Request
 from tailcut.core.tensors import Array
-from tailcut.errors import NotReady, TailcutError
+from tailcut.errors import TailcutError
 
 T = TypeVar("T")
-_CHUNK_BYTES = 256 * 1024
 
 
-class Client:
+class Client(Base[socket.socket]):
     """Asks one model of one server. Close it, or use it in a ``with`` statement.
 
     Args:
@@ -43,26 +40,6 @@ class Client:
     Raises:
         BadRequest: the URL, the timeout or a header is none.
     """
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        model: str,
-        timeout_s: float | None = None,
-        token: str = "",
-        headers: Mapping[str, str] | None = None,
-        retries: int = 2,
-        connections: int = 16,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        self._settings = Settings(
-            url, model=model, timeout_s=timeout_s, token=token, headers=headers, retries=retries, tls=tls
-        )
-        self._connections = connections
-        self._idle: list[socket.socket] = []
-        self._lock = threading.Lock()
-        self._closed = False
 
     def __enter__(self) -> Client:
         return self
@@ -116,9 +93,9 @@ class Client:
         try:
             self._ask(self._settings.ready(), metadata_of, timeout_s)
         except TailcutError as error:
-            if error.status == NotReady.status or isinstance(error, ConnectionFailed):
-                return False
-            raise
+            if not is_unready(error):
+                raise
+            return False
         return True
 
     def close(self) -> None:
@@ -163,7 +140,7 @@ class Client:
             phase = "waiting for the answer"
             while not received.done:
                 connection.settimeout(_left_s(attempts, phase))
-                received.feed(connection.recv(_CHUNK_BYTES))
+                received.feed(connection.recv(CHUNK_BYTES))
         except TimeoutError as error:
             raise too_late(phase) from error
         except OSError as error:
@@ -188,11 +165,10 @@ class Client:
             connection.close()
 
     def _put_back(self, connection: socket.socket, received: Received) -> None:
-        if received.done and received.reusable:
-            with self._lock:
-                if not self._closed and len(self._idle) < self._connections:
-                    self._idle.append(connection)
-                    return
+        with self._lock:
+            if self._keeps(received):
+                self._idle.append(connection)
+                return
         connection.close()
 
     def _connected(self, attempts: Attempts) -> socket.socket:

@@ -13,6 +13,9 @@ import httptools
 from tailcut.client.failures import ConnectionFailed
 from tailcut.errors import BadRequest
 
+CHUNK_BYTES = 256 * 1024
+"""Read at a time."""
+
 _PORTS = {"http": 80, "https": 443}
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
 _OWN = {"accept-encoding", "content-length", "host", "transfer-encoding"}
