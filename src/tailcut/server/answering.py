@@ -21,7 +21,9 @@ from tailcut.server.http import (
     Reply,
     deadline_ns,
     error_reply,
+    is_declared,
     read_body,
+    read_pieces,
     tenant,
     timeout_ns,
     traceparent,
@@ -31,6 +33,8 @@ from tailcut.server.inference import BinaryReply
 from tailcut.server.unfinished import unfinished_stage
 
 _READ_S = 10.0
+_MOST_TOLD = 64
+"""Variants by cache outcome and version: their headers are the same for each request."""
 
 Work = Callable[[Call, HeaderMap, bytes], Awaitable[bytes | BinaryReply]]
 Parts = Callable[[Call, HeaderMap, bytes], AsyncGenerator[bytes, None]]
@@ -54,6 +58,7 @@ class Answering:
         self._timeout_ns = int(deployment.slo.timeout_s * 1e9)
         self._max_timeout_ns = int(deployment.server.max_timeout_s * 1e9)
         self._tenant_header = deployment.server.tenant_header.lower()
+        self._known_told: dict[tuple[str, str, str | None], Headers] = {}
 
     async def answer(self, route: str, work: Work, headers: HeaderMap, body: Body) -> Reply:
         """Answer one request.
@@ -128,12 +133,14 @@ class Answering:
             call.deadline_ns = self.deadline_ns(call, asked_ns)
         # The engine cancels the reading of a body that is late: no timer per request.
         call.waiting = asyncio.current_task()
-        raw = await read_body(body, headers, self._max_body_bytes)
+        limit_bytes = self._max_body_bytes
+        # The HTTP layer hands over no more than was declared.
+        raw = await body() if is_declared(headers, limit_bytes) else await read_pieces(body, limit_bytes)
         call.waiting = None
         # Only now: whoever waits for the end of the connection must not read the body away.
         call.disconnected = body.client_disconnect
         if raw[:1] != b"{":  # no encoding of RFC 9110 begins so, and looking a header up costs more than this
-            raw = await decoded(raw, headers, self._max_body_bytes)
+            raw = await decoded(raw, headers, limit_bytes)
         call.timings.lap(Stage.RECEIVE, perf_counter_ns())
         return raw
 
@@ -161,18 +168,24 @@ class Answering:
 
     def headers(self, call: Call, headers: HeaderMap) -> Headers:
         """Return the headers of an answer in JSON: where the time went and what answered."""
-        reply = [
-            JSON,
-            ("server-timing", call.timings.server_timing()),
-            ("x-tailcut-variant", call.variant),
-            ("x-tailcut-cache", call.cache),
-        ]
-        if call.path is not None:
-            reply.append(("x-tailcut-version", call.path.served[1]))
-        parent = traceparent(headers)
-        if parent is not None:
+        reply = [JSON, ("server-timing", call.timings.server_timing()), *self._told(call)]
+        if headers.get("traceparent") is not None and (parent := traceparent(headers)) is not None:
             reply.append(("traceparent", parent))
         return reply
+
+    def _told(self, call: Call) -> Headers:
+        """Return the headers that say what answered."""
+        path = call.path
+        key = call.variant, call.cache, path.served[1] if path is not None else None
+        known = self._known_told.get(key)
+        if known is None:
+            known = [("x-tailcut-variant", call.variant), ("x-tailcut-cache", call.cache)]
+            if path is not None:
+                known.append(("x-tailcut-version", path.served[1]))
+            if len(self._known_told) >= _MOST_TOLD:
+                self._known_told.clear()
+            self._known_told[key] = known
+        return known
 
     def failed(self, call: Call, headers: HeaderMap, error: TailcutError) -> Reply:
         """Return the reply to a request that failed; what is the operator's business goes to the log."""

@@ -103,12 +103,30 @@ async def read_body(body: Body, headers: HeaderMap, limit_bytes: int) -> bytes:
     Raises:
         TooLarge: the declared or the received length exceeds the limit.
     """
+    return await body() if is_declared(headers, limit_bytes) else await read_pieces(body, limit_bytes)
+
+
+def is_declared(headers: HeaderMap, limit_bytes: int) -> bool:
+    """Return whether the length of the body is known before it is read; the HTTP layer hands over no more than that.
+
+    Raises:
+        TooLarge: it exceeds the limit.
+    """
     declared = headers.get("content-length")
-    if declared is not None and declared.isdecimal():
-        # Python refuses to read a number of thousands of digits.
-        if len(declared) > _LONGEST_LENGTH or int(declared) > limit_bytes:
-            raise _too_large(f"a body of {declared[:_LONGEST_LENGTH]} bytes", limit_bytes)
-        return await body()  # the HTTP layer hands over no more than was declared
+    if declared is None or not declared.isdecimal():
+        return False
+    # Python refuses to read a number of thousands of digits.
+    if len(declared) > _LONGEST_LENGTH or int(declared) > limit_bytes:
+        raise _too_large(f"a body of {declared[:_LONGEST_LENGTH]} bytes", limit_bytes)
+    return True
+
+
+async def read_pieces(body: Body, limit_bytes: int) -> bytes:
+    """Return a body of unknown length.
+
+    Raises:
+        TooLarge: it has more than ``limit_bytes``.
+    """
     pieces: list[bytes] = []
     size = 0
     async for piece in body:

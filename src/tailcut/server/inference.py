@@ -22,7 +22,8 @@ from tailcut.core.validation import InputSpec, all_finite, check_names, check_ro
 from tailcut.errors import BadRequest
 from tailcut.server.binary import array_of, output_datatype, raw_of
 from tailcut.server.http import clipped
-from tailcut.server.json_tensors import AnyTensor, FloatTensor, Parameters, array_of_json, check_datatype
+from tailcut.server.json_replies import OneOutputWriter
+from tailcut.server.json_tensors import AnyTensor, FloatTensor, LoneRow, Parameters, array_of_json, check_datatype
 from tailcut.server.parameters import binary_size, flag, priority, refuse_sequences, timeout_ns, wants_raw
 from tailcut.server.raw_replies import BINARY_HEADER, BinaryReply, RawWriter
 from tailcut.server.raw_requests import RawReader, RawRequest
@@ -101,6 +102,9 @@ class InferenceCodec:
         self._nan_outputs = frozenset(nan_outputs)
         self._only = specs[0] if len(specs) == 1 else None
         self._floats = msgspec.json.Decoder(_FloatRequest) if all(spec.is_float for spec in specs) else None
+        lone = self._only is not None and self._only.is_float and self._only.fixed
+        self._lone = LoneRow(specs[0]) if lone else None
+        self._one_writer = OneOutputWriter(model, version)
         self._raw_reader = RawReader(specs[0], max_rows) if len(specs) == 1 else None
         self._raw_writer = RawWriter(model, version)
         self._known: tuple[RawRequest, tuple[str, ...], Sequence[str]] | None = None
@@ -138,7 +142,9 @@ class InferenceCodec:
         tensors = request.inputs
         only = self._only
         if only is not None and len(tensors) == 1 and tensors[0].name == only.name:
-            array = array_of_json(tensors[0], only, self._max_rows)
+            array = self._lone.read(tensors[0]) if self._lone is not None else None
+            if array is None:
+                array = array_of_json(tensors[0], only, self._max_rows)
             inputs, rows = {only.name: array}, array.shape[0]
         else:
             check_names([tensor.name for tensor in tensors], self._names, "input")
@@ -160,6 +166,9 @@ class InferenceCodec:
         reply: dict[str, Any] = {"model_name": self._model, "model_version": self._version}
         if inference.id is not UNSET:
             reply["id"] = inference.id
+        elif not binary and len(inference.outputs) == 1:
+            name = inference.outputs[0]
+            return self._one_writer.write(name, outputs[name], self.values(name, outputs[name]))
         raw: list[bytes] = []
         described = []
         for name in inference.outputs:

@@ -80,6 +80,31 @@ def array_of_json(tensor: FloatTensor | AnyTensor, spec: InputSpec, max_rows: in
         ) from error
 
 
+class LoneRow:
+    """Reads the most common tensor at once: one row of floats of a fixed shape, flat, with nothing else said.
+
+    Args:
+        spec: of the input; a float of fixed shape.
+    """
+
+    def __init__(self, spec: InputSpec) -> None:
+        self._spec = spec
+        self._shape = [1, *spec.tail]
+        self._pack = struct.Struct(f"{_ORDER}{spec.tail_size}{_PACKED[spec.datatype]}").pack
+
+    def read(self, tensor: FloatTensor | AnyTensor) -> Array | None:
+        """Return its array; None where it is another kind, or wrong, which ``array_of_json`` tells."""
+        spec = self._spec
+        if tensor.shape != self._shape or tensor.datatype != spec.datatype or not isinstance(tensor, FloatTensor):
+            return None
+        try:
+            packed = self._pack(*tensor.data)
+        except (OverflowError, struct.error):
+            return None
+        array: Array = np.ndarray(self._shape, spec.dtype, bytearray(packed))
+        return array
+
+
 def check_datatype(tensor: FloatTensor | AnyTensor, spec: InputSpec) -> None:
     """Refuse a datatype that is not the input's."""
     if tensor.datatype != spec.datatype:
