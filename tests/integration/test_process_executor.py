@@ -418,3 +418,21 @@ def test_a_thread_that_was_recycled_is_none_that_was_given_up(tmp_path: Path) ->
         given_up.close(1)
 
     serve(tmp_path, PoolSettings(executor="thread", executors=1), use)
+
+
+def test_tensors_that_are_shared_are_no_growth_of_the_child(tmp_path: Path) -> None:
+    """Seen by reading before: after its first large batches a child had grown enough to be recycled."""
+    wide = 8192
+    linear(tmp_path / "x.onnx", width=wide)
+    model = Model(source="x.onnx", inputs=(Tensor(name="x", shape=(-1, wide)),), outputs=(Y,))
+    found = Manifest(Deployment(name="m", model=model, serve=Serve(variant="source")), tmp_path, {})
+    runtime = RemoteRuntime(found, find_variant(found), threads=1)
+    try:
+        runtime.run({"x": np.ones((1, wide), np.float32)}, ["y"])
+        before_bytes = runtime.resident_bytes
+        inputs = {"x": np.ones((1024, wide), np.float32)}
+        runtime.run(inputs, ["y"])
+        assert before_bytes > 0
+        assert abs(runtime.resident_bytes - before_bytes) < inputs["x"].nbytes // 2
+    finally:
+        runtime.close()

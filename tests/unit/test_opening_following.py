@@ -486,3 +486,37 @@ def test_the_loader_is_the_only_thread_that_gives_way() -> None:
         ended.set()
 
     asyncio.run(main())
+
+
+def test_what_arrives_as_its_task_is_cancelled_is_closed_beside_the_event_loop() -> None:
+    """Seen by reading before: lost unclosed; and where it was closed, the loop stood still for as long."""
+    dropped: list[str] = []
+    began, answered, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def drop(result: str) -> None:
+        began.set()
+        if answered.wait(20):  # nobody answers while the event loop waits here
+            dropped.append(result)
+        ended.set()
+
+    async def main(*, late: bool) -> None:
+        loop = asyncio.get_running_loop()
+        usual = loop.call_soon_threadsafe
+        began.clear(), answered.clear(), ended.clear()
+
+        def cancelling(callback: Callable[..., object], *given: object) -> None:
+            steps = [lambda: callback(*given), task.cancel]
+            usual(lambda: [step() for step in (steps if late else reversed(steps))])
+
+        loop.call_soon_threadsafe = cancelling  # type: ignore[assignment, method-assign]
+        task = asyncio.create_task(in_background(lambda: f"late {late}", drop))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        loop.call_soon_threadsafe = usual  # type: ignore[method-assign]
+        assert await asyncio.to_thread(began.wait, 20)
+        answered.set()
+        assert await asyncio.to_thread(ended.wait, 20)
+
+    asyncio.run(main(late=True))
+    asyncio.run(main(late=False))
+    assert dropped == ["late True", "late False"]

@@ -36,7 +36,7 @@ async def in_background(work: Callable[[], T], drop: Callable[[T], None]) -> T:
     """Run blocking work in a thread of its own and of low priority; a daemon, so that it holds up no exit.
 
     Args:
-        drop: called with the result where nobody waits for it any more.
+        drop: called with the result, in a thread, where nobody waits for it any more: closing may take seconds.
 
     Raises:
         TailcutError: what ``work`` raised; a StartError where that was something else.
@@ -46,8 +46,7 @@ async def in_background(work: Callable[[], T], drop: Callable[[T], None]) -> T:
 
     def deliver(result: list[T], error: TailcutError | None) -> None:
         if future.done():
-            for each in result:
-                drop(each)
+            _drop(drop, result)
         elif error is not None:
             future.set_exception(error)
         else:
@@ -70,7 +69,19 @@ async def in_background(work: Callable[[], T], drop: Callable[[T], None]) -> T:
                 drop(each)
 
     threading.Thread(target=run, name="tailcut-loader", daemon=True).start()
-    return await future
+    try:
+        return await future
+    except asyncio.CancelledError:
+        # The result may have arrived already, and this task not have had its turn since.
+        if future.done() and not future.cancelled() and future.exception() is None:
+            _drop(drop, [future.result()])
+        raise
+
+
+def _drop(drop: Callable[[T], None], result: Sequence[T]) -> None:
+    """Close what nobody waits for, in a thread: that may take seconds, and the event loop has others to look after."""
+    for each in result:
+        threading.Thread(target=drop, args=(each,), name="tailcut-dropper", daemon=True).start()
 
 
 def foreseen(error: BaseException) -> TailcutError:

@@ -25,7 +25,6 @@ from tailcut.runtimes.remote.messages import Failed, Frames, Open, Ran, Reply, R
 
 _READ_BYTES = 1 << 16
 _OPEN_TIMEOUT_S = 300.0
-_page_bytes = os.sysconf("SC_PAGE_SIZE")
 
 
 class RemoteRuntime:
@@ -93,9 +92,13 @@ class RemoteRuntime:
 
     @property
     def resident_bytes(self) -> int:
-        """Memory that the child holds; 0 where it is gone."""
-        with suppress(OSError, ValueError, IndexError):
-            return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * _page_bytes
+        """Memory that the child holds, without the tensors that it shares with this process; 0 where it is gone."""
+        with suppress(OSError, ValueError, KeyError):
+            lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+            kib = {
+                name: value.split()[0] for name, _, value in (line.partition(":") for line in lines) if value.strip()
+            }
+            return (int(kib["VmRSS"]) - int(kib.get("RssShmem", "0"))) * 1024
         return 0
 
     def run(self, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
