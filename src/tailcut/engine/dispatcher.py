@@ -38,8 +38,7 @@ class Dispatcher:
         costs, admission: of the planner.
         lengths: whether rows differ in length, so that costs are learned per length class.
 
-    ``on_stuck`` is told once of each executor whose batch takes far too long; it may call ``fail`` and ``add``.
-    ``coming`` says, where no executor is there, when the next one is: who has the time waits for it.
+    ``on_stuck`` hears once of an executor whose batch takes far too long; ``coming`` says when the next one is there.
     """
 
     def __init__(
@@ -107,10 +106,13 @@ class Dispatcher:
         """Rows that are being computed now."""
         return self._running.rows
 
-    def check_room(self, rows: int, deadline_ns: int = NEVER_NS, *, priority: int = 0, tenant: str = "") -> None:
+    def check_room(
+        self, rows: int, deadline_ns: int = NEVER_NS, *, priority: int = 0, tenant: str = "", now_ns: int = 0
+    ) -> None:
         """Refuse what could not be queued now, or not be answered in time.
 
         Args:
+            now_ns: the time, where the caller has just looked.
             priority, tenant: as for ``submit``.
 
         Raises:
@@ -124,9 +126,10 @@ class Dispatcher:
         self._admitted_ns = deadline_ns
         if not tenant and len(running.executors) > len(running.stuck):
             # As admission says, in short: what is let in without doubt should not pay for asking.
-            if running.idle and not self.planner.queue_rows and rows <= self.planner.max_queue_rows:
+            planner = self.planner
+            if running.idle and not planner.waiting.rows and rows <= planner.max_queue_rows:
                 return
-            if self.admission.is_easy(self._clock_ns(), rows, deadline_ns):
+            if self.admission.is_easy(now_ns or self._clock_ns(), rows, deadline_ns):
                 return
         self._admit(Request(rows, deadline_ns, priority or DEFAULT_LEVEL, tenant), counted=False)
 

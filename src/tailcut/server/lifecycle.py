@@ -11,9 +11,7 @@ their own. Supervisor to worker: SIGUSR1 drain, SIGUSR2 stop. Worker to supervis
 
 from __future__ import annotations
 
-import copy
 import errno
-import logging
 import os
 import resource
 import signal
@@ -26,7 +24,7 @@ from typing import Any
 
 from granian.constants import HTTPModes, Interfaces, Loops, SSLProtocols, TaskImpl
 from granian.http import HTTP1Settings
-from granian.log import LOGGING_CONFIG, LogLevels
+from granian.log import LogLevels
 from granian.server.mp import MPServer
 
 from tailcut.errors import MissingExtra, StartError
@@ -34,6 +32,7 @@ from tailcut.manifest import Manifest
 from tailcut.server.access_log import check_log
 from tailcut.server.alert import Alert
 from tailcut.server.auth import Guard
+from tailcut.server.outlet import Outlet, log_to_stderr
 from tailcut.server.rsgi import EXIT_START_FAILED, RSGIApplication
 from tailcut.server.saying import say
 from tailcut.server.stopping import STOP, spawn
@@ -62,14 +61,15 @@ def serve(manifest: Manifest) -> int:
     if server.grpc_port:
         check_grpc(address, server.grpc_port, port)
     allow_connections(server.max_connections)
-    supervisor = _Supervisor(manifest, address, port, tls)
-    try:
-        supervisor.run()
-    except SystemExit as stop:
-        if EXIT_START_FAILED in supervisor.exit_codes:
-            return EXIT_START_FAILED
-        say(f"error: {_said_of(supervisor.exit_codes)}")
-        return stop.code if isinstance(stop.code, int) else 1
+    with Outlet() as outlet:
+        supervisor = _Supervisor(manifest, address, port, tls, outlet)
+        try:
+            supervisor.run()
+        except SystemExit as stop:
+            if EXIT_START_FAILED in supervisor.exit_codes:
+                return EXIT_START_FAILED
+            say(f"error: {_said_of(supervisor.exit_codes)}")
+            return stop.code if isinstance(stop.code, int) else 1
     return 0
 
 
@@ -168,8 +168,9 @@ def allow_connections(max_connections: int) -> None:
 class _Supervisor(MPServer):
     """Granian's parent process with a drain before its stop."""
 
-    def __init__(self, manifest: Manifest, address: str, port: int, tls: Tls | None) -> None:
+    def __init__(self, manifest: Manifest, address: str, port: int, tls: Tls | None, outlet: Outlet) -> None:
         server = manifest.deployment.server
+        self._outlet = outlet
         self._manifest = manifest
         self._address = address
         self._drain_s = float(server.drain_s)
@@ -191,7 +192,7 @@ class _Supervisor(MPServer):
             # Granian's name for it; it counts connections, not requests.
             backpressure=server.max_connections,
             log_level=LogLevels.warning,
-            log_dictconfig=_log_to_stderr(),
+            log_dictconfig=log_to_stderr(),
             ssl_cert=tls.cert if tls else None,
             ssl_key=tls.key if tls else None,
             ssl_protocol_min=SSLProtocols.tls12,
@@ -257,6 +258,10 @@ class _Supervisor(MPServer):
     def _stop_now(self) -> None:
         super().signal_handler_interrupt()  # type: ignore[no-untyped-call]  # granian's is not annotated
 
+    def _spawn_workers(self, *args: Any) -> None:
+        super()._spawn_workers(*args)  # type: ignore[no-untyped-call]  # granian's is not annotated
+        self._outlet.start()
+
     def _stop_workers(self) -> None:
         self.exit_codes = [worker.inner.exitcode for worker in self.wrks]
         for worker in self.wrks:
@@ -275,20 +280,3 @@ class _Supervisor(MPServer):
 def _load(manifest: Manifest, url: str, address: str, supervisor_pid: int) -> Any:
     """Make the application, inside the worker."""
     return RSGIApplication(manifest, url, address, supervisor_pid)
-
-
-def _log_to_stderr() -> dict[str, Any]:
-    """Granian's own configuration of logging, with stderr in place of stdout."""
-    config: dict[str, Any] = copy.deepcopy(LOGGING_CONFIG)
-    config["filters"] = {"worker": {"()": _WithoutWorkerExits}}
-    for handler in config["handlers"].values():
-        handler["stream"] = "ext://sys.stderr"
-        handler["filters"] = ["worker"]
-    return config
-
-
-class _WithoutWorkerExits(logging.Filter):
-    """Drops granian's line on a worker that ended: the worker's own error or ``serve`` says more."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not record.getMessage().startswith("Unexpected exit from worker")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import resource
+import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -89,3 +92,78 @@ def test_an_error_at_the_start_that_cannot_be_said_is_an_exit_code_all_the_same(
     command = [sys.executable, "-m", "tailcut", "serve", "--manifest", str(tmp_path), "--port", "0"]
     with open("/dev/full", "wb") as full:
         assert subprocess.run(command, stderr=full, stdout=full, timeout=60, check=False).returncode == 3
+
+
+@contextmanager
+def unread_pipe() -> Iterator[tuple[Path, int]]:
+    """A pipe that is full and that nobody reads, as the file to write to, and its reading end."""
+    reading, writing = os.pipe()
+    try:
+        os.set_blocking(writing, False)
+        with suppress(BlockingIOError):
+            while True:
+                os.write(writing, b"x" * 4096)
+        os.set_blocking(writing, True)
+        yield Path(f"/proc/{os.getpid()}/fd/{writing}"), reading
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+HOOKS = """
+import sys
+import numpy as np
+
+def preprocess(rows):
+    print("hook " * 2000, file=sys.stderr, flush=True)
+    return {"x": np.array([[row["id"], row["value"]] for row in rows], np.float32)}
+"""
+
+
+def read_until(reading: int, words: bytes, timeout_s: float = 20.0) -> bytes:
+    """Read a pipe until something was said, or it is closed where that is never said."""
+    found, give_up_s = b"", time.monotonic() + timeout_s
+    while words not in found:
+        ready, _, _ = select.select([reading], [], [], max(give_up_s - time.monotonic(), 0))
+        assert ready, found[-500:]
+        found += os.read(reading, 1 << 20)
+    return found
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+def test_a_log_that_nobody_reads_stops_neither_the_server_nor_its_executors(tmp_path: Path, executor: str) -> None:
+    """Whoever started it holds the other end of a pipe and does not read: lines are lost, requests are not."""
+    app = tmp_path / "app"
+    app.mkdir()
+    settings = [f'pool.executor="{executor}"', "server.drain=300ms", 'model.preprocess="loud:preprocess"']
+    deployment(app)
+    (app / "loud.py").write_text(HOOKS)
+    one = {"rows": [{"id": 1, "value": 2}]}
+    with (
+        unread_pipe() as (full, reading),
+        Served(app, settings=settings, prepared=True, stderr=full) as server,
+    ):
+        server.signal(signal.SIGHUP)  # it says something
+        for _ in range(300):  # three megabytes
+            assert server.post("/predict/m", one)[0] == 200
+        said = read_until(reading, b"lines of this log were lost")
+        assert said.count(b"hook hook") > 100
+        assert server.post("/predict/m", one)[0] == 200
+        read_until(reading, b"hook")
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+
+
+def test_the_last_words_of_a_worker_are_heard_through_a_pipe(tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    reading, writing = os.pipe()
+    try:
+        path = Path(f"/proc/{os.getpid()}/fd/{writing}")
+        with Served(tmp_path / "app", settings=["server.drain=300ms"], stderr=path) as server:
+            read_until(reading, b"is ready")
+            os.kill(server.worker_pid, signal.SIGKILL)
+            assert server.wait() == 1
+            assert b"the worker was killed by SIGKILL" in read_until(reading, b"SIGKILL")
+    finally:
+        os.close(reading)
+        os.close(writing)

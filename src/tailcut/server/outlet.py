@@ -1,0 +1,126 @@
+"""Where the log goes: to stderr, by way of a pipe that is always read, because what is behind stderr may not be.
+
+Whoever starts a server through a pipe and does not read it would otherwise stop it: once the pipe is full, the next
+line of the log, or of what the model or a hook prints, waits for ever.
+"""
+
+from __future__ import annotations
+
+import copy
+import fcntl
+import logging
+import os
+import select
+import signal
+import stat
+import threading
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from granian.log import LOGGING_CONFIG
+
+_PIPE_BYTES = 1 << 20
+_HELD_BYTES = 1 << 20
+"""What a reader that is slow may be behind; more is lost."""
+
+_PIECE_BYTES = 4096
+"""What a pipe that is ready takes without waiting (PIPE_BUF, pipe(7))."""
+
+_LAST_S = 1.0
+"""After the last line was written: how long the reader may take for what is left."""
+
+
+class Outlet:
+    """Puts itself between stderr and all who write to it, this process and its children, while it is entered.
+
+    Only where stderr is a pipe or a socket: a file or a terminal takes what is written. It is read by a thread of this
+    process, so that the last words of a child that crashed are heard as well.
+
+    Attributes:
+        lost: lines that nobody will read.
+    """
+
+    def __init__(self) -> None:
+        self.lost = 0
+        self._behind = self._reading = -1
+        self._held = bytearray()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Outlet:
+        with suppress(OSError):  # stderr is closed: nobody writes to it
+            mode = os.fstat(2).st_mode
+            if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+                self._behind = os.dup(2)
+                self._reading, writing = os.pipe()
+                with suppress(OSError, AttributeError):  # above the user's limit, or not Linux
+                    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+                os.dup2(writing, 2)
+                os.close(writing)
+        return self
+
+    def start(self) -> None:
+        """Pass on what is written; only now, because a process that forks should have no threads yet."""
+        if self._behind >= 0 and self._thread is None:
+            self._thread = threading.Thread(target=self._pass_on, name="tailcut-outlet", daemon=True)
+            self._thread.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._behind >= 0:
+            self.start()
+            os.dup2(self._behind, 2)  # the thread sees the end where no child holds the pipe open
+            if self._thread is not None:
+                self._thread.join(2 * _LAST_S)
+
+    def _pass_on(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for the main thread
+        sources, sink = select.poll(), select.poll()
+        sources.register(self._reading, select.POLLIN)
+        sink.register(self._behind, select.POLLOUT)
+        both = select.poll()
+        both.register(self._reading, select.POLLIN)
+        both.register(self._behind, select.POLLOUT)
+        while True:
+            ready = dict((both if self._held else sources).poll())
+            if self._behind in ready:
+                self._give()
+            if self._reading in ready:
+                data = os.read(self._reading, _PIPE_BYTES)
+                if not data:
+                    break
+                self._take(data)
+        while self._held and sink.poll(_LAST_S * 1e3):
+            self._give()
+
+    def _take(self, data: bytes) -> None:
+        if len(self._held) + len(data) > _HELD_BYTES:
+            self.lost += data.count(b"\n")
+            return
+        self._held += data
+
+    def _give(self) -> None:
+        """Write a piece; where all is written again that was held, say what was not."""
+        try:
+            del self._held[: os.write(self._behind, self._held[:_PIECE_BYTES])]
+        except OSError:  # whoever read it has gone
+            self._held.clear()
+        if self.lost and not self._held:
+            self._held += f"tailcut: {self.lost} lines of this log were lost, because nobody read it\n".encode()
+            self.lost = 0
+
+
+def log_to_stderr() -> dict[str, Any]:
+    """Granian's own configuration of logging, with stderr in place of stdout."""
+    config: dict[str, Any] = copy.deepcopy(LOGGING_CONFIG)
+    config["filters"] = {"worker": {"()": _WithoutWorkerExits}}
+    for handler in config["handlers"].values():
+        handler["stream"] = "ext://sys.stderr"
+        handler["filters"] = ["worker"]
+    return config
+
+
+class _WithoutWorkerExits(logging.Filter):
+    """Drops granian's line on a worker that ended: the worker's own error or ``serve`` says more."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith("Unexpected exit from worker")
