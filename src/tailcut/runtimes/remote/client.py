@@ -95,9 +95,7 @@ class RemoteRuntime:
         """Memory that the child holds, without the tensors that it shares with this process; 0 where it is gone."""
         with suppress(OSError, ValueError, KeyError):
             lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
-            kib = {
-                name: value.split()[0] for name, _, value in (line.partition(":") for line in lines) if value.strip()
-            }
+            kib = {name: value.removesuffix("kB") for name, _, value in (line.partition(":") for line in lines)}
             return (int(kib["VmRSS"]) - int(kib.get("RssShmem", "0"))) * 1024
         return 0
 
