@@ -27,8 +27,7 @@ fmt: setup  ## Format and mend what can be mended
 	$(PY) -m ruff check --fix src examples benchmarks tests scripts
 	$(PY) -m ruff format src examples benchmarks tests scripts
 
-test: setup servers  ## Lint, then unit, property, concurrency and docs tests, then integration tests
-	@scripts/lint.sh
+test: setup servers  ## Lint and all tests
 	@scripts/test.sh
 
 demo: setup servers  ## The example from data to the before/after ladder

@@ -1,35 +1,63 @@
 #!/usr/bin/env bash
-# The tests: first those of the code by itself (timed: they should stay under 30 s; two processes share them), then what
-# takes longer (error rates over a thousand trials; answers of the model libraries), then of the documents and the
-# house's rules, then those that start real servers: two files at once where no verdict of a test rests on a time or a
-# rate, the others one by one, because servers would share the cores.
+# Lint and all tests, in parts, so that two cores have work all the time and no verdict on a time or a rate meets a
+# neighbour:
+#   1. the code by itself (timed: this part should stay under 30 s), two processes;
+#   2. what takes longer (error rates over a thousand trials; answers of the model libraries), the documents and the
+#      house's rules, two processes; lint, which has one process for most of its time, beside them;
+#   3. what starts real servers, builds and trains, two files at once, where no verdict rests on a time or a rate;
+#   4. the others, one by one.
 # All parts run, whichever fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # Compiled modules are kept: every test process and every child would compile them anew.
 unset PYTHONDONTWRITEBYTECODE
-# Builds, recipes and sources of features; not torch training, whose threads spin for cores that another has. What is new
-# is run alone until it stands here.
+# What is new is run alone until it stands here.
 untimed=()
-for name in build build_children build_device_time build_export build_from_registry build_refusals build_spoiled \
-    build_terminal client client_page client_stray fuzz_http grpc_services postgres_source recipes_fusions \
-    recipes_openvino redis_store shared_predictions sqlite_source tritonclient_grpc tritonclient_http; do
+for name in asgi_mounted build build_children build_device_time build_export build_from_registry build_refusals \
+    build_spoiled build_terminal client client_page client_stray flight_risk fuzz_http generate_stream grpc_services \
+    http2_refused postgres_source promotion recipes_fusions recipes_openvino recipes_torch redis_store \
+    serve serve_listening serve_secure shared_predictions sqlite_source tritonclient_grpc tritonclient_http; do
     file=tests/integration/test_$name.py
     if [[ -f $file ]]; then untimed+=("$file"); fi
 done
+began=$SECONDS
 failed=()
-run() {
+took=()
+tests() {
     local what=$1 started=$SECONDS
     shift
     echo "+ pytest $*"
     .venv/bin/python -m pytest "$@" || failed+=("$what")
-    echo "$what took $((SECONDS - started)) s"
+    took+=("$((SECONDS - started)) s  $what")
 }
-run "unit, property and concurrency" tests/unit tests/property tests/concurrency -n 2 --durations=5
-run "simulations and libraries" tests/simulation tests/libraries -n 2 --durations=5
-run "docs" tests/docs -n 2 --dist loadfile
-run "integration, two files at once" "${untimed[@]}" -n 2 --dist loadfile --durations=10
-run "integration, one by one" tests/integration "${untimed[@]/#/--ignore=}" --durations=10
+two() {
+    # Threads of OpenMP (of torch, scikit-learn, LightGBM and XGBoost) spin for as long as they wait for one another,
+    # which is long where two processes share two cores: asleep they leave the core to the one that they wait for.
+    OMP_WAIT_POLICY=PASSIVE tests "$@" -n 2
+}
+lint_log=$(mktemp)
+lint=
+# shellcheck disable=SC2329  # called by the trap
+stop() {
+    if [[ -n $lint ]]; then kill -- "-$lint" 2>/dev/null || true; fi
+    rm -f "$lint_log"
+}
+trap stop EXIT
+
+two "unit, property and concurrency" tests/unit tests/property tests/concurrency --durations=5
+set -m # a process group of its own, so that Ctrl-C here ends what it started too
+scripts/lint.sh >"$lint_log" 2>&1 &
+lint=$!
+set +m
+two "simulations, libraries and documents (and lint)" tests/simulation tests/libraries tests/docs --dist loadfile \
+    --durations=10
+wait "$lint" || failed+=("lint")
+lint=
+cat "$lint_log"
+two "integration, two files at once" "${untimed[@]}" --dist loadfile --durations=10
+tests "integration, one by one" tests/integration "${untimed[@]/#/--ignore=}" --durations=10
+
+printf '%s\n' "${took[@]}" "$((SECONDS - began)) s  in all"
 if ((${#failed[@]})); then
     printf 'failed: %s\n' "${failed[@]}" >&2
     exit 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -175,11 +176,12 @@ def test_an_onnx_file_is_its_own_source_and_int8_keeps_to_the_budget(linear: Pat
     assert "auc fell" not in registry.version("linear").variants["int8-dynamic"].refused
 
 
-def test_a_corrupt_artifact_is_found_by_verify(linear: Path) -> None:
-    assert tailcut(linear, "build", "--recipes", "onnx").returncode == 0
-    blob = Registry(linear / ".tailcut" / "registry").variant("linear").artifact
+def test_a_corrupt_artifact_is_found_by_verify(built: SimpleNamespace, tmp_path: Path) -> None:
+    folder = shutil.copytree(built.folder, tmp_path / "copy")
+    blob = Registry(folder / ".tailcut" / "registry").variant("demo", "onnx").artifact
+    blob.chmod(0o644)
     blob.write_bytes(blob.read_bytes()[:-1])
-    done = tailcut(linear, "registry", "verify")
+    done = tailcut(folder, "registry", "verify")
     assert done.returncode == 1
     assert blob.name in done.stderr
 

@@ -107,20 +107,31 @@ def test_a_training_function_that_fails_is_named(base: Made, tmp_path: Path, tra
 # -- fp16 ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kept", [(), fp16.GUARDED])
-def test_a_transformer_in_half_precision_stays_valid_and_close(tmp_path: Path, kept: tuple[str, ...]) -> None:
-    """With what stays in fp32 for TensorRT too; onnxruntime's own fusions come after."""
+@pytest.fixture(scope="module")
+def transformer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An encoder in ONNX."""
     pytest.importorskip("transformers")
     from tests.models import encoder
 
-    described = recipe_kit.manifest(tmp_path, recipe_kit.ENCODER).deployment.model
-    rows = encoder.holdout()
-    onnx_export.export(encoder.encoder(), rows, described.inputs, described.outputs, tmp_path / "m.onnx")
-    fp16.write(tmp_path / "m.onnx", tmp_path / "h.onnx", kept)
+    folder = tmp_path_factory.mktemp("transformer")
+    described = recipe_kit.manifest(folder, recipe_kit.ENCODER).deployment.model
+    path = folder / "m.onnx"
+    onnx_export.export(encoder.encoder(), encoder.holdout(), described.inputs, described.outputs, path)
+    return path
+
+
+@pytest.mark.parametrize("kept", [(), fp16.GUARDED])
+def test_a_transformer_in_half_precision_stays_valid_and_close(
+    transformer: Path, tmp_path: Path, kept: tuple[str, ...]
+) -> None:
+    """With what stays in fp32 for TensorRT too; onnxruntime's own fusions come after."""
+    from tests.models import encoder
+
+    fp16.write(transformer, tmp_path / "h.onnx", kept)
     found = []
-    for name in ("m.onnx", "h.onnx"):
-        session = onnxruntime.InferenceSession(str(tmp_path / name), session_options(1))
-        found.append(session.run(["embedding"], rows.take(8))[0])
+    for path in (transformer, tmp_path / "h.onnx"):
+        session = onnxruntime.InferenceSession(str(path), session_options(1))
+        found.append(session.run(["embedding"], encoder.holdout().take(8))[0])
     counts = fp16.operators(tmp_path / "h.onnx")
     assert counts["fp16_weights"] > 10
     assert found[1].dtype == np.float32
