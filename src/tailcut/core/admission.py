@@ -98,6 +98,8 @@ class Admission(Generic[E]):
         self, planner: Planner[E], costs: Costs, *, tenant_share: float = 1.0, tenant_rows_per_s: float = 0.0
     ) -> None:
         self._planner = planner
+        self._waiting = planner.waiting
+        self._easy_rows = min(planner.max_rows, planner.max_queue_rows)
         self._costs = costs
         self._share = tenant_share
         self._rate = tenant_rows_per_s
@@ -112,13 +114,12 @@ class Admission(Generic[E]):
 
         It is in the next batch, and has time for four that take long. Most requests are let in so.
         """
-        planner = self._planner
-        total = planner.waiting.rows + rows
-        if total > planner.max_rows or total > planner.max_queue_rows or planner.waiting.kinds:
+        waiting = self._waiting
+        if waiting.rows + rows > self._easy_rows or waiting.kinds:
             return False
         cost = self._costs.cost
         if cost is not self._looked_at:
-            self._looked_at, self._easy_ns = cost, 4 * cost.late * cost.batch_ns(planner.max_rows)
+            self._looked_at, self._easy_ns = cost, 4 * cost.late * cost.batch_ns(self._planner.max_rows)
         return deadline_ns - now_ns > self._easy_ns > 0
 
     def check(self, now_ns: int, request: Request, executors: Executors, *, counted: bool = False) -> Refusal | None:

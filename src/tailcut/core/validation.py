@@ -107,7 +107,7 @@ def all_finite(array: Array) -> bool:
         # NaN and infinity make the sum of squares NaN or infinite, and BLAS has it in a fifth of the time of
         # isfinite().all() at 64 values; large finite values may too, so then the values are looked at one by one.
         # vdot, because dot warns where large finite values overflow.
-        flat: Any = array.ravel()
+        flat: Any = array
         if isfinite(np.vdot(flat, flat)):
             return True
     return bool(np.isfinite(array).all())

@@ -106,13 +106,10 @@ class Dispatcher:
         """Rows that are being computed now."""
         return self._running.rows
 
-    def check_room(
-        self, rows: int, deadline_ns: int = NEVER_NS, *, priority: int = 0, tenant: str = "", now_ns: int = 0
-    ) -> None:
+    def check_room(self, rows: int, deadline_ns: int = NEVER_NS, *, priority: int = 0, tenant: str = "") -> None:
         """Refuse what could not be queued now, or not be answered in time.
 
         Args:
-            now_ns: the time, where the caller has just looked.
             priority, tenant: as for ``submit``.
 
         Raises:
@@ -129,7 +126,7 @@ class Dispatcher:
             planner = self.planner
             if running.idle and not planner.waiting.rows and rows <= planner.max_queue_rows:
                 return
-            if self.admission.is_easy(now_ns or self._clock_ns(), rows, deadline_ns):
+            if self.admission.is_easy(self._clock_ns(), rows, deadline_ns):
                 return
         self._admit(Request(rows, deadline_ns, priority or DEFAULT_LEVEL, tenant), counted=False)
 
