@@ -12,7 +12,7 @@ from time import perf_counter_ns
 
 from tailcut.core.admission import Admission, Request
 from tailcut.core.batching import Planner
-from tailcut.core.learning import Costs, kind_of
+from tailcut.core.learning import Costs
 from tailcut.core.tensors import Arrays
 from tailcut.core.waiting import DEFAULT_LEVEL
 from tailcut.core.windows import Fixed
@@ -21,7 +21,7 @@ from tailcut.engine.deadlines import Deadlines, expire
 from tailcut.engine.executors import Executor
 from tailcut.engine.isolation import Isolation
 from tailcut.engine.running import BatchObserver, Coming, Running
-from tailcut.engine.ticket import Ticket, bytes_of, cut
+from tailcut.engine.ticket import Ticket, bytes_of, cut, length_class
 from tailcut.engine.wakeup import NEVER_NS
 from tailcut.errors import TailcutError
 
@@ -156,13 +156,9 @@ class Dispatcher:
         duration_ns = self._clock_ns() - started_ns
         self._runs += 1
         if not self._runs & _SOME:
-            self.costs.observe(rows, duration_ns, self._kind(inputs, rows) if self._lengths else 0)
+            self.costs.observe(rows, duration_ns, length_class(inputs, rows) if self._lengths else 0)
         self._observer.batch(rows, duration_ns)
         return found, duration_ns
-
-    @staticmethod
-    def _kind(inputs: Arrays, rows: int) -> int:
-        return kind_of(max([array.size for array in inputs.values()]) // rows)
 
     def submit(
         self,
@@ -190,7 +186,7 @@ class Dispatcher:
         if self._closed:
             raise refusals.unavailable()
         planner, size_bytes = self.planner, bytes_of(inputs)
-        kind = self._kind(inputs, rows) if self._lengths else 0
+        kind = length_class(inputs, rows) if self._lengths else 0
         full = planner.waiting.size_bytes + size_bytes > planner.max_queue_bytes
         if full or deadline_ns != self._admitted_ns:
             # Others were let in since; or nobody asked yet.

@@ -8,6 +8,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from tailcut.core.batching import Entry
+from tailcut.core.learning import kind_of
 from tailcut.core.tensors import Arrays
 from tailcut.core.waiting import DEFAULT_LEVEL
 from tailcut.errors import InferenceError, TailcutError
@@ -143,6 +144,11 @@ def bytes_of(inputs: Arrays) -> int:
         if array.dtype.hasobject:
             size += sum([len(value) for value in array.ravel().tolist()])
     return size
+
+
+def length_class(inputs: Arrays, rows: int) -> int:
+    """Return which cost model the rows follow where rows differ in length: that of the longest input."""
+    return kind_of(max([array.size for array in inputs.values()]) // rows)
 
 
 def cut(ticket: Ticket, max_rows: int, loop: asyncio.AbstractEventLoop) -> list[Ticket]:
