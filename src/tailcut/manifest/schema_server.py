@@ -21,6 +21,13 @@ class Server(Section, frozen=True, kw_only=True):
     max_body_bytes: Annotated[Size, Meta(description="largest request body; refused before it is buffered")] = field(
         default=Size(16 * 1024 * 1024), name="max_body"
     )
+    max_arriving_bytes: Annotated[
+        Size,
+        Meta(
+            description="most bytes of request bodies that are arriving at the same time; half of it for declared "
+            "lengths, half for what has come beyond those; more is 429; at least twice max_body"
+        ),
+    ] = field(default=Size(256 * 1024 * 1024), name="max_arriving")
     max_stream_bytes: Annotated[
         Size,
         Meta(description="most bytes of one streamed answer: a client that does not read may hold as much memory"),

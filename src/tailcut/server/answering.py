@@ -11,6 +11,7 @@ from tailcut.engine.engine import Engine
 from tailcut.engine.path import Call
 from tailcut.errors import ClientGone, RequestTimeout, TailcutError
 from tailcut.server.auth import Guard
+from tailcut.server.bodies import Bodies
 from tailcut.server.encodings import decoded
 from tailcut.server.events import EVENT_STREAM, Events
 from tailcut.server.http import (
@@ -21,9 +22,6 @@ from tailcut.server.http import (
     Reply,
     deadline_ns,
     error_reply,
-    is_declared,
-    read_body,
-    read_pieces,
     tenant,
     timeout_ns,
     traceparent,
@@ -55,6 +53,7 @@ class Answering:
         self._leaving: tuple[type[BaseException], ...] = (asyncio.CancelledError, *closed)
         deployment = engine.deployment
         self._max_body_bytes = int(deployment.server.max_body_bytes)
+        self._bodies = Bodies(self._max_body_bytes, int(deployment.server.max_arriving_bytes))
         self._timeout_ns = int(deployment.slo.timeout_s * 1e9)
         self._max_timeout_ns = int(deployment.server.max_timeout_s * 1e9)
         self._tenant_header = deployment.server.tenant_header.lower()
@@ -133,14 +132,13 @@ class Answering:
             call.deadline_ns = self.deadline_ns(call, asked_ns)
         # The engine cancels the reading of a body that is late: no timer per request.
         call.waiting = asyncio.current_task()
-        limit_bytes = self._max_body_bytes
-        # The HTTP layer hands over no more than was declared.
-        raw = await body() if is_declared(headers, limit_bytes) else await read_pieces(body, limit_bytes)
+        bodies = self._bodies
+        raw = await body() if bodies.is_small(headers) else await bodies.read(body, headers)
         call.waiting = None
         # Only now: whoever waits for the end of the connection must not read the body away.
         call.disconnected = body.client_disconnect
         if raw[:1] != b"{":  # no encoding of RFC 9110 begins so, and looking a header up costs more than this
-            raw = await decoded(raw, headers, limit_bytes)
+            raw = await decoded(raw, headers, self._max_body_bytes)
         call.timings.lap(Stage.RECEIVE, perf_counter_ns())
         return raw
 
@@ -154,7 +152,7 @@ class Answering:
         """
         try:
             async with asyncio.timeout(_READ_S):
-                return await decoded(await read_body(body, headers, limit_bytes), headers, limit_bytes)
+                return await decoded(await Bodies(limit_bytes).read(body, headers), headers, limit_bytes)
         except TimeoutError as error:
             raise RequestTimeout(
                 f"the request's body had not arrived after {_READ_S:g} s", hint="send the body at once"

@@ -17,14 +17,12 @@ from tailcut.errors import (
     RequestTimeout,
     Shed,
     TailcutError,
-    TooLarge,
     Unauthorized,
     UnsupportedEncoding,
 )
 from tailcut.server.repeated import is_repeated
 
 Headers = list[tuple[str, str]]
-_LONGEST_LENGTH = 20
 LONGEST_TENANT = 256
 _LONGEST_SHOWN = 200
 
@@ -95,46 +93,6 @@ class Reply:
         self.headers = headers
         self.body = body
         self.chunks = chunks
-
-
-async def read_body(body: Body, headers: HeaderMap, limit_bytes: int) -> bytes:
-    """Return the body, refused before it is buffered where it is larger than ``limit_bytes``.
-
-    Raises:
-        TooLarge: the declared or the received length exceeds the limit.
-    """
-    return await body() if is_declared(headers, limit_bytes) else await read_pieces(body, limit_bytes)
-
-
-def is_declared(headers: HeaderMap, limit_bytes: int) -> bool:
-    """Return whether the length of the body is known before it is read; the HTTP layer hands over no more than that.
-
-    Raises:
-        TooLarge: it exceeds the limit.
-    """
-    declared = headers.get("content-length")
-    if declared is None or not declared.isdecimal():
-        return False
-    # Python refuses to read a number of thousands of digits.
-    if len(declared) > _LONGEST_LENGTH or int(declared) > limit_bytes:
-        raise _too_large(f"a body of {declared[:_LONGEST_LENGTH]} bytes", limit_bytes)
-    return True
-
-
-async def read_pieces(body: Body, limit_bytes: int) -> bytes:
-    """Return a body of unknown length.
-
-    Raises:
-        TooLarge: it has more than ``limit_bytes``.
-    """
-    pieces: list[bytes] = []
-    size = 0
-    async for piece in body:
-        size += len(piece)
-        if size > limit_bytes:
-            raise _too_large(f"a body of more than {limit_bytes} bytes", limit_bytes)
-        pieces.append(piece)
-    return b"".join(pieces)
 
 
 def timeout_ns(headers: HeaderMap) -> int:
@@ -233,9 +191,3 @@ def error_reply(error: TailcutError, incident: str = "") -> Reply:
     if incident:
         body["incident"] = incident
     return Reply(error.status, headers, msgspec.json.encode(body))
-
-
-def _too_large(what: str, limit_bytes: int) -> TooLarge:
-    return TooLarge(
-        f"{what} is over the limit of {limit_bytes} bytes", hint="send fewer rows at once, or raise server.max_body"
-    )
