@@ -10,6 +10,8 @@ import pytest
 from benchmarks.openloop import BURST_S, figures, ideal_within, write_bursts
 from benchmarks.peers.bodies import Shape, body_of, first_number
 from benchmarks.peers.report import render, shares
+from benchmarks.reload_report import BAR
+from benchmarks.reload_report import render as render_reload
 from benchmarks.soak import growth
 
 from tailcut.load import Samples
@@ -101,3 +103,27 @@ def test_a_server_that_did_not_run_is_a_row_that_says_why() -> None:
     assert "| Other | not measured: see the notes |" in text
     assert "Other is not in the tables: not installed: pip failed" in text
     assert shares(result["servers"][1], result["servers"][0], "32") == [1.0]
+
+
+def reloads(during_ms: float, errors: int = 0, switches: int = 20) -> str:
+    draw = np.random.default_rng(0)
+    spread = [(draw.normal(10.0, 0.5, 300), draw.normal(during_ms, 0.5, 100)) for _ in range(switches)]
+    kind = {
+        "capacity_rps": 200.0, "rate_rps": 100.0, "requests": 8000, "errors": errors,
+        "switches": [
+            {"took_s": 0.5, "before_ms": before.tolist(), "during_ms": during.tolist()} for before, during in spread
+        ],
+    }  # fmt: skip
+    result = {
+        "command": "c", "commit": "1", "date": "d", "cpu": "x", "python": "3", "label": "a model",
+        "load_average": {"before": 0.0, "after": 0.0}, "kinds": {"reload": kind},
+    }  # fmt: skip
+    return next(line for line in render_reload({"mlp": result}).splitlines() if line.startswith("| reload"))
+
+
+def test_a_reload_meets_its_bar_by_the_interval_and_without_an_error() -> None:
+    assert BAR == 1.3
+    assert reloads(10.0).endswith("| met |")
+    assert "| 1.00 (0.9" in reloads(10.0)
+    assert reloads(10.0, errors=1).endswith("| **missed** |")
+    assert reloads(15.0).endswith("| **missed** |")
