@@ -6,7 +6,7 @@ SHELL := bash
 PY := .venv/bin/python
 STAMP := .venv/.made-from-pyproject-and-constraints
 
-.PHONY: help setup servers lint fmt test demo bench-overhead bench-peers bench-overload bench-soak docs clean
+.PHONY: help setup servers lint fmt test demo bench-overhead bench-peers bench-overload bench-reload bench-soak docs clean
 
 help:  ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ bench-peers: setup  ## tailcut beside FastAPI, Mosec, LitServe, BentoML, MLServe
 
 bench-overload: setup  ## A compute-bound model at 80 % of capacity, in bursts and at 3x (needs wrk)
 	$(PY) -m benchmarks.overload
+
+bench-reload: setup  ## 20 reloads and 20 changes of the pool at half of capacity: errors, p99 (needs wrk)
+	$(PY) -m benchmarks.reload
 
 bench-soak: setup  ## 30 minutes at 70 % of capacity: does memory grow? (needs wrk)
 	$(PY) -m benchmarks.soak
