@@ -26,14 +26,12 @@ from tailcut.server.json_replies import OneOutputWriter
 from tailcut.server.json_tensors import AnyTensor, FloatTensor, LoneRow, Parameters, array_of_json, check_datatype
 from tailcut.server.parameters import binary_size, flag, priority, refuse_sequences, timeout_ns, wants_raw
 from tailcut.server.raw_replies import BINARY_HEADER, BinaryReply, RawWriter
-from tailcut.server.raw_requests import RawReader, RawRequest
+from tailcut.server.raw_requests import JsonLength, RawReader, RawRequest
 
 __all__ = ["BINARY_HEADER", "UNREADABLE", "BinaryReply", "Inference", "InferenceCodec"]
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for bytes that are no JSON of the wanted form: not UTF-8 and nested too deeply included."""
-
-_LONGEST_LENGTH = 20
 
 
 class _Output(msgspec.Struct):
@@ -107,6 +105,7 @@ class InferenceCodec:
         self._one_writer = OneOutputWriter(model, version)
         self._raw_reader = RawReader(specs[0], max_rows) if len(specs) == 1 else None
         self._raw_writer = RawWriter(model, version)
+        self._json_length = JsonLength()
         self._known: tuple[RawRequest, tuple[str, ...], Sequence[str]] | None = None
         self._any = msgspec.json.Decoder(_AnyRequest)
         self._encoder = msgspec.json.Encoder()
@@ -125,7 +124,7 @@ class InferenceCodec:
         """
         request: _FloatRequest | _AnyRequest
         if header is not None:
-            at = _header_length(header, len(body))
+            at = self._json_length.read(header, len(body))
             if self._raw_reader is not None and (found := self._raw_reader.read(body, at)) is not None:
                 return self._read_raw(*found)
             request, inputs, rows = self._decode_binary(body, at)
@@ -284,16 +283,6 @@ class InferenceCodec:
         if len(set(names)) != len(names):
             raise BadRequest(f"outputs are asked for twice: {shown(names)}", hint="name each output once")
         return self._outputs if tuple(names) == self._outputs else tuple(names)
-
-
-def _header_length(header: str, size: int) -> int:
-    """Return where raw tensors begin."""
-    if not (header.isascii() and header.isdecimal() and len(header) <= _LONGEST_LENGTH) or int(header) > size:
-        raise BadRequest(
-            f"header {BINARY_HEADER} is {shown(header)}, the body has {size} bytes",
-            hint="send the number of bytes of JSON at the begin of the body",
-        )
-    return int(header)
 
 
 def _malformed(error: Exception) -> BadRequest:

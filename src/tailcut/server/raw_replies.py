@@ -7,12 +7,12 @@ docs/protocol/extension_binary_data.md).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
 from tailcut.core.tensors import Arrays
 from tailcut.server.binary import output_datatype
+from tailcut.server.http import Headers
 
 BINARY_HEADER = "inference-header-content-length"
 _BINARY = ("content-type", "application/octet-stream")
@@ -23,9 +23,9 @@ class BinaryReply:
 
     __slots__ = ("body", "headers")
 
-    def __init__(self, header: bytes, raw: Sequence[bytes], length: str = "") -> None:
+    def __init__(self, header: bytes, raw: Sequence[bytes], headers: Headers | None = None) -> None:
         self.body = b"".join((header, *raw))
-        self.headers = [_BINARY, (BINARY_HEADER, length or str(len(header)))]
+        self.headers = headers or [_BINARY, (BINARY_HEADER, str(len(header)))]
 
 
 class RawWriter:
@@ -36,7 +36,7 @@ class RawWriter:
 
     def __init__(self, model: str, version: str) -> None:
         self._start = {"model_name": model, "model_version": version}
-        self._known: tuple[Any, bytes, str] = (None, b"", "")
+        self._known: tuple[object, bytes, Headers] = None, b"", []
 
     def write(self, names: Sequence[str], outputs: Arrays, raw: Sequence[bytes]) -> BinaryReply:
         """Write one.
@@ -45,7 +45,7 @@ class RawWriter:
             raw: the bytes of each output, in the order of ``names``.
         """
         sizes = [len(each) for each in raw]
-        key = [(name, outputs[name].dtype.char, outputs[name].shape) for name in names], sizes
+        key = sizes, [(name, outputs[name].dtype, outputs[name].shape) for name in names]
         known = self._known
         if known[0] != key:
             described = [
@@ -58,5 +58,5 @@ class RawWriter:
                 for name, size in zip(names, sizes, strict=True)
             ]
             header = msgspec.json.encode({**self._start, "outputs": described})
-            known = self._known = key, header, str(len(header))
+            known = self._known = key, header, [_BINARY, (BINARY_HEADER, str(len(header)))]
         return BinaryReply(known[1], raw, known[2])

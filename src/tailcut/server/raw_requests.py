@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from reprlib import repr as shown
 
 import msgspec
 import numpy as np
@@ -10,9 +11,12 @@ from msgspec import UNSET, UnsetType
 
 from tailcut.core.tensors import Array
 from tailcut.core.validation import InputSpec
+from tailcut.errors import BadRequest
 from tailcut.server.binary import array_of
+from tailcut.server.raw_replies import BINARY_HEADER
 
 _LONGEST_KNOWN = 4096
+_LONGEST_LENGTH = 20
 
 
 class _Size(msgspec.Struct, gc=False):
@@ -72,6 +76,36 @@ class RawRequest(msgspec.Struct):
         """Those of them that are wanted raw."""
         usual = self.parameters.binary_data_output
         return [output.name for output in self.outputs if output.is_raw(usual)]
+
+
+class JsonLength:
+    """Reads ``Inference-Header-Content-Length``; what the last client said, most say again."""
+
+    def __init__(self) -> None:
+        self._known: tuple[str | None, int] = None, 0
+
+    def read(self, header: str, size: int) -> int:
+        """Return where raw tensors begin in a body of ``size`` bytes.
+
+        Raises:
+            BadRequest: the header is no number, or lies beyond the body.
+        """
+        text, length = self._known
+        if header != text:
+            if not (header.isascii() and header.isdecimal() and len(header) <= _LONGEST_LENGTH):
+                raise _no_length(header, size)
+            length = int(header)
+        if length > size:
+            raise _no_length(header, size)
+        self._known = header, length
+        return length
+
+
+def _no_length(header: str, size: int) -> BadRequest:
+    return BadRequest(
+        f"header {BINARY_HEADER} is {shown(header)}, the body has {size} bytes",
+        hint="send the number of bytes of JSON at the begin of the body",
+    )
 
 
 class RawReader:
