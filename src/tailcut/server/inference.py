@@ -264,7 +264,7 @@ class InferenceCodec:
         return values
 
     def _raw(self, name: str, array: Array) -> bytes:
-        if array.dtype.kind == "f" and name not in self._nan_outputs and not all_finite(array):
+        if array.dtype.kind == "f" and not all_finite(array) and name not in self._nan_outputs:
             raise not_finite(name)
         return raw_of(array)
 

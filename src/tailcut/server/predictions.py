@@ -54,7 +54,7 @@ class Predictions:
         return partial(self._answering.answer, "infer", work)
 
     async def _infer(self, call: Call, headers: HeaderMap, raw: bytes, version: str = "") -> bytes | BinaryReply:
-        path = path_of(self._engine, version)
+        path = path_of(self._engine, version) if version else self._engine.path
         known = self._codec
         codec = known[1] if known is not None and known[0] is path else self._open_codec(path)
         inference = codec.decode(raw, headers.get(BINARY_HEADER))

@@ -44,8 +44,14 @@ class RawWriter:
         Args:
             raw: the bytes of each output, in the order of ``names``.
         """
-        sizes = [len(each) for each in raw]
-        key = sizes, [(name, outputs[name].dtype, outputs[name].shape) for name in names]
+        if len(names) == 1:
+            array = outputs[names[0]]
+            key: object = (names[0], array.dtype, array.shape, len(raw[0]))
+        else:
+            key = [
+                (name, outputs[name].dtype, outputs[name].shape, len(each))
+                for name, each in zip(names, raw, strict=True)
+            ]
         known = self._known
         if known[0] != key:
             described = [
@@ -53,9 +59,9 @@ class RawWriter:
                     "name": name,
                     "datatype": output_datatype(outputs[name]),
                     "shape": outputs[name].shape,
-                    "parameters": {"binary_data_size": size},
+                    "parameters": {"binary_data_size": len(each)},
                 }
-                for name, size in zip(names, sizes, strict=True)
+                for name, each in zip(names, raw, strict=True)
             ]
             header = msgspec.json.encode({**self._start, "outputs": described})
             known = self._known = key, header, [_BINARY, (BINARY_HEADER, str(len(header)))]
