@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
@@ -102,6 +102,14 @@ class Server(Section, frozen=True, kw_only=True):
     backlog: Annotated[
         int, Meta(description="new connections the kernel holds until the server accepts them", ge=128)
     ] = 1024
+    scheduling: Annotated[
+        Literal["auto", "normal", "batch"],
+        Meta(
+            description="'batch': threads of the server do not interrupt each other (SCHED_BATCH): higher throughput, "
+            "lower p99, but other processes on the same cores hold it up for milliseconds; 'auto': so while there are "
+            "none and the model runs on the event loop; see docs/explanation/scheduling.md"
+        ),
+    ] = "auto"
     max_connections: Annotated[
         int, Meta(description="most open connections, idle ones too; further ones wait in the backlog", ge=1)
     ] = 16384

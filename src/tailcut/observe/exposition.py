@@ -47,6 +47,10 @@ class Exposition:
         # Open files and their limit, memory, CPU: under the names that every dashboard knows.
         ProcessCollector(registry=self._registry)
 
+    def add(self, source: Source) -> None:
+        """Show what ``source`` yields, too."""
+        self._sources.append(source)
+
     def render(self) -> bytes:
         """Return the whole page."""
         return generate_latest(self._registry)

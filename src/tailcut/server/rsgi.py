@@ -25,6 +25,7 @@ from tailcut.server.app import Application
 from tailcut.server.auth import Guard
 from tailcut.server.front import Front
 from tailcut.server.saying import say
+from tailcut.server.scheduling import Scheduling
 from tailcut.server.sending import send_stream
 from tailcut.server.silent import SilentConnections
 from tailcut.server.stopping import STOP, before_stop
@@ -65,6 +66,8 @@ class RSGIApplication:
         self._guard = Guard.of(manifest, address=address)
         self._front = Front(Application(self._engine, (ProtocolClosed,), self._guard).handle, manifest)
         self._handle = self._front.handle
+        self._scheduling = Scheduling(self._engine, manifest.deployment.server.scheduling)
+        self._engine.exposition.add(self._scheduling.samples)
         self._draining = False
         self._supervisor_pid = supervisor_pid
         self._loading: asyncio.Task[None] | None = None
@@ -82,6 +85,7 @@ class RSGIApplication:
         self._loading = loop.create_task(self._load())
         self._watch_parent(loop)
         SilentConnections(self._manifest, urlsplit(self._url).port or 0).watch(loop)
+        self._scheduling.watch(loop)
 
     def __rsgi_del__(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(self._stop())

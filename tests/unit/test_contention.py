@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailcut.core.contention import Contention
+from tailcut.errors import NotReady
+from tailcut.server import scheduling
+from tailcut.server.scheduling import Scheduling, thread_times_s
+
+ALONE, BUSY, OTHERS = (1.0, 0.99, 1.2), (1.0, 0.99, 1.35), (1.0, 0.085, 0.985)
+"""Seconds that passed, were computed and waited on one core, as measured: alone, alone and busy, beside another."""
+
+
+def looks(contention: Contention, *seen: tuple[float, float, float]) -> list[bool]:
+    return [contention.look(*each) for each in seen]
+
+
+def test_it_yields_once_nobody_was_there_three_times() -> None:
+    assert looks(Contention(1), ALONE, BUSY, ALONE, BUSY) == [False, False, True, True]
+
+
+def test_it_goes_first_again_as_soon_as_others_are_there() -> None:
+    assert looks(Contention(1), ALONE, ALONE, ALONE, OTHERS, ALONE) == [False, False, True, False, False]
+
+
+def test_breaks_grow_where_others_come_and_go() -> None:
+    contention = Contention(1)
+    looks(contention, ALONE, ALONE, ALONE)
+    breaks = []
+    for _ in range(9):
+        contention.look(*OTHERS)
+        count = 0
+        while not contention.look(*ALONE):
+            count += 1
+        breaks.append(count)
+    assert breaks[:3] == [9, 19, 39]
+    assert breaks[-2:] == [599, 599]
+
+
+def test_an_idle_machine_is_no_contended_one() -> None:
+    assert looks(Contention(1), *[(1.0, 0.001, 0.004)] * 3)[-1]
+    assert not looks(Contention(1), *[(1.0, 0.003, 0.05)] * 3)[-1]
+
+
+def test_threads_with_several_cores_hardly_wait_for_each_other() -> None:
+    alone, others = (1.0, 1.27, 0.59), (1.0, 0.756, 1.014)
+    assert looks(Contention(2), alone, alone, alone, others) == [False, False, True, False]
+
+
+@given(st.integers(1, 64), st.lists(st.tuples(st.floats(0.1, 10), st.floats(0, 100), st.floats(0, 100)), max_size=50))
+def test_it_never_yields_beside_others(cores: int, seen: list[tuple[float, float, float]]) -> None:
+    contention = Contention(cores)
+    for passed_s, cpu_s, waited_s in seen:
+        yields = contention.look(passed_s, cpu_s, waited_s)
+        if waited_s > 2 * cpu_s and waited_s > 0.02 * passed_s:
+            assert not yields
+
+
+class Bench:
+    """A process with three threads, a loop that runs what is due when told to, and times as they are set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
+        self.policies = {1: os.SCHED_OTHER, 2: os.SCHED_OTHER, 3: os.SCHED_OTHER}
+        self.times_s = (0.0, 0.0)
+        self.now_s = 100.0
+        self.due: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self.opened: Any = SimpleNamespace(executor="inline", path=SimpleNamespace(fallback=None))
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
+        monkeypatch.setattr(os, "sched_getscheduler", lambda pid: self.policies[pid or 1])
+        monkeypatch.setattr(os, "sched_setscheduler", lambda pid, policy, _: self.policies.update({pid: policy}))
+        monkeypatch.setattr(os, "listdir", lambda path: [str(pid) for pid in self.policies])
+        monkeypatch.setattr(scheduling, "perf_counter", lambda: self.now_s)
+        self.scheduling = Scheduling(self, policy, lambda: self.times_s)  # type: ignore[arg-type]
+
+    def call_later(self, delay_s: float, call: Callable[..., None], *arguments: Any) -> None:
+        self.due.append((call, arguments))
+
+    def watch(self) -> None:
+        self.scheduling.watch(self)  # type: ignore[arg-type]
+
+    def second(self, cpu_s: float, waited_s: float) -> None:
+        self.now_s += 1.0
+        self.times_s = self.times_s[0] + cpu_s, self.times_s[1] + waited_s
+        due, self.due = self.due, []
+        for call, arguments in due:
+            call(*arguments)
+
+    @property
+    def batch(self) -> list[bool]:
+        (sample,) = self.scheduling.samples()
+        found = [policy == os.SCHED_BATCH for policy in self.policies.values()]
+        assert sample.value == float(all(found))
+        return found
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Bench]:
+    return lambda policy: Bench(monkeypatch, policy)
+
+
+def test_all_threads_yield_while_the_cores_are_theirs(bench: Callable[[str], Bench]) -> None:
+    process = bench("auto")
+    process.watch()
+    for _ in range(4):
+        assert process.batch == [False] * 3
+        process.second(0.9, 1.0)
+    assert process.batch == [True] * 3
+    process.policies[4] = os.SCHED_OTHER  # a thread that somebody else began
+    process.second(0.9, 1.0)
+    assert process.batch == [True] * 4
+    process.second(0.1, 0.9)
+    assert process.batch == [False] * 4
+
+
+def test_a_model_beside_the_event_loop_must_not_hold_it_up(bench: Callable[[str], Bench]) -> None:
+    process = bench("auto")
+    process.opened.executor = "thread"
+    process.watch()
+    for _ in range(6):
+        process.second(0.9, 1.0)
+    assert process.batch == [False] * 3
+
+
+def test_before_it_is_loaded_nothing_changes(bench: Callable[[str], Bench]) -> None:
+    process = bench("auto")
+
+    class Loading:
+        @property
+        def opened(self) -> Any:
+            raise NotReady("loading", hint="wait")
+
+    process.scheduling._engine = Loading()  # type: ignore[assignment]
+    process.watch()
+    for _ in range(6):
+        process.second(0.9, 1.0)
+    assert process.batch == [False] * 3
+
+
+def test_batch_and_normal_are_not_asked_twice(bench: Callable[[str], Bench]) -> None:
+    always = bench("batch")
+    always.watch()
+    assert always.batch == [True] * 3
+    assert not always.due
+    never = bench("normal")
+    never.watch()
+    assert never.batch == [False] * 3
+    assert not never.due
+
+
+def test_a_policy_that_somebody_gave_stays(bench: Callable[[str], Bench]) -> None:
+    process = bench("batch")
+    process.policies = dict.fromkeys(process.policies, os.SCHED_IDLE)
+    process.watch()
+    assert set(process.policies.values()) == {os.SCHED_IDLE}
+
+
+def test_where_the_kernel_does_not_tell_nothing_changes(bench: Callable[[str], Bench]) -> None:
+    process = bench("auto")
+    process.scheduling._times_s = lambda: None
+    process.watch()
+    assert not process.due
+
+
+def test_the_kernel_tells_what_this_process_took() -> None:
+    before = thread_times_s()
+    assert before is not None
+    sum(range(3_000_000))
+    after = thread_times_s()
+    assert after is not None
+    assert after[0] > before[0]
