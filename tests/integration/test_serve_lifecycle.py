@@ -285,3 +285,14 @@ def test_a_second_signal_skips_the_rest_of_the_drain(tmp_path: Path) -> None:
         assert "draining for 30 s; Ctrl-C or SIGTERM again stops now" in server.log
         server.signal(signal.SIGINT)
         assert server.wait(15) == 0
+
+
+def test_threads_of_the_server_do_not_interrupt_each_other_where_it_is_told_so(tmp_path: Path) -> None:
+    inherited = os.sched_getscheduler(0)
+    with Served(tmp_path, settings=["server.scheduling=batch"]) as server:
+        assert server.post(INFER)[0] == 200
+        tasks = os.listdir(f"/proc/{server.worker_pid}/task")
+        found = {os.sched_getscheduler(int(task)) for task in tasks}
+        assert found == {os.SCHED_BATCH if inherited == os.SCHED_OTHER else inherited}
+        shown = samples(server.metrics(), "tailcut_scheduling_batch")
+        assert shown == {(): float(inherited == os.SCHED_OTHER)}
