@@ -19,6 +19,8 @@ _LITTLE = 0.02
 
 _QUIET_LOOKS = 3
 _FIRST_BREAK_S, _LONGEST_BREAK_S = 10.0, 600.0
+_FORGOTTEN_S = 3600.0
+"""Who has not come for an hour is taken for somebody new."""
 
 
 class Contention:
@@ -33,6 +35,7 @@ class Contention:
         self._quiet = 0
         self._break_s = _FIRST_BREAK_S
         self._left_s = 0.0
+        self._calm_s = 0.0
         self.yields = False
         """Whether nobody else is there for whom the process would have to wait."""
 
@@ -50,9 +53,12 @@ class Contention:
             if self.yields:
                 # Who comes and goes must not cost a slow second each time.
                 self._left_s, self._break_s = self._break_s, min(2 * self._break_s, _LONGEST_BREAK_S)
-            self._quiet, self.yields = 0, False
+            self._quiet, self._calm_s, self.yields = 0, 0.0, False
         else:
             self._quiet += 1
+            self._calm_s += passed_s
+            if self._calm_s >= _FORGOTTEN_S:
+                self._break_s = _FIRST_BREAK_S
             if self._quiet >= _QUIET_LOOKS and not self._left_s:
                 self.yields = True
         return self.yields

@@ -104,14 +104,16 @@ class Answering:
             await events.begin(work(call, headers, raw))
             return Reply(200, [*EVENT_STREAM, *self.headers(call, headers)[1:]], b"", events)
         except TailcutError as error:
+            reply = self.failed(call, headers, error)  # before it is counted: this is the last stage
             await events.end(error.code)
-            return self.failed(call, headers, error)
+            return reply
         except self._leaving as error:
             ended = self._ended(call, error)
+            reply = self.failed(call, headers, ended)
             await events.end(ended.code)
             if isinstance(error, asyncio.CancelledError) and not (call.gone or self.engine.is_late(call)):
                 raise
-            return self.failed(call, headers, ended)
+            return reply
         except BaseException:
             await events.end("internal")
             raise

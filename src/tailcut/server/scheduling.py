@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from time import perf_counter
+from typing import NamedTuple
 
 from tailcut.core.contention import Contention
 from tailcut.engine.engine import Engine
@@ -25,36 +26,50 @@ log = logging.getLogger("tailcut.server")
 
 _LOOK_S = 1.0
 _TASKS = "/proc/self/task"
+_LONGEST = 256
+
+_AT_WORK = 0.1
+"""Share of the time from which on threads that came later (loaders, hooks, streams) compute for long: a loop that does
+not go before them would wait for them."""
+
+
+class Times(NamedTuple):
+    """Seconds that each thread has computed, by its id, and that all have waited for a core."""
+
+    cpu_s: dict[int, float]
+    waited_s: float
 
 
 class Scheduling:
     """Sets the policy of all threads of the process.
 
-    A policy that somebody gave the process (chrt, systemd) stays, and so does the usual one where the kernel does not
-    tell how long threads wait.
+    A policy that somebody gave the process or a thread (chrt, systemd) stays, and so does the usual one where the
+    kernel does not tell how long threads wait.
 
     Args:
         policy: ``server.scheduling``.
-        times_s: see ``thread_times_s``.
+        times: see ``thread_times``.
     """
 
-    def __init__(
-        self, engine: Engine, policy: str, times_s: Callable[[], tuple[float, float] | None] | None = None
-    ) -> None:
+    def __init__(self, engine: Engine, policy: str, times: Callable[[], Times | None] | None = None) -> None:
         self._engine = engine
         self._policy = policy
-        self._times_s = times_s or thread_times_s
+        self._times = times or thread_times
         self._contention = Contention(len(os.sched_getaffinity(0)))
         self._is_batch = False
-        self._last = (0.0, 0.0, 0.0)
+        self._last: tuple[float, Times] | None = None
+        self._first: frozenset[int] = frozenset()
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin, unless there is nothing to decide."""
-        if self._policy == "normal" or os.sched_getscheduler(0) != os.SCHED_OTHER:
+        """Begin, unless there is nothing to decide; before anything is loaded, while there are few threads."""
+        if self._policy == "normal" or not _is(0, os.SCHED_OTHER):
             return
         if self._policy == "batch":
             self._set(batch=True)
-        elif self._times_s() is not None:
+            return
+        times = self._times()
+        if times is not None:
+            self._first = frozenset(times.cpu_s)
             loop.call_later(_LOOK_S, self._look, loop)
 
     def samples(self) -> Iterator[Sample]:
@@ -63,17 +78,22 @@ class Scheduling:
         yield Sample("tailcut_scheduling_batch", text, "gauge", {}, float(self._is_batch))
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        times_s, now_s = self._times_s(), perf_counter()
-        if times_s is not None:
-            (then_s, cpu_s, waited_s), self._last = self._last, (now_s, *times_s)
-            # What a thread took goes with it when it ends.
-            took_s, late_s = max(times_s[0] - cpu_s, 0.0), max(times_s[1] - waited_s, 0.0)
-            alone = then_s > 0.0 and self._contention.look(now_s - then_s, took_s, late_s)
-            # Threads that compute for long would hold up a loop that does not go before them.
-            wanted = alone and self._is_inline
-            if wanted or self._is_batch:
-                self._set(batch=wanted)
         loop.call_later(_LOOK_S, self._look, loop)
+        times, now_s, last = self._times(), perf_counter(), self._last
+        if times is None:
+            return
+        self._last = now_s, times
+        if last is None:
+            return
+        passed_s, before = now_s - last[0], last[1].cpu_s
+        took_s = {task: cpu_s - before.get(task, 0.0) for task, cpu_s in times.cpu_s.items()}
+        # What a thread waited goes with it when it ends.
+        waited_s = max(times.waited_s - last[1].waited_s, 0.0)
+        alone = self._contention.look(passed_s, sum(took_s.values()), waited_s)
+        later_s = sum([each_s for task, each_s in took_s.items() if task not in self._first])
+        wanted = alone and later_s < _AT_WORK * passed_s and self._is_inline
+        if wanted or self._is_batch:
+            self._set(batch=wanted)
 
     @property
     def _is_inline(self) -> bool:
@@ -83,26 +103,37 @@ class Scheduling:
         return False
 
     def _set(self, *, batch: bool) -> None:
-        """Set it for all threads: they were begun before, and by others than Python."""
-        if batch != self._is_batch:
-            log.debug("scheduling is now %s", "batch" if batch else "normal")
-        self._is_batch = batch
-        wanted = os.SCHED_BATCH if batch else os.SCHED_OTHER
-        for task in os.listdir(_TASKS):
-            with suppress(OSError):  # it ended meanwhile, or may not be changed
-                if os.sched_getscheduler(int(task)) != wanted:
-                    os.sched_setscheduler(int(task), wanted, os.sched_param(0))
+        """Set it for all threads, also those that Python did not begin."""
+        usual, wanted = (os.SCHED_OTHER, os.SCHED_BATCH) if batch else (os.SCHED_BATCH, os.SCHED_OTHER)
+        with suppress(OSError):
+            for task in map(int, os.listdir(_TASKS)):
+                if _is(task, usual):
+                    with suppress(OSError):  # it has ended, or this is not allowed here
+                        os.sched_setscheduler(task, wanted, os.sched_param(0))
+        self._is_batch = _is(0, os.SCHED_BATCH)
 
 
-def thread_times_s() -> tuple[float, float] | None:
-    """Return how long all threads have computed and waited for a core; None where the kernel does not say."""
-    cpu_ns = waited_ns = 0
+def thread_times() -> Times | None:
+    """Return what the kernel says of this process's threads; None where it does not say."""
+    cpu_s: dict[int, float] = {}
+    waited_ns = 0
     try:
-        for task in os.listdir(_TASKS):
-            with suppress(FileNotFoundError, ProcessLookupError), open(f"{_TASKS}/{task}/schedstat") as file:
-                cpu, waited, _ = file.read().split()
-                cpu_ns += int(cpu)
+        for task in map(int, os.listdir(_TASKS)):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                # Not open(): this is done every second, for every thread, on the event loop.
+                file = os.open(f"{_TASKS}/{task}/schedstat", os.O_RDONLY)
+                try:
+                    cpu, waited, _ = os.read(file, _LONGEST).split()
+                finally:
+                    os.close(file)
+                cpu_s[task] = int(cpu) / 1e9
                 waited_ns += int(waited)
     except (OSError, ValueError):
         return None
-    return (cpu_ns / 1e9, waited_ns / 1e9) if cpu_ns else None
+    return Times(cpu_s, waited_ns / 1e9) if any(cpu_s.values()) else None
+
+
+def _is(task: int, policy: int) -> bool:
+    with suppress(OSError):
+        return os.sched_getscheduler(task) == policy
+    return False
