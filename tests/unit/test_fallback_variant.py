@@ -87,11 +87,11 @@ def serve(
     *refused: str,
     timeout: str = "20s",
     named: str = "promoted",
+    pool: str = '{executor="thread", executors=1}',
 ) -> None:
-    pool = 'pool={executor="thread", executors=1}'
     overrides = [
         f"serve.fallback={fallback}",
-        pool,
+        f"pool={pool}",
         f"slo.timeout={timeout}",
         f"serve.variant={named}",
         'server.kill="30s"',

@@ -183,7 +183,7 @@ async def _first_warm(
         return await asyncio.get_running_loop().run_in_executor(None, open_variant, manifest, variant, specs), None
     other = stand_in(variant, specs)
     # In the background, because what stands in may be serving before it is open.
-    loading = asyncio.ensure_future(in_background(partial(open_variant, manifest, variant, specs), Warm.close))
+    loading = asyncio.ensure_future(in_background(partial(open_variant, manifest, variant, specs, min), Warm.close))
     try:
         both: set[asyncio.Future[Any]] = {other, loading}
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
