@@ -210,7 +210,7 @@ class _Supervisor(MPServer):
         signal.signal(signal.SIGUSR2, self._on_usr2)
         self.serve(
             spawn_target=spawn,
-            target_loader=partial(_load, self._manifest, self._url, self._address, os.getpid()),
+            target_loader=partial(_load, self._manifest, self._url, self._address, os.getpid(), self._outlet),
             wrap_loader=False,
         )
 
@@ -277,6 +277,7 @@ class _Supervisor(MPServer):
                     os.kill(worker.inner.pid, number)
 
 
-def _load(manifest: Manifest, url: str, address: str, supervisor_pid: int) -> Any:
+def _load(manifest: Manifest, url: str, address: str, supervisor_pid: int, outlet: Outlet) -> Any:
     """Make the application, inside the worker."""
+    outlet.leave()
     return RSGIApplication(manifest, url, address, supervisor_pid)

@@ -45,7 +45,11 @@ class Outlet:
         self.lost = 0
         self._behind = self._reading = -1
         self._held = bytearray()
+        self._cut = False
         self._thread: threading.Thread | None = None
+
+    def __reduce__(self) -> tuple[type[Outlet], tuple[()]]:
+        return Outlet, ()  # a process that is not forked inherits none of the descriptors
 
     def __enter__(self) -> Outlet:
         with suppress(OSError):  # stderr is closed: nobody writes to it
@@ -64,6 +68,16 @@ class Outlet:
         if self._behind >= 0 and self._thread is None:
             self._thread = threading.Thread(target=self._pass_on, name="tailcut-outlet", daemon=True)
             self._thread.start()
+
+    def leave(self) -> None:
+        """Close the ends that only the thread uses; in a process that was forked.
+
+        Otherwise it would be a reader of what it writes that never reads, and wait for itself once the thread is gone.
+        """
+        for end in (self._reading, self._behind):
+            if end >= 0:
+                os.close(end)
+        self._behind = self._reading = -1
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._behind >= 0:
@@ -93,10 +107,23 @@ class Outlet:
             self._give()
 
     def _take(self, data: bytes) -> None:
-        if len(self._held) + len(data) > _HELD_BYTES:
-            self.lost += data.count(b"\n")
+        """Keep as many lines as there is room for."""
+        if self._cut:  # this begins with the rest of a line whose beginning was lost
+            _, ended, data = data.partition(b"\n")
+            if not ended:
+                return
+            self._cut = False
+            self.lost += 1
+        room = _HELD_BYTES - len(self._held)
+        if len(data) <= room:
+            self._held += data
             return
-        self._held += data
+        fits = data.rfind(b"\n", 0, max(room, 0)) + 1
+        self._held += data[:fits]
+        if not self._held.endswith(b"\n"):
+            self._held += b"\n"  # the end of that line is lost
+        self.lost += data.count(b"\n", fits)
+        self._cut = not data.endswith(b"\n")
 
     def _give(self) -> None:
         """Write a piece; where all is written again that was held, say what was not."""

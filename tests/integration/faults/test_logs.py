@@ -9,6 +9,7 @@ import re
 import resource
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -120,6 +121,19 @@ def preprocess(rows):
 """
 
 
+LOUD = """
+import sys
+from pathlib import Path
+import numpy as np
+
+def preprocess(rows):
+    if rows[0]["id"] == 9:
+        Path(__file__).with_suffix(".begun").touch()
+        print("hook" * 1000000, file=sys.stderr, flush=True)
+    return {"x": np.array([[row["id"], row["value"]] for row in rows], np.float32)}
+"""
+
+
 def read_until(reading: int, words: bytes, timeout_s: float = 20.0) -> bytes:
     """Read a pipe until something was said, or it is closed where that is never said."""
     found, give_up_s = b"", time.monotonic() + timeout_s
@@ -152,6 +166,32 @@ def test_a_log_that_nobody_reads_stops_neither_the_server_nor_its_executors(tmp_
         read_until(reading, b"hook")
         server.signal(signal.SIGTERM)
         assert server.wait() == 0
+
+
+def test_a_worker_that_writes_to_a_supervisor_that_was_killed_ends_too(tmp_path: Path) -> None:
+    """With nobody to pass its log on it is told so, instead of waiting for ever with the port in its hands."""
+    app = tmp_path / "app"
+    app.mkdir()
+    deployment(app)
+    (app / "loud.py").write_text(LOUD)
+    settings = ['model.preprocess="loud:preprocess"']
+    reading, writing = os.pipe()
+    with Served(app, settings=settings, prepared=True, stderr=Path(f"/proc/{os.getpid()}/fd/{writing}")) as server:
+        for _ in range(300):  # until the hook is known to be quick, and runs on the event loop
+            assert server.post("/predict/m", {"rows": [{"id": 1, "value": 2}]})[0] == 200
+        worker = Path(f"/proc/{server.worker_pid}/stat")
+        server.signal(signal.SIGSTOP)
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            body = b'{"rows": [{"id": 9, "value": 2}]}'
+            client.sendall(b"POST /predict/m HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+            server.wait_until((app / "loud.begun").exists)
+            server.signal(signal.SIGKILL)
+            give_up_s = time.monotonic() + 15
+            while worker.exists() and worker.read_text().split()[2] != "Z":
+                assert time.monotonic() < give_up_s
+                time.sleep(0.01)
+    os.close(reading)
+    os.close(writing)
 
 
 def test_the_last_words_of_a_worker_are_heard_through_a_pipe(tmp_path: Path) -> None:
