@@ -7,12 +7,19 @@ import json
 from typing import Any
 
 import pytest
+from tests.concurrency.dispatching import ManualExecutor
 from tests.concurrency.paths import PathBench, rows, tensors
 from tests.features_kit import features, group
 
+from tailcut.core.admission import Admission
+from tailcut.core.batching import Planner
+from tailcut.core.learning import Costs
 from tailcut.engine.assembly import encode_answer
+from tailcut.engine.dispatcher import Dispatcher
 from tailcut.engine.path import Path
+from tailcut.engine.ticket import Ticket
 from tailcut.errors import NotReady, Shed, TailcutError
+from tailcut.observe.recorder import Recorder
 
 REFUSED = (Shed, NotReady)
 """An executor that has been busy for long counts as stuck."""
@@ -181,6 +188,41 @@ def test_where_no_executor_is_ready_stale_answers_are_given_as_well() -> None:
             assert await asked(path, bench, 1) == (wanted(1), "stale")
             with pytest.raises(REFUSED):
                 await asked(path, bench, 2)
+
+    bench.run(main())
+
+
+def test_a_fallback_without_room_is_asked_once_and_takes_of_a_tenants_rate_once() -> None:
+    bench = bench_of()
+
+    async def main() -> None:
+        async with bench.opened() as path:
+            assert bench.manual is not None
+            await path.dispatcher.remove(bench.manual)
+            planner: Planner[Ticket] = Planner(max_rows=1, max_queue_rows=4)
+            admission = Admission(planner, Costs(), tenant_share=0.25, tenant_rows_per_s=4.0)
+            dispatcher = Dispatcher(
+                planner, Recorder(), asyncio.get_running_loop(), bench.clock.monotonic_ns, admission=admission
+            )
+            executor = ManualExecutor(bench.runtime, dispatcher.on_done, bench.clock)
+            dispatcher.add(executor)
+            path.fallback = fallback = path.beside(b"v2", ("spare", "2"), dispatcher)
+            asking = []
+            for at in range(2):  # one runs, and one waits: the share of the queue
+                path.admit(call := bench.call("a"), 1)
+                asking.append(asyncio.create_task(path.infer(call, tensors(at), 1, path.outputs)))
+                await bench.clock.settle()
+            with pytest.raises(NotReady):
+                path.admit(bench.call("a"), 1)
+            for _ in asking:
+                executor.finish()
+                await bench.clock.settle()
+            await asyncio.gather(*asking)
+            path.admit(call := bench.call("a"), 1)  # the fourth of four in this second
+            assert call.path is fallback
+            with pytest.raises(NotReady):
+                path.admit(bench.call("a"), 1)
+            dispatcher.close(0)
 
     bench.run(main())
 

@@ -129,15 +129,19 @@ class Path:
         if now_ns >= call.deadline_ns:
             raise DeadlineExceeded("the deadline passed before the request was admitted", hint="send a longer timeout")
         fallback = self.fallback
-        # While no executor is there it does not wait for the next one where somebody else can answer.
-        if fallback is None or self.dispatcher.healthy or not fallback.takes(call, rows):
-            try:
-                self.dispatcher.check_room(rows, call.deadline_ns, priority=call.priority, tenant=call.tenant)
-            except (Shed, NotReady) as error:
-                if fallback is None or not fallback.takes(call, rows):
-                    if not recalls:
-                        raise
-                    call.refusal = error
+        if fallback is not None and not self.dispatcher.healthy:
+            # It does not wait for the next executor where somebody else can answer.
+            if fallback.takes(call, rows):
+                call.timings.lap(Stage.ADMIT, now_ns)
+                return
+            fallback = None  # asked, and once is enough: asking takes of what the tenant may ask for
+        try:
+            self.dispatcher.check_room(rows, call.deadline_ns, priority=call.priority, tenant=call.tenant)
+        except (Shed, NotReady) as error:
+            if fallback is None or not fallback.takes(call, rows):
+                if not recalls:
+                    raise
+                call.refusal = error
         call.timings.lap(Stage.ADMIT, now_ns)
 
     def takes(self, call: Call, rows: int) -> bool:
