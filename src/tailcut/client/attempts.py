@@ -15,8 +15,9 @@ _LONGEST_S = 1.0
 class Attempts:
     """The tries of one request.
 
-    What surely was not begun is sent again: a request that was shed, as soon as the server says, and one that no
-    connection was made for. So is, once and at once, what went out on a connection that the server was closing.
+    What surely was not begun is sent again: a request that was shed, or met a server without an executor, as soon as
+    the server says, and one that no connection was made for. So is, once and at once, what went out on a connection
+    that the server was closing.
 
     Args:
         start_s: of the clock that ``retry_in`` is asked with.

@@ -31,9 +31,10 @@ class Client(Base[socket.socket]):
             server (``slo.timeout``).
         token: bearer token, where the server asks for one.
         headers: sent with every request, such as the tenant's.
-        retries: most tries after the first. Only a request that was not begun is sent again: one that was refused, when
-            the server says and within the timeout, and one for which there was no connection. Not counted is one that
-            went out on a kept connection while the server closed it: it goes out once more, on a new one.
+        retries: most tries after the first. Only a request that was not begun is sent again: one that was shed, or met
+            a server without an executor, when the server says so and within the timeout that the client gave; and one
+            for which there was no connection. Not counted is one that went out on a kept connection while the server
+            closed it: it goes out once more, on a new one.
         connections: most connections that are kept while nobody uses them.
         tls: context for https; by default the system's certificates.
 

@@ -147,6 +147,9 @@ class Answering:
     async def read(self, headers: HeaderMap, body: Body, limit_bytes: int) -> bytes:
         """Read the body of a request that is no prediction, for a bounded time.
 
+        It is not counted among those that are arriving: its limit is small, and what loads a model is not to wait for
+        what the model is asked.
+
         Raises:
             TooLarge: more than ``limit_bytes``.
             RequestTimeout: it does not arrive.
