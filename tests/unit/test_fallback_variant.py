@@ -88,8 +88,10 @@ def serve(
     timeout: str = "20s",
     named: str = "promoted",
     pool: str = '{executor="thread", executors=1}',
+    follow: str = "1s",
 ) -> None:
     overrides = [
+        f"serve.follow={follow}",
         f"serve.fallback={fallback}",
         f"pool={pool}",
         f"slo.timeout={timeout}",

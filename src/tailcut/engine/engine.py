@@ -141,10 +141,10 @@ class Engine:
         self.state = "stopped"
         if self._timer is not None:
             self._timer.cancel()
+        self.fallbacks.stop()
         if self.is_loaded:
             await asyncio.sleep(0)  # let answered requests leave first
             give_up_s = perf_counter() + timeout_s
-            self.fallbacks.stop()
             if self.follower is not None:
                 await self.follower.stop(timeout_s)
             await self.repository.stop(timeout_s)
@@ -194,8 +194,9 @@ class Engine:
 
     @property
     def promotion(self) -> dict[str, Any]:
-        """What is promoted in the registry but not served (yet), for clients; empty where nothing is amiss."""
-        return self.follower.describe() if self.follower is not None else {}
+        """What is promoted or named but not served (yet), for clients; empty where nothing is amiss."""
+        switcher = self.repository.used
+        return switcher.describe() if switcher is not None else {}
 
     @property
     def is_ready(self) -> bool:
@@ -279,8 +280,8 @@ class Engine:
         yield Sample("tailcut_served", "1 for the variant that is served.", "gauge", labels, 1.0)
         if self._opened.device is not None:
             yield self._opened.device.sample(labels)
-        if self.follower is not None:
-            yield from self.follower.samples()
+        if (switcher := self.repository.used) is not None:
+            yield from switcher.samples()
 
 
 async def _abandon_when_gone(call: Call, disconnected: Callable[[], Awaitable[None]]) -> None:

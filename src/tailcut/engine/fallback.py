@@ -6,12 +6,12 @@ import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tailcut.core.validation import InputSpec
 from tailcut.engine.opening import Opened, StandIn, open_beside
-from tailcut.engine.seating import Warm, open_variant
-from tailcut.engine.switch import foreseen, in_background, refuse_other_tensors
+from tailcut.engine.seating import Warm, close_warm, open_variant
+from tailcut.engine.switch import abandon, foreseen, in_background, refuse_other_tensors
 from tailcut.errors import ArtifactError, TailcutError
 from tailcut.observe.exposition import Sample
 from tailcut.registry import Registry, Variant
@@ -28,7 +28,8 @@ STALE = "stale"
 class Fallbacks:
     """Opens the fallback of whatever is served. Owned by the event loop.
 
-    At the start it is opened beside what it is the fallback of, and stands in for that where it is warm before.
+    At the start it is opened beside what it is the fallback of, and stands in for that where it is warm before, until
+    that can be opened.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -36,8 +37,10 @@ class Fallbacks:
         self._names = [name for name in engine.deployment.serve.fallback if name != STALE]
         self._attaching: asyncio.Task[None] | None = None
         self._relieving: asyncio.Task[None] | None = None
-        self._first: asyncio.Task[Warm | None] | None = None
         self._standing: Opened | None = None
+        # What is open or being opened and is nobody else's yet: a fallback, and what one stands in for.
+        self._coming: asyncio.Task[Warm | None] | None = None
+        self._loading: asyncio.Task[Warm | None] | None = None
 
     @property
     def stand_in(self) -> StandIn | None:
@@ -48,25 +51,39 @@ class Fallbacks:
         """Open the fallback of what is served from now on, in the background; nothing waits for it."""
         if not self._names:
             return
-        first, self._first = self._first, None
         standing, self._standing = self._standing, None
         if opened.loading is not None:
-            self._standing = opened
+            self._standing, self._loading, self._coming = opened, opened.loading, None
         elif standing is not None and standing.variant.version == opened.variant.version:
             opened.fallback, opened.path.fallback = standing, standing.path
         else:
-            _cancel(self._attaching)
-            self._attaching = asyncio.get_running_loop().create_task(self._attach(opened, first))
+            loop = asyncio.get_running_loop()
+            if self._attaching is not None:
+                self._attaching.cancel()
+                _let_go(self._coming)  # of what is served no more
+                self._coming = None
+            if self._coming is None:
+                self._coming = loop.create_task(self._warm(opened.variant, opened.path.specs))
+            self._attaching = loop.create_task(self._attach(opened, self._coming))
 
     def relieve(self, opened: Opened) -> None:
         """Where ``opened`` stands in for another variant, put that in its place as soon as it is warm."""
-        if opened.loading is not None:
-            self._relieving = asyncio.get_running_loop().create_task(self._relieve(opened, opened.loading))
+        if self._loading is not None:
+            self._relieving = asyncio.get_running_loop().create_task(self._relieve(opened))
+
+    async def loaded(self) -> None:
+        """Wait for what is being opened to take the place of what stands in for it; at once where nothing is."""
+        if self._loading is not None:
+            await asyncio.wait({self._loading})
 
     def stop(self) -> None:
         """Abandon what is being opened."""
-        for task in (self._attaching, self._relieving, self._first):
-            _cancel(task)
+        for task in (self._attaching, self._relieving):
+            if task is not None:
+                task.cancel()
+        _let_go(self._coming)
+        _let_go(self._loading)
+        self._coming = self._loading = None
 
     def samples(self, opened: Opened) -> Iterator[Sample]:
         """Yield whether a fallback is warm."""
@@ -78,28 +95,51 @@ class Fallbacks:
     # -- Inside ------------------------------------------------------------------------------------------------------
 
     def _begin(self, variant: Variant, specs: Sequence[InputSpec]) -> asyncio.Task[Warm | None]:
-        self._first = asyncio.get_running_loop().create_task(self._warm(variant, specs))
-        return self._first
+        self._coming = asyncio.get_running_loop().create_task(self._warm(variant, specs))
+        return self._coming
 
-    async def _attach(self, opened: Opened, first: asyncio.Task[Warm | None] | None) -> None:
-        warm = await (first if first is not None else self._warm(opened.variant, opened.path.specs))
+    async def _attach(self, opened: Opened, coming: asyncio.Task[Warm | None]) -> None:
+        warm = await coming
+        self._coming = None
         if warm is not None:
             fallback = open_beside(self._engine.manifest, opened, warm, self._engine.recorder)
             opened.fallback, opened.path.fallback = fallback, fallback.path
             log.info("fallback %s of version %s is warm", warm.variant.name, opened.variant.version)
 
-    async def _relieve(self, opened: Opened, loading: asyncio.Future[Warm]) -> None:
-        variant = opened.variant
+    async def _relieve(self, opened: Opened) -> None:
+        """Put what is to be served in the place of ``opened``, unless somebody puts anything there before.
+
+        Where nothing follows the registry, nobody else tries again what cannot be opened: this does, from time to time.
+        """
+        engine, variant = self._engine, opened.variant
         log.info("fallback %s of version %s answers until what is to be served is warm", variant.name, variant.version)
-        switcher = self._engine.repository.switcher()
-        async with switcher.switching:  # what is promoted meanwhile is followed afterwards
+        switcher = engine.repository.switcher()
+        before = switcher.decisions
+        while self._loading is not None:
             switcher.loading = True
-            try:
-                await switcher.switch(await loading)
-            except Exception as error:
-                switcher.failed(foreseen(error))
-            finally:
+            # Not while it holds others up: what hangs here must not keep them from putting something else in place.
+            await asyncio.wait({self._loading})
+            async with switcher.switching:
                 switcher.loading = False
+                warm, self._loading = self._loading, None
+                if switcher.decisions != before:
+                    abandon(warm, close_warm)
+                    return
+                try:
+                    await switcher.switch(warm.result())
+                    return
+                except Exception as error:
+                    switcher.failed(foreseen(error), self._what)
+            if engine.follower is not None:
+                return  # which tries again
+            await asyncio.sleep(switcher.retry_s - asyncio.get_running_loop().time())
+            if switcher.decisions == before:
+                self._loading = asyncio.ensure_future(engine.repository.opened_again(opened))
+
+    @property
+    def _what(self) -> str:
+        name = self._engine.deployment.serve.variant
+        return "what is promoted" if name == "promoted" else f"serve.variant = {name!r}"
 
     async def _warm(self, served: Variant, specs: Sequence[InputSpec]) -> Warm | None:
         """Open the first that can be opened; None where none can."""
@@ -126,6 +166,6 @@ class Fallbacks:
         return open_variant(self._engine.manifest, variant, specs, min)
 
 
-def _cancel(task: asyncio.Task[Any] | None) -> None:
-    if task is not None:
-        task.cancel()
+def _let_go(opening: asyncio.Task[Warm | None] | None) -> None:
+    if opening is not None:
+        abandon(opening, close_warm)

@@ -10,6 +10,7 @@ from typing import Any
 from tailcut.engine.call import Call
 from tailcut.engine.libraries import bring_in
 from tailcut.engine.opening import Opened, Warm, open_beside, open_variant
+from tailcut.engine.seating import close_warm
 from tailcut.engine.switch import foreseen, in_background, lower_priority, refuse_other_model, retire
 from tailcut.errors import TailcutError
 from tailcut.manifest import Manifest
@@ -54,10 +55,11 @@ class Follower:
         say: tells the operator of a switch.
 
     Attributes:
-        failure: why what is promoted is not served; None where it is.
+        failure: why what is promoted, or named, is not served; None where it is.
         retry_s: when that is tried again at the earliest, by the clock of the event loop.
         loading: whether a variant is being loaded now.
         switches, failures: how many there were.
+        decisions: how often it was settled what is served, whether or not that was served already.
         switching: held by whoever may put another variant in place.
     """
 
@@ -73,8 +75,7 @@ class Follower:
     ) -> None:
         self.failure: TailcutError | None = None
         self.loading = False
-        self.switches = 0
-        self.failures = 0
+        self.switches = self.failures = self.decisions = 0
         self._manifest = manifest
         self._name = manifest.deployment.name
         self._registry = Registry.of(manifest)
@@ -196,7 +197,7 @@ class Follower:
         Raises:
             _Overtaken: something else was promoted, and this takes so long that it may never end.
         """
-        loading = asyncio.ensure_future(in_background(self._load, _close))
+        loading = asyncio.ensure_future(in_background(self._load, close_warm))
         try:
             while not (await asyncio.wait({loading}, timeout=_PATIENCE_S))[0]:
                 stamp = await self._look()
@@ -235,6 +236,7 @@ class Follower:
         """Put a variant in place: one assignment on the event loop, so that every request sees one or the other."""
         if warm is None:
             self.failure = None
+            self.decisions += 1
             return
         old = self._running()
         try:
@@ -245,6 +247,7 @@ class Follower:
         self._put(new)
         self.failure = None
         self.switches += 1
+        self.decisions += 1
         if new.fallback is not old:
             longest_s = float(self._manifest.deployment.server.max_timeout_s)
             self._retiring[old] = task = asyncio.get_running_loop().create_task(retire(old, self._in_flight, longest_s))
@@ -261,8 +264,8 @@ class Follower:
             what = f"variant {old.variant.name} of version {old.variant.version}"
             log.error("%s is no longer served and did not close", what, exc_info=error)
 
-    def failed(self, error: TailcutError) -> None:
-        """Take notice that what is promoted could not be loaded; it is tried again from time to time."""
+    def failed(self, error: TailcutError, what: str = "what is promoted") -> None:
+        """Take notice that it could not be loaded; it is tried again from time to time."""
         served = self._running().variant
         self.failure = error
         self.failures += 1
@@ -272,7 +275,8 @@ class Follower:
             return
         self._told = error.message
         log.error(
-            "what is promoted cannot be served, variant %s of version %s is served on: %s",
+            "%s cannot be served, variant %s of version %s is served on: %s",
+            what,
             served.name,
             served.version,
             error,
@@ -290,8 +294,3 @@ def tell_trust(variant: Variant) -> None:
             variant.version,
             variant.trust.reason,
         )
-
-
-def _close(warm: Warm | None) -> None:
-    if warm is not None:
-        warm.close()

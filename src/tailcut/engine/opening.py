@@ -23,7 +23,7 @@ from tailcut.engine.pool import Pool
 from tailcut.engine.seating import Warm, open_variant
 from tailcut.engine.stores import Caches, open_caches
 from tailcut.engine.streaming import streaming_of
-from tailcut.engine.switch import in_background
+from tailcut.engine.switch import abandon, in_background
 from tailcut.engine.user_code import UserCode, import_code, place_hooks
 from tailcut.engine.version import version_of
 from tailcut.engine.warming import example_inputs, warm_up
@@ -84,7 +84,8 @@ class Opened:
         device: how long the variant has held its device; None where it runs on none.
         close: closes the runtimes.
         fallback: another variant that takes what this one has no room for; None where there is none (yet).
-        loading: the variant to serve, for which this one stands in until it is warm; None where this is it.
+        loading: the variant to serve, for which this one stands in until it is warm; None where this is it. Who puts
+            it in place closes it.
     """
 
     def __init__(self, path: Path, pool: Pool, warm: Warm, code: UserCode, device: DeviceTime | None) -> None:
@@ -98,7 +99,7 @@ class Opened:
         self.code = code
         self.close = warm.close
         self.fallback: Opened | None = None
-        self.loading: asyncio.Future[Warm] | None = None
+        self.loading: asyncio.Task[Warm] | None = None
 
     @property
     def streaming(self) -> StreamingRuntime | None:
@@ -124,7 +125,8 @@ async def open_deployment(
     """Load, warm up and connect everything; blocking work runs off the event loop.
 
     Args:
-        stand_in: begins to open a variant that answers until the one to serve is warm, where it is warm before.
+        stand_in: begins to open a variant that answers until the one to serve is warm, where it is warm before. Who
+            gave it closes that where this fails.
 
     Raises:
         TailcutError: whatever is missing or broken, by name.
@@ -142,9 +144,10 @@ async def open_deployment(
         hooks = await place_hooks(deployment, code, assembly, warm.runtimes[0], outputs)
         caches, features = await _open_stores(manifest)
     except BaseException:
-        warm.close()
-        if loading is not None:
-            loading.cancel()
+        if loading is None:
+            warm.close()
+        else:
+            abandon(loading, Warm.close)
         raise
     device = _device_time(warm, recorder)
     dispatcher = make_dispatcher(deployment, variant, warm.warm_up_ns, device or recorder, loop)
@@ -177,7 +180,7 @@ async def _open_stores(manifest: Manifest) -> tuple[Caches, FeatureService | Non
 
 async def _first_warm(
     manifest: Manifest, variant: Variant, specs: Sequence[InputSpec], stand_in: StandIn | None
-) -> tuple[Warm, asyncio.Future[Warm] | None]:
+) -> tuple[Warm, asyncio.Task[Warm] | None]:
     """Open a variant; return it, or what stands in for it and the loading that goes on."""
     if stand_in is None:
         return await asyncio.get_running_loop().run_in_executor(None, open_variant, manifest, variant, specs), None
@@ -192,7 +195,7 @@ async def _first_warm(
         found = await other  # also where the variant itself cannot be opened
         return (await loading, None) if found is None else (found, loading)
     except BaseException:
-        loading.cancel()
+        abandon(loading, Warm.close)
         raise
 
 

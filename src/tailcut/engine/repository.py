@@ -7,11 +7,13 @@ docs/protocol/extension_model_repository.md).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tailcut.engine.following import Follower
 from tailcut.engine.opening import Opened, Warm, find_variant, open_variant
+from tailcut.engine.seating import close_warm
 from tailcut.engine.switch import in_background, refuse_other_model
 from tailcut.errors import BadRequest, NotFound, NotInRegistry, NotReady, TailcutError
 from tailcut.registry import Registry, Variant, Version, state_of
@@ -59,15 +61,17 @@ class Repository:
             ArtifactError: the variant cannot be opened here, or is of another model.
         """
         engine = self._engine
-        running = engine.running
         if engine.state not in {"ready", "unloaded"}:
             raise NotReady(f"the server is {engine.state}", hint="load the model when it is ready")
         switcher = self.switcher()
+        if not (version or variant):
+            await engine.fallbacks.loaded()  # which would be opened a second time
         async with switcher.switching:
+            running = engine.running  # only now: another one may have been put in place meanwhile
             chosen = partial(self._named, running, version, variant) if version or variant else self._configured
             if engine.follower is not None and not (version or variant):
                 await switcher.note()  # what is promoted from here on is followed
-            warm = await in_background(partial(self._open, running, chosen), _close)
+            warm = await in_background(partial(self._open, running, chosen), close_warm)
             await switcher.switch(warm)
         engine.unpark()
 
@@ -79,7 +83,14 @@ class Repository:
         """
         self._engine.park()
 
-    # -- Inside ------------------------------------------------------------------------------------------------------
+    def opened_again(self, running: Opened) -> Coroutine[Any, Any, Warm | None]:
+        """Open what the manifest says, in the background; None where that is ``running``."""
+        return in_background(partial(self._open, running, self._configured), close_warm)
+
+    @property
+    def used(self) -> Follower | None:
+        """What puts another variant in place, where it has been needed so far."""
+        return self._engine.follower or self._own
 
     def switcher(self) -> Follower:
         """Return what puts another variant in place."""
@@ -93,6 +104,8 @@ class Repository:
         """Close what is on its way out of service."""
         if self._own is not None:
             await self._own.stop(timeout_s)
+
+    # -- Inside ------------------------------------------------------------------------------------------------------
 
     def _entries(self) -> list[dict[str, str]]:
         """Read the registry; blocks."""
@@ -172,8 +185,3 @@ def _entry(model: str, version: str, variant: str, status: str, state: tuple[str
         "variant": variant,
         "status": status,
     }
-
-
-def _close(warm: Warm | None) -> None:
-    if warm is not None:
-        warm.close()

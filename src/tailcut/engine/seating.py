@@ -56,6 +56,12 @@ class Warm(NamedTuple):
             runtime.close()
 
 
+def close_warm(warm: Warm | None) -> None:
+    """Close what was opened, where anything was."""
+    if warm is not None:
+        warm.close()
+
+
 def open_variant(
     manifest: Manifest,
     variant: Variant,

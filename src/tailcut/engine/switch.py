@@ -84,6 +84,17 @@ def _drop(drop: Callable[[T], None], result: Sequence[T]) -> None:
         threading.Thread(target=drop, args=(each,), name="tailcut-dropper", daemon=True).start()
 
 
+def abandon(opening: asyncio.Task[T], drop: Callable[[T], None]) -> None:
+    """Wait no more for what is being opened, and let go of it where it is open by now; nobody else may have it."""
+
+    def ended(task: asyncio.Task[T]) -> None:
+        if not task.cancelled() and task.exception() is None:
+            _drop(drop, [task.result()])
+
+    opening.cancel()
+    opening.add_done_callback(ended)
+
+
 def foreseen(error: BaseException) -> TailcutError:
     """Return an error as it is, or what nobody foresaw as the cause of one that says so."""
     if isinstance(error, TailcutError):
