@@ -296,3 +296,30 @@ def test_threads_of_the_server_do_not_interrupt_each_other_where_it_is_told_so(t
         assert found == {os.SCHED_BATCH if inherited == os.SCHED_OTHER else inherited}
         shown = samples(server.metrics(), "tailcut_scheduling_batch")
         assert shown == {(): float(inherited == os.SCHED_OTHER)}
+
+
+TIMES = """
+import numpy as np
+from tailcut.server.scheduling import thread_times
+
+def preprocess(rows):
+    times = thread_times()
+    return {"x": np.array([[times.beside_s if row["id"] else times.cpu_s, 0.0] for row in rows])}
+"""
+
+
+def test_the_threads_of_http_are_none_that_compute_beside_the_loop(tmp_path: Path) -> None:
+    (tmp_path / "life_hooks.py").write_text(TIMES)
+
+    def seconds(server: Served) -> tuple[float, float]:
+        _, reply = server.post("/predict/m", {"rows": [{"id": 0}, {"id": 1}]})
+        return reply["predictions"][0]["y"], reply["predictions"][1]["y"]
+
+    with Served(tmp_path, settings=[PREPROCESS]) as server:
+        for _ in range(50):  # a hook's first calls are in threads
+            seconds(server)
+        before = seconds(server)
+        for _ in range(300):
+            seconds(server)
+        after = seconds(server)
+    assert after[1] - before[1] < 0.05 * (after[0] - before[0])

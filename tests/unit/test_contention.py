@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -68,8 +69,7 @@ class Bench:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
         self.policies = {1: os.SCHED_OTHER, 2: os.SCHED_OTHER, 3: os.SCHED_OTHER}
-        self.cpu_s = {1: 0.0, 2: 0.0}
-        self.waited_s = 0.0
+        self.took = Times(0.0, 0.0, 0.0)
         self.now_s = 100.0
         self.due: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.opened: Any = SimpleNamespace(executor="inline", path=SimpleNamespace(fallback=None))
@@ -78,7 +78,7 @@ class Bench:
         monkeypatch.setattr(os, "sched_setscheduler", lambda pid, policy, _: self.policies.update({pid: policy}))
         monkeypatch.setattr(os, "listdir", lambda path: [str(pid) for pid in self.policies])
         monkeypatch.setattr(scheduling, "perf_counter", lambda: self.now_s)
-        self.scheduling = Scheduling(self, policy, lambda: Times(dict(self.cpu_s), self.waited_s))  # type: ignore[arg-type]
+        self.scheduling = Scheduling(self, policy, lambda: self.took)  # type: ignore[arg-type]
 
     def call_later(self, delay_s: float, call: Callable[..., None], *arguments: Any) -> None:
         self.due.append((call, arguments))
@@ -86,11 +86,10 @@ class Bench:
     def watch(self) -> None:
         self.scheduling.watch(self)  # type: ignore[arg-type]
 
-    def second(self, cpu_s: float, waited_s: float, later_s: float = 0.0) -> None:
+    def second(self, cpu_s: float, waited_s: float, beside_s: float = 0.0) -> None:
         self.now_s += 1.0
-        self.cpu_s[1] += cpu_s
-        self.cpu_s[7] = self.cpu_s.get(7, 0.0) + later_s
-        self.waited_s += waited_s
+        took = self.took
+        self.took = Times(took.cpu_s + cpu_s + beside_s, took.waited_s + waited_s, took.beside_s + beside_s)
         due, self.due = self.due, []
         for call, arguments in due:
             call(*arguments)
@@ -137,7 +136,7 @@ def test_nor_must_threads_that_load_the_next_variant(bench: Callable[[str], Benc
     for _ in range(4):
         process.second(0.9, 1.0)
     assert process.batch == [True] * 3
-    process.second(0.5, 0.5, later_s=0.4)
+    process.second(0.5, 0.5, beside_s=0.4)
     assert process.batch == [False] * 3
     process.second(0.9, 1.0)
     assert process.batch == [True] * 3
@@ -204,13 +203,31 @@ def test_where_the_kernel_does_not_tell_nothing_changes(bench: Callable[[str], B
     assert not process.due
 
 
-def test_the_kernel_tells_what_this_process_took() -> None:
+def test_the_kernel_tells_what_this_process_took_and_which_threads() -> None:
     before = thread_times()
     assert before is not None
     sum(range(3_000_000))
-    after = thread_times()
+    between = thread_times()
+    assert between is not None
+    assert between.cpu_s > before.cpu_s
+
+    computed, done = threading.Event(), threading.Event()
+
+    def compute() -> None:
+        sum(range(3_000_000))
+        computed.set()
+        done.wait(60)
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    try:
+        assert computed.wait(60)
+        after = thread_times()
+    finally:
+        done.set()
+        thread.join()
     assert after is not None
-    assert after.cpu_s[os.getpid()] > before.cpu_s[os.getpid()]
+    assert after.beside_s > between.beside_s
 
 
 def test_after_an_hour_breaks_are_short_again() -> None:

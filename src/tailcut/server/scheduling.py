@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from time import perf_counter
@@ -29,15 +30,22 @@ _TASKS = "/proc/self/task"
 _LONGEST = 256
 
 _AT_WORK = 0.1
-"""Share of the time from which on threads that came later (loaders, hooks, streams) compute for long: a loop that does
+"""Share of the time from which on threads beside the loop (loaders, hooks, streams) compute for long: a loop that does
 not go before them would wait for them."""
 
 
 class Times(NamedTuple):
-    """Seconds that each thread has computed, by its id, and that all have waited for a core."""
+    """Seconds, of the threads that there are.
 
-    cpu_s: dict[int, float]
+    Attributes:
+        cpu_s: that all have computed.
+        waited_s: that all have waited for a core.
+        beside_s: that Python's own threads beside the main one have computed; the HTTP server's are not Python's.
+    """
+
+    cpu_s: float
     waited_s: float
+    beside_s: float
 
 
 class Scheduling:
@@ -58,18 +66,14 @@ class Scheduling:
         self._contention = Contention(len(os.sched_getaffinity(0)))
         self._is_batch = False
         self._last: tuple[float, Times] | None = None
-        self._first: frozenset[int] = frozenset()
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin, unless there is nothing to decide; before anything is loaded, while there are few threads."""
+        """Begin, unless there is nothing to decide."""
         if self._policy == "normal" or not _is(0, os.SCHED_OTHER):
             return
         if self._policy == "batch":
             self._set(batch=True)
-            return
-        times = self._times()
-        if times is not None:
-            self._first = frozenset(times.cpu_s)
+        elif self._times() is not None:
             loop.call_later(_LOOK_S, self._look, loop)
 
     def samples(self) -> Iterator[Sample]:
@@ -85,13 +89,11 @@ class Scheduling:
         self._last = now_s, times
         if last is None:
             return
-        passed_s, before = now_s - last[0], last[1].cpu_s
-        took_s = {task: cpu_s - before.get(task, 0.0) for task, cpu_s in times.cpu_s.items()}
-        # What a thread waited goes with it when it ends.
-        waited_s = max(times.waited_s - last[1].waited_s, 0.0)
-        alone = self._contention.look(passed_s, sum(took_s.values()), waited_s)
-        later_s = sum([each_s for task, each_s in took_s.items() if task not in self._first])
-        wanted = alone and later_s < _AT_WORK * passed_s and self._is_inline
+        # What a thread took goes with it when it ends.
+        passed_s = now_s - last[0]
+        cpu_s, waited_s, beside_s = [max(now - then, 0.0) for now, then in zip(times, last[1], strict=True)]
+        alone = self._contention.look(passed_s, cpu_s, waited_s)
+        wanted = alone and beside_s < _AT_WORK * passed_s and self._is_inline
         if wanted or self._is_batch:
             self._set(batch=wanted)
 
@@ -115,22 +117,24 @@ class Scheduling:
 
 def thread_times() -> Times | None:
     """Return what the kernel says of this process's threads; None where it does not say."""
-    cpu_s: dict[int, float] = {}
-    waited_ns = 0
+    main = threading.main_thread()
+    beside = {thread.native_id for thread in threading.enumerate() if thread is not main}
+    cpu_ns = waited_ns = beside_ns = 0
     try:
         for task in map(int, os.listdir(_TASKS)):
             with suppress(FileNotFoundError, ProcessLookupError):
                 # Not open(): this is done every second, for every thread, on the event loop.
                 file = os.open(f"{_TASKS}/{task}/schedstat", os.O_RDONLY)
                 try:
-                    cpu, waited, _ = os.read(file, _LONGEST).split()
+                    cpu, waited, _ = map(int, os.read(file, _LONGEST).split())
                 finally:
                     os.close(file)
-                cpu_s[task] = int(cpu) / 1e9
-                waited_ns += int(waited)
+                cpu_ns += cpu
+                waited_ns += waited
+                beside_ns += cpu if task in beside else 0
     except (OSError, ValueError):
         return None
-    return Times(cpu_s, waited_ns / 1e9) if any(cpu_s.values()) else None
+    return Times(cpu_ns / 1e9, waited_ns / 1e9, beside_ns / 1e9) if cpu_ns else None
 
 
 def _is(task: int, policy: int) -> bool:
