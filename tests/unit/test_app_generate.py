@@ -317,6 +317,46 @@ def test_one_stream_too_many_is_shed(tmp_path: Path, streams: Callable[..., Call
     serve(tmp_path, test, 'slo.timeout="20s"', 'server.kill="30s"')
 
 
+def test_while_the_only_executor_is_replaced_a_stream_is_told_when_to_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patient = {"x-tailcut-timeout-ms": "20000"}
+    hangs, ends, may_open = threading.Event(), threading.Event(), threading.Event()
+    may_open.set()
+
+    def answer(inputs: Arrays) -> Arrays:
+        if inputs["x"][0, 0] == 9:
+            hangs.set()
+            ends.wait(20)
+        return {"y": inputs["x"][:, 0], "z": inputs["x"]}
+
+    def opened(*_: Any, **__: Any) -> CallableRuntime:
+        assert may_open.wait(20)
+        return CallableRuntime(parts, answer)
+
+    async def test(client: Client) -> None:
+        may_open.clear()
+        hung = asyncio.create_task(client.post(GENERATE, {"x": [9, 2]}, patient))
+        assert await asyncio.to_thread(hangs.wait, 20)
+        async with asyncio.timeout(20):
+            while (await counters(client, "tailcut_executors"))[()]:
+                await asyncio.sleep(0.01)
+        refused = await client.post(STREAM, {"x": [1, 2]}, patient)
+        assert (refused.status, refused.json["code"]) == (503, "not_ready")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert "model_transaction_policy" in (await client.get("/v2/models/m/config")).json
+        may_open.set()
+        ends.set()
+        await hung
+        async with asyncio.timeout(20):
+            while not (await counters(client, "tailcut_executors"))[()]:
+                await asyncio.sleep(0.01)
+        assert len(await Stream(client.app, {"x": [1, 2]}, patient).end()) == 3
+
+    monkeypatch.setattr(seating, "open_runtime", opened)
+    serve(tmp_path, test, 'pool={executor="thread", executors=1}', "slo.timeout=200ms")
+
+
 def test_a_stream_whose_client_does_not_read_ends_at_its_deadline(
     tmp_path: Path, streams: Callable[..., CallableRuntime], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from tests.unit.test_fallback_variant import ONE, VALUES, add, answered_by, serv
 from tailcut.core.tensors import Arrays
 from tailcut.engine import following, opening, seating
 from tailcut.engine.warming import WARM_UP_RUNS
-from tailcut.errors import ArtifactError, StartError
+from tailcut.errors import ArtifactError, NotReady, StartError
 from tailcut.registry import Registry
 from tailcut.runtimes import Runtime, open_runtime
 from tailcut.server.asgi import ASGIApplication
@@ -202,6 +202,21 @@ def test_a_load_of_something_else_does_not_wait_for_what_loads(tmp_path: Path, o
         async with asyncio.timeout(10):
             await client.app.engine.repository.load(variant="spare")
         assert await variant(client) == "spare"
+        assert client.app.engine.promotion == {}
+        opener.may_open.set()
+
+    serve(tmp_path, test, '["fast"]', named="slow")
+
+
+def test_a_load_that_waits_for_what_loads_ends_with_the_server(tmp_path: Path, opener: Opener) -> None:
+    async def test(client: Client) -> None:
+        assert await variant(client) == "fast"
+        load = asyncio.create_task(client.app.engine.repository.load())
+        await asyncio.sleep(0)
+        await client.app.stop()
+        with pytest.raises(NotReady, match="stopped"):
+            async with asyncio.timeout(10):
+                await load
         opener.may_open.set()
 
     serve(tmp_path, test, '["fast"]', named="slow")

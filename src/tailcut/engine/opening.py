@@ -20,6 +20,7 @@ from tailcut.engine.dispatcher import Dispatcher
 from tailcut.engine.path import Path
 from tailcut.engine.planning import make_dispatcher
 from tailcut.engine.pool import Pool
+from tailcut.engine.refusals import unavailable
 from tailcut.engine.seating import Warm, open_variant
 from tailcut.engine.stores import Caches, open_caches
 from tailcut.engine.streaming import streaming_of
@@ -83,6 +84,7 @@ class Opened:
         code: the user's functions, as they were imported.
         device: how long the variant has held its device; None where it runs on none.
         close: closes the runtimes.
+        streams: whether the model answers in parts too.
         fallback: another variant that takes what this one has no room for; None where there is none (yet).
         loading: the variant to serve, for which this one stands in until it is warm; None where this is it. Who puts
             it in place closes it.
@@ -98,13 +100,23 @@ class Opened:
         self.warm_up_ns = warm.warm_up_ns
         self.code = code
         self.close = warm.close
+        self.streams = streaming_of(warm.runtimes) is not None
         self.fallback: Opened | None = None
         self.loading: asyncio.Task[Warm] | None = None
 
     @property
     def streaming(self) -> StreamingRuntime | None:
-        """What streams; None where the model does not, or no executor is there."""
-        return streaming_of(self.pool.runtimes)
+        """What streams; None where the model does not.
+
+        Raises:
+            NotReady: it does, and no executor is there (yet): a stream has no queue to wait in.
+        """
+        found = streaming_of(self.pool.runtimes)
+        if found is None and self.streams:
+            coming = self.path.dispatcher.coming
+            expected = coming() if coming is not None else None
+            raise unavailable(expected.retry_s if expected is not None else 0.0)
+        return found
 
     async def stop(self, timeout_s: float) -> None:
         """Fail what waits and close the executors, the fallback's too; running batches have at most ``timeout_s``."""

@@ -61,18 +61,19 @@ class Repository:
             ArtifactError: the variant cannot be opened here, or is of another model.
         """
         engine = self._engine
-        if engine.state not in {"ready", "unloaded"}:
-            raise NotReady(f"the server is {engine.state}", hint="load the model when it is ready")
+        self._check_state()
         switcher = self.switcher()
         if not (version or variant):
             await engine.fallbacks.loaded()  # which would be opened a second time
         async with switcher.switching:
-            running = engine.running  # only now: another one may have been put in place meanwhile
+            self._check_state()  # again: it has waited, and another variant may have been put in place
+            running = engine.running
             chosen = partial(self._named, running, version, variant) if version or variant else self._configured
             if engine.follower is not None and not (version or variant):
                 await switcher.note()  # what is promoted from here on is followed
             warm = await in_background(partial(self._open, running, chosen), close_warm)
             await switcher.switch(warm)
+            switcher.loading = False  # what is being loaded still will not be put in place
         engine.unpark()
 
     def unload(self) -> None:
@@ -106,6 +107,11 @@ class Repository:
             await self._own.stop(timeout_s)
 
     # -- Inside ------------------------------------------------------------------------------------------------------
+
+    def _check_state(self) -> None:
+        state = self._engine.state
+        if state not in {"ready", "unloaded"}:
+            raise NotReady(f"the server is {state}", hint="load the model when it is ready")
 
     def _entries(self) -> list[dict[str, str]]:
         """Read the registry; blocks."""

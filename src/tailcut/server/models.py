@@ -148,7 +148,7 @@ def config_of(engine: Engine) -> dict[str, Any]:
     }
     if opened.merges:
         config["dynamic_batching"] = {}
-    if opened.streaming is not None:
+    if opened.streams:
         config["model_transaction_policy"] = {"decoupled": True}
     return config
 

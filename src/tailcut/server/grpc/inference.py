@@ -171,9 +171,7 @@ class Inferences:
             call.deadline_ns = deadline_ns(call.timings.start_ns, *limits)
         call.timings.lap(Stage.VALIDATE, perf_counter_ns())
         # A stream is not cached: what would recall its answer is not on its way.
-        path.admit(
-            call, inference.rows, recalls=path.tensor_cache is not None and self._engine.opened.streaming is None
-        )
+        path.admit(call, inference.rows, recalls=path.tensor_cache is not None and not self._engine.opened.streams)
         return path, codec, inference
 
     def _opened(self, request: ModelInferRequest) -> tuple[Path, MessageCodec]:
