@@ -21,7 +21,8 @@ from benchmarks.peers.environments import NotInstalled, ensure, versions
 from benchmarks.peers.processes import NotUp, Server
 
 CONNECTIONS = (32, 1)
-_WARM_S = 1
+_WARM_S, _FIRST_WARM_S = 1, 5
+"""Of load that is not counted: before each measurement, and before a server's first, in which it learns what it can."""
 
 
 @dataclass
@@ -110,7 +111,7 @@ def _turn(contender: Contender, seconds: int) -> dict[str, Any]:
     assert contender.server is not None
     contender.server.thaw()
     try:
-        wrk.run(contender.url, contender.script, max(CONNECTIONS), _WARM_S)
+        wrk.run(contender.url, contender.script, max(CONNECTIONS), _WARM_S if contender.rounds else _FIRST_WARM_S)
         return {str(count): wrk.run(contender.url, contender.script, count, seconds) for count in CONNECTIONS}
     except (RuntimeError, subprocess.SubprocessError) as error:
         return {"failure": str(error)}
