@@ -204,6 +204,27 @@ def test_more_rows_than_the_queue_takes_are_refused_before_their_data_is_looked_
             codec.decode(body(tensor(shape=[5, 2], data=data)))
 
 
+def test_what_is_remembered_of_one_reply_never_describes_another() -> None:
+    """Of a reply with one output all but the values is remembered; another output, type or shape is described anew."""
+    codec = InferenceCodec("m", "7", [InputSpec("x", "FP32", (-1, 2))], ("y", "z"), max_rows=8)
+    one = np.array([[1.5, 2]], np.float32)
+    arrays = [one, one, 2 * one, np.vstack([one, one]), one.reshape(2, 1), one.astype(np.float64), one.astype(np.int64)]
+    for name, array in [(name, array) for array in arrays * 2 for name in ("y", "y", "z")]:
+        parsed = codec.decode(body(tensor(), outputs=[{"name": name}]))
+        assert json.loads(codec.encode(parsed, {name: array})) == {
+            "model_name": "m",
+            "model_version": "7",
+            "outputs": [
+                {
+                    "name": name,
+                    "datatype": {"float32": "FP32", "float64": "FP64", "int64": "INT64"}[array.dtype.name],
+                    "shape": list(array.shape),
+                    "data": array.ravel().tolist(),
+                }
+            ],
+        }
+
+
 def test_nan_in_an_output_is_refused_where_it_is_no_answer() -> None:
     parsed = TWO.decode(body(tensor(), tensor("n", [1], "INT8", [1])))
     for wrong in (np.nan, np.inf, -np.inf):

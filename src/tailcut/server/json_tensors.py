@@ -99,7 +99,7 @@ class LoneRow:
             return None
         try:
             packed = self._pack(*tensor.data)
-        except (OverflowError, struct.error):
+        except _UNFIT:
             return None
         array: Array = np.ndarray(self._shape, spec.dtype, bytearray(packed))
         return array
