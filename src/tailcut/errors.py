@@ -96,6 +96,13 @@ class LoadTestError(TailcutError):
     fault: ClassVar[Fault] = "operator"
 
 
+class ProfileError(TailcutError):
+    """An application, a deployment or a URL could not be profiled as asked."""
+
+    code = "profile_failed"
+    fault: ClassVar[Fault] = "operator"
+
+
 # -- The client's: the request is wrong ------------------------------------------------------------------------------
 
 

@@ -1,0 +1,234 @@
+"""What a profiling run recorded: requests with their spans, what happened to the process, samples of stacks.
+
+All times are nanoseconds of one monotonic clock, the client's and the server's: they run on one machine. So what lies
+between the client's sending and the server's entry is the network and waiting to be accepted, and nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+FORMAT = 1
+"""Of a saved recording; another number is another layout."""
+
+
+class Stage(StrEnum):
+    """Where a moment of a request's time can go."""
+
+    NETWORK = "network"
+    ACCEPT = "accept"
+    """Sent, but the server had not begun: the loop was busy, or the connection waited in the backlog."""
+    RECEIVE = "receive"
+    """Waiting for the body's bytes."""
+    DECODE = "decode"
+    """Body to objects: JSON and validation."""
+    SQL = "sql"
+    CACHE = "cache"
+    HTTP = "http"
+    MODEL = "model"
+    CODE = "code"
+    """The user's functions; samples say which."""
+    ENCODE = "encode"
+    """Objects to the reply's bytes."""
+    WAIT = "wait"
+    """For a thread of a pool, or for a connection of one."""
+    LOCK = "lock"
+    LOOP = "loop"
+    """Ready to go on, but the event loop ran something else."""
+    GC = "gc"
+    UNATTRIBUTED = "unattributed"
+
+
+class Span(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A part of one request, as long as something took that is known by name.
+
+    Args:
+        stage: what it was.
+        label: query text, URL, model or function; what is waited for.
+        place: "file.py:line" of the user's innermost frame, or of the function itself; empty where none is known.
+        start_ns, end_ns: of the monotonic clock. Spans of one request may lie side by side (gather), and beyond
+            ``Request.left_ns`` (background tasks).
+        parent: index of the enclosing span in the request's spans, always smaller than its own; -1: none.
+        thread: where it ran: 0 is the event loop's thread, others count from 1 in the order they were seen.
+        cpu_ns: CPU time of its thread between start and end, children included; -1: not known (a span that awaits).
+        delay_ns: of the rest, how long its thread was ready to run and had no core; -1: not known.
+    """
+
+    stage: Stage
+    label: str
+    start_ns: int
+    end_ns: int
+    place: str = ""
+    parent: int = -1
+    thread: int = 0
+    cpu_ns: int = -1
+    delay_ns: int = -1
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One request of the load, as the client and the server saw it.
+
+    Args:
+        number: its place in the order of intended times, from 0; the warm-up's are left out, so numbers have a gap.
+        intended_ns, sent_ns, done_ns: the client's: when it was due, when it was written, when the reply was whole.
+            -1: never happened.
+        entered_ns, left_ns: the application was called; the reply's last part was handed to the server. -1: the server
+            never saw it, or never answered.
+        status: of HTTP; negative where there was no answer (``tailcut.load``'s failures).
+        cpu_ns: CPU time of the request's own code on all threads as far as it is known; -1: not known.
+        method, path: what was asked for.
+        endpoint: function and "file.py:line" that answered, where the framework says it.
+        spans: in the order of their start; parents before children.
+    """
+
+    number: int
+    intended_ns: int
+    sent_ns: int
+    done_ns: int
+    entered_ns: int = -1
+    left_ns: int = -1
+    status: int = 0
+    cpu_ns: int = -1
+    method: str = ""
+    path: str = ""
+    endpoint: str = ""
+    spans: tuple[Span, ...] = ()
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something that happened to the process and may have held up any request.
+
+    Args:
+        stage: ``loop`` (one callback held the event loop), ``gc`` (a collection stopped every thread).
+        start_ns, end_ns: of the monotonic clock.
+        label: the coroutine or callback; for a collection its generation.
+        place: "file.py:line" of it.
+        request: number of the request whose callback it was; -1: none. To that request it is its own work, to all
+            others a wait.
+    """
+
+    stage: Stage
+    start_ns: int
+    end_ns: int
+    label: str = ""
+    place: str = ""
+    request: int = -1
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One look at what a thread that worked on a request was doing.
+
+    Args:
+        stack: "function (file.py:line)", outermost first; frames of the server below the application are left out.
+        at_ns: when it was taken.
+        weight_ns: the time that it stands for: since the look before.
+        request: number of the request that the thread worked on; -1: none, or not known.
+        place: "function (file.py:line)" of the innermost frame of the user's own code; empty where there is none.
+        idle: the thread used (almost) no CPU since the look before: it slept or waited.
+    """
+
+    stack: tuple[str, ...]
+    at_ns: int
+    weight_ns: int
+    request: int = -1
+    place: str = ""
+    idle: bool = False
+
+
+class Latencies(msgspec.Struct, frozen=True, kw_only=True):
+    """Milliseconds of a run, from the intended send time to the last byte."""
+
+    requests: int
+    p50_ms: float
+    p95_ms: float
+
+
+class Overhead(msgspec.Struct, frozen=True, kw_only=True):
+    """What profiling itself costs: the same load on the same application, without and with it, in turns.
+
+    Args:
+        rate: requests per second of these runs.
+        rounds: (plain, profiled) one after the other.
+        p50_share, p95_share: how much longer with profiling, as a share of without (median over the rounds).
+        note: what makes the figures weaker than they look.
+    """
+
+    rate: float
+    rounds: tuple[tuple[Latencies, Latencies], ...]
+    p50_share: float
+    p95_share: float
+    note: str = ""
+
+
+class Pilot(msgspec.Struct, frozen=True, kw_only=True):
+    """The process that was profiled.
+
+    Args:
+        loop: kind of event loop: "asyncio" or "uvloop".
+        threads: size of the thread pool for synchronous handlers; 0: not known.
+        hooks: what was hooked, such as "sqlite3", "fastapi".
+        versions: of the packages that matter here.
+        cpu_s: CPU seconds of the process within the measured window.
+        delay_s: seconds within it in which a thread of it was ready to run and had no core.
+        window_s: seconds measured.
+    """
+
+    loop: str = ""
+    threads: int = 0
+    hooks: tuple[str, ...] = ()
+    versions: dict[str, str] = {}
+    cpu_s: float = 0.0
+    delay_s: float = 0.0
+    window_s: float = 0.0
+
+
+class Recording(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a profile is made from.
+
+    Args:
+        target: what was profiled: "module:attribute".
+        machine: cpu, cores, memory, system, python.
+        rate: requests per second that were offered.
+        duration_s: seconds measured.
+        requests: in the order of ``number``.
+        moments: in the order of their start.
+        samples: in the order of time. They say which functions the time of ``code`` went to, never how much that was.
+        sample_interval_ns: between two looks; 0: no sampling.
+        overhead: None where it was not measured.
+        notes: what could not be seen, and why; what makes figures weaker than they look.
+    """
+
+    target: str
+    rate: float
+    duration_s: float
+    requests: tuple[Request, ...]
+    moments: tuple[Moment, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    sample_interval_ns: int = 0
+    machine: dict[str, str] = {}
+    pilot: Pilot = Pilot()
+    overhead: Overhead | None = None
+    notes: tuple[str, ...] = ()
+    format: int = FORMAT
+
+
+def encode_recording(recording: Recording) -> bytes:
+    """Write a recording as bytes (MessagePack)."""
+    return msgspec.msgpack.encode(recording)
+
+
+def decode_recording(data: bytes) -> Recording:
+    """Read what ``encode_recording`` wrote.
+
+    Raises:
+        ValueError: something else, or another version's.
+    """
+    try:
+        found = msgspec.msgpack.decode(data, type=Recording)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"not a recording: {error}") from None
+    if found.format != FORMAT:
+        raise ValueError(f"a recording of format {found.format}; this version reads format {FORMAT}")
+    return found
