@@ -30,6 +30,8 @@ class Stage(StrEnum):
     MODEL = "model"
     CODE = "code"
     """The user's functions; samples say which."""
+    FRAMEWORK = "framework"
+    """The web framework's own work: routing, middleware, building requests and replies."""
     ENCODE = "encode"
     """Objects to the reply's bytes."""
     WAIT = "wait"
@@ -79,7 +81,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         status: of HTTP; negative where there was no answer (``tailcut.load``'s failures).
         cpu_ns: CPU time of the request's own code on all threads as far as it is known; -1: not known.
         method, path: what was asked for.
-        endpoint: function and "file.py:line" that answered, where the framework says it.
+        endpoint: "function (file.py:line)" that answered, where the framework says it.
         spans: in the order of their start; parents before children.
     """
 
