@@ -232,3 +232,30 @@ def test_nan_in_an_output_is_refused_where_it_is_no_answer() -> None:
             TWO.encode(parsed, {"y": np.zeros(1, np.float32), "z": np.array([0, wrong])})
     large = {"y": np.full(2, 1.7e308), "z": np.zeros(1, np.int64)}
     assert json.loads(TWO.encode(parsed, large))["outputs"][0]["data"] == [1.7e308, 1.7e308]
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_nan_is_null_where_it_is_an_answer(count: int) -> None:
+    codec = InferenceCodec("m", "7", [InputSpec("x", "FP32", (-1, 2))], ("y", "z"), max_rows=8, nan_outputs=["y"])
+    parsed = codec.decode(body(tensor()))
+    wrong = np.array([np.nan, np.inf, -np.inf] * count, np.float32)
+    right = np.zeros(1, np.float64)
+    assert json.loads(codec.encode(parsed, {"y": wrong, "z": right}))["outputs"][0]["data"] == [None] * 3 * count
+    with pytest.raises(InferenceError, match="output 'z'"):
+        codec.encode(parsed, {"y": right, "z": wrong})
+    with pytest.raises(InferenceError, match="output 'z'"):
+        codec.encode(parsed, {"y": right, "z": wrong.astype(np.float64)})
+
+
+def test_a_datatype_that_the_protocol_has_not_is_said() -> None:
+    parsed = ONE.decode(body(tensor()))
+    for dtype in (np.complex128, np.longdouble, "U1", ">f4"):
+        with pytest.raises(InferenceError, match="no datatype for"):
+            ONE.encode(parsed, {"y": np.ones(1, dtype)})
+
+
+def test_fp32_is_written_alike_in_small_replies_and_large() -> None:
+    for count in (1, 100):
+        outputs = {"y": np.full(count, 0.1, np.float32)}
+        assert b'"data":[0.1' in ONE.encode(ONE.decode(body(tensor())), outputs)
+        assert b'"id":"a","outputs"' in ONE.encode(ONE.decode(body(tensor(), id="a")), outputs)

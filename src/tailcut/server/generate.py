@@ -109,8 +109,9 @@ class Generate:
             reply["id"] = asked.id
         codec = self._codec_of(asked.path)
         for output in asked.path.outputs:
-            values = codec.values(output, outputs[output])
-            reply[output] = values[0] if len(values) == 1 else values
+            array = outputs[output]
+            values = codec.values(output, array)
+            reply[output] = msgspec.Raw(values[1:-1] if array.size == 1 else values)
         return self._encode(reply)
 
     def _codec_of(self, path: Path) -> InferenceCodec:

@@ -10,7 +10,6 @@ request asks for raw outputs.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from math import isfinite
 from reprlib import repr as shown
 from typing import Any
 
@@ -22,7 +21,7 @@ from tailcut.core.validation import InputSpec, all_finite, check_names, check_ro
 from tailcut.errors import BadRequest
 from tailcut.server.binary import array_of, output_datatype, raw_of
 from tailcut.server.http import clipped
-from tailcut.server.json_replies import OneOutputWriter
+from tailcut.server.json_replies import JsonWriter
 from tailcut.server.json_tensors import AnyTensor, FloatTensor, LoneRow, Parameters, array_of_json, check_datatype
 from tailcut.server.parameters import binary_size, flag, priority, refuse_sequences, timeout_ns, wants_raw
 from tailcut.server.raw_replies import BINARY_HEADER, BinaryReply, RawWriter
@@ -102,13 +101,13 @@ class InferenceCodec:
         self._floats = msgspec.json.Decoder(_FloatRequest) if all(spec.is_float for spec in specs) else None
         lone = self._only is not None and self._only.is_float and self._only.fixed
         self._lone = LoneRow(specs[0]) if lone else None
-        self._one_writer = OneOutputWriter(model, version)
+        self._json_writer = JsonWriter(model, version, self._nan_outputs)
         self._raw_reader = RawReader(specs[0], max_rows) if len(specs) == 1 else None
         self._raw_writer = RawWriter(model, version)
         self._json_length = JsonLength()
         self._known: tuple[RawRequest, tuple[str, ...], Sequence[str]] | None = None
         self._any = msgspec.json.Decoder(_AnyRequest)
-        self._encoder = msgspec.json.Encoder()
+        self._encode = msgspec.json.Encoder().encode
         self._model = model
         self._version = version
 
@@ -162,12 +161,11 @@ class InferenceCodec:
         binary = inference.binary
         if binary is inference.outputs and inference.id is UNSET:
             return self._raw_writer.write(binary, outputs, [self._raw(name, outputs[name]) for name in binary])
+        if not binary:
+            return self._json_writer.write(inference.outputs, outputs, inference.id)
         reply: dict[str, Any] = {"model_name": self._model, "model_version": self._version}
         if inference.id is not UNSET:
             reply["id"] = inference.id
-        elif not binary and len(inference.outputs) == 1:
-            name = inference.outputs[0]
-            return self._one_writer.write(name, outputs[name], self.values(name, outputs[name]))
         raw: list[bytes] = []
         described = []
         for name in inference.outputs:
@@ -177,11 +175,14 @@ class InferenceCodec:
                 raw.append(self._raw(name, array))
                 tensor["parameters"] = {"binary_data_size": len(raw[-1])}
             else:
-                tensor["data"] = self.values(name, array)
+                tensor["data"] = msgspec.Raw(self._json_writer.values(name, array))
             described.append(tensor)
         reply["outputs"] = described
-        encoded = self._encoder.encode(reply)
-        return BinaryReply(encoded, raw) if raw else encoded
+        return BinaryReply(self._encode(reply), raw)
+
+    def values(self, name: str, array: Array) -> bytes:
+        """Write an output's values alone; see ``encode``."""
+        return self._json_writer.values(name, array)
 
     # -- Inside ------------------------------------------------------------------------------------------------------
 
@@ -247,21 +248,6 @@ class InferenceCodec:
         """Return the inputs in the model's order, and their rows."""
         rows = check_rows({name: len(array) for name, array in inputs.items()})
         return {name: inputs[name] for name in self._names}, rows
-
-    def values(self, name: str, array: Array) -> list[Any]:
-        """Return an output's values flat, in row-major order; bytes as text, which is what JSON has.
-
-        Raises:
-            InferenceError: see ``encode``.
-        """
-        values: list[Any] = array.ravel().tolist()
-        if array.dtype.kind == "f":
-            # NaN and infinity stay in a sum; so may the overflow of large values, and then the array tells.
-            if not isfinite(sum(values)) and name not in self._nan_outputs and not all_finite(array):
-                raise not_finite(name)
-        elif array.dtype.hasobject:
-            return [value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in values]
-        return values
 
     def _raw(self, name: str, array: Array) -> bytes:
         if array.dtype.kind == "f" and not all_finite(array) and name not in self._nan_outputs:

@@ -1,39 +1,78 @@
-"""A reply with one output in JSON. No I/O.
+"""A reply in JSON alone. No I/O.
 
 Source: Open Inference Protocol, REST, "Inference Response JSON Object".
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from tailcut.core.tensors import Array
+from tailcut.core.json_numbers import NULL, Way, way_of
+from tailcut.core.tensors import Array, Arrays
+from tailcut.core.validation import not_finite
 from tailcut.server.binary import output_datatype
 
+_Known = tuple[object, bytes, Way, bool]
+"""An output's datatype and shape, its JSON as far as its values, what writes those, and whether none may be null."""
 
-class OneOutputWriter:
-    """Writes replies without an id.
 
-    All but the values is the same for the same output and shape, so the last one is remembered.
+class JsonWriter:
+    """Writes replies.
+
+    All but the values of an output is the same for the same shape, so the last is remembered.
+
+    Args:
+        nan_outputs: see ``InferenceCodec``.
     """
 
-    def __init__(self, model: str, version: str) -> None:
-        self._start = {"model_name": model, "model_version": version}
-        self._known: tuple[object, bytes] = None, b""
+    def __init__(self, model: str, version: str, nan_outputs: Collection[str]) -> None:
         self._encode = msgspec.json.Encoder().encode
+        self._start = self._encode({"model_name": model, "model_version": version}).removesuffix(b"}")
+        self._nan_outputs = nan_outputs
+        self._known: dict[str, _Known] = {}
 
-    def write(self, name: str, array: Array, values: list[Any]) -> bytes:
+    def write(self, names: Sequence[str], outputs: Arrays, id: str | UnsetType) -> bytes:
         """Write one.
 
-        Args:
-            values: of the array, flat.
+        Raises:
+            InferenceError: an output holds NaN or infinity, or has a datatype that the protocol has not.
         """
-        what = name, array.dtype, array.shape
-        known = self._known
-        if known[0] != what:
-            described = {"name": name, "datatype": output_datatype(array), "shape": array.shape}
-            start = self._encode({**self._start, "outputs": [described]}).removesuffix(b"}]}")
-            known = self._known = what, start + b',"data":'
-        return b"".join((known[1], self._encode(values), b"}]}"))
+        start = self._start if id is UNSET else b"".join((self._start, b',"id":', self._encode(id)))
+        if len(names) == 1:
+            return b"".join((start, b',"outputs":[', *self._tensor(names[0], outputs[names[0]]), b"}]}"))
+        parts = [start, b',"outputs":[']
+        for name in names:
+            parts += self._tensor(name, outputs[name])
+            parts.append(b"},")
+        parts[-1] = b"}]}"
+        return b"".join(parts)
+
+    def values(self, name: str, array: Array) -> bytes:
+        """Write an output's values flat, in row-major order; bytes as text, which is what JSON has.
+
+        Raises:
+            InferenceError: see ``write``.
+        """
+        return self._tensor(name, array)[1]
+
+    def _tensor(self, name: str, array: Array) -> tuple[bytes, bytes]:
+        """Return an output as far as its values, and those."""
+        what = array.dtype, array.shape
+        known = self._known.get(name)
+        if known is None or known[0] != what:
+            known = self._known[name] = what, self._described(name, array), *self._way(name, array)
+        _, described, way, is_finite = known
+        values = way(array)
+        if is_finite and NULL in values:
+            raise not_finite(name)
+        return described, values
+
+    def _described(self, name: str, array: Array) -> bytes:
+        tensor = {"name": name, "datatype": output_datatype(array), "shape": array.shape}
+        return self._encode(tensor).removesuffix(b"}") + b',"data":'
+
+    def _way(self, name: str, array: Array) -> tuple[Way, bool]:
+        return way_of(array.dtype, array.size), array.dtype.kind == "f" and name not in self._nan_outputs
