@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from enum import IntEnum
 
@@ -14,6 +15,8 @@ from tailcut.load.samples import Samples
 _MAX_NAMES = 64
 _MAX_BODIES = 5
 _BODY_BYTES = 300
+_DESCRIPTION = re.compile(rb"""\s*;\s*desc\s*=\s*(?:"(?:[^"\\]|\\.)*"|[^;,\s]*)""", re.IGNORECASE)
+_DURATION = re.compile(rb"\s*([^;\s]+)\s*;\s*dur\s*=\s*\"?([\d.eE+-]+)\"?", re.IGNORECASE)
 
 
 class Failure(IntEnum):
@@ -73,8 +76,12 @@ class Recorder:
 
     def server_timing(self, index: int, value: bytes) -> None:
         """Take in a Server-Timing header. Source: https://www.w3.org/TR/server-timing/."""
+        if b"desc" in value:
+            value = _DESCRIPTION.sub(b"", value)
         for part in value.split(b","):
             name, _, duration = part.partition(b";dur=")
+            if not duration:
+                name, duration = _loose(part)
             column = self.stages.get(name.strip())
             if column is None:
                 column = self._new_stage(name.strip())
@@ -136,3 +143,9 @@ class Recorder:
             return None
         column = self.stages[name] = array("f", np.full(self.count, np.nan, np.float32).tobytes())
         return column
+
+
+def _loose(part: bytes) -> tuple[bytes, bytes]:
+    """Name and duration of a metric that is written with spaces or quotes; a name alone has no duration to record."""
+    match = _DURATION.match(part)
+    return (match[1], match[2]) if match else (b"", b"")

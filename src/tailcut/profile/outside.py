@@ -1,0 +1,139 @@
+"""What can be seen of a server from outside: the load's samples and Server-Timing, as a recording."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+import msgspec
+import numpy as np
+
+from tailcut.core.profiling.records import Recording, Request, Stage
+from tailcut.core.profiling.server_timing import Timed
+from tailcut.errors import ProfileError
+from tailcut.ladder.machine import machine_facts
+from tailcut.load import LoadPlan, LoadResult, Samples, measure, summarise_run
+from tailcut.load.plan import Target
+from tailcut.load.runner import OnProgress
+
+_CONNECTS = 7
+_CONNECT_S = 5.0
+_KEEPS_UP = 0.98
+
+
+def record_load(
+    plan: LoadPlan,
+    target: str,
+    *,
+    known: Mapping[str, tuple[Stage, str]] | None = None,
+    round_trip_ns: int = 0,
+    on_progress: OnProgress | None = None,
+) -> tuple[Recording, LoadResult]:
+    """Send a load and make a recording of what the client saw and the server told.
+
+    Args:
+        plan: what is sent.
+        target: name for the report.
+        known: stages of the server's metrics by name.
+        round_trip_ns: of a bare connection, where the server tells no total; 0: not known.
+        on_progress: as in ``tailcut.load.run``.
+
+    Returns:
+        the recording, its requests those after the warm-up; and the load's own figures.
+
+    Raises:
+        LoadTestError: the plan is wrong, or nobody listens.
+        ProfileError: no request was answered.
+    """
+    samples, facts = measure(plan, on_progress=on_progress)
+    result = summarise_run(plan, samples, facts)
+    if not result.answered:
+        raise unanswered(result, target)
+    recording = Recording(
+        target=target,
+        rate=plan.rate or result.offered_rps,
+        duration_s=facts.window_s,
+        requests=requests_of(samples, known, round_trip_ns),
+        machine=machine_facts(),
+        notes=tuple(load_notes(plan, result)),
+    )
+    return recording, result
+
+
+def requests_of(
+    samples: Samples, known: Mapping[str, tuple[Stage, str]] | None = None, round_trip_ns: int = 0
+) -> tuple[Request, ...]:
+    """Make a record of each request after the warm-up."""
+    # A metric that no reply gave a duration (the cache's outcome, say) tells no time.
+    columns = {name: column for name, column in samples.stages_ms.items() if not np.isnan(column).all()}
+    timed = Timed(tuple(columns), known)
+    first = int(np.searchsorted(samples.intended_ns, samples.measured_from_ns))
+    times = zip(samples.intended_ns.tolist(), samples.sent_ns.tolist(), samples.done_ns.tolist(), strict=True)
+    values = {name: column.tolist() for name, column in columns.items()}
+    found = []
+    for number, moments in enumerate(times):
+        status = int(samples.status[number])
+        if number < first or status == 0:  # a run that was stopped early never sent it
+            continue
+        took = {name: column[number] for name, column in values.items() if column[number] == column[number]}
+        found.append(timed.request(number, moments, status, took, round_trip_ns=round_trip_ns))
+    return tuple(found)
+
+
+def load_notes(plan: LoadPlan, result: LoadResult) -> list[str]:
+    """Say what of the load makes figures weaker than they look; a rate that is too much first."""
+    notes = []
+    # Requests in flight at the window's edges are no backlog: at low rates they alone are more than 2 %.
+    edge_rps = 3.0 / result.window_s
+    if result.throughput_rps < _KEEPS_UP * result.offered_rps - edge_rps:
+        bearable = 0.7 * result.throughput_rps
+        notes.append(
+            f"{result.offered_rps:.4g} requests/s are more than it bears: it answered {result.throughput_rps:.4g}/s,"
+            f" and most of the time is queueing; profile it at what it can bear, such as --rate {bearable:.2g}"
+        )
+    if result.failed:
+        kinds = ", ".join(f"{name} {count}" for name, count in _failures(result).items())
+        notes.append(f"{result.failed} of {result.requests} requests were not answered ({kinds}) and are left out")
+    return [*notes, *result.warnings]
+
+
+def unanswered(result: LoadResult, target: str) -> ProfileError:
+    """Say why a load got no answer at all."""
+    kinds = ", ".join(f"{name} {count}" for name, count in _failures(result).items())
+    first = next(iter(result.bodies.items()), None)
+    said = f"; the first {first[0]} says: {first[1]}" if first else ""
+    hints = {
+        "404": "is the path right? --path, or the path of the URL",
+        "405": "is the method right? --method",
+        "415": "say what the bodies are: --header 'Content-Type: ...'",
+        "422": "do the payloads fit? --payloads",
+        "401": "send what it asks for: --header 'Authorization: Bearer ...'",
+        "429": "a lower --rate may do",
+    }
+    hint = next((hints[status] for status in result.statuses if status in hints), "try one request by hand, with curl")
+    return ProfileError(f"{target} answered none of {result.requests} requests ({kinds}){said}", hint=hint)
+
+
+def round_trip(target: Target) -> int:
+    """Measure how long the quickest of some bare connections takes to be there: one round trip, in nanoseconds.
+
+    0 where none can be made.
+    """
+    found = []
+    for _ in range(_CONNECTS):
+        began_ns = time.perf_counter_ns()
+        with suppress(OSError), socket.create_connection((target.host, target.port), timeout=_CONNECT_S):
+            found.append(time.perf_counter_ns() - began_ns)
+    return min(found, default=0)
+
+
+def with_notes(recording: Recording, *notes: str) -> Recording:
+    """Put notes before those that a recording has."""
+    return msgspec.structs.replace(recording, notes=(*notes, *recording.notes))
+
+
+def _failures(result: LoadResult) -> dict[str, int]:
+    statuses = {name: count for name, count in result.statuses.items() if not name.startswith("2")}
+    return {**statuses, **{name: count for name, count in result.errors.items() if not name.startswith("status_")}}
