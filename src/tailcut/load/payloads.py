@@ -38,8 +38,19 @@ def build_requests(plan: LoadPlan, target: Target, count: int) -> list[bytes]:
         requests.append(request)
     if len(requests) < plan.payload_offset + count:
         start = plan.payload_offset % len(requests)
-        return list(islice(cycle(requests), start, start + count))
-    return requests[plan.payload_offset :]
+        chosen = list(islice(cycle(requests), start, start + count))
+    else:
+        chosen = requests[plan.payload_offset :]
+    return _numbered(chosen, plan.numbered) if plan.numbered else chosen
+
+
+def _numbered(requests: list[bytes], name: str) -> list[bytes]:
+    # After the request line: the first line's end is the only one that is sure to be there.
+    made = []
+    for number, request in enumerate(requests):
+        line, end, rest = request.partition(b"\r\n")
+        made.append(b"%b%b%b: %d\r\n%b" % (line, end, name.encode("latin-1"), number, rest))
+    return made
 
 
 def _bodies(plan: LoadPlan) -> Iterator[Body]:

@@ -30,6 +30,7 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
         payloads: a .jsonl file, or ``module:callable`` of (seed) that yields bodies or (path, body); empty: no body.
         method: HTTP method; empty: POST with payloads, GET without.
         headers: (name, value) pairs sent with each request.
+        numbered: name of a header that carries each request's number in the order of sending; empty: none does.
         timeout_s: after this long from its intended time a request is given up.
         connections: most connections at once.
         slo: objectives that the run is judged by.
@@ -49,6 +50,7 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     payloads: str = ""
     method: str = ""
     headers: tuple[tuple[str, str], ...] = ()
+    numbered: str = ""
     timeout_s: float = 1.0
     connections: int = 512
     slo: Objectives = Objectives()

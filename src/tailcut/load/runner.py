@@ -141,6 +141,7 @@ class _Drive:
         recorder = self._recorder
         return RunFacts(
             started_at=self._started_at,
+            start_ns=recorder.start_ns,
             window_s=self._seen_s,
             cpu_s=self._cpu_s,
             generator_cpu_share=self._own_cpu_share,

@@ -19,9 +19,10 @@ SHED_STATUSES = (429, 503)
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run knows beside its samples."""
+    """What a run knows beside its samples. ``start_ns``: of the monotonic clock, what the samples' times count from."""
 
     started_at: str = ""
+    start_ns: int = 0
     window_s: float = 0.0
     cpu_s: float | None = None
     generator_cpu_share: float = 0.0

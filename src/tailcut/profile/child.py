@@ -1,0 +1,123 @@
+"""The process that runs the application: ``python -m tailcut.profile.child OPTIONS``, with commands on its stdin.
+
+It says on file descriptor ``Options.report`` what happens, one JSON object a line: ready or failed first, then one
+answer per command. Where stdin ends, whoever started it is gone, and it stops.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from tailcut.core.profiling.records import Moment, Request, Sample
+
+_LAST_WORDS_S = 6.0
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What the child is told when it starts."""
+
+    target: str
+    report: int
+    profiled: bool
+    loop: str = "asyncio"
+    sample_interval_s: float = 0.005
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """A route that the framework told of."""
+
+    path: str
+    methods: tuple[str, ...]
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of the report.
+
+    Args:
+        kind: "ready", "failed", "begun" or "written".
+        phase: of a failure: "import", "attribute", "call", "interface", "server".
+        error: what was raised, in one line.
+        text: the end of its traceback.
+    """
+
+    kind: str
+    phase: str = ""
+    error: str = ""
+    text: str = ""
+    port: int = 0
+    loop: str = ""
+    threads: int = 0
+    routes: tuple[Route, ...] = ()
+    versions: dict[str, str] = {}
+    usual_loop: str = ""
+
+
+class Heard(msgspec.Struct, frozen=True, kw_only=True):
+    """The server's side of a run, as it is written to a file."""
+
+    requests: tuple[Request, ...]
+    moments: tuple[Moment, ...]
+    samples: tuple[Sample, ...]
+    sample_interval_ns: int
+    hooks: tuple[str, ...]
+    notes: tuple[str, ...]
+    failures: tuple[str, ...]
+    cpu_ns: int
+    delay_ns: int
+
+
+def main() -> None:
+    """Run the application until told to stop."""
+    options = msgspec.json.decode(sys.argv[1], type=Options)
+    faulthandler.register(signal.SIGUSR1, all_threads=False)
+    sys.path.insert(0, os.getcwd())
+    sys.argv = ["uvicorn", options.target]
+    from tailcut.profile.running import run_application
+
+    sys.exit(run_application(options, lambda said: _say(options.report, said)))
+
+
+def _say(report: int, said: Said) -> None:
+    os.write(report, msgspec.json.encode(said) + b"\n")
+
+
+class Commands:
+    """Reads commands in a thread of its own, so that an application that holds everything else still can be asked.
+
+    Args:
+        answers: what to do for each command.
+        say: where its answer goes.
+    """
+
+    def __init__(self, answers: dict[str, Callable[[str], Said]], say: Callable[[Said], None]) -> None:
+        self._answers = answers
+        self._say = say
+        threading.Thread(target=self._read, name="tailcut-commands", daemon=True).start()
+
+    def _read(self) -> None:
+        for line in iter(sys.stdin.readline, ""):
+            name, _, argument = line.strip().partition(" ")
+            if name in self._answers:
+                self._say(self._answers[name](argument))
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_LAST_WORDS_S)
+        os._exit(1)
+
+
+def facts(value: Any) -> str:
+    """An exception in one line."""
+    text = str(value).strip()
+    return f"{type(value).__name__}: {text.splitlines()[0]}" if text else type(value).__name__
+
+
+if __name__ == "__main__":
+    main()

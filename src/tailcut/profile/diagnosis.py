@@ -1,0 +1,159 @@
+"""What an application that cannot be profiled is told: what is wrong, and the way out."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from tailcut.errors import ProfileError
+from tailcut.profile.child import Route, Said
+
+_HIDDEN = frozenset({"/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"})
+_SHOWN_ROUTES = 12
+_BODY_CHARS = 300
+
+
+def check_target(target: str) -> None:
+    """Refuse what does not name an application.
+
+    Raises:
+        ProfileError: it is not "module:attribute".
+    """
+    module, colon, attribute = target.partition(":")
+    named = all(part.isidentifier() for part in module.split("."))
+    if colon and named and all(part.isidentifier() for part in attribute.removesuffix("()").split(".")):
+        return
+    meant = "give module:attribute, as to uvicorn, such as app:app (or module:function() for one that makes it)"
+    if module.endswith(".py"):
+        guess = module.removesuffix(".py").strip("./").replace("/", ".")
+        meant = f"give a module's name, not a file's: {guess}:{attribute or 'app'}"
+    raise ProfileError(f"{target!r} does not name an application", hint=meant)
+
+
+def explain_failure(target: str, said: Said | None, code: int | None, log: str) -> ProfileError:
+    """Say why the application did not start.
+
+    Args:
+        target: its name.
+        said: what the child said about it; None where it died without a word.
+        code: its exit code; None where it still ran.
+        log: the end of what it printed.
+    """
+    printed = f"it printed last:\n{log or '(nothing)'}"
+    if said is None:
+        what = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
+        way = "is there enough memory for the model?" if code == -signal.SIGKILL else "run it with uvicorn to see why"
+        return ProfileError(f"{target} {what} before it was ready", hint=f"{way}; {printed}")
+    explain = {"import": _import_failed, "attribute": _attribute_missing, "interface": _no_asgi}.get(said.phase)
+    if explain is not None:
+        return explain(target, said)
+    if said.phase == "call":
+        return ProfileError(f"{target} raised {said.error}", hint=_with("it is called without arguments", said))
+    if said.phase == "server":
+        way = 'put what starts the server below `if __name__ == "__main__":`'
+        return ProfileError(f"{said.error}; the profile has to serve it itself", hint=_with(way, said))
+    return ProfileError(f"{target} failed at start-up", hint=f"does it have what its environment needs? {printed}")
+
+
+def _import_failed(target: str, said: Said) -> ProfileError:
+    module = target.partition(":")[0]
+    missing = f"No module named {module.partition('.')[0]!r}" in said.error
+    way = "run it in the folder that holds the module, or name that folder" if missing else "make it import first"
+    return ProfileError(f"the module {module} does not import: {said.error}", hint=_with(way, said))
+
+
+def _attribute_missing(target: str, said: Said) -> ProfileError:
+    module, _, attribute = target.partition(":")
+    way = f"it has {said.text}" if said.text else "name the variable that holds the application"
+    return ProfileError(f"the module {module} has no {attribute!r}", hint=way)
+
+
+def _no_asgi(target: str, said: Said) -> ProfileError:
+    way = "give a FastAPI, Starlette or Litestar application, or another that takes (scope, receive, send)"
+    if "WSGI" in said.error:
+        way = "wrap it, such as with a2wsgi.WSGIMiddleware, and give the wrapped one"
+    elif "makes an application" in said.error:
+        way = f"to call it, give {target}()"
+    return ProfileError(f"{target} is not an ASGI application: {said.error}", hint=way)
+
+
+def _with(way: str, said: Said) -> str:
+    return f"{way}\n\n{said.text}" if said.text else way
+
+
+def explain_silence(target: str, timeout_s: float, log: str) -> ProfileError:
+    """Say that the application did not get ready, and where it was at the end."""
+    return ProfileError(
+        f"{target} was not ready after {timeout_s:g} s",
+        hint=f"allow it more time, or look at where it waits (innermost call first):\n{log or '(nothing)'}",
+    )
+
+
+def explain_answers(
+    statuses: Mapping[int, int],
+    bodies: Mapping[str, str],
+    failures: Sequence[str],
+    routes: Sequence[Route],
+    *,
+    asked: str,
+    log: str = "",
+) -> ProfileError | None:
+    """Say why most requests failed; None where at least half were answered 2xx or 3xx.
+
+    Args:
+        statuses: how many requests by status; negative: no answer.
+        bodies: the first body by failing status.
+        failures: ends of the tracebacks that the application raised.
+        routes: what it serves, as far as the framework says.
+        asked: method and path.
+        log: the end of what it printed.
+    """
+    failing = Counter({status: count for status, count in statuses.items() if not 200 <= status < 400})
+    total = sum(statuses.values())
+    if failing.total() * 2 <= total:
+        return None
+    status, count = failing.most_common(1)[0]
+    body = bodies.get(str(status), "")[:_BODY_CHARS]
+    said = f"{count} of {total} requests ({asked}) were answered {status}" + (f": {body}" if body else "")
+    if status < 0:
+        return ProfileError(
+            f"{count} of {total} requests ({asked}) got no answer",
+            hint=f"the application hangs or closes connections; it printed last:\n{log or '(nothing)'}",
+        )
+    if status in {404, 405}:
+        return ProfileError(said, hint=f"the application serves {_list_routes(routes)}")
+    if status >= 500:
+        trace = f"the application raised:\n\n{failures[0]}" if failures else f"it printed last:\n{log or '(nothing)'}"
+        return ProfileError(said, hint=trace)
+    ways = {
+        401: "send what it asks for as a header",
+        403: "send what it asks for as a header",
+        415: "send another Content-Type as a header",
+        422: "the payloads do not have the form that it validates; each line is one body",
+        429: "the application limits the rate: switch that off for the profile",
+    }
+    return ProfileError(said, hint=ways.get(status, "send payloads that it answers"))
+
+
+def choose_path(routes: Sequence[Route], method: str) -> str:
+    """Find the only path that a method can go to.
+
+    Raises:
+        ProfileError: there is none, or more than one.
+    """
+    found = [one.path for one in routes if method in one.methods and one.path not in _HIDDEN and "{" not in one.path]
+    if len(found) == 1:
+        return found[0]
+    problem = "more than one route takes" if found else "no route is known to take"
+    raise ProfileError(
+        f"{problem} {method} requests", hint=f"name the path; the application serves {_list_routes(routes)}"
+    )
+
+
+def _list_routes(routes: Sequence[Route]) -> str:
+    shown = [f"{'/'.join(one.methods)} {one.path}" for one in routes if one.path not in _HIDDEN]
+    if not shown:
+        return "no routes that its framework tells of; check the path and the method"
+    more = f" and {len(shown) - _SHOWN_ROUTES} more" if len(shown) > _SHOWN_ROUTES else ""
+    return ", ".join(shown[:_SHOWN_ROUTES]) + more

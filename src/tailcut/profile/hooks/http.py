@@ -1,0 +1,93 @@
+"""Calls to other services: httpx, requests, urllib3, aiohttp, the standard library, gRPC."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+from urllib.parse import urlsplit
+
+from tailcut.core.profiling.records import Stage
+from tailcut.profile.hooks.imports import Hook
+from tailcut.profile.hooks.wrapping import wrap, wrap_present
+
+
+def _short(method: Any, url: Any) -> str:
+    # Without the query: it holds keys, and there are as many of those as there are requests.
+    parts = urlsplit(str(url))
+    return f"{method} {parts.scheme}://{parts.netloc}{parts.path}" if parts.netloc else f"{method} {parts.path}"
+
+
+def _of_request(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    request = args[1] if len(args) > 1 else kwargs.get("request")
+    return _short(getattr(request, "method", "?"), getattr(request, "url", "?"))
+
+
+def _of_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    values = [*args[1:3], kwargs.get("method"), kwargs.get("str_or_url", kwargs.get("url"))]
+    found = [value for value in values if value is not None]
+    return _short(*found[:2]) if len(found) > 1 else "request"
+
+
+def _of_response(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    return _short(getattr(args[0], "method", "?"), getattr(args[0], "url", "?"))
+
+
+def _of_pool(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    pool = args[0]
+    method = args[1] if len(args) > 1 else kwargs.get("method", "?")
+    path = args[2] if len(args) > 2 else kwargs.get("url", "/")
+    return _short(method, f"{getattr(pool, 'scheme', 'http')}://{pool.host}:{pool.port}{urlsplit(str(path)).path}")
+
+
+def _of_opener(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    request: Any = args[1] if len(args) > 1 else kwargs.get("fullurl")
+    method = request.get_method() if hasattr(request, "get_method") else "GET"
+    return _short(method, getattr(request, "full_url", request))
+
+
+def _of_grpc(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    method = getattr(args[0], "_method", b"?")
+    return f"gRPC {method.decode() if isinstance(method, bytes) else method}"
+
+
+def _hook_httpx(module: ModuleType) -> None:
+    wrap(module.Client, "send", Stage.HTTP, _of_request)
+    wrap(module.AsyncClient, "send", Stage.HTTP, _of_request)
+
+
+def _hook_requests(module: ModuleType) -> None:
+    wrap(module.Session, "send", Stage.HTTP, _of_request)
+
+
+def _hook_urllib3(module: ModuleType) -> None:
+    wrap(module.HTTPConnectionPool, "urlopen", Stage.HTTP, _of_pool)
+
+
+def _hook_aiohttp(module: ModuleType) -> None:
+    wrap(module.ClientSession, "_request", Stage.HTTP, _of_arguments)
+
+
+def _hook_aiohttp_response(module: ModuleType) -> None:
+    # The body comes after the request is answered.
+    wrap(module.ClientResponse, "read", Stage.HTTP, _of_response)
+
+
+def _hook_urllib(module: ModuleType) -> None:
+    wrap(module.OpenerDirector, "open", Stage.HTTP, _of_opener)
+
+
+def _hook_grpc(module: ModuleType) -> None:
+    for name in ("_UnaryUnaryMultiCallable", "_StreamUnaryMultiCallable"):
+        wrap_present(getattr(module, name), ("__call__",), Stage.HTTP, _of_grpc)
+
+
+HOOKS: dict[str, Hook] = {
+    "httpx._client": _hook_httpx,
+    "httpx2._client": _hook_httpx,
+    "requests.sessions": _hook_requests,
+    "urllib3.connectionpool": _hook_urllib3,
+    "aiohttp.client": _hook_aiohttp,
+    "aiohttp.client_reqrep": _hook_aiohttp_response,
+    "urllib.request": _hook_urllib,
+    "grpc._channel": _hook_grpc,
+}

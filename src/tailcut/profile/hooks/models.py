@@ -1,0 +1,122 @@
+"""Models: the outermost call of torch, onnxruntime, scikit-learn, boosted trees, OpenVINO, Keras; tokenizers."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from types import ModuleType
+from typing import Any
+
+from tailcut.core.profiling.records import Stage
+from tailcut.profile.hooks.imports import Hook
+from tailcut.profile.hooks.wrapping import called, wrap, wrap_present
+from tailcut.profile.tracing import close_span, current, open_span, tracer
+
+_ESTIMATOR = ("predict", "predict_proba", "predict_log_proba", "decision_function", "transform")
+
+
+def _of_class(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    return type(args[0]).__name__
+
+
+def _method(name: str) -> Any:
+    return lambda args, kwargs: f"{type(args[0]).__name__}.{name}"
+
+
+def _hook_torch(module: ModuleType) -> None:
+    """``Module.__call__`` of the outermost module; those inside pass with one comparison."""
+    import torch.compiler
+
+    original = module.Module.__call__
+    compiling = torch.compiler.is_compiling
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # A compiler that traces the module must not see the spans.
+        if compiling():
+            return original(self, *args, **kwargs)
+        parent = current.get()
+        if parent is None or parent.stage is Stage.MODEL:
+            return original(self, *args, **kwargs)
+        span = open_span(Stage.MODEL, type(self).__name__, tracer.places.here(sys._getframe(1)))
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            close_span(span)
+
+    module.Module.__call__ = call
+
+
+def _hook_onnxruntime(module: ModuleType) -> None:
+    def label(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        path = getattr(args[0], "_model_path", None)
+        return os.path.basename(str(path)) if path else "InferenceSession"
+
+    names = ("run", "run_with_iobinding", "run_with_ort_values")
+    session = getattr(module, "Session", module.InferenceSession)
+    wrap_present(session, names, Stage.MODEL, label)
+
+
+def _hook_estimators(module: ModuleType) -> None:
+    """Each estimator class of a module of scikit-learn has its own methods; some stand behind ``available_if``."""
+    for owner in list(vars(module).values()):
+        if not isinstance(owner, type) or owner.__module__ != module.__name__:
+            continue
+        for name in _ESTIMATOR:
+            found = vars(owner).get(name)
+            if inspect.isfunction(found):
+                wrap(owner, name, Stage.MODEL, _method(name))
+            elif inspect.isfunction(getattr(found, "fn", None)):
+                found.fn = called(found.fn, Stage.MODEL, _method(name))  # type: ignore[union-attr]
+
+
+def _hook_xgboost(module: ModuleType) -> None:
+    wrap_present(module.Booster, ("predict", "inplace_predict"), Stage.MODEL, _method("predict"))
+
+
+def _hook_xgboost_sklearn(module: ModuleType) -> None:
+    wrap_present(module.XGBModel, ("predict",), Stage.MODEL, _method("predict"))
+    wrap_present(module.XGBClassifier, ("predict", "predict_proba"), Stage.MODEL, _method("predict"))
+
+
+def _hook_lightgbm(module: ModuleType) -> None:
+    wrap(module.Booster, "predict", Stage.MODEL, _method("predict"))
+
+
+def _hook_catboost(module: ModuleType) -> None:
+    for name in ("CatBoost", "CatBoostClassifier", "CatBoostRegressor"):
+        wrap_present(getattr(module, name), ("predict",), Stage.MODEL, _method("predict"))
+
+
+def _hook_openvino(module: ModuleType) -> None:
+    for name in ("CompiledModel", "InferRequest"):
+        owner = getattr(module, name, None)
+        if owner is not None:
+            wrap_present(owner, ("__call__", "infer"), Stage.MODEL, _of_class)
+
+
+def _hook_keras(module: ModuleType) -> None:
+    wrap_present(module.Model, ("__call__", "predict", "predict_on_batch"), Stage.MODEL, _of_class)
+
+
+def _hook_generation(module: ModuleType) -> None:
+    wrap(module.GenerationMixin, "generate", Stage.MODEL, _method("generate"))
+
+
+def _hook_tokenizer(module: ModuleType) -> None:
+    wrap(module.PreTrainedTokenizerBase, "__call__", Stage.CODE, _method("__call__"))
+
+
+HOOKS: dict[str, Hook] = {
+    "torch.nn.modules.module": _hook_torch,
+    "onnxruntime.capi.onnxruntime_inference_collection": _hook_onnxruntime,
+    "xgboost.core": _hook_xgboost,
+    "xgboost.sklearn": _hook_xgboost_sklearn,
+    "lightgbm.basic": _hook_lightgbm,
+    "catboost.core": _hook_catboost,
+    "openvino._ov_api": _hook_openvino,
+    "keras.src.models.model": _hook_keras,
+    "transformers.generation.utils": _hook_generation,
+    "transformers.tokenization_utils_base": _hook_tokenizer,
+}
+PREFIXES: dict[str, Hook] = {"sklearn.": _hook_estimators}

@@ -1,0 +1,166 @@
+"""SQLite: its types are C's and cannot be patched, so connections and cursors are made of subclasses."""
+
+from __future__ import annotations
+
+import functools
+import sqlite3
+import sys
+from collections.abc import Callable
+from contextvars import copy_context
+from types import ModuleType
+from typing import Any
+
+from tailcut.core.profiling.records import Stage
+from tailcut.profile.hooks.imports import Hook
+from tailcut.profile.hooks.wrapping import text_of
+from tailcut.profile.tracing import Open, add_span, close_span, current, now, open_span, tracer
+
+_JOIN_NS = 3_000
+"""Rows that are asked for one by one with less than this in between are one span."""
+_MAX_FETCHES = 200
+
+
+class _TracedCursor(sqlite3.Cursor):
+    """A cursor with spans around what SQLite does: it computes rows when they are asked for, not before."""
+
+    _sql = ""
+    _last: Open | None = None
+    _fetches = 0
+
+    def execute(self, sql: str, *args: Any) -> Any:
+        return self._traced(super().execute, sql, *args)
+
+    def executemany(self, sql: str, *args: Any) -> Any:
+        return self._traced(super().executemany, sql, *args)
+
+    def executescript(self, sql: str) -> Any:
+        return self._traced(super().executescript, sql)
+
+    def fetchall(self) -> list[Any]:
+        return self._fetched(super().fetchall)  # type: ignore[no-any-return]
+
+    def fetchmany(self, *args: Any, **kwargs: Any) -> list[Any]:
+        return self._fetched(super().fetchmany, *args, **kwargs)  # type: ignore[no-any-return]
+
+    def fetchone(self) -> Any:
+        return self._fetched(super().fetchone)
+
+    def __next__(self) -> Any:
+        return self._fetched(super().__next__)
+
+    def _traced(self, function: Callable[..., Any], sql: str, *args: Any) -> Any:
+        parent = current.get()
+        if parent is None or parent.stage is Stage.SQL:
+            return function(sql, *args)
+        self._sql = text_of(sql)
+        self._fetches = 0
+        span = self._last = open_span(Stage.SQL, self._sql, tracer.places.here(sys._getframe(2)))
+        try:
+            return function(sql, *args)
+        finally:
+            close_span(span)
+
+    def _fetched(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        parent = current.get()
+        if parent is None or parent.stage is Stage.SQL:
+            return function(*args, **kwargs)
+        start_ns = now()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._keep(parent, start_ns, now())
+
+    def _keep(self, parent: Open, start_ns: int, end_ns: int) -> None:
+        last = self._last
+        if last is not None and last.parent is parent and start_ns - last.end_ns < _JOIN_NS:
+            last.end_ns = end_ns
+        elif self._fetches < _MAX_FETCHES:
+            self._fetches += 1
+            place = last.place if last is not None else ""
+            add_span(parent, Stage.SQL, self._sql, start_ns, end_ns, place)
+            self._last = parent.trace.spans[-1]
+
+
+class _TracedConnection(sqlite3.Connection):
+    """A connection whose cursors are traced; its own ``execute`` would make a cursor of C's."""
+
+    def cursor(self, factory: Any = None) -> Any:
+        return super().cursor(_traced_class(factory or sqlite3.Cursor, _TracedCursor))
+
+    def execute(self, *args: Any) -> Any:
+        return self.cursor().execute(*args)
+
+    def executemany(self, *args: Any) -> Any:
+        return self.cursor().executemany(*args)
+
+    def executescript(self, *args: Any) -> Any:
+        return self.cursor().executescript(*args)
+
+    def commit(self) -> None:
+        _plain("COMMIT", super().commit)
+
+    def rollback(self) -> None:
+        _plain("ROLLBACK", super().rollback)
+
+
+def _plain(label: str, function: Callable[[], None]) -> None:
+    parent = current.get()
+    if parent is None or parent.stage is Stage.SQL:
+        function()
+        return
+    span = open_span(Stage.SQL, label, tracer.places.here(sys._getframe(2)))
+    try:
+        function()
+    finally:
+        close_span(span)
+
+
+@functools.cache
+def _traced_class(factory: Any, traced: type) -> Any:
+    base = traced.__bases__[0]
+    if not isinstance(factory, type) or not issubclass(factory, base):
+        return factory
+    return factory if issubclass(factory, traced) else type(factory.__name__, (traced, factory), {})
+
+
+def _hook_sqlite(module: ModuleType) -> None:
+    original = module.connect
+    if getattr(original, "_tailcut", False):
+        return
+
+    @functools.wraps(original)
+    def connect(*args: Any, **kwargs: Any) -> Any:
+        # connect(database, timeout, detect_types, isolation_level, check_same_thread, factory, ...)
+        if len(args) > 5:
+            args = (*args[:5], _traced_class(args[5], _TracedConnection), *args[6:])
+        else:
+            kwargs["factory"] = _traced_class(kwargs.get("factory") or sqlite3.Connection, _TracedConnection)
+        return original(*args, **kwargs)
+
+    connect._tailcut = True  # type: ignore[attr-defined]
+    module.connect = connect  # type: ignore[attr-defined]
+
+
+def _hook_aiosqlite(module: ModuleType) -> None:
+    original = module.Connection._execute
+
+    async def execute(self: Any, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        parent = current.get()
+        if parent is None:
+            return await original(self, fn, *args, **kwargs)
+        asked_ns = now()
+
+        def run() -> Any:
+            add_span(parent, Stage.WAIT, "aiosqlite's thread", asked_ns, now())
+            return fn(*args, **kwargs)
+
+        return await original(self, copy_context().run, run)
+
+    module.Connection._execute = execute
+
+
+HOOKS: dict[str, Hook] = {
+    "sqlite3": _hook_sqlite,
+    "sqlite3.dbapi2": _hook_sqlite,
+    "aiosqlite.core": _hook_aiosqlite,
+}

@@ -1,0 +1,96 @@
+"""Puts a span around a function of somebody else's."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from tailcut.core.profiling.records import Stage
+from tailcut.profile.tracing import LEAVES, close_span, current, open_span, tracer
+
+Label = Callable[[tuple[Any, ...], dict[str, Any]], str]
+_LABEL_CHARS = 2_000
+
+
+def wrap(owner: Any, name: str, stage: Stage, label: Label) -> None:
+    """Replace ``owner.name`` by the same with a span around each call, awaited or not.
+
+    Raises:
+        AttributeError: the owner has no such attribute; the library is another version than the hook knows.
+    """
+    original = inspect.getattr_static(owner, name)
+    if getattr(original, "_tailcut", False):
+        return
+    function = getattr(owner, name)
+    make = awaited if inspect.iscoroutinefunction(function) else called
+    wrapped = make(function, stage, label)
+    wrapped._tailcut = True
+    setattr(owner, name, wrapped)
+
+
+def wrap_present(owner: Any, names: tuple[str, ...], stage: Stage, label: Label) -> None:
+    """Wrap those of ``names`` that the owner has.
+
+    Raises:
+        AttributeError: it has none of them.
+    """
+    found = [name for name in names if hasattr(owner, name)]
+    if not found:
+        raise AttributeError(f"{owner!r} has none of {', '.join(names)}")
+    for name in found:
+        wrap(owner, name, stage, label)
+
+
+def called(function: Callable[..., Any], stage: Stage, label: Label) -> Any:
+    """A function with a span around each call."""
+    leaf = stage in LEAVES
+
+    @functools.wraps(function)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        parent = current.get()
+        if parent is None or (leaf and parent.stage is stage):
+            return function(*args, **kwargs)
+        span = open_span(
+            stage, label(args, kwargs)[:_LABEL_CHARS], tracer.places.here(sys._getframe(1)) or parent.place
+        )
+        try:
+            return function(*args, **kwargs)
+        finally:
+            close_span(span)
+
+    return traced
+
+
+def awaited(function: Callable[..., Any], stage: Stage, label: Label) -> Any:
+    """A coroutine function with a span around each call."""
+    leaf = stage in LEAVES
+
+    @functools.wraps(function)
+    async def traced(*args: Any, **kwargs: Any) -> Any:
+        parent = current.get()
+        if parent is None or (leaf and parent.stage is stage):
+            return await function(*args, **kwargs)
+        span = open_span(
+            stage, label(args, kwargs)[:_LABEL_CHARS], tracer.places.here(sys._getframe(1)) or parent.place
+        )
+        try:
+            return await function(*args, **kwargs)
+        finally:
+            close_span(span)
+
+    return traced
+
+
+def fixed(text: str) -> Label:
+    """A label that is always the same."""
+    return lambda args, kwargs: text
+
+
+def text_of(value: Any) -> str:
+    """A query as text, its white space in one line."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    return " ".join(str(value).split())

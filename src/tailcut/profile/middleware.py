@@ -1,0 +1,118 @@
+"""The profiled application as the server sees it: entry, body, reply and exit of each request of the load."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from tailcut.core.profiling.records import Stage
+from tailcut.profile.places import code_of
+from tailcut.profile.tracing import Open, Trace, active, current, now, open_span, tracer
+
+HEADER = b"x-tailcut-profile"
+_MAX_FAILURES = 3
+_LINES = 12
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+
+class Profiled:
+    """Wraps an ASGI application; requests without the load's number pass through untouched.
+
+    Args:
+        application: the user's.
+    """
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+        self._stage, self._label, self._place = describe_application(application)
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        number = _number(scope) if scope["type"] == "http" else -1
+        if number < 0:
+            await self._application(scope, receive, send)
+            return
+        trace = Trace(number, scope["method"], scope["path"])
+        tracer.enter(trace)
+        root = Open(trace, self._stage, self._label, self._place, None)
+        trace.spans.append(root)
+        current.set(root)
+        ident = threading.get_ident()
+        active[ident] = trace
+        try:
+            await self._application(scope, _receiving(receive), _sending(trace, send))
+        except Exception as error:
+            failed(error)
+            raise
+        finally:
+            root.end_ns = now()
+            current.set(None)
+            if not tracer.watches_loop:
+                active.pop(ident, None)
+
+
+def failed(error: BaseException) -> None:
+    """Keep the end of an exception's text: the first ones say what is wrong."""
+    if len(tracer.failures) < _MAX_FAILURES:
+        lines = "".join(traceback.format_exception(error)).rstrip().splitlines()
+        tracer.failures.append("\n".join(lines[-_LINES:]))
+
+
+def describe_application(application: Any) -> tuple[Stage, str, str]:
+    """Say what the time of the application's own call is: the framework's, the user's, or nobody's that is known."""
+    package = type(application).__module__.partition(".")[0]
+    mro = {one.__module__.partition(".")[0] for one in type(application).__mro__}
+    for name in ("fastapi", "starlette"):
+        if package == name or name in mro:
+            return Stage.FRAMEWORK, name, ""
+    code = code_of(application)
+    if code is not None and tracer.places.is_user(code.co_filename):
+        label, place, _ = tracer.places.describe(application)
+        return Stage.CODE, label, place
+    return Stage.UNATTRIBUTED, package, ""
+
+
+def _number(scope: MutableMapping[str, Any]) -> int:
+    for name, value in scope["headers"]:
+        if name == HEADER:
+            try:
+                return int(value)
+            except ValueError:
+                return -1
+    return -1
+
+
+def _receiving(receive: Receive) -> Receive:
+    async def received() -> Message:
+        span = open_span(Stage.RECEIVE, "body")
+        try:
+            return await receive()
+        finally:
+            if span is not None:
+                span.end_ns = now()
+                current.set(span.parent)
+
+    return received
+
+
+def _sending(trace: Trace, send: Send) -> Send:
+    async def sent(message: Message) -> None:
+        span = open_span(Stage.ENCODE, "send")
+        try:
+            await send(message)
+        finally:
+            if span is not None:
+                span.end_ns = now()
+                current.set(span.parent)
+            if message["type"] == "http.response.start":
+                trace.status = message["status"]
+            elif message["type"] == "http.response.body" and not message.get("more_body", False):
+                trace.left_ns = now()
+
+    return sent

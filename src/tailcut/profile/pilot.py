@@ -1,0 +1,240 @@
+"""Record an unmodified ASGI application under open-loop load: every request with its spans, and what held it up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from math import inf
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from tailcut.core.profiling.records import Overhead, Pilot, Recording
+from tailcut.errors import ProfileError
+from tailcut.ladder.machine import machine_facts
+from tailcut.load import LoadPlan, Samples, measure, summarise_run
+from tailcut.load.payloads import build_requests
+from tailcut.load.plan import check_plan, parse_url
+from tailcut.load.summary import RunFacts
+from tailcut.profile.child import Heard, Options, Said
+from tailcut.profile.diagnosis import check_target, choose_path, explain_answers
+from tailcut.profile.launching import PilotProcess
+from tailcut.profile.matching import match_requests, match_samples
+from tailcut.profile.trials import OnStep, bears, measure_overhead, too_fast
+
+HEADER = "x-tailcut-profile"
+_PROBE_RATE = 20.0
+_PROBE_S = 0.3
+_PROBE_TIMEOUT_S = 30.0
+_CHECKED = 1000
+
+
+class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is recorded.
+
+    Args:
+        target: "module:attribute", or "module:function()" for one that makes the application.
+        payloads: as of ``LoadPlan``: a .jsonl file, or ``module:callable`` of (seed); empty: requests without a body.
+        path: where requests go; empty: the only route that takes the method.
+        method: HTTP method; empty: POST with payloads, GET without.
+        headers: (name, value) pairs sent with each request.
+        rate: requests per second, Poisson arrivals.
+        duration_s, warmup_s: seconds recorded, and seconds before them that are not.
+        timeout_s: a request that took longer is given up.
+        directory: the folder that the application is imported from and runs in.
+        environment: variables added to the child's.
+        loop: of the application; on uvloop nobody can see which callback blocks it.
+        ready_s: longest wait for the application's start.
+        sample_interval_s: between two looks at the stacks.
+        overhead_rounds, overhead_s: how often, and how long, the same load is sent to the application without
+            profiling and with it; 0 rounds: the overhead is not measured.
+        seed: of arrivals and payloads.
+    """
+
+    target: str
+    payloads: str = ""
+    path: str = ""
+    method: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+    rate: float = 50.0
+    duration_s: float = 20.0
+    warmup_s: float = 2.0
+    timeout_s: float = 10.0
+    directory: str = "."
+    environment: dict[str, str] = {}
+    loop: Literal["asyncio", "uvloop"] = "asyncio"
+    ready_s: float = 60.0
+    sample_interval_s: float = 0.005
+    overhead_rounds: int = 3
+    overhead_s: float = 4.0
+    seed: int = 0
+
+
+def record(plan: PilotPlan, *, on_step: OnStep | None = None) -> Recording:
+    """Run the application under the load and record where its requests' time goes.
+
+    The application runs in a child process under uvicorn and is stopped at the end, whatever happens.
+
+    Args:
+        plan: what to do.
+        on_step: hears what is being done.
+
+    Raises:
+        ProfileError: the application does not import, start or answer, or cannot bear the rate (with the rate that it
+            can); the plan makes no sense.
+        LoadTestError: the payloads cannot be read.
+    """
+    say = on_step or (lambda _: None)
+    _check(plan)
+    say(f"starting {plan.target}")
+    with _start(plan, profiled=True) as pilot:
+        ready = pilot.wait_ready(plan.ready_s)
+        load = _load_plan(plan, pilot, ready)
+        _probe(load, pilot, ready)
+        say(f"trying {plan.rate:g} requests/s")
+        if not bears(load):
+            say("the queue grows: looking for the rate that the application bears")
+            with _start(plan, profiled=False) as plain:
+                plain.wait_ready(plan.ready_s)
+                raise too_fast(plan.target, msgspec.structs.replace(load, url=_moved(load.url, plain), pid=plain.pid))
+        overhead = None
+        if plan.overhead_rounds:
+            with _start(plan, profiled=False) as plain:
+                plain.wait_ready(plan.ready_s)
+                without = msgspec.structs.replace(
+                    load, url=_moved(load.url, plain), pid=plain.pid, duration_s=plan.overhead_s
+                )
+                with_ = msgspec.structs.replace(load, duration_s=plan.overhead_s, numbered=HEADER)
+                overhead = measure_overhead(without, with_, rounds=plan.overhead_rounds, say=say)
+        say(f"recording for {plan.duration_s:g} s at {plan.rate:g} requests/s")
+        pilot.begin()
+        samples, facts = measure(msgspec.structs.replace(load, numbered=HEADER))
+        heard = pilot.heard()
+        _check_answers(load, pilot, ready, samples, facts, heard)
+    return _recording(plan, load, ready, samples, facts, heard, overhead)
+
+
+def _check(plan: PilotPlan) -> None:
+    check_target(plan.target)
+    for name, value in (
+        ("rate", plan.rate),
+        ("duration", plan.duration_s),
+        ("sample interval", plan.sample_interval_s),
+    ):
+        if not 0 < value < inf:
+            raise ProfileError(f"the {name} is {value:g}", hint="give a finite number above 0")
+    load = LoadPlan(
+        url="http://127.0.0.1:1/", rate=plan.rate, payloads=plan.payloads, method=plan.method, headers=plan.headers,
+        timeout_s=plan.timeout_s,
+    )  # fmt: skip
+    check_plan(load)
+    # Before anything is started: what cannot be read or is not JSON.
+    build_requests(load, parse_url(load.url), min(_CHECKED, int(plan.rate * (plan.warmup_s + plan.duration_s)) + 1))
+
+
+def _start(plan: PilotPlan, *, profiled: bool) -> PilotProcess:
+    options = Options(
+        target=plan.target, report=-1, profiled=profiled, loop=plan.loop, sample_interval_s=plan.sample_interval_s
+    )
+    return PilotProcess(options, directory=Path(plan.directory), environment=plan.environment)
+
+
+def _load_plan(plan: PilotPlan, pilot: PilotProcess, ready: Said) -> LoadPlan:
+    load = LoadPlan(
+        url=pilot.url,
+        rate=plan.rate,
+        duration_s=plan.duration_s,
+        warmup_s=plan.warmup_s,
+        payloads=plan.payloads,
+        method=plan.method,
+        headers=plan.headers,
+        timeout_s=plan.timeout_s,
+        pid=pilot.pid,
+        seed=plan.seed,
+    )
+    requests = build_requests(load, parse_url(load.url), 1)
+    own_path = requests[0].split(b" ", 2)[1] != b"/"
+    path = plan.path or ("" if own_path else choose_path(ready.routes, load.http_method))
+    return msgspec.structs.replace(load, url=f"{pilot.url}/{path.lstrip('/')}")
+
+
+def _probe(load: LoadPlan, pilot: PilotProcess, ready: Said) -> None:
+    """A few requests first, so that a wrong path or payload shows before anything is measured."""
+    few = msgspec.structs.replace(
+        load, rate=_PROBE_RATE, arrivals="constant", duration_s=_PROBE_S, warmup_s=0.0, timeout_s=_PROBE_TIMEOUT_S,
+        numbered=HEADER,
+    )  # fmt: skip
+    samples, facts = measure(few)
+    _check_answers(load, pilot, ready, samples, facts, pilot.heard())
+
+
+def _check_answers(
+    load: LoadPlan, pilot: PilotProcess, ready: Said, samples: Samples, facts: RunFacts, heard: Heard
+) -> None:
+    statuses = Counter(samples.status[samples.status != 0].tolist())
+    error = explain_answers(statuses, facts.bodies, heard.failures, ready.routes, asked=_asked(load), log=pilot.log())
+    if error is not None:
+        raise error
+
+
+def _moved(url: str, pilot: PilotProcess) -> str:
+    return f"{pilot.url}{parse_url(url).path}"
+
+
+def _recording(
+    plan: PilotPlan,
+    load: LoadPlan,
+    ready: Said,
+    samples: Samples,
+    facts: RunFacts,
+    heard: Heard,
+    overhead: Overhead | None,
+) -> Recording:
+    requests = match_requests(samples, facts.start_ns, heard.requests)
+    return Recording(
+        target=plan.target,
+        rate=plan.rate,
+        duration_s=plan.duration_s,
+        requests=requests,
+        moments=tuple(sorted(heard.moments, key=lambda one: one.start_ns)),
+        samples=match_samples(heard.samples, requests),
+        sample_interval_ns=heard.sample_interval_ns,
+        machine=machine_facts(),
+        pilot=Pilot(
+            loop=ready.loop,
+            threads=ready.threads,
+            hooks=heard.hooks,
+            versions=ready.versions,
+            cpu_s=facts.cpu_s or 0.0,
+            # Of the whole run; the warm-up is not told apart in the kernel's count.
+            delay_s=heard.delay_ns / 1e9 * plan.duration_s / (plan.duration_s + plan.warmup_s),
+            window_s=facts.window_s,
+        ),
+        overhead=overhead,
+        notes=(*_notes(plan, load, ready, samples, facts, heard),),
+    )
+
+
+def _notes(
+    plan: PilotPlan, load: LoadPlan, ready: Said, samples: Samples, facts: RunFacts, heard: Heard
+) -> Iterator[str]:
+    if ready.loop != ready.usual_loop:
+        yield (
+            f"ran on {ready.loop}'s event loop, whose callbacks can be timed; uvicorn would have taken"
+            f" {ready.usual_loop}, which is a little faster"
+        )
+    yield from heard.notes
+    result = summarise_run(load, samples, facts)
+    if result.answered < result.requests:
+        counts = ", ".join(
+            f"{count} {kind}" for kind, count in {**result.statuses, **result.errors}.items() if kind != "200"
+        )
+        yield f"not every request was answered 2xx: {counts}"
+    if heard.failures:
+        yield f"the application raised: {heard.failures[0].splitlines()[-1]}"
+    yield from result.warnings
+
+
+def _asked(load: LoadPlan) -> str:
+    return f"{load.http_method} {parse_url(load.url).path}"

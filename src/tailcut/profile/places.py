@@ -1,0 +1,134 @@
+"""Whose code a frame is, and how a place in it is called. Runs in the profiled process, many times per request."""
+
+from __future__ import annotations
+
+import functools
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+_OWN = os.path.dirname(os.path.abspath(__file__))
+_DEPTH = 200
+
+
+class Places:
+    """Tells the user's files from those of libraries.
+
+    Args:
+        root: the user's folder; files below it are named relative to it.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = os.path.join(os.path.abspath(root), "")
+        paths = sysconfig.get_paths()
+        found = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+        found.update(site.getsitepackages(), [site.getusersitepackages()])
+        self._libraries = tuple(
+            os.path.join(folder, "") for one in found for folder in {os.path.abspath(one), os.path.realpath(one)}
+        )
+        self._of_user: dict[str, bool] = {}
+        self._names: dict[str, str] = {}
+
+    def is_user(self, filename: str) -> bool:
+        """Say whether a code object's file is the user's own."""
+        known = self._of_user.get(filename)
+        if known is None:
+            known = self._of_user[filename] = self._judge(filename)
+        return known
+
+    def name(self, filename: str) -> str:
+        """Name a file: relative to the user's folder, or from the library's package on."""
+        known = self._names.get(filename)
+        if known is None:
+            known = self._names[filename] = self._shorten(filename)
+        return known
+
+    def here(self, frame: FrameType | None) -> str:
+        """Name the user's innermost line at or below ``frame``; empty where none is on the stack."""
+        of_user = self._of_user
+        for _ in range(_DEPTH):
+            if frame is None:
+                break
+            filename = frame.f_code.co_filename
+            known = of_user.get(filename)
+            if known or (known is None and self.is_user(filename)):
+                return f"{self.name(filename)}:{frame.f_lineno}"
+            frame = frame.f_back
+        return ""
+
+    def of_code(self, code: CodeType) -> str:
+        """Name where a function begins."""
+        return f"{self.name(code.co_filename)}:{code.co_firstlineno}"
+
+    def describe(self, function: Any) -> tuple[str, str, bool]:
+        """Name a callable, its place, and whether it is the user's."""
+        code = code_of(function)
+        name = getattr(unwrapped(function), "__qualname__", "") or type(unwrapped(function)).__qualname__
+        name = name.replace("<locals>.", "")
+        if code is None:
+            return name, "", False
+        return code.co_qualname.replace("<locals>.", ""), self.of_code(code), self.is_user(code.co_filename)
+
+    def _judge(self, filename: str) -> bool:
+        if not filename or filename.startswith("<"):
+            return False
+        path = os.path.abspath(filename)
+        if path.startswith(_OWN) or any(part in path for part in ("/site-packages/", "/dist-packages/")):
+            return False
+        if path.startswith(self._root):
+            # A virtual environment in the user's folder is not the user's code.
+            return not any(path.startswith(one) for one in self._libraries if one != self._root)
+        return not any(path.startswith(one) for one in self._libraries)
+
+    def _shorten(self, filename: str) -> str:
+        if filename.startswith("<"):
+            return filename
+        path = os.path.abspath(filename)
+        for marker in ("/site-packages/", "/dist-packages/"):
+            if marker in path:
+                return path.rpartition(marker)[2]
+        if path.startswith(self._root):
+            return path[len(self._root) :]
+        for folder in sorted(self._libraries, key=len, reverse=True):
+            if path.startswith(folder):
+                return path[len(folder) :]
+        return os.path.relpath(path, self._root) if len(os.path.relpath(path, self._root)) < len(path) else path
+
+
+def unwrapped(function: Any) -> Any:
+    """Take off partials, bound methods and decorators that say what they wrap."""
+    for _ in range(20):
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif (inner := getattr(function, "__wrapped__", None)) is not None:
+            function = inner
+        elif hasattr(function, "__func__"):
+            function = function.__func__
+        else:
+            break
+    return function
+
+
+def code_of(function: Any) -> CodeType | None:
+    """Find the code that a callable runs; None for one that is not written in Python."""
+    plain = unwrapped(function)
+    bound = getattr(function, "__self__", None)
+    # A context manager made of a generator: what runs on entry and exit is the generator.
+    generator = getattr(bound, "gen", None)
+    for source in (generator, plain):
+        for name in ("gi_code", "ag_code", "__code__"):
+            code = getattr(source, name, None)
+            if isinstance(code, CodeType):
+                return code
+    call: Callable[..., Any] | None = getattr(type(plain), "__call__", None)  # noqa: B004  (it is looked at, not called)
+    code = getattr(call, "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
+def caller(depth: int = 1) -> FrameType:
+    """The frame of whoever called the function that asks; ``depth`` more frames out."""
+    return sys._getframe(depth + 1)

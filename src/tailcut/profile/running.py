@@ -1,0 +1,206 @@
+"""Imports the application with hooks around it, and serves it with uvicorn until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import importlib.util
+import inspect
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tailcut.profile.child import Commands, Heard, Options, Route, Said
+from tailcut.profile.importing import Unusable, load_application
+from tailcut.profile.middleware import Profiled
+from tailcut.profile.sampling import Sampler
+from tailcut.profile.tracing import tracer
+
+Say = Callable[[Said], None]
+
+_PACKAGES = (
+    "fastapi", "starlette", "litestar", "uvicorn", "uvloop", "anyio", "pydantic", "sqlalchemy", "psycopg", "asyncpg",
+    "aiosqlite", "redis", "httpx", "requests", "aiohttp", "torch", "onnxruntime", "scikit-learn", "transformers",
+    "numpy",
+)  # fmt: skip
+
+
+def run_application(options: Options, say: Say) -> int:
+    """Serve until SIGTERM.
+
+    Returns:
+        the exit code: 0, or 3 where the application could not be served.
+    """
+    sampler = Sampler(options.sample_interval_s) if options.profiled else None
+    _Window(sampler, say)
+    if options.profiled:
+        from tailcut.profile.hooks import install_hooks
+
+        install_hooks()
+    try:
+        application = load_application(options.target)
+        _serve(application, options, sampler, say)
+    except Unusable as error:
+        say(error.said)
+        return 3
+    return 0
+
+
+class _Window:
+    """What was heard since the window began."""
+
+    def __init__(self, sampler: Sampler | None, say: Say) -> None:
+        self._sampler = sampler
+        self._cpu_ns, self._delay_ns = time.process_time_ns(), _delay_ns()
+        Commands({"begin": self._begin, "write": self._write}, say)
+
+    def _begin(self, _: str) -> Said:
+        tracer.clear()
+        if self._sampler is not None:
+            self._sampler.clear()
+        self._cpu_ns, self._delay_ns = time.process_time_ns(), _delay_ns()
+        return Said(kind="begun")
+
+    def _write(self, path: str) -> Said:
+        cpu_ns, delay_ns = time.process_time_ns() - self._cpu_ns, max(_delay_ns() - self._delay_ns, 0)
+        if tracer.dropped:
+            tracer.note(f"{tracer.dropped} requests were more than a recording holds; they are not in it")
+        sampler = self._sampler
+        heard = Heard(
+            requests=tracer.requests(),
+            moments=tuple(tracer.moments),
+            samples=sampler.samples() if sampler is not None else (),
+            sample_interval_ns=sampler.interval_ns if sampler is not None else 0,
+            hooks=tuple(tracer.hooked),
+            notes=tuple(tracer.notes),
+            failures=tuple(tracer.failures),
+            cpu_ns=cpu_ns,
+            delay_ns=delay_ns,
+        )
+        Path(path).write_bytes(msgspec.msgpack.encode(heard))
+        return Said(kind="written")
+
+
+def _serve(application: Any, options: Options, sampler: Sampler | None, say: Say) -> None:
+    import uvicorn
+
+    served = application
+    if sampler is not None:
+        if options.loop != "uvloop":
+            from tailcut.profile.blocking import watch_loop
+
+            watch_loop(sampler.last_place)
+        else:
+            tracer.note("on uvloop callbacks cannot be timed: what blocks the event loop shows in the samples only")
+        from tailcut.profile.blocking import watch_collections
+
+        watch_collections()
+        sampler.start()
+        served = Profiled(_three(application))
+    # asyncio switches Nagle's algorithm off only on sockets that say that they are TCP's; with it, each reply of two
+    # writes would wait 40 ms for the client's acknowledgement.
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.bind(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        served,
+        loop=options.loop,
+        interface="asgi3" if sampler is not None else "auto",
+        access_log=False,
+        log_level="warning",
+        timeout_graceful_shutdown=3,
+        timeout_keep_alive=600,
+    )
+    server = _Server(config, application, listening.getsockname()[1], say)
+    server.run(sockets=[listening])
+    if not server.started:
+        raise Unusable("start", "the application failed to start")
+
+
+def _three(application: Any) -> Any:
+    """Give an application of ASGI's second version the third one's form, as uvicorn does."""
+    if inspect.isclass(application) and not hasattr(application, "__await__"):
+        from uvicorn.middleware.asgi2 import ASGI2Middleware
+
+        return ASGI2Middleware(application)  # type: ignore[arg-type]
+    return application
+
+
+def _make_server() -> Any:
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        """uvicorn's server, which says when it is ready."""
+
+        def __init__(self, config: Any, application: Any, port: int, say: Say) -> None:
+            super().__init__(config)
+            self._application = application
+            self._port = port
+            self._say = say
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets=sockets)
+            if self.started:
+                self._say(_ready(self._application, self._port))
+
+    return Server
+
+
+def _Server(config: Any, application: Any, port: int, say: Say) -> Any:  # noqa: N802  (uvicorn is imported late)
+    return _make_server()(config, application, port, say)
+
+
+def _ready(application: Any, port: int) -> Said:
+    threads = 0
+    try:
+        import anyio.to_thread
+
+        threads = int(anyio.to_thread.current_default_thread_limiter().total_tokens)
+    except Exception:
+        tracer.note("the size of the thread pool is not known")
+    loop = type(asyncio.get_running_loop()).__module__.partition(".")[0]
+    return Said(
+        kind="ready",
+        port=port,
+        loop=loop,
+        threads=threads,
+        routes=_routes(application),
+        versions=_versions(),
+        usual_loop="uvloop" if importlib.util.find_spec("uvloop") else "asyncio",
+    )
+
+
+def _routes(application: Any) -> tuple[Route, ...]:
+    found = []
+    for route in getattr(application, "routes", ()) or ():
+        path, methods = getattr(route, "path", None), getattr(route, "methods", None)
+        if isinstance(path, str) and methods:
+            found.append(Route(path=path, methods=tuple(sorted(str(one) for one in methods))))
+    return tuple(found)
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        if name.replace("scikit-learn", "sklearn") in sys.modules:
+            try:
+                found[name] = importlib.metadata.version(name)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+    return found
+
+
+def _delay_ns() -> int:
+    """How long threads of this process were ready to run and had no core."""
+    total = 0
+    try:
+        for thread in os.listdir("/proc/self/task"):
+            total += int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return total
+    return total

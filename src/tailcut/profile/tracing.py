@@ -1,0 +1,235 @@
+"""Spans of the requests that are in flight. Runs in the profiled process, on the event loop and in threads.
+
+Which request a piece of code works for is kept in a context variable, which tasks and (with the hooks of ``threads``)
+threads inherit. A span is one object that its opener closes; nothing is looked up or formatted on the way.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextvars import ContextVar
+
+from tailcut.core.profiling.records import Moment, Request, Span, Stage
+from tailcut.profile.places import Places
+
+now = time.perf_counter_ns
+LEAVES = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.MODEL})
+"""What calls itself: of two spans of such a stage, one inside the other, only the outer one is kept."""
+_MAX_TRACES = 100_000
+_MAX_SPANS = 2_000
+_MAX_MOMENTS = 100_000
+_DROPPED_NS = 3_000
+"""A span without children that took less is no news, and spans cost memory."""
+
+
+class Trace:
+    """One request on its way."""
+
+    __slots__ = (
+        "began_cpu_ns", "cpu_ns", "endpoint", "entered_ns", "left_ns", "method", "number", "path", "spans", "status",
+    )  # fmt: skip
+
+    def __init__(self, number: int, method: str, path: str) -> None:
+        self.number = number
+        self.method = method
+        self.path = path
+        self.endpoint = ""
+        self.entered_ns = now()
+        self.left_ns = -1
+        self.status = 0
+        self.cpu_ns = 0
+        self.began_cpu_ns = time.thread_time_ns()
+        self.spans: list[Open] = []
+
+
+class Open:
+    """A span that may still be open."""
+
+    __slots__ = ("cpu_ns", "delay_ns", "end_ns", "label", "parent", "place", "stage", "start_ns", "thread", "trace")
+
+    def __init__(self, trace: Trace, stage: Stage, label: str, place: str, parent: Open | None) -> None:
+        self.trace = trace
+        self.stage = stage
+        self.label = label
+        self.place = place
+        self.parent = parent
+        self.thread = thread_number()
+        self.cpu_ns = -1
+        self.delay_ns = -1
+        self.end_ns = -1
+        self.start_ns = now()
+
+
+current: ContextVar[Open | None] = ContextVar("tailcut_span", default=None)
+"""The innermost open span of whatever runs; None outside of the load's requests."""
+active: dict[int, Trace] = {}
+"""The request that each thread works on now, by the thread's identifier: what the sampler looks at."""
+_threads: dict[int, int] = {}
+_schedules: dict[int, int] = {}
+
+
+class Tracer:
+    """All that was recorded since it was last emptied."""
+
+    def __init__(self) -> None:
+        self.places = Places(os.getcwd())
+        self.traces: list[Trace] = []
+        self.moments: list[Moment] = []
+        self.notes: list[str] = []
+        self.hooked: list[str] = []
+        self.failures: list[str] = []
+        self.dropped = 0
+        self.watches_loop = False
+        """Whether each callback of the loop is watched: then its end says when a thread's work on a request ends."""
+
+    def clear(self) -> None:
+        """Forget what was recorded."""
+        self.traces = []
+        self.moments = []
+        self.failures = []
+        self.dropped = 0
+
+    def note(self, text: str) -> None:
+        """Keep what the reader should know, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def enter(self, trace: Trace) -> None:
+        """Take a request in."""
+        if len(self.traces) < _MAX_TRACES:
+            self.traces.append(trace)
+        else:
+            self.dropped += 1
+
+    def moment(self, stage: Stage, start_ns: int, end_ns: int, label: str, place: str, request: int) -> None:
+        """Keep what happened to the process."""
+        if len(self.moments) < _MAX_MOMENTS:
+            self.moments.append(
+                Moment(stage=stage, start_ns=start_ns, end_ns=end_ns, label=label, place=place, request=request)
+            )
+
+    def requests(self) -> tuple[Request, ...]:
+        """Hand out what the server's side knows of each request; the client's times are added by who has them."""
+        end_ns = now()
+        return tuple(_request(trace, end_ns) for trace in list(self.traces))
+
+
+tracer = Tracer()
+
+
+def open_span(stage: Stage, label: str, place: str = "") -> Open | None:
+    """Begin a span of the request that this code works for; None where there is none."""
+    parent = current.get()
+    if parent is None:
+        return None
+    trace = parent.trace
+    span = Open(trace, stage, label, place, parent)
+    if len(trace.spans) < _MAX_SPANS:
+        trace.spans.append(span)
+    current.set(span)
+    return span
+
+
+def close_span(span: Open | None) -> None:
+    """End a span; what encloses it goes on."""
+    if span is not None:
+        span.end_ns = now()
+        current.set(span.parent)
+
+
+def add_span(parent: Open, stage: Stage, label: str, start_ns: int, end_ns: int, place: str = "") -> None:
+    """Keep a span that is over."""
+    if len(parent.trace.spans) < _MAX_SPANS:
+        span = Open(parent.trace, stage, label, place, parent)
+        span.start_ns, span.end_ns = start_ns, end_ns
+        parent.trace.spans.append(span)
+
+
+def open_timed(stage: Stage, label: str, place: str = "") -> tuple[Open, int, int] | None:
+    """Begin a span that does not await, with its thread's CPU time and its wait for a core."""
+    span = open_span(stage, label, place)
+    if span is None:
+        return None
+    return span, time.thread_time_ns(), delay_ns()
+
+
+def close_timed(opened: tuple[Open, int, int] | None) -> None:
+    """End what ``open_timed`` began."""
+    if opened is None:
+        return
+    span, cpu_ns, waited_ns = opened
+    span.cpu_ns = time.thread_time_ns() - cpu_ns
+    if waited_ns >= 0:
+        span.delay_ns = max(delay_ns() - waited_ns, 0)
+    close_span(span)
+
+
+def thread_number() -> int:
+    """Number this thread: 0 is the event loop's."""
+    ident = threading.get_ident()
+    known = _threads.get(ident)
+    if known is None:
+        main = ident == threading.main_thread().ident
+        known = _threads[ident] = 0 if main else max(_threads.values(), default=0) + 1
+    return known
+
+
+def delay_ns() -> int:
+    """How long this thread was ready to run and had no core, since it began; -1 where Linux does not say."""
+    ident = threading.get_native_id()
+    file = _schedules.get(ident)
+    if file is None:
+        try:
+            file = os.open(f"/proc/self/task/{ident}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            file = -1
+        _schedules[ident] = file
+    if file < 0:
+        return -1
+    try:
+        return int(os.pread(file, 64, 0).split()[1])
+    except (OSError, IndexError, ValueError):
+        # The thread of that number is gone, and another one has it now.
+        os.close(file)
+        del _schedules[ident]
+        return -1
+
+
+def _request(trace: Trace, end_ns: int) -> Request:
+    kept: list[Span] = []
+    index: dict[int, int] = {}
+    parents = {id(span.parent) for span in trace.spans}
+    for span in sorted(trace.spans, key=lambda one: (one.start_ns, -(one.end_ns if one.end_ns >= 0 else end_ns))):
+        closed_ns = span.end_ns if span.end_ns >= 0 else end_ns
+        if closed_ns - span.start_ns < _DROPPED_NS and id(span) not in parents:
+            continue
+        index[id(span)] = len(kept)
+        kept.append(
+            Span(
+                stage=span.stage,
+                label=span.label,
+                place=span.place,
+                start_ns=span.start_ns,
+                end_ns=closed_ns,
+                parent=index.get(id(span.parent), -1),
+                thread=span.thread,
+                cpu_ns=span.cpu_ns,
+                delay_ns=span.delay_ns,
+            )
+        )
+    return Request(
+        number=trace.number,
+        intended_ns=-1,
+        sent_ns=-1,
+        done_ns=-1,
+        entered_ns=trace.entered_ns,
+        left_ns=trace.left_ns,
+        status=trace.status,
+        cpu_ns=trace.cpu_ns,
+        method=trace.method,
+        path=trace.path,
+        endpoint=trace.endpoint,
+        spans=tuple(kept),
+    )

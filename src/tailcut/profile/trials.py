@@ -1,0 +1,117 @@
+"""Runs beside the recording: can the application bear the rate, and what does profiling itself cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import floor, log10
+
+import msgspec
+
+from tailcut.core.profiling.records import Latencies, Overhead
+from tailcut.core.slo import Objectives
+from tailcut.core.statistics import percentile
+from tailcut.errors import ProfileError
+from tailcut.ladder.pilot import queue_grows
+from tailcut.load import LoadPlan, LoadResult, SearchLimits, find_capacity, measure, summarise_run
+
+_TRIAL_S = 2.0
+_LONGEST_TRIAL_S = 20.0
+_TRIAL_REQUESTS = 60
+_WARM_S = 0.5
+_SEARCH_S = 20.0
+_COMFORT = 0.7
+
+OnStep = Callable[[str], None]
+"""Hears, in words, what is being done."""
+
+
+def bears(load: LoadPlan) -> bool:
+    """Say whether answers keep up with the plan's rate."""
+    # What is in flight at the window's edges must not decide.
+    duration_s = min(max(_TRIAL_S, _TRIAL_REQUESTS / (load.rate or 1.0)), _LONGEST_TRIAL_S)
+    trial = msgspec.structs.replace(load, duration_s=duration_s, warmup_s=1.0, seed=load.seed + 1)
+    return not _grows(_run(trial))
+
+
+def _grows(result: LoadResult) -> str:
+    lost = result.errors.get("timeout", 0)
+    return f"{lost} requests were given up" if lost else queue_grows(result)
+
+
+def too_fast(target: str, load: LoadPlan) -> ProfileError:
+    """Look for the rate that the application bears without profiling, and say it.
+
+    Args:
+        target: the application's name.
+        load: the load that was too much, on an application that is not profiled.
+    """
+    asked = load.rate or 0.0
+    base = msgspec.structs.replace(load, duration_s=_TRIAL_S, warmup_s=_WARM_S)
+    limits = SearchLimits(tolerance=0.1, max_rate=asked, max_total_s=_SEARCH_S)
+    found = find_capacity(
+        base, Objectives(errors=0.5), start_rate=max(asked / 4, 2.0), limits=limits, judge=_grows
+    ).rate
+    if found >= asked * 0.95:
+        return ProfileError(
+            f"{target} bears {asked:g} requests/s, but not while it is profiled",
+            hint=f"profile it at half of that: {_rounded(asked / 2):g} requests/s",
+        )
+    bearable = f"it bears about {found:.3g} requests/s" if found else "it bears not even 2 requests/s"
+    way = f"give a rate of at most {_rounded(found * _COMFORT):g}" if found else "give payloads that ask for less"
+    return ProfileError(
+        f"{target} cannot bear {asked:g} requests/s: its queue grows, and the profile would show that queue only;"
+        f" {bearable}",
+        hint=f"{way}; half of what it bears shows the stages best",
+    )
+
+
+def measure_overhead(without: LoadPlan, with_: LoadPlan, *, rounds: int, say: OnStep) -> Overhead:
+    """Send the same load to the application without profiling and with it, in turns.
+
+    Args:
+        without: the load on the application as it is.
+        with_: the same on the profiled one.
+        rounds: pairs of runs.
+        say: hears what is being done.
+
+    Raises:
+        ProfileError: a run was not answered at all.
+    """
+    pairs: list[tuple[Latencies, Latencies]] = []
+    for number in range(rounds):
+        say(f"measuring profiling's own overhead, round {number + 1} of {rounds}")
+        seed = with_.seed + 100 + number
+        plans = [msgspec.structs.replace(one, seed=seed, warmup_s=_WARM_S) for one in (without, with_)]
+        # The order changes from round to round: the first of a pair may meet a machine that just idled.
+        if number % 2:
+            second, first = _latencies(plans[1]), _latencies(plans[0])
+        else:
+            first, second = _latencies(plans[0]), _latencies(plans[1])
+        pairs.append((first, second))
+    p50, p95 = (
+        percentile([getattr(profiled, name) / getattr(plain, name) - 1.0 for plain, profiled in pairs], 0.5)
+        for name in ("p50_ms", "p95_ms")
+    )
+    fewest = min(one.requests for pair in pairs for one in pair)
+    note = f"few requests: {fewest} in a run" if fewest < 100 else ""
+    return Overhead(rate=with_.rate or 0.0, rounds=tuple(pairs), p50_share=p50, p95_share=p95, note=note)
+
+
+def _latencies(load: LoadPlan) -> Latencies:
+    latency = _run(load).latency_ms
+    if latency is None:
+        raise ProfileError("no request was answered while the overhead was measured", hint="try again without it")
+    return Latencies(requests=latency.count, p50_ms=latency.p50, p95_ms=latency.p95)
+
+
+def _run(load: LoadPlan) -> LoadResult:
+    samples, facts = measure(load)
+    return summarise_run(load, samples, facts)
+
+
+def _rounded(rate: float) -> float:
+    """Two digits, downwards."""
+    if rate <= 0:
+        return rate
+    step = 10.0 ** (floor(log10(rate)) - 1)
+    return floor(rate / step) * step
