@@ -1,0 +1,154 @@
+"""Everything that a profile found, in one JSON file; the text and the page are made from it and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from tailcut.core.profiling.attribution import attribute
+from tailcut.core.profiling.budget import Budget, make_budget
+from tailcut.core.profiling.diversity import Diversity
+from tailcut.core.profiling.layers import ModelLayers
+from tailcut.core.profiling.picture import Column, Frame, columns_of, spans_tree, stacks_tree
+from tailcut.core.profiling.records import Overhead, Pilot, Recording
+from tailcut.core.slo import Objectives
+from tailcut.errors import ProfileError
+
+FORMAT = 1
+"""Of the file; another number is another layout. Fields may be added without a new one."""
+
+Kind = Literal["pilot", "deployment", "url"]
+
+
+class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One profile.
+
+    Args:
+        format: of this file.
+        created: when, UTC.
+        tailcut: version that wrote it.
+        command: the command line.
+        target, kind: what was profiled.
+        rate: requests per second that were offered.
+        duration_s: seconds measured.
+        slo: objectives that it is judged by; empty: none.
+        machine: cpu, cores, memory, system, python.
+        pilot: of the process, where the target is an application.
+        budget: where the time goes.
+        diversity: repeats among the payloads; None where there are none.
+        layers: slow layers, a model each.
+        overhead: what profiling cost; None where it was not measured, or costs nothing.
+        notes: what could not be seen, and what makes figures weaker than they look.
+        columns: requests sorted by latency, for the stacked plot.
+        spans: what the requests near the p95 did, nested, in milliseconds of one request.
+        stacks: sampled stacks, in milliseconds of all samples; None without samples.
+    """
+
+    format: int = FORMAT
+    created: str
+    tailcut: str
+    command: str
+    target: str
+    kind: Kind
+    rate: float
+    duration_s: float
+    slo: str
+    machine: dict[str, str]
+    pilot: Pilot
+    budget: Budget
+    diversity: Diversity | None = None
+    layers: tuple[ModelLayers, ...] = ()
+    overhead: Overhead | None = None
+    notes: tuple[str, ...] = ()
+    columns: tuple[Column, ...] = ()
+    spans: Frame
+    stacks: Frame | None = None
+
+    @property
+    def met(self) -> bool:
+        """Whether every objective was met; true without objectives."""
+        return all(finding.met for finding in self.budget.findings)
+
+
+def make_report(
+    recording: Recording,
+    *,
+    kind: Kind,
+    slo: Objectives,
+    created: str,
+    tailcut: str,
+    command: str,
+    diversity: Diversity | None = None,
+    layers: tuple[ModelLayers, ...] = (),
+    notes: tuple[str, ...] = (),
+) -> ProfileReport:
+    """Work everything out of a recording.
+
+    Args:
+        recording: what was measured.
+        kind: of the target.
+        slo: objectives; without any nothing is judged.
+        created, tailcut, command: for the record.
+        diversity: of the payloads that were sent.
+        layers: of the models that it runs.
+        notes: beside those of the recording and the budget.
+    """
+    found = attribute(recording)
+    judged = bool(slo.latency) or slo.errors is not None
+    budget = make_budget(recording, slo if judged else None, found)
+    return ProfileReport(
+        created=created,
+        tailcut=tailcut,
+        command=command,
+        target=recording.target,
+        kind=kind,
+        rate=recording.rate,
+        duration_s=recording.duration_s,
+        slo=str(slo) if judged else "",
+        machine=recording.machine,
+        pilot=recording.pilot,
+        budget=budget,
+        diversity=diversity,
+        layers=layers,
+        overhead=recording.overhead,
+        notes=(*recording.notes, *budget.notes, *notes),
+        columns=columns_of(found),
+        spans=spans_tree(found),
+        stacks=stacks_tree(recording.samples) if recording.samples else None,
+    )
+
+
+def save_report(report: ProfileReport, path: Path) -> None:
+    """Write a report as JSON.
+
+    Raises:
+        ProfileError: the file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+    except OSError as error:
+        raise ProfileError(f"cannot write {path}: {error.strerror}", hint="choose a folder that is writable") from error
+
+
+def load_report(path: Path) -> ProfileReport:
+    """Read what ``save_report`` wrote.
+
+    Raises:
+        ProfileError: the file is missing, holds something else, or is another version's.
+    """
+    hint = "give a file that `tailcut profile --json` wrote"
+    try:
+        content = path.read_bytes()
+        version = msgspec.json.decode(content, type=_Version).format
+        if version != FORMAT:
+            raise ProfileError(f"{path} has format {version}, this tailcut reads {FORMAT}", hint=hint)
+        return msgspec.json.decode(content, type=ProfileReport)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ProfileError(f"cannot read a profile from {path}: {error}", hint=hint) from error
+
+
+class _Version(msgspec.Struct):
+    format: int = 0

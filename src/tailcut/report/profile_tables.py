@@ -1,0 +1,178 @@
+"""A profile's tables as short texts: the terminal and the page show the same cells."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tailcut.core.profiling.budget import Budget
+from tailcut.core.profiling.diversity import Diversity, Stream
+from tailcut.core.profiling.layers import ModelLayers
+from tailcut.core.profiling.records import Stage
+from tailcut.report.profile_words import ms, name_of, percent, seconds, shortened
+
+BAR = 20
+_LEAST = 0.005
+_MOST_CULPRITS = 12
+_MOST_CALLS = 15
+_MOST_STREAMS = 12
+_MOST_LAYERS = 12
+_LIVES_S = (1.0, 10.0, 60.0, 300.0, 3600.0)
+_LONG = 70
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of texts.
+
+    Args:
+        head: names of the columns.
+        rows: as many cells each.
+        left: columns that hold words: they stand to the left.
+        note: what is to be known of the figures.
+    """
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left: tuple[int, ...] = (0,)
+    note: str = ""
+
+
+def stages_table(budget: Budget) -> Table:
+    """The latency budget: a row per stage, and one for the whole request."""
+    rows = [
+        (
+            str(line.stage),
+            ms(line.p50_ms),
+            ms(line.p95_ms),
+            ms(line.p99_ms),
+            ms(line.near_ms),
+            percent(line.near_share),
+            bar(line.near_share),
+        )
+        for line in budget.lines
+    ]
+    if (wall := budget.wall) is not None:
+        rows.append(("whole request", ms(wall.p50), ms(wall.p95), ms(wall.p99), ms(budget.near_ms), "100 %", ""))
+    return Table(head=("stage", "p50 ms", "p95 ms", "p99 ms", "at p95 ms", "share", ""), rows=tuple(rows), left=(0, 6))
+
+
+def culprits_table(budget: Budget, most: int = _MOST_CULPRITS) -> Table:
+    """What takes the time of the requests near the p95, by name."""
+    shown = [one for one in budget.culprits if one.near_share >= _LEAST][:most]
+    rows: list[tuple[str, ...]] = []
+    for one in shown:
+        rows.append((percent(one.near_share), ms(one.near_ms), str(one.stage), name_of(one, _LONG)))
+        rows += [
+            ("", "", "", f"  {percent(each.share)} of the samples: {each.function}")
+            for each in one.functions[:3]
+            if one.stage == Stage.CODE
+        ]
+    rest = sum(one.near_share for one in budget.culprits) - sum(one.near_share for one in shown)
+    if rest >= _LEAST:
+        rows.append((percent(rest), ms(rest * budget.near_ms), "", f"{len(budget.culprits) - len(shown)} more"))
+    return Table(head=("share", "at p95 ms", "stage", "what"), rows=tuple(rows), left=(2, 3))
+
+
+def calls_table(budget: Budget, most: int = _MOST_CALLS) -> Table:
+    """Queries, cache commands, addresses and models, by total time."""
+    rows = tuple(
+        (
+            str(call.stage),
+            f"{call.total_ms:.0f}",
+            str(call.calls),
+            f"{call.per_request:.3g}",
+            ms(call.mean_ms),
+            ms(call.p95_ms),
+            f"{shortened(call.text, _LONG)}{f' at {call.place}' if call.place else ''}",
+        )
+        for call in budget.calls[:most]
+    )
+    more = len(budget.calls) - most
+    return Table(
+        head=("kind", "total ms", "calls", "a request", "mean ms", "p95 ms", "what"),
+        rows=rows,
+        left=(0, 6),
+        note=f"and {more} more" if more > 0 else "",
+    )
+
+
+def diversity_table(diversity: Diversity) -> Table:
+    """Share of look-ups that a cache would have answered, by how long entries live, and the size it needs."""
+    lives = [life for life in _LIVES_S if life <= max(diversity.span_s, _LIVES_S[0])]
+    shown = [one for one in diversity.streams if not one.constant][:_MOST_STREAMS]
+    rows = tuple(
+        (
+            one.name,
+            str(one.lookups),
+            str(one.distinct),
+            *(_at_life(one, life) for life in lives),
+            percent(one.repeats),
+            _size(one),
+        )
+        for one in shown
+    )
+    notes = [f"{diversity.requests} payloads over {diversity.span_s:.3g} s"]
+    if not diversity.timed:
+        notes.append("laid out at the rate of the run: they have no times of their own")
+    if not all(one.exact for one in shown):
+        notes.append("estimated from one key in sixteen")
+    constant = [one.name for one in diversity.streams if one.constant]
+    if constant:
+        notes.append(f"always the same: {', '.join(constant)}")
+    return Table(
+        head=(
+            "asked for",
+            "look-ups",
+            "distinct",
+            *(f"TTL {seconds(life)}" for life in lives),
+            "ever",
+            "entries for it",
+        ),
+        rows=rows,
+        note="; ".join([*notes, *diversity.notes]),
+    )
+
+
+def layers_table(model: ModelLayers, most: int = _MOST_LAYERS) -> Table:
+    """The slowest layers of a model."""
+    rows = tuple(
+        (shortened(one.name, _LONG), one.kind, ms(one.ms), percent(one.share), one.lever or "-")
+        for one in model.layers[:most]
+    )
+    return Table(
+        head=("layer", "kind", "own ms", "share", "addressed by"),
+        rows=rows,
+        left=(0, 1, 4),
+        note=_more(len(model.layers) - most, sum(one.share for one in model.layers[most:])),
+    )
+
+
+def operators_table(model: ModelLayers, most: int = _MOST_LAYERS) -> Table:
+    """The slowest kinds of operators of a model."""
+    rows = tuple(
+        (one.name, f"{one.calls:.3g}", ms(one.ms), percent(one.share), one.lever or "-")
+        for one in model.operators[:most]
+    )
+    return Table(
+        head=("operator", "calls a run", "own ms", "share", "addressed by"),
+        rows=rows,
+        left=(0, 4),
+        note=_more(len(model.operators) - most, sum(one.share for one in model.operators[most:])),
+    )
+
+
+def bar(share: float, width: int = BAR) -> str:
+    """A share as a bar of blocks."""
+    return "█" * round(share * width)
+
+
+def _at_life(stream: Stream, life_s: float) -> str:
+    return next((percent(point.share) for point in stream.by_life if point.at == life_s), "-")
+
+
+def _size(stream: Stream) -> str:
+    entries = stream.size_for()
+    return f"{entries:,}" if entries else "-"
+
+
+def _more(count: int, share: float) -> str:
+    return f"and {count} more with {percent(share)}" if count > 0 else ""

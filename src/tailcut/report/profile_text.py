@@ -1,0 +1,94 @@
+"""A profile for the terminal, readable without colour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tailcut.report.profile_json import ProfileReport
+from tailcut.report.profile_tables import (
+    Table,
+    calls_table,
+    culprits_table,
+    diversity_table,
+    layers_table,
+    operators_table,
+    stages_table,
+)
+from tailcut.report.profile_words import bottleneck, felt, layers_words, near_words, overhead_words
+
+_SHORT = 6
+
+
+def render_profile(report: ProfileReport) -> str:
+    """Lay a profile out for a terminal: the bottleneck, where the time goes, what the levers would win, the rest."""
+    parts = [_head(report), *_budget(report), *_calls(report), *_diversity(report)]
+    parts += [part for model in report.layers for part in _layers(report, model.model)]
+    parts.append("\n".join(_notes(report)))
+    return "\n\n".join(parts)
+
+
+def aligned(table: Table) -> str:
+    """Lay a table out in columns, a rule below its head."""
+    lines = [table.head, *table.rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(table.head))]
+    shown = [
+        "  ".join(
+            cell.ljust(widths[column]) if column in table.left else cell.rjust(widths[column])
+            for column, cell in enumerate(line)
+        ).rstrip()
+        for line in lines
+    ]
+    shown.insert(1, "-" * max(map(len, shown)))
+    return "\n".join([*shown, *([f"({table.note})"] if table.note else [])])
+
+
+def _head(report: ProfileReport) -> str:
+    budget = report.budget
+    failed = f", {budget.failed} failed" if budget.failed else ""
+    lines = [
+        f"Profile of {report.target}",
+        f"{report.rate:.4g} requests/s for {report.duration_s:.3g} s: {budget.answered} answered{failed}",
+    ]
+    if found := bottleneck(budget):
+        lines += ["", found]
+    lines += ["", felt(budget)]
+    lines += [f"SLO {finding}" for finding in budget.findings]
+    return "\n".join(lines)
+
+
+def _budget(report: ProfileReport) -> Iterator[str]:
+    budget = report.budget
+    if not budget.lines:
+        return
+    yield f"Where the time goes\n{aligned(stages_table(budget))}\n({near_words(budget)})"
+    yield f"By name, of the requests near the p95\n{aligned(culprits_table(budget))}"
+
+
+def _calls(report: ProfileReport) -> Iterator[str]:
+    if report.budget.calls:
+        yield f"Queries and other calls, by total time\n{aligned(calls_table(report.budget))}"
+
+
+def _diversity(report: ProfileReport) -> Iterator[str]:
+    if report.diversity is not None:
+        title = "How alike the requests are: share that a cache would have answered"
+        yield f"{title}\n{aligned(diversity_table(report.diversity))}"
+
+
+def _layers(report: ProfileReport, name: str) -> Iterator[str]:
+    model = next(one for one in report.layers if one.model == name)
+    first, *rest = layers_words(model)
+    words = "\n".join(f"  {line}" for line in rest)
+    yield f"Slow layers of {first}\n{words}"
+    if model.layers:
+        yield aligned(layers_table(model))
+    if model.operators:
+        yield aligned(operators_table(model, _SHORT))
+
+
+def _notes(report: ProfileReport) -> Iterator[str]:
+    yield overhead_words(report.overhead, report.kind)
+    if report.pilot.hooks:
+        yield f"Hooked: {', '.join(report.pilot.hooks)}."
+    for note in report.notes:
+        yield f"note: {note}"

@@ -1,0 +1,144 @@
+"""What a profile says in sentences, and how its figures are written."""
+
+from __future__ import annotations
+
+from tailcut.core.profiling.budget import Budget, Culprit, perceived
+from tailcut.core.profiling.layers import ModelLayers
+from tailcut.core.profiling.records import Overhead, Stage
+
+STAGE_WORDS: dict[Stage, str] = {
+    Stage.NETWORK: "on the way between client and server",
+    Stage.ACCEPT: "waiting to be accepted",
+    Stage.RECEIVE: "receiving the body",
+    Stage.DECODE: "decoding and validating the body",
+    Stage.SQL: "waiting for the database",
+    Stage.CACHE: "waiting for the cache",
+    Stage.HTTP: "waiting for other services",
+    Stage.MODEL: "the model",
+    Stage.CODE: "your own code",
+    Stage.FRAMEWORK: "the web framework",
+    Stage.ENCODE: "encoding the reply",
+    Stage.WAIT: "waiting for a thread or a core",
+    Stage.LOCK: "waiting for a lock",
+    Stage.LOOP: "waiting for an event loop that something else blocks",
+    Stage.GC: "garbage collection",
+    Stage.UNATTRIBUTED: "unattributed: nothing that was looked at",
+}
+"""A stage within a sentence: "62 % of it is ..."."""
+
+_WHOLE = 0.8
+"""A name that takes this much of its stage stands for all of it."""
+_LABEL = 90
+_THRESHOLDS = "up to 100 ms seems instant, 300 ms is noticed, after 1 s people lose their focus"
+
+
+def bottleneck(budget: Budget) -> str:
+    """Name what takes most of the requests near the p95, with its place; empty where nothing was answered."""
+    line = budget.bottleneck
+    if line is None or not budget.near:
+        return ""
+    said = f"{percent(line.near_share)} of the p95 request is {STAGE_WORDS[line.stage]}"
+    named = [one for one in budget.culprits_of(line.stage) if one.label or one.place]
+    if not named:
+        return f"{said} ({ms(line.near_ms)} of {ms(budget.near_ms)} ms)."
+    first = named[0]
+    if first.near_share >= _WHOLE * line.near_share:
+        told = f"{said}: {name_of(first)}"
+    else:
+        others = len(named) - 1
+        told = f"{said}, most of it {name_of(first)} ({percent(first.near_share)}) and {others} more"
+    inside = ""
+    if first.functions and first.functions[0].function.split(" (")[0] != first.label.split(" (")[0]:
+        top = first.functions[0]
+        inside = f" Inside it, {percent(top.share)} of the samples are in {top.function}."
+    return f"{told} ({ms(line.near_ms)} of {ms(budget.near_ms)} ms).{inside}"
+
+
+def name_of(culprit: Culprit, longest: int = _LABEL) -> str:
+    """A culprit's label with its place."""
+    label = shortened(culprit.label, longest)
+    if culprit.place and culprit.place not in label:
+        return f"{label} at {culprit.place}" if label else culprit.place
+    return label or str(culprit.stage)
+
+
+def felt(budget: Budget) -> str:
+    """Say what a person makes of the p95."""
+    if budget.wall is None:
+        return "no request was answered"
+    return f"p95 {ms(budget.wall.p95)} ms: {perceived(budget.wall.p95)} ({_THRESHOLDS})"
+
+
+def near_words(budget: Budget) -> str:
+    """Say what the shares rest on."""
+    return (
+        f"share: of the {budget.near} requests near the p95 ({ms(budget.near_from_ms)} to {ms(budget.near_to_ms)} ms),"
+        " where stages add up; the percentiles are each stage's own"
+    )
+
+
+def overhead_words(overhead: Overhead | None, kind: str) -> str:
+    """Say what profiling cost."""
+    if kind != "pilot":
+        return "Profiling cost the server nothing: it is what the client saw and what the server tells anyway."
+    if overhead is None:
+        return "What profiling cost was not measured."
+    runs = "; ".join(f"{ms(plain.p95_ms)} to {ms(seen.p95_ms)} ms" for plain, seen in overhead.rounds)
+    note = f" ({overhead.note})" if overhead.note else ""
+    return (
+        f"Profiling cost {signed(overhead.p95_share)} of the p95 and {signed(overhead.p50_share)} of the median at"
+        f" {overhead.rate:.3g} requests/s, measured without and with it in turns (p95 {runs}){note}."
+    )
+
+
+def layers_words(model: ModelLayers) -> list[str]:
+    """Say of a model's layers what is to be known before the table is read."""
+    lines = [
+        f"{model.model}: {ms(model.run_ms)} ms a run, {model.runtime}, on {model.inputs or 'no tensors'}",
+        f"INT8 addresses {percent(model.addressed('quantisation'))} of its time, fusion (an exported graph,"
+        f" torch.compile) {percent(model.addressed('fusion'))}",
+    ]
+    if model.dispatch:
+        lines[-1] += f"; {percent(model.dispatch)} is Python and dispatch, which an exported graph is rid of"
+    if model.device is not None:
+        used = model.device
+        lines.append(
+            f"{used.name}: {used.kernels:.0f} kernels a run take {ms(used.kernel_ms)} ms, and it waits"
+            f" {ms(used.gap_ms)} ms for the next to be launched; at most {used.peak_bytes / 2**20:.0f} MiB allocated"
+        )
+    else:
+        lines.append(f"kernel time, launch gaps and memory of a GPU: {model.device_note}")
+    return [*lines, *filter(None, [model.doubt]), *model.notes]
+
+
+def ms(value: float) -> str:
+    """Milliseconds with three significant digits, as plain digits."""
+    if value >= 99.95:
+        return f"{value:.0f}"
+    if value >= 9.995:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if value >= 0.0995 else f"{value:.3f}"
+
+
+def percent(share: float) -> str:
+    """A share as people write it."""
+    return f"{100 * share:.0f} %" if share >= 0.0995 or share == 0 else f"{100 * share:.1f} %"
+
+
+def signed(share: float) -> str:
+    """A change as a share, with its sign."""
+    return f"{100 * share:+.1f} %"
+
+
+def seconds(value: float) -> str:
+    """A life span as people write it."""
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
+        if value >= size:
+            return f"{value / size:g} {unit}"
+    return f"{value * 1e3:g} ms"
+
+
+def shortened(text: str, longest: int) -> str:
+    """Text on one line that is not too long."""
+    line = " ".join(text.split())
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
