@@ -259,3 +259,39 @@ def test_fp32_is_written_alike_in_small_replies_and_large() -> None:
         outputs = {"y": np.full(count, 0.1, np.float32)}
         assert b'"data":[0.1' in ONE.encode(ONE.decode(body(tensor())), outputs)
         assert b'"id":"a","outputs"' in ONE.encode(ONE.decode(body(tensor(), id="a")), outputs)
+
+
+@pytest.mark.parametrize("count", [2, 100])
+@pytest.mark.parametrize("datatype", ["INT8", "UINT16", "INT32", "INT64", "UINT64"])
+def test_whole_numbers_are_read_flat_nested_and_in_their_limits(datatype: str, count: int) -> None:
+    """However many: few and many are read in two ways."""
+    limits = np.iinfo(datatype.lower())
+    codec = InferenceCodec("m", "7", [InputSpec("n", datatype, (-1, -1))], ("y",), max_rows=8)
+    row = [limits.min, limits.max] * (count // 2)
+    wanted = np.array([row, row], datatype.lower())
+    for data in (row * 2, [row, row]):
+        array = codec.decode(body(tensor("n", [2, count], datatype, data))).inputs["n"]
+        assert array.dtype == wanted.dtype
+        assert array.flags.writeable
+        np.testing.assert_array_equal(array, wanted)
+    for wrong in (limits.max + 1, limits.min - 1, 10**30):
+        for data in ([*row[1:], wrong], [[*row[1:], wrong]]):
+            said = refused(codec, body(tensor("n", [1, count], datatype, data)))
+            assert said == f"input 'n' holds a value that {datatype} cannot hold: {wrong}"
+    for other, shown in ((1.0, "1.0 (float)"), (True, "True (bool)"), (None, "None (NoneType)")):
+        for data in ([*row[1:], other], [[*row[1:], other]]):
+            said = refused(codec, body(tensor("n", [1, count], datatype, data)))
+            assert said == f"input 'n' holds {shown}, which is no {datatype}"
+
+
+@pytest.mark.parametrize(("datatype", "value"), [("FP32", 0.5), ("INT64", 3)])
+def test_data_nested_in_another_way_than_its_shape_is_refused(datatype: str, value: float) -> None:
+    flat_only = InferenceCodec("m", "7", [InputSpec("x", datatype, (-1,))], ("y",), max_rows=8)
+    assert "(list)" in refused(flat_only, body(tensor("x", [1], datatype, [[value]])))
+    square = InferenceCodec("m", "7", [InputSpec("x", datatype, (-1, -1))], ("y",), max_rows=8)
+    assert "ragged" in refused(square, body(tensor("x", [2, 2], datatype, [[value] * 3, [value]])))
+    assert "does not have shape" in refused(square, body(tensor("x", [2, 2], datatype, [[value] * 4])))
+    assert "expected 4" in refused(square, body(tensor("x", [2, 2], datatype, [[], []])))
+    cube = InferenceCodec("m", "7", [InputSpec("x", datatype, (-1, 1, 2))], ("y",), max_rows=8)
+    assert cube.decode(body(tensor("x", [1, 1, 2], datatype, [[[value, value]]]))).rows == 1
+    assert "unevenly" in refused(cube, body(tensor("x", [2, 1, 2], datatype, [[value], [value]])))

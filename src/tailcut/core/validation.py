@@ -59,14 +59,17 @@ class InputSpec:
         if self.fixed and shape[0:1] and shape[0] >= 1 and list(shape[1:]) == self._tail_list:
             return
         wanted = self.shape
-        if len(shape) != len(wanted) or any(
-            want not in {-1, have} or have < 1 for want, have in zip(wanted, shape, strict=True)
-        ):
-            raise BadRequest(
-                f"input {self.name!r} has shape {shown(list(shape))}, expected {list(wanted)} (-1 is free, at least 1)",
-                hint="the first dimension is the batch; a single row needs shape "
-                + str([1, *(max(d, 1) for d in self.tail)]),
-            )
+        if len(shape) == len(wanted):
+            for want, have in zip(wanted, shape, strict=True):
+                if have < 1 or want not in (have, -1):
+                    break
+            else:
+                return
+        raise BadRequest(
+            f"input {self.name!r} has shape {shown(list(shape))}, expected {list(wanted)} (-1 is free, at least 1)",
+            hint="the first dimension is the batch; a single row needs shape "
+            + str([1, *(max(d, 1) for d in self.tail)]),
+        )
 
     def check_size(self, shape: Sequence[int], max_rows: int) -> None:
         """Refuse a shape that is right but too large, before anything is made of it.

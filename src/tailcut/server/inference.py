@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from reprlib import repr as shown
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -22,7 +22,15 @@ from tailcut.errors import BadRequest
 from tailcut.server.binary import array_of, output_datatype, raw_of
 from tailcut.server.http import clipped
 from tailcut.server.json_replies import JsonWriter
-from tailcut.server.json_tensors import AnyTensor, FloatTensor, LoneRow, Parameters, array_of_json, check_datatype
+from tailcut.server.json_tensors import (
+    AnyTensor,
+    FlatTensor,
+    LoneRow,
+    Parameters,
+    RowsTensor,
+    array_of_json,
+    check_datatype,
+)
 from tailcut.server.parameters import binary_size, flag, priority, refuse_sequences, timeout_ns, wants_raw
 from tailcut.server.raw_replies import BINARY_HEADER, BinaryReply, RawWriter
 from tailcut.server.raw_requests import JsonLength, RawReader, RawRequest
@@ -38,15 +46,11 @@ class _Output(msgspec.Struct):
     parameters: Parameters | UnsetType = UNSET
 
 
-class _FloatRequest(msgspec.Struct):
-    inputs: list[FloatTensor]
-    id: str | UnsetType = UNSET
-    parameters: Parameters | UnsetType = UNSET
-    outputs: list[_Output] | UnsetType = UNSET
+_Tensor = TypeVar("_Tensor")
 
 
-class _AnyRequest(msgspec.Struct):
-    inputs: list[AnyTensor]
+class _Request(msgspec.Struct, Generic[_Tensor]):
+    inputs: list[_Tensor]
     id: str | UnsetType = UNSET
     parameters: Parameters | UnsetType = UNSET
     outputs: list[_Output] | UnsetType = UNSET
@@ -98,7 +102,7 @@ class InferenceCodec:
         self._max_rows = max_rows
         self._nan_outputs = frozenset(nan_outputs)
         self._only = specs[0] if len(specs) == 1 else None
-        self._floats = msgspec.json.Decoder(_FloatRequest) if all(spec.is_float for spec in specs) else None
+        self._typed = _typed(specs)
         lone = self._only is not None and self._only.is_float and self._only.fixed
         self._lone = LoneRow(specs[0]) if lone else None
         self._json_writer = JsonWriter(model, version, self._nan_outputs)
@@ -106,7 +110,7 @@ class InferenceCodec:
         self._raw_writer = RawWriter(model, version)
         self._json_length = JsonLength()
         self._known: tuple[RawRequest, tuple[str, ...], Sequence[str]] | None = None
-        self._any = msgspec.json.Decoder(_AnyRequest)
+        self._any = msgspec.json.Decoder(_Request[AnyTensor])
         self._encode = msgspec.json.Encoder().encode
         self._model = model
         self._version = version
@@ -121,18 +125,19 @@ class InferenceCodec:
             BadRequest: malformed, or an input has the wrong name, datatype, shape or value.
             TooLarge: more than ``max_rows`` rows.
         """
-        request: _FloatRequest | _AnyRequest
+        request: _Request[Any]
         if header is not None:
             at = self._json_length.read(header, len(body))
             if self._raw_reader is not None and (found := self._raw_reader.read(body, at)) is not None:
                 return self._read_raw(*found)
             request, inputs, rows = self._decode_binary(body, at)
             return self._checked(request, inputs, rows)
-        if self._floats is not None:
+        for decoder in self._typed:
             try:
-                request = self._floats.decode(body)
+                request = decoder.decode(body)
+                break
             except msgspec.ValidationError:
-                request = self._decode_any(body)
+                continue
             except UNREADABLE as error:
                 raise _malformed(error) from error
         else:
@@ -186,7 +191,7 @@ class InferenceCodec:
 
     # -- Inside ------------------------------------------------------------------------------------------------------
 
-    def _checked(self, request: _FloatRequest | _AnyRequest, inputs: Arrays, rows: int) -> Inference:
+    def _checked(self, request: _Request[Any], inputs: Arrays, rows: int) -> Inference:
         """Put a request together whose inputs are read."""
         outputs = self._outputs
         parameters = request.parameters
@@ -219,7 +224,7 @@ class InferenceCodec:
         timeout_ns = request.parameters.timeout * 1000
         return Inference({self._only.name: array}, array.shape[0], outputs, request.id, timeout_ns, binary)
 
-    def _decode_binary(self, body: bytes, at: int) -> tuple[_AnyRequest, Arrays, int]:
+    def _decode_binary(self, body: bytes, at: int) -> tuple[_Request[AnyTensor], Arrays, int]:
         request = self._decode_any(memoryview(body)[:at])
         check_names([tensor.name for tensor in request.inputs], self._names, "input")
         inputs = {}
@@ -254,7 +259,7 @@ class InferenceCodec:
             raise not_finite(name)
         return raw_of(array)
 
-    def _decode_any(self, body: bytes | memoryview) -> _AnyRequest:
+    def _decode_any(self, body: bytes | memoryview) -> _Request[AnyTensor]:
         try:
             return self._any.decode(body)
         except UNREADABLE as error:
@@ -273,3 +278,12 @@ class InferenceCodec:
 
 def _malformed(error: Exception) -> BadRequest:
     return BadRequest(f"the body is no inference request: {clipped(error)}", hint="see /openapi.json")
+
+
+def _typed(specs: Sequence[InputSpec]) -> tuple[msgspec.json.Decoder[Any], ...]:
+    """Return what decodes the common requests straight to the values' type, where all inputs have the same."""
+    if all(spec.is_float for spec in specs):
+        return msgspec.json.Decoder(_Request[FlatTensor[float]]), msgspec.json.Decoder(_Request[RowsTensor[float]])
+    if all("INT" in spec.datatype for spec in specs):
+        return msgspec.json.Decoder(_Request[FlatTensor[int]]), msgspec.json.Decoder(_Request[RowsTensor[int]])
+    return ()
