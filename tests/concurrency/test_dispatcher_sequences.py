@@ -56,7 +56,7 @@ class History:
                 self._check_one(ticket, values[at : at + ticket.rows], set(computed))
                 at += ticket.rows
         assert self.bench.dispatcher.planner.queue_rows == 0
-        assert self.bench.dispatcher.running_rows == 0
+        assert self.bench.dispatcher.running.rows == 0
         assert self.bench.dispatcher.healthy
 
     def _check_one(self, ticket: Ticket, own: list[float], computed: set[float]) -> None:

@@ -172,7 +172,7 @@ def test_who_waited_for_two_that_failed_tries_it_alone() -> None:
             for left in (10, 9, 8):
                 await bench.clock.settle()
                 assert [task.done() for task in tasks].count(False) == left
-                rows = path.dispatcher.running_rows + path.dispatcher.planner.queue_rows
+                rows = path.dispatcher.running.rows + path.dispatcher.planner.queue_rows
                 assert rows == (1 if left > 8 else 8)
                 executor(bench).finish(InferenceError("never"))
             await bench.clock.settle()

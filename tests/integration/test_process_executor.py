@@ -99,7 +99,7 @@ def test_a_killed_process_is_replaced_and_its_batch_runs_once_more(tmp_path: Pat
         pid = executor.runtime.process.pid
         os.kill(pid, signal.SIGSTOP)  # so that the batch is under way when it dies
         waiting = asyncio.create_task(ask(engine))
-        await until(lambda: engine.path.dispatcher.running_rows == 1)
+        await until(lambda: engine.path.dispatcher.running.rows == 1)
         os.kill(pid, signal.SIGKILL)
         assert np.array_equal(await waiting, before)
         assert engine.opened.pool.lost == 1
@@ -209,7 +209,7 @@ def test_a_model_that_dies_at_every_batch_fails_its_requests_and_nothing_else(tm
         async def murder() -> None:
             while True:
                 for executor in processes(engine.opened.pool):
-                    if engine.path.dispatcher.running_rows:
+                    if engine.path.dispatcher.running.rows:
                         executor.kill()
                 await asyncio.sleep(0)
 
@@ -263,7 +263,7 @@ def test_a_process_that_dies_while_it_is_to_go_leaves_its_batch_to_another(tmp_p
         for executor in processes(pool):
             os.kill(executor.runtime.process.pid, signal.SIGSTOP)
         waiting = asyncio.create_task(ask(engine))
-        await until(lambda: engine.path.dispatcher.running_rows == 1)
+        await until(lambda: engine.path.dispatcher.running.rows == 1)
         busy, idle = sorted(processes(pool), key=lambda executor: not executor._batch)
         os.kill(idle.runtime.process.pid, signal.SIGCONT)
         pool._retire(pool._seats[busy], "")
@@ -312,7 +312,7 @@ def test_nothing_is_opened_after_the_stop(tmp_path: Path) -> None:
         (executor,) = processes(pool)
         os.kill(executor.runtime.process.pid, signal.SIGSTOP)
         waiting = asyncio.create_task(ask(engine))
-        await until(lambda: engine.path.dispatcher.running_rows == 1)
+        await until(lambda: engine.path.dispatcher.running.rows == 1)
         pool.stop()
         stopping = asyncio.create_task(engine.path.dispatcher.stop(10))
         await asyncio.sleep(0)
@@ -410,7 +410,7 @@ def test_a_thread_that_was_recycled_is_none_that_was_given_up(tmp_path: Path) ->
         gate, run = threading.Event(), seat.runtime.run
         seat.runtime.run = lambda inputs, outputs: (gate.wait(10), run(inputs, outputs))[1]  # type: ignore[method-assign]
         waiting = asyncio.create_task(ask(engine))
-        await until(lambda: engine.path.dispatcher.running_rows == 1)
+        await until(lambda: engine.path.dispatcher.running.rows == 1)
         pool._retire(seat, "")
         gate.set()
         await waiting

@@ -25,6 +25,11 @@ class Machine(RuleBasedStateMachine):
         self.left: set[int] = set()
         self.all: list[Entry] = []
 
+    def _urgency(self, entry: Entry) -> tuple[int, bool, int]:
+        """Priority; then who can meet the SLO's target; then the earliest target, or deadline of those who cannot."""
+        late = entry.target_ns <= self.now_ns
+        return entry.level, late, entry.deadline_ns if late else entry.target_ns
+
     def _leave(self, entry: Entry) -> None:
         assert id(entry) not in self.left, "an entry left twice"
         self.left.add(id(entry))
@@ -33,11 +38,13 @@ class Machine(RuleBasedStateMachine):
     @rule(
         rows=st.integers(1, MAX_ROWS),
         slack=st.integers(0, 50),
+        sooner=st.integers(0, 40),
         lane=st.sampled_from("abc"),
         priority=st.integers(0, 2),
     )
-    def offer(self, rows: int, slack: int, lane: str, priority: int) -> None:
-        entry = Entry(rows, self.now_ns + slack, lane, priority)
+    def offer(self, rows: int, slack: int, sooner: int, lane: str, priority: int) -> None:
+        deadline_ns = self.now_ns + slack
+        entry = Entry(rows, deadline_ns, lane, priority, target_ns=max(deadline_ns - sooner, 1))
         self.all.append(entry)
         fits = sum(e.rows for e in self.waiting) + rows <= MAX_QUEUE
         assert self.planner.offer(entry) is fits
@@ -72,7 +79,7 @@ class Machine(RuleBasedStateMachine):
             assert batches, "an executor stayed idle while work waited"
             first = batches[0][0]
             assert first in alive
-            assert (first.level, first.deadline_ns) == min((e.level, e.deadline_ns) for e in alive)
+            assert self._urgency(first) == min(self._urgency(e) for e in alive)
         for entry in expired:
             assert entry.deadline_ns <= self.now_ns
             self._leave(entry)
@@ -80,7 +87,7 @@ class Machine(RuleBasedStateMachine):
             assert batch
             assert sum(e.rows for e in batch) <= MAX_ROWS
             assert len({e.lane for e in batch}) == 1
-            urgency = [(e.level, e.deadline_ns) for e in batch]
+            urgency = [self._urgency(e) for e in batch]
             assert urgency == sorted(urgency)
             for entry in batch:
                 assert entry.deadline_ns > self.now_ns
@@ -90,6 +97,9 @@ class Machine(RuleBasedStateMachine):
     def rows_are_counted(self) -> None:
         assert self.planner.queue_rows == sum(e.rows for e in self.waiting)
         assert self.planner.next_deadline_ns() == min((e.deadline_ns for e in self.waiting), default=None)
+        late = [e for heap in self.planner.waiting.late.values() for *_, e in heap if e.waiting]
+        assert self.planner.waiting.late_entries == len(late)
+        assert all(e.target_ns <= self.now_ns for e in late)
 
 
 TestPlanner = Machine.TestCase

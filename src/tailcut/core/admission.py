@@ -18,6 +18,7 @@ from typing import Generic, Literal, NamedTuple
 from tailcut.core.batching import Planner
 from tailcut.core.costs import FREE, Cost
 from tailcut.core.learning import Costs
+from tailcut.core.overload import AIM
 from tailcut.core.waiting import DEFAULT_LEVEL, E
 
 _DRIFT = 1.05
@@ -43,15 +44,17 @@ class Refusal(NamedTuple):
     """Why a request is not accepted.
 
     Attributes:
-        why: "rows" or "bytes": the queue is full; "late": it would miss its deadline; "crowds": others would miss
-            theirs; "tenant": its tenant has more than its share of the queue; "rate": more than its rate.
+        why: "rows" or "bytes": the queue is full; "late": it would miss its deadline; "slo": it would miss the SLO's
+            target, and a backlog stands; "crowds": others would miss theirs; "tenant": its tenant has more than its
+            share of the queue; "rate": more than its rate.
         never: it could not be accepted at any time.
-        value, limit: what was seen and what is allowed, in the unit of ``why`` (nanoseconds for "late" and "crowds").
+        value, limit: what was seen and what is allowed, in the unit of ``why`` (nanoseconds for "late", "slo" and
+            "crowds").
         ahead_rows: rows that would run first.
         retry_ns: when it may be accepted.
     """
 
-    why: Literal["rows", "bytes", "late", "crowds", "tenant", "rate"]
+    why: Literal["rows", "bytes", "late", "slo", "crowds", "tenant", "rate"]
     value: float
     limit: float
     retry_ns: float
@@ -139,7 +142,8 @@ class Admission(Generic[E]):
 
     def _check_time(self, now_ns: int, request: Request, executors: Executors) -> Refusal | None:
         """Refuse what would be late, or make others late."""
-        waiting, rows, left_ns = self._planner.waiting, request.rows, request.deadline_ns - now_ns
+        waiting, rows, deadline_left_ns = self._planner.waiting, request.rows, request.deadline_ns - now_ns
+        left_ns = self._left_ns(deadline_left_ns, self._costs.of(request.kind))
         shared = bool(request.tenant) and len(self._tenants) > 1 and self._others(now_ns, request.tenant)
         own = int(_OTHERS * (waiting.tenants.get(request.tenant, 0) + rows)) if shared else 0
         all_ns = self.wait_ns(waiting.rows + own, request, executors, left_ns)
@@ -149,8 +153,19 @@ class Admission(Generic[E]):
         if first < waiting.rows + own:
             all_ns = self.wait_ns(first, request, executors, left_ns)
         if all_ns > left_ns:
-            return Refusal("late", all_ns, left_ns, self.drain_ns(executors), first)
+            why: Literal["late", "slo"] = "late" if left_ns == deadline_left_ns else "slo"
+            return Refusal(why, all_ns, left_ns, self.drain_ns(executors), first)
         return self._check_later(now_ns, first, request, executors)
+
+    def _left_ns(self, left_ns: int, cost: Cost) -> int:
+        """Return until when an answer must come, from now, of what is left until the deadline."""
+        overload = self._planner.overload
+        if overload is None or not overload.stands:
+            return left_ns
+        limit_ns = int(AIM * overload.target.limit_ns)
+        if 2 * cost.late_ns(1) > limit_ns:
+            return left_ns  # the SLO is out of reach, whatever is refused
+        return min(left_ns, max(limit_ns, left_ns - overload.target.timeout_ns + limit_ns))
 
     def wait_ns(self, ahead_rows: int, request: Request, executors: Executors, left_ns: float = 0.0) -> float:
         """Return when a request that comes now is predicted to be answered at the latest, from now.

@@ -20,6 +20,7 @@ from tailcut.core.admission import Admission, Executors, Request
 from tailcut.core.batching import Entry, Planner
 from tailcut.core.costs import left_ns
 from tailcut.core.learning import Costs
+from tailcut.core.overload import Target
 from tailcut.core.waiting import DEFAULT_LEVEL
 from tailcut.core.windows import Window
 
@@ -42,6 +43,7 @@ class Scenario:
         known: rows -> nanoseconds, what is believed before the first batch.
         executors: how many run batches.
         timeout_ns: deadline of every request.
+        limit_ns: of the SLO; 0 where only deadlines count.
         loop_ns: event loop's time per request.
         inline: batches run on the event loop.
         shared: executors and event loop share one core: what the loop works, batches wait for.
@@ -54,6 +56,7 @@ class Scenario:
     known: Mapping[int, float] = field(default_factory=dict)
     executors: int = 1
     timeout_ns: int = 1_000_000_000
+    limit_ns: int = 0
     max_rows: int = 32
     max_queue_rows: int = 1024
     merge: bool = True
@@ -71,8 +74,10 @@ class Arrival(Entry):
 
     __slots__ = ("number",)
 
-    def __init__(self, number: int, rows: int, deadline_ns: int, priority: int, tenant: str) -> None:
-        super().__init__(rows, deadline_ns, None, priority, tenant=tenant)
+    def __init__(
+        self, number: int, rows: int, deadline_ns: int, priority: int, tenant: str, target_ns: int = 0
+    ) -> None:
+        super().__init__(rows, deadline_ns, None, priority, tenant=tenant, target_ns=target_ns)
         self.number = number
 
 
@@ -136,6 +141,7 @@ class _Run:
             max_queue_rows=scenario.max_queue_rows,
             merge=scenario.merge,
             window=scenario.window() if scenario.window else None,
+            target=Target(scenario.limit_ns, scenario.timeout_ns) if scenario.limit_ns else None,
         )
         self.costs = Costs()
         self.costs.seed(scenario.known)
@@ -212,7 +218,8 @@ class _Run:
             if self.admission.check(now_ns, request, self._executors()) is not None:
                 self.shed[number] = True
                 return took_ns
-        entry = Arrival(number, rows, deadline_ns, priority, tenant)
+        target_ns = self.planner.target_ns(int(scenario.arrivals_ns[number]), deadline_ns)
+        entry = Arrival(number, rows, deadline_ns, priority, tenant, target_ns)
         entry.arrived_ns = now_ns
         self.planner.offer(entry)
         self._schedule_kick()
@@ -225,7 +232,8 @@ class _Run:
         if not self.idle or not self.planner.queue_rows:
             return took_ns
         now_ns = int(self.now_ns)
-        plan = self.planner.plan(now_ns, len(self.idle), self.costs, probe=not self.running)
+        count = self.scenario.executors
+        plan = self.planner.plan(now_ns, len(self.idle), self.costs, executors=count, probe=not self.running)
         self.admission.learn(len(plan.expired))
         for batch in plan.batches:
             took_ns += self._start(batch)
@@ -256,6 +264,8 @@ class _Run:
             self.ready.append((self._answer, entry.number))
         if self.planner.queue_rows:
             self._schedule_kick()
+        elif not self.running:
+            self.planner.rest()
         return 0.0
 
     def _answer(self, number: int) -> float:

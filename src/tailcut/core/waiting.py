@@ -1,9 +1,12 @@
-"""What waits for an executor: entries in lanes, each lane a heap by urgency, with the sums that decisions need."""
+"""What waits for an executor: entries in lanes, each lane a heap by urgency, with the sums that decisions need.
+
+An entry is on time, or late: past the moment by which the SLO wants its answer, but before its deadline.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from heapq import heappop, heappush
+from heapq import heappush
 from typing import Generic, TypeVar
 
 DEFAULT_LEVEL = 2
@@ -19,6 +22,7 @@ class Entry:
     Args:
         rows: how many rows it brings (a client's pre-batch of n rows counts as n).
         deadline_ns: when its answer is due.
+        target_ns: when the SLO wants it; at most ``deadline_ns``, which it is where 0 is given.
         lane: entries with equal lanes may share a batch.
         priority: as clients send it: 1 runs first; 0 is the default, ``DEFAULT_LEVEL``.
         arrived_ns: when it came.
@@ -27,7 +31,19 @@ class Entry:
         kind: which cost model its rows follow (see ``core.costs.kind_of``); one for all entries of a lane.
     """
 
-    __slots__ = ("arrived_ns", "deadline_ns", "kind", "lane", "level", "rows", "size_bytes", "tenant", "waiting")
+    __slots__ = (
+        "arrived_ns",
+        "deadline_ns",
+        "kind",
+        "lane",
+        "late",
+        "level",
+        "rows",
+        "size_bytes",
+        "target_ns",
+        "tenant",
+        "waiting",
+    )
 
     def __init__(
         self,
@@ -40,9 +56,11 @@ class Entry:
         size_bytes: int = 0,
         tenant: str = "",
         kind: int = 0,
+        target_ns: int = 0,
     ) -> None:
         self.rows = rows
         self.deadline_ns = deadline_ns
+        self.target_ns = target_ns or deadline_ns
         self.lane = lane
         self.level = priority or DEFAULT_LEVEL
         self.arrived_ns = arrived_ns
@@ -50,14 +68,16 @@ class Entry:
         self.tenant = tenant
         self.kind = kind
         self.waiting = False
+        self.late = False
 
 
 E = TypeVar("E", bound=Entry)
 K = TypeVar("K", int, str)
 Item = tuple[int, int, int, E]
-"""Level, deadline, number of arrival, entry: what is smaller is more urgent."""
+"""Level, when it is due, number of arrival, entry: what is smaller is more urgent."""
 
 Heap = list[Item[E]]
+Lanes = dict[Hashable, Heap[E]]
 
 
 class Waiting(Generic[E]):
@@ -65,7 +85,9 @@ class Waiting(Generic[E]):
 
     Attributes:
         rows, entries, size_bytes: of all that waits.
-        lanes: lane -> heap; none is empty.
+        lanes: lane -> heap by target, of what is on time; none is empty.
+        late: lane -> heap by deadline, of what is late; none is empty.
+        late_entries: how many are late.
         kinds: rows by kind.
         tenants: rows by tenant, where a tenant is named.
     """
@@ -74,7 +96,9 @@ class Waiting(Generic[E]):
         self.rows = 0
         self.entries = 0
         self.size_bytes = 0
-        self.lanes: dict[Hashable, Heap[E]] = {}
+        self.lanes: Lanes[E] = {}
+        self.late: Lanes[E] = {}
+        self.late_entries = 0
         self.kinds: dict[int, int] = {}
         self.tenants: dict[str, int] = {}
         self._demand: dict[int, dict[int, int]] = {}
@@ -84,6 +108,7 @@ class Waiting(Generic[E]):
     def add(self, entry: E) -> None:
         """Let an entry wait."""
         entry.waiting = True
+        entry.late = False
         rows, level, deadline_ns = entry.rows, entry.level, entry.deadline_ns
         self.rows += rows
         self.entries += 1
@@ -99,16 +124,25 @@ class Waiting(Generic[E]):
         if entry.kind or entry.tenant:
             self._count(entry, rows)
         self._sequence += 1
-        item = (level, deadline_ns, self._sequence, entry)
+        item = (level, entry.target_ns, self._sequence, entry)
         heap = self.lanes.get(entry.lane)
         if heap is None:
             self.lanes[entry.lane] = [item]
         else:
             heappush(heap, item)
 
+    def delay(self, entry: E) -> None:
+        """Let an entry that was taken from its heap wait on as a late one."""
+        entry.late = True
+        self.late_entries += 1
+        self._sequence += 1
+        heappush(self.late.setdefault(entry.lane, []), (entry.level, entry.deadline_ns, self._sequence, entry))
+
     def leave(self, entry: E) -> None:
         """Mark an entry as gone; whoever took it from its heap calls this, or it is taken out later."""
         entry.waiting = False
+        if entry.late:
+            self.late_entries -= 1
         rows, level = entry.rows, entry.level
         self.rows -= rows
         self.entries -= 1
@@ -123,37 +157,47 @@ class Waiting(Generic[E]):
         if entry.kind or entry.tenant:
             self._count(entry, -rows)
 
-    def pop_dead(self, lane: Hashable) -> None:
-        """Take entries off the top of a lane that wait no more; the lane is gone when nothing is left."""
-        heap = self.lanes[lane]
-        while heap and not heap[0][3].waiting:
-            heappop(heap)
-        if not heap:
-            del self.lanes[lane]
-
     def expire(self, now_ns: int) -> list[E]:
         """Take out every entry whose deadline has passed."""
         expired: list[E] = []
-        for lane, heap in list(self.lanes.items()):
-            # Levels keep the heap from being ordered by deadline alone, so all of it is looked at.
-            kept = [item for item in heap if item[3].waiting and item[1] > now_ns]
-            if len(kept) == len(heap):
-                continue
-            for item in heap:
-                if item[3].waiting and item[1] <= now_ns:
-                    self.leave(item[3])
-                    expired.append(item[3])
-            if kept:
-                kept.sort()  # a sorted list is a heap
-                self.lanes[lane] = kept
-            else:
-                del self.lanes[lane]
+        for lanes in (self.lanes, self.late) if self.late else (self.lanes,):
+            for lane, heap in list(lanes.items()):
+                # Levels keep the heap from being ordered by deadline alone, so all of it is looked at.
+                kept = [item for item in heap if item[3].waiting and item[3].deadline_ns > now_ns]
+                if len(kept) == len(heap):
+                    continue
+                for item in heap:
+                    if item[3].waiting and item[3].deadline_ns <= now_ns:
+                        self.leave(item[3])
+                        expired.append(item[3])
+                if kept:
+                    kept.sort()  # a sorted list is a heap
+                    lanes[lane] = kept
+                else:
+                    del lanes[lane]
         return expired
 
     def next_deadline_ns(self) -> int | None:
         """Return the earliest deadline of what waits, or None where nothing does."""
-        deadlines = [item[1] for heap in self.lanes.values() for item in heap if item[3].waiting]
-        return min(deadlines, default=None)
+        return min(
+            [item[3].deadline_ns for heap in self._heaps() for item in heap if item[3].waiting],
+            default=None,
+        )
+
+    def late_rows(self) -> list[tuple[int, int, int]]:
+        """Return (deadline, rows, target) of each late entry, soonest first."""
+        found = [
+            (item[1], item[3].rows, item[3].target_ns)
+            for heap in self.late.values()
+            for item in heap
+            if item[3].waiting
+        ]
+        found.sort()
+        return found
+
+    def _heaps(self) -> Iterator[Heap[E]]:
+        yield from self.lanes.values()
+        yield from self.late.values()
 
     def rows_before(self, level: int, deadline_ns: int) -> int:
         """Return how many rows run before an entry of this level and deadline that comes now (to a grain)."""

@@ -63,13 +63,13 @@ class Dispatcher:
         self._observer = observer
         self._loop = loop
         self._clock_ns = clock_ns
-        self._running = Running(stuck_after_s)
+        self.running = Running(stuck_after_s)
         self._kick_due = False
         self._runs = 0
         self._admitted_ns = -1
         self._company = isinstance(planner.window, Fixed)  # by that rule lone requests wait for some
         self._deadlines = Deadlines(
-            loop, clock_ns, planner, self._running, lambda executor: self.on_stuck and self.on_stuck(executor)
+            loop, clock_ns, planner, self.running, lambda executor: self.on_stuck and self.on_stuck(executor)
         )
         self._window: asyncio.TimerHandle | None = None
         self._closed = False
@@ -77,12 +77,12 @@ class Dispatcher:
 
     def add(self, executor: Executor) -> None:
         """Put an idle executor to use; at any time."""
-        self._running.join(executor)
+        self.running.join(executor)
         self._schedule_kick()
 
     def remove(self, executor: Executor) -> asyncio.Future[None]:
         """Give an executor no further batch. The future is done when it runs none; the caller closes it then."""
-        return self._running.leave(executor)
+        return self.running.leave(executor)
 
     def fail(self, executor: Executor, error: TailcutError) -> None:
         """Do without an executor that died or hangs: its batch runs once more elsewhere, each request alone.
@@ -91,7 +91,7 @@ class Dispatcher:
         executor still reports of its batch is ignored; the caller closes it.
         """
         now_ns = NEVER_NS if self._closed else self._clock_ns()
-        for ticket in self.isolation.rescue(self._running.lose(executor), error, now_ns):
+        for ticket in self.isolation.rescue(self.running.lose(executor), error, now_ns):
             self.planner.offer(ticket, again=True)
         self._schedule_kick()
         self._tell_ended()
@@ -99,12 +99,7 @@ class Dispatcher:
     @property
     def healthy(self) -> bool:
         """Whether at least one executor is not stuck in a batch that runs far longer than it should."""
-        return self._running.usable > 0
-
-    @property
-    def running_rows(self) -> int:
-        """Rows that are being computed now."""
-        return self._running.rows
+        return self.running.usable > 0
 
     def check_room(self, rows: int, deadline_ns: int = NEVER_NS, *, priority: int = 0, tenant: str = "") -> None:
         """Refuse what could not be queued now, or not be answered in time.
@@ -117,7 +112,7 @@ class Dispatcher:
             Shed: it cannot now, they would be answered after ``deadline_ns``, or the tenant asks for too much.
             NotReady: the dispatcher is closed, or no executor is there and the next one comes too late.
         """
-        running = self._running
+        running = self.running
         if self._closed:
             raise refusals.unavailable()
         self._admitted_ns = deadline_ns
@@ -132,7 +127,7 @@ class Dispatcher:
 
     def _admit(self, request: Request, *, counted: bool) -> None:
         now_ns = self._clock_ns()
-        executors = self._running.seen(now_ns, self.costs, self.coming)
+        executors = self.running.seen(now_ns, self.costs, self.coming)
         refusal = self.admission.check(now_ns, request, executors, counted=counted)
         if refusal is not None:
             raise refusals.of(refusal, request, executors)
@@ -146,7 +141,7 @@ class Dispatcher:
         Returns:
             the outputs and the nanoseconds that the model took; None where the rows must be submitted.
         """
-        inline, planner = self._running.inline, self.planner
+        inline, planner = self.running.inline, self.planner
         if inline is None or self._closed or planner.queue_rows or rows > planner.max_rows or self._company:
             return None
         started_ns = self._clock_ns()
@@ -170,6 +165,7 @@ class Dispatcher:
         at_once: bool = False,
         priority: int = 0,
         tenant: str = "",
+        since_ns: int = 0,
     ) -> list[Ticket]:
         """Queue rows for an executor.
 
@@ -177,6 +173,7 @@ class Dispatcher:
             at_once: plan now, not at the end of this loop iteration, because nobody is there to share a batch.
             priority: 1 runs first, larger later; 0 is the default, between 1 and 3.
             tenant: whose request it is; empty where there is one tenant.
+            since_ns: when the request came: the SLO counts from then; 0 for now.
 
         Returns:
             one ticket, or several in row order where ``rows`` exceeds the largest batch. Await their futures.
@@ -194,7 +191,10 @@ class Dispatcher:
         self._admitted_ns = -1
         future = self._loop.create_future()
         now_ns = self._clock_ns()
-        whole = Ticket(inputs, rows, outputs, deadline_ns, lane, future, priority, now_ns, size_bytes, tenant, kind)
+        target_ns = planner.target_ns(since_ns or now_ns, deadline_ns)
+        whole = Ticket(
+            inputs, rows, outputs, deadline_ns, lane, future, priority, now_ns, size_bytes, tenant, kind, target_ns
+        )
         tickets = [whole] if rows <= planner.max_rows else cut(whole, planner.max_rows, self._loop)
         for ticket in tickets:
             planner.waiting.add(ticket)  # there is room for the whole, or it would have been refused
@@ -214,7 +214,7 @@ class Dispatcher:
     async def stop(self, timeout_s: float) -> None:
         """Fail what waits, let running batches end for at most ``timeout_s``, then close; blocks nothing."""
         self._refuse()
-        if self._running:
+        if self.running:
             self._ended = asyncio.Event()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), timeout_s)
@@ -224,10 +224,10 @@ class Dispatcher:
         """Fail what waits, stop the executors after their running batch; blocks for at most ``timeout_s``."""
         self._refuse()
         give_up_ns = perf_counter_ns() + int(timeout_s * 1e9)
-        for executor in self._running.executors:
+        for executor in self.running.executors:
             executor.close(max(give_up_ns - perf_counter_ns(), 0) / 1e9)
         # Later, because the answers of batches that ended meanwhile are on their way through the loop.
-        self._loop.call_soon(lambda: refusals.end_all([ticket for ticket, _ in self._running.tickets()]))
+        self._loop.call_soon(lambda: refusals.end_all([ticket for ticket, _ in self.running.tickets()]))
 
     def _refuse(self) -> None:
         """Take nothing more and fail what waits."""
@@ -244,10 +244,11 @@ class Dispatcher:
 
     def _kick(self) -> None:
         self._kick_due = False
-        running = self._running
+        running = self.running
         if running.idle and self.planner.queue_rows:
             now_ns = self._clock_ns()
-            plan = self.planner.plan(now_ns, len(running.idle), self.costs, probe=not running)
+            idle, count = len(running.idle), max(running.usable, 1)
+            plan = self.planner.plan(now_ns, idle, self.costs, executors=count, probe=not running)
             self.admission.learn(len(plan.expired))
             for batch in plan.batches:
                 executor = running.idle.pop()
@@ -273,7 +274,7 @@ class Dispatcher:
 
         Executors are built with this as their callback.
         """
-        ended = self._running.end(executor)
+        ended = self.running.end(executor)
         if ended is None:
             return  # it was given up: its tickets run elsewhere, or were told
         for ticket in batch:
@@ -290,8 +291,10 @@ class Dispatcher:
         self._observer.batch(ended.rows, finished_ns - started_ns)
         if self.planner.queue_rows:
             self._schedule_kick()
+        elif not self.running:
+            self.planner.rest()
         self._tell_ended()
 
     def _tell_ended(self) -> None:
-        if self._ended is not None and not self._running:
+        if self._ended is not None and not self.running:
             self._ended.set()

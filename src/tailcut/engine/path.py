@@ -255,7 +255,10 @@ class Path:
         if at_once and (done := self._run_now(call, inputs, rows, outputs)) is not None:
             return done
         lane, due_ns = self._lane(inputs, outputs), call.deadline_ns
-        tickets = self.dispatcher.submit(inputs, rows, outputs, due_ns, lane, at_once, call.priority, call.tenant)
+        since_ns = call.timings.start_ns
+        tickets = self.dispatcher.submit(
+            inputs, rows, outputs, due_ns, lane, at_once, call.priority, call.tenant, since_ns
+        )
         try:
             if len(tickets) == 1:
                 call.waiting = future = tickets[0].future

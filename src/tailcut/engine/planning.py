@@ -9,6 +9,7 @@ from math import prod
 from tailcut.core.admission import Admission
 from tailcut.core.batching import Planner
 from tailcut.core.learning import Costs, kind_of, tuned_points
+from tailcut.core.overload import Target
 from tailcut.core.windows import Fixed, Gain, Window
 from tailcut.engine.dispatcher import Dispatcher
 from tailcut.engine.running import BatchObserver
@@ -39,6 +40,7 @@ def make_dispatcher(
         max_queue_bytes=int(settings.max_queue_bytes),
         merge=merges(settings, variant),
         window=make_window(settings, deployment.slo),
+        target=make_target(settings, deployment.slo),
     )
     costs = make_costs(deployment, variant, warm_up_ns)
     admission = Admission(
@@ -68,6 +70,17 @@ def make_window(settings: Batching, slo: Slo) -> Window | None:
         return None
     # Where the SLO names no p95, half of the time-out leaves room for what cannot be foreseen.
     return Gain(int((slo.p95_s or slo.p99_s or slo.timeout_s / 2) * 1e9))
+
+
+def make_target(settings: Batching, slo: Slo) -> Target | None:
+    """Return what the SLO wants of one request; None where it names no percentile, or only deadlines are to count.
+
+    Of two limits the looser: beyond it a request is late whatever the others do.
+    """
+    limits_s = [limit_s for limit_s in (slo.p95_s, slo.p99_s) if limit_s is not None and limit_s < slo.timeout_s]
+    if not limits_s or settings.order == "deadline":
+        return None
+    return Target(int(max(limits_s) * 1e9), int(slo.timeout_s * 1e9))
 
 
 def make_costs(deployment: Deployment, variant: Variant, warm_up_ns: Mapping[int, float]) -> Costs:

@@ -38,7 +38,7 @@ def of(refusal: Refusal, request: Request, executors: Executors) -> Shed | TooLa
             f"{refusal.value:.0f} {refusal.why} exceed the queue's limit of {refusal.limit:.0f} {refusal.why}",
             hint=f"send fewer rows in one request, or raise batching.max_queue_{refusal.why}",
         )
-    if not executors.usable and refusal.why in {"late", "crowds"}:
+    if not executors.usable and refusal.why in {"late", "slo", "crowds"}:
         return NotReady(
             f"no executor is ready: the next is expected in {executors.left_ns / 1e6:.0f} ms, an answer in "
             f"{refusal.value / 1e6:.0f} ms, the deadline is in {refusal.limit / 1e6:.0f} ms",
@@ -74,6 +74,12 @@ def _words(refusal: Refusal, request: Request) -> tuple[str, str]:
                 f"{refusal.value / 1e6:.0f} ms are needed, {refusal.limit / 1e6:.0f} ms are left",
                 f"{retry}, lower the rate, or add executors",
             )
+    if refusal.why == "slo":
+        return (
+            f"overload: an answer for {request.rows} rows behind {refusal.ahead_rows} that wait is expected in "
+            f"{refusal.value / 1e6:.0f} ms, the SLO's limit is {refusal.limit / 1e6:.0f} ms",
+            f"{retry}, lower the rate, add executors, or set batching.order = 'deadline' to be answered late",
+        )
     return (
         f"an answer for {request.rows} rows behind {refusal.ahead_rows} that wait is expected in "
         f"{refusal.value / 1e6:.0f} ms, the deadline is in {refusal.limit / 1e6:.0f} ms",

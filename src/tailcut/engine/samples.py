@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tailcut.core.batching import Planner
 from tailcut.engine.answers import SharedAnswers
 from tailcut.engine.hooks import Hooks
 from tailcut.engine.isolation import Isolation
 from tailcut.engine.path import Path
 from tailcut.engine.predictions import PredictionStore
+from tailcut.engine.ticket import Ticket
 from tailcut.features import FeatureStatistics
 from tailcut.features.statistics import GroupStatistics
 from tailcut.observe.exposition import Sample
@@ -29,7 +31,8 @@ def path_samples(path: Path) -> Iterator[Sample]:
     """Yield the samples of the queue, the executors, both prediction caches and the feature groups."""
     dispatcher = path.dispatcher
     yield Sample("tailcut_queue_rows", "Rows that wait for an executor.", "gauge", {}, dispatcher.planner.queue_rows)
-    yield Sample("tailcut_running_rows", "Rows that are being computed.", "gauge", {}, dispatcher.running_rows)
+    yield Sample("tailcut_running_rows", "Rows that are being computed.", "gauge", {}, dispatcher.running.rows)
+    yield from _backlog(dispatcher.planner)
     yield from _isolation(dispatcher.isolation)
     if path.hooks is not None:
         yield from _hooks(path.hooks)
@@ -38,6 +41,13 @@ def path_samples(path: Path) -> Iterator[Sample]:
             yield from _prediction_cache(name, cache)
     if path.features is not None:
         yield from _features(path.features.statistics())
+
+
+def _backlog(planner: Planner[Ticket]) -> Iterator[Sample]:
+    overload, text = planner.overload, "Requests that wait and can no longer meet the SLO, but their deadline."
+    yield Sample("tailcut_queue_late", text, "gauge", {}, planner.waiting.late_entries)
+    text = "1 while a backlog stands, so that what would miss the SLO is refused."
+    yield Sample("tailcut_overloaded", text, "gauge", {}, float(overload is not None and overload.stands))
 
 
 def _isolation(isolation: Isolation) -> Iterator[Sample]:

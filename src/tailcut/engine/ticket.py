@@ -43,10 +43,12 @@ class Ticket(Entry):
         size_bytes: int = 0,
         tenant: str = "",
         kind: int = 0,
+        target_ns: int = 0,
     ) -> None:
         # All of Entry's fields, set here: its own constructor would be a second call for every request.
         self.rows = rows
         self.deadline_ns = deadline_ns
+        self.target_ns = target_ns or deadline_ns
         self.lane = lane
         self.level = priority or DEFAULT_LEVEL
         self.arrived_ns = arrived_ns
@@ -54,6 +56,7 @@ class Ticket(Entry):
         self.tenant = tenant
         self.kind = kind
         self.waiting = False
+        self.late = False
         self.inputs = inputs
         self.outputs = outputs
         self.future = future
@@ -167,6 +170,7 @@ def cut(ticket: Ticket, max_rows: int, loop: asyncio.AbstractEventLoop) -> list[
             ticket.size_bytes * rows // ticket.rows,
             ticket.tenant,
             ticket.kind,
+            ticket.target_ns,
         )
         for part, rows in split(ticket.inputs, ticket.rows, max_rows)
     ]

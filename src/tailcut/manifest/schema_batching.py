@@ -21,6 +21,14 @@ class Batching(Section, frozen=True, kw_only=True):
         ),
     ] = "auto"
     max_rows: Annotated[int, Meta(description="most rows in a batch", ge=1)] = 32
+    order: Annotated[
+        Literal["slo", "deadline"],
+        Meta(
+            description="slo: what can still meet slo.p95 or slo.p99 goes before what cannot, and while a backlog "
+            "stands what would miss it is refused (429); deadline: the earliest deadline goes first, and only what "
+            "would miss its deadline is refused"
+        ),
+    ] = "slo"
     preferred_rows: Annotated[
         tuple[int, ...], Meta(description="with mode fixed: batch sizes that start at once", examples=[(8, 16)])
     ] = ()

@@ -1,0 +1,71 @@
+"""By when the SLO wants an answer, and whether a backlog stands: whether it outlasts any burst.
+
+A backlog that a burst leaves behind is worked off, late but within the deadlines. One that stands is not: whatever is
+let in then makes everybody late for as long as the load lasts. So long as it stands, what would be late for the SLO is
+refused, and all that is accepted is answered within it. (A good queue and a bad one are told apart by how long they
+last, not by how long they are: K. Nichols and V. Jacobson, "Controlling Queue Delay", ACM Queue 10(5), 2012.)
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+AIM = 0.75
+"""Part of the SLO's limit that admission fills while a backlog stands. Then answers come as late as they are let come,
+so that every error of the prediction, and what the client meets outside the server, makes one late. The executors need
+no long queue to be busy."""
+
+_PATIENCE = 20
+"""A backlog stands once some were late for so many times the SLO's limit without a break. The same ratio as CoDel's
+interval and target; bursts of a quarter of a second do not count for a limit of 25 ms."""
+
+
+class Target(NamedTuple):
+    """What the SLO wants of one request.
+
+    Attributes:
+        limit_ns: from its arrival to its answer.
+        timeout_ns: the deadline of a request that brings none.
+    """
+
+    limit_ns: int
+    timeout_ns: int
+
+    def of(self, since_ns: int, deadline_ns: int) -> int:
+        """Return by when it wants the answer to a request that came at ``since_ns``; never after its deadline.
+
+        A client that sends a longer deadline than usual can wait for so much longer.
+        """
+        usual_ns, patient_ns = since_ns + self.limit_ns, deadline_ns - self.timeout_ns + self.limit_ns
+        return min(deadline_ns, max(usual_ns, patient_ns))
+
+
+class Overload:
+    """Whether a backlog stands.
+
+    Args:
+        target: of the SLO.
+
+    Attributes:
+        stands: from when this is known until the server is at rest once.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.stands = False
+        self._patience_ns = min(target.timeout_ns, _PATIENCE * target.limit_ns)
+        self._late_since_ns = -1
+
+    def see(self, now_ns: int, *, late: bool) -> None:
+        """Take notice of a plan: whether some that wait are late for the SLO."""
+        if not late:
+            self._late_since_ns = -1
+        elif self._late_since_ns < 0:
+            self._late_since_ns = now_ns
+        elif now_ns - self._late_since_ns > self._patience_ns:
+            self.stands = True
+
+    def rest(self) -> None:
+        """Take notice that nothing waits and nothing runs."""
+        self.stands = False
+        self._late_since_ns = -1

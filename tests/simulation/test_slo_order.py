@@ -1,0 +1,118 @@
+"""What can still meet the SLO goes first, and a backlog that stands is not added to: on the planner of serving."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tailcut.core.arrivals import bursts_ns, offsets_ns, steady
+from tailcut.core.costs import Cost
+from tailcut.core.overload import Overload, Target
+from tailcut.core.service import noisy
+from tailcut.core.simulation import Outcome, Scenario, simulate
+
+MS = 1_000_000
+COST = Cost(0.1 * MS, 4.6 * MS)
+"""Batches gain next to nothing, as in a compute-bound model on one core."""
+CAPACITY = 8e9 / COST.batch_ns(8)
+LIMIT_NS = 62 * MS
+SECONDS = 20.0
+
+
+def scenario(arrivals_ns: npt.NDArray[np.int64], cost: Cost = COST, **more: object) -> Scenario:
+    known = {rows: cost.batch_ns(rows) for rows in (1, 2, 4, 8)}
+    usual = Scenario(
+        arrivals_ns=arrivals_ns,
+        service=noisy(cost, 1, sigma=0.05),
+        known=known,
+        timeout_ns=500 * MS,
+        limit_ns=LIMIT_NS,
+        max_rows=8,
+        loop_ns=60_000.0,
+    )
+    return replace(usual, **more)  # type: ignore[arg-type]
+
+
+def within(outcome: Outcome, limit_ns: float = LIMIT_NS) -> int:
+    return int((np.nan_to_num(outcome.latency_ns, nan=np.inf) <= limit_ns).sum())
+
+
+def test_in_bursts_two_thirds_meet_the_slo_where_one_third_did_and_nobody_is_refused() -> None:
+    arrivals = bursts_ns(0.8 * CAPACITY, SECONDS, 1)
+    slo, deadline = simulate(scenario(arrivals)), simulate(scenario(arrivals, limit_ns=0))
+    assert within(slo) >= 0.66 * len(arrivals)
+    assert within(deadline) <= 0.4 * len(arrivals)
+    assert not slo.shed.any()
+    assert slo.in_time.all()
+
+
+def test_below_the_capacity_the_percentile_is_no_worse() -> None:
+    arrivals = offsets_ns(steady(0.85 * CAPACITY, SECONDS), 3)
+    slo, deadline = simulate(scenario(arrivals)), simulate(scenario(arrivals, limit_ns=0))
+    assert within(slo) >= within(deadline)
+    assert not slo.shed.any()
+    assert slo.in_time.all()
+
+
+@pytest.mark.parametrize("load", [1.5, 3.0, 10.0])
+def test_far_beyond_the_capacity_what_is_accepted_meets_the_slo(load: float) -> None:
+    arrivals = offsets_ns(steady(load * CAPACITY, SECONDS), 2)
+    outcome = simulate(scenario(arrivals, loop_ns=20_000.0))
+    later = arrivals > 2e9  # once it was seen that the backlog stands, and it was worked off
+    met = np.nan_to_num(outcome.latency_ns, nan=np.inf) <= LIMIT_NS
+    assert (met & later).sum() >= 0.88 * CAPACITY * (SECONDS - 2)
+    assert (met | outcome.shed)[later].mean() >= 0.99
+    assert outcome.broken <= 0.001
+
+
+def test_once_the_load_is_gone_nobody_is_refused() -> None:
+    heavy, light = offsets_ns(steady(3 * CAPACITY, 3.0), 1), offsets_ns(steady(0.7 * CAPACITY, 10.0), 2)
+    outcome = simulate(scenario(np.concatenate([heavy, light + int(4e9)])))
+    assert outcome.shed[: len(heavy)].any()
+    assert not outcome.shed[len(heavy) :].any()
+
+
+def test_an_slo_that_no_request_can_meet_changes_nothing() -> None:
+    arrivals = offsets_ns(steady(2 * CAPACITY, SECONDS), 1)
+    hopeless, deadline = simulate(scenario(arrivals, limit_ns=4 * MS)), simulate(scenario(arrivals, limit_ns=0))
+    assert hopeless.in_time.sum() == pytest.approx(deadline.in_time.sum(), rel=0.02)
+    assert hopeless.broken <= 0.001
+
+
+def test_late_requests_share_the_batches_of_those_on_time_where_that_costs_little() -> None:
+    """A batch of one takes almost as long as one of eight: a burst's rest must not go one by one, nor never."""
+    cost = Cost(20.0 * MS, 0.1 * MS)
+    arrivals = np.sort(np.concatenate([np.zeros(40, dtype=np.int64), np.arange(1, 40, dtype=np.int64) * 15 * MS]))
+    outcome = simulate(scenario(arrivals, cost))
+    assert outcome.in_time.all()
+    assert float(np.nanmax(outcome.latency_ns)) <= 200 * MS, "they would wait for 400 ms, and then drive others out"
+
+
+def test_a_target_follows_the_clients_own_deadline() -> None:
+    target = Target(60, 500)
+    assert target.of(1000, 1500) == 1060
+    assert target.of(1000, 1030) == 1030, "it is never after the deadline"
+    assert target.of(1000, 1100) == 1060
+    assert target.of(1000, 2500) == 2060, "who can wait a second longer is in time a second later"
+
+
+def test_a_backlog_stands_once_it_outlasts_bursts_and_until_the_server_is_at_rest() -> None:
+    overload = Overload(Target(limit_ns=10, timeout_ns=1000))
+    for now in (0, 150, 200):
+        overload.see(now, late=True)
+    assert not overload.stands
+    overload.see(201, late=False)
+    overload.see(300, late=True)
+    overload.see(500, late=True)
+    assert not overload.stands, "it counts from when some were late without a break"
+    overload.see(501, late=True)
+    assert overload.stands
+    overload.see(502, late=False)
+    assert overload.stands, "else it would be let in again what has just been worked off"
+    overload.rest()
+    assert not overload.stands
+    overload.see(503, late=True)
+    assert not overload.stands
