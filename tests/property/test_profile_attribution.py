@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailcut.core.profiling import attribution as subject
+from tailcut.core.profiling import attribution
 from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.flat import STAGES, Name
+from tailcut.core.profiling.flat import STAGES, Flat, Ints
 from tailcut.core.profiling.records import Moment, Recording, Request, Sample, Span, Stage
 from tailcut.core.profiling.sweep import sweep
 
-_STAGES = st.sampled_from([Stage.SQL, Stage.MODEL, Stage.CODE, Stage.CACHE])
+_STAGES = st.sampled_from([Stage.SQL, Stage.MODEL, Stage.CODE, Stage.FRAMEWORK])
 _TIME = st.integers(0, 60)
 
 
@@ -29,6 +32,8 @@ def spans(draw: st.DrawFn) -> tuple[Span, ...]:
                 start_ns=start,
                 end_ns=start + draw(st.integers(0, 30)),
                 parent=draw(st.integers(-1, number - 1)),
+                thread=draw(st.integers(0, 1)),
+                delay_ns=draw(st.integers(-1, 9)),
             )
         )
     return tuple(found)
@@ -98,24 +103,22 @@ def test_order_does_not_matter(recording: Recording, random: object) -> None:
 
 
 @given(recordings())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_arrays_and_sweep_agree(recording: Recording) -> None:
     """What is done at once for requests without overlaps is what the sweep finds for each."""
-    found = attribute(recording)
-    flat = found.flat
-    for number, request in enumerate(flat.requests):
-        low, high = int(flat.first[number]), int(flat.first[number + 1])
-        swept = sweep(
-            flat.start_ns[low:high].tolist(),
-            flat.end_ns[low:high].tolist(),
-            [span.parent for span in request.spans],
-            [Name(span.stage, span.label, span.place) for span in request.spans],
-            (int(flat.intended_ns[number]), int(flat.done_ns[number])),
-        )
-        assert swept.self_ns == found.self_ns[low:high].tolist()
-        mine = found.gaps.request == number
-        gaps = zip(found.gaps.start_ns[mine].tolist(), found.gaps.end_ns[mine].tolist(), strict=True)
-        assert _merged(sorted(gaps)) == _merged(swept.gaps)
+    at_once = attribute(recording)
+
+    def none_is_plain(flat: Flat) -> tuple[Ints, npt.NDArray[np.bool_]]:
+        order, plain = plain_of(flat)
+        return order, np.zeros_like(plain)
+
+    plain_of = attribution._plain
+    with mock.patch.object(attribution, "_plain", none_is_plain):
+        swept = attribute(recording)
+    assert (at_once.stage_ns == swept.stage_ns).all()
+    assert (at_once.self_ns == swept.self_ns).all()
+    assert at_once.gaps.code == swept.gaps.code
+    assert _intervals(at_once) == _intervals(swept)
 
 
 @given(spans())
@@ -123,8 +126,8 @@ def test_arrays_and_sweep_agree(recording: Recording) -> None:
 def test_a_moment_belongs_to_innermost_spans_only(found: tuple[Span, ...]) -> None:
     """Nanosecond by nanosecond: those that cover it and of whose inner spans none does share it."""
     starts, ends = [span.start_ns for span in found], [span.end_ns for span in found]
-    names = [Name(span.stage, span.label, span.place) for span in found]
-    swept = sweep(starts, ends, [span.parent for span in found], names, (0, 100))
+    names = [(span.stage, span.label, span.place) for span in found]
+    swept = sweep(starts, ends, [span.parent for span in found], names, (0, 100), {})
     expected = np.zeros(len(found))
     for at in range(100):
         active = [number for number, span in enumerate(found) if span.start_ns <= at < span.end_ns]
@@ -144,7 +147,7 @@ def test_overlapping_requests_take_the_sweep() -> None:
     after = Span(stage=Stage.CACHE, label="b", start_ns=6, end_ns=9)
     requests = (Request(number=0, spans=(one, two), **wall), Request(number=1, spans=(one, after), **wall))
     found = attribute(Recording(target="", rate=1, duration_s=1, requests=requests))
-    _, plain = subject._plain(found.flat)
+    _, plain = attribution._plain(found.flat)
     assert plain.tolist() == [False, True]
     assert found.self_ns.tolist() == [4, 5, 6, 3]  # the odd nanosecond of three goes to the first by name
 
@@ -156,14 +159,16 @@ def _ancestors(found: tuple[Span, ...], number: int) -> list[int]:
     return above
 
 
-def _merged(intervals: list[tuple[int, int]]) -> list[list[int]]:
-    merged: list[list[int]] = []
-    for start, end in intervals:
-        if merged and merged[-1][1] == start:
-            merged[-1][1] = end
+def _intervals(found: attribution.Attribution) -> list[list[int]]:
+    """The gaps, those that touch joined."""
+    gaps = found.gaps
+    joined: list[list[int]] = []
+    for request, start, end in sorted(zip(gaps.request, gaps.start_ns, gaps.end_ns, strict=True)):
+        if joined and joined[-1][0] == request and joined[-1][2] == start:
+            joined[-1][2] = end
         else:
-            merged.append([start, end])
-    return merged
+            joined.append([request, start, end])
+    return joined
 
 
 def _reordered(request: Request, random: object) -> Request:
@@ -184,3 +189,39 @@ def _reordered(request: Request, random: object) -> Request:
         for number in placed
     ]
     return msgspec.structs.replace(request, spans=tuple(spans))
+
+
+_WALL = {"intended_ns": 0, "sent_ns": 10, "entered_ns": 30, "left_ns": 90, "done_ns": 100, "status": 200}
+
+
+def _stages(request: Request, *moments: Moment) -> dict[str, int]:
+    found = attribute(Recording(target="", rate=1, duration_s=1, requests=(request,), moments=moments))
+    return {str(stage): int(took) for stage, took in zip(STAGES, found.stage_ns[0], strict=True) if took}
+
+
+def test_others_work_on_the_loop_is_a_wait() -> None:
+    """For code on the loop and for what has not entered; not for a query under way, nor for a thread."""
+    code = Span(stage=Stage.CODE, label="f", start_ns=30, end_ns=90)
+    query = Span(stage=Stage.SQL, label="q", start_ns=50, end_ns=70, parent=0)
+    others = Moment(stage=Stage.LOOP, start_ns=20, end_ns=60, request=9)
+    found = _stages(Request(number=1, spans=(code, query), **_WALL), others)
+    assert found == {"network": 30, "accept": 10, "loop": 20, "sql": 20, "code": 20}
+    in_thread = msgspec.structs.replace(code, thread=1)
+    assert "loop" not in _stages(Request(number=1, spans=(in_thread, query), **_WALL), others)
+    mine = msgspec.structs.replace(others, request=1)
+    assert _stages(Request(number=1, spans=(code, query), **_WALL), mine) == {"network": 40, "sql": 20, "code": 40}
+
+
+def test_a_collection_stops_whatever_runs() -> None:
+    """Model and thread too; and waiting for a core is taken out of what waited."""
+    model = Span(stage=Stage.MODEL, label="m", start_ns=30, end_ns=90, thread=2, cpu_ns=20, delay_ns=15)
+    found = _stages(Request(number=1, spans=(model,), **_WALL), Moment(stage=Stage.GC, start_ns=40, end_ns=50))
+    assert found == {"network": 40, "gc": 10, "wait": 15, "model": 35}
+
+
+def test_a_request_without_an_answer_has_no_time() -> None:
+    """Nor has one that failed: its time is not comparable."""
+    gone = Request(number=0, intended_ns=0, sent_ns=1, done_ns=-1, status=-1)
+    failed = Request(number=1, **(_WALL | {"status": 500}))
+    found = attribute(Recording(target="", rate=1, duration_s=1, requests=(gone, failed)))
+    assert found.stage_ns.shape == (0, len(STAGES))

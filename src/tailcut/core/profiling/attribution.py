@@ -1,9 +1,11 @@
 """Each moment of a request's wall time belongs to one stage; sums are exact, in whole nanoseconds.
 
-A moment belongs to the innermost span that covers it; where several run side by side, each gets the same part. What no
-span covers belongs to a collection of garbage, then to others' work on the event loop, where these cover it; then to
-the user's code, where a sample was taken in it. Else it is between client and server (network, or waiting to be
-accepted), or nobody knows.
+A moment belongs to the innermost span that covers it; where several run side by side, each gets the same part. But a
+collection of garbage stops them all, what others do on the event loop holds up what runs there, and time in which a
+span's thread was ready to run but had no core is a wait.
+
+What no span covers is between client and server (network, or waiting to be accepted), held up in the same ways, or the
+user's code, where a sample was taken in it. Else nobody knows.
 
 Requests whose spans lie one after the other and inside one another, nearly all, are done at once, as sums over arrays.
 """
@@ -11,14 +13,19 @@ Requests whose spans lie one after the other and inside one another, nearly all,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tailcut.core.profiling.flat import STAGE_AT, STAGES, Flat, Ints, flatten
-from tailcut.core.profiling.gaps import Gaps, attribute_gaps
-from tailcut.core.profiling.records import Recording
-from tailcut.core.profiling.sweep import sweep
+from tailcut.core.profiling.gaps import Gaps, attribute_gaps, read_samples
+from tailcut.core.profiling.holdups import Holdups
+from tailcut.core.profiling.records import Recording, Stage
+from tailcut.core.profiling.sweep import Swept, sweep
+
+_ON_LOOP = frozenset({Stage.FRAMEWORK, Stage.CODE})
+"""Stages that make no headway while others hold the event loop. What awaits an answer does: it may come meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +45,25 @@ class Attribution:
     gaps: Gaps
 
 
+class _Own(NamedTuple):
+    """Of each span's own time: all of it, and what the process was held up, shape [spans]."""
+
+    self_ns: Ints
+    gc_ns: Ints
+    loop_ns: Ints
+
+
 def attribute(recording: Recording) -> Attribution:
     """Attribute the wall time of every request that was answered."""
     flat = flatten(recording.requests)
-    self_ns, gaps = _own(flat)
-    stage_ns = attribute_gaps(flat, gaps, recording)
-    stages = np.array([STAGE_AT[name.stage] for name in flat.names], dtype=np.int64)
-    if len(flat.name):
-        np.add.at(stage_ns, (flat.request, stages[flat.name]), self_ns)
+    stage_ns = np.zeros((len(flat.requests), len(STAGES)), dtype=np.int64)
+    place_of = {one.number: place for place, one in enumerate(flat.requests)}
+    wall_ns = (int(flat.intended_ns.min()), int(flat.done_ns.max())) if len(flat.requests) else (0, 0)
+    holdups = Holdups.of(recording.moments, place_of, wall_ns)
+    own, gaps = _own(flat, holdups)
+    self_ns = _attribute_spans(flat, own, stage_ns)
+    attribute_gaps(flat, gaps, holdups, stage_ns)
+    read_samples(flat, gaps, recording.samples, place_of, stage_ns)
     return Attribution(flat, stage_ns, self_ns, gaps)
 
 
@@ -58,34 +76,71 @@ def self_of(flat: Flat, values: Ints) -> Ints:
     children = np.flatnonzero((flat.parent >= 0) & (values >= 0))
     children = children[flat.thread[children] == flat.thread[flat.parent[children]]]
     np.subtract.at(left, flat.parent[children], values[children])
-    return np.where(values < 0, -1, np.maximum(left, 0))
+    left = np.maximum(left, 0)
+    left[values < 0] = -1
+    return left
 
 
-def _own(flat: Flat) -> tuple[Ints, Gaps]:
+def _attribute_spans(flat: Flat, own: _Own, stage_ns: Ints) -> Ints:
+    """Add the spans' time to ``stage_ns``; return what belongs to each span itself."""
+    if not len(flat.name):
+        return own.self_ns
+    stages = np.array([STAGE_AT[name.stage] for name in flat.names], dtype=np.int64)[flat.name]
+    on_loop = np.array([name.stage in _ON_LOOP for name in flat.names], dtype=bool)[flat.name] & (flat.thread == 0)
+    loop_ns = np.where(on_loop, own.loop_ns, 0)
+    self_ns: Ints = own.self_ns - own.gc_ns - loop_ns
+    delay_ns = np.minimum(np.maximum(self_of(flat, flat.delay_ns), 0), self_ns)
+    self_ns = self_ns - delay_ns
+    np.add.at(stage_ns, (flat.request, stages), self_ns)
+    for stage, took_ns in ((Stage.GC, own.gc_ns), (Stage.LOOP, loop_ns), (Stage.WAIT, delay_ns)):
+        np.add.at(stage_ns[:, STAGE_AT[stage]], flat.request, took_ns)
+    return self_ns
+
+
+def _own(flat: Flat, holdups: Holdups) -> tuple[_Own, Gaps]:
     """Find each span's own time, and the time that no span covers."""
     order, plain = _plain(flat)
-    length = flat.end_ns - flat.start_ns
-    self_ns = length.copy()
-    inner = np.flatnonzero(flat.parent >= 0)
-    np.subtract.at(self_ns, flat.parent[inner], length[inner])
+    own = _Own(
+        _less_children(flat, flat.end_ns - flat.start_ns),
+        _less_children(flat, holdups.gc_ns(flat.start_ns, flat.end_ns)),
+        _less_children(flat, holdups.loop_ns(flat.request, flat.start_ns, flat.end_ns)),
+    )
     roots = order[(flat.parent[order] < 0) & plain[flat.request[order]]]
     gaps = Gaps.between(flat, roots, np.flatnonzero(plain))
     rank = _ranks(flat)
-    swept: list[tuple[int, int, int]] = []
+    uncovered: list[tuple[int, int, int]] = []
     for number in np.flatnonzero(~plain).tolist():
+        found = _sweep_one(flat, holdups, rank, number)
         low, high = int(flat.first[number]), int(flat.first[number + 1])
-        parent = flat.parent[low:high]
-        found = sweep(
-            flat.start_ns[low:high].tolist(),
-            flat.end_ns[low:high].tolist(),
-            np.where(parent >= 0, parent - low, -1).tolist(),
-            rank[flat.name[low:high]].tolist(),
-            (int(flat.intended_ns[number]), int(flat.done_ns[number])),
-        )
-        self_ns[low:high] = found.self_ns
-        swept += [(number, start, end) for start, end in found.gaps]
-    gaps.add(swept)
-    return self_ns, gaps
+        own.self_ns[low:high], own.gc_ns[low:high], own.loop_ns[low:high] = found.self_ns, found.gc_ns, found.loop_ns
+        uncovered += [(number, start, end) for start, end in found.gaps]
+    gaps.add(uncovered)
+    return own, gaps
+
+
+def _less_children(flat: Flat, values: Ints) -> Ints:
+    left = values.copy()
+    inner = np.flatnonzero(flat.parent >= 0)
+    np.subtract.at(left, flat.parent[inner], values[inner])
+    return left
+
+
+def _sweep_one(flat: Flat, holdups: Holdups, rank: Ints, number: int) -> Swept:
+    low, high = int(flat.first[number]), int(flat.first[number + 1])
+    parent = flat.parent[low:high]
+    wall_ns = int(flat.intended_ns[number]), int(flat.done_ns[number])
+    edges = np.unique(np.concatenate([flat.start_ns[low:high], flat.end_ns[low:high], wall_ns]))
+    start, end = edges[:-1], edges[1:]
+    gc_ns = holdups.gc_ns(start, end).tolist()
+    loop_ns = holdups.loop_ns(np.full(len(start), number), start, end).tolist()
+    return sweep(
+        flat.start_ns[low:high].tolist(),
+        flat.end_ns[low:high].tolist(),
+        np.where(parent >= 0, parent - low, -1).tolist(),
+        rank[flat.name[low:high]].tolist(),
+        wall_ns,
+        dict(zip(start.tolist(), zip(gc_ns, loop_ns, strict=True), strict=True)),
+    )
 
 
 def _ranks(flat: Flat) -> Ints:
@@ -107,8 +162,3 @@ def _plain(flat: Flat) -> tuple[Ints, npt.NDArray[np.bool_]]:
     overlap = siblings & (flat.start_ns[after] < flat.end_ns[before])
     plain[flat.request[after[overlap]]] = False
     return order, plain
-
-
-def stage_column(attribution: Attribution, stage: str) -> Ints:
-    """One stage's time of every request, shape [n]."""
-    return attribution.stage_ns[:, [str(one) for one in STAGES].index(stage)]

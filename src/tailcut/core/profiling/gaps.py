@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
-from tailcut.core.profiling.flat import STAGE_AT, STAGES, Flat, Ints
-from tailcut.core.profiling.records import Moment, Recording, Sample, Stage
+from tailcut.core.profiling.flat import STAGE_AT, Flat, Ints
+from tailcut.core.profiling.holdups import Holdups
+from tailcut.core.profiling.records import Sample, Stage
 
 _GC, _LOOP, _ACCEPT = STAGE_AT[Stage.GC], STAGE_AT[Stage.LOOP], STAGE_AT[Stage.ACCEPT]
 _NETWORK, _CODE, _UNKNOWN = STAGE_AT[Stage.NETWORK], STAGE_AT[Stage.CODE], STAGE_AT[Stage.UNATTRIBUTED]
@@ -56,14 +56,8 @@ class Gaps:
         self.end_ns = np.concatenate([self.end_ns, found[:, 2]])
 
 
-def attribute_gaps(flat: Flat, gaps: Gaps, recording: Recording) -> Ints:
-    """Say what the gaps were, shape [n, stages]; ``gaps.code`` is filled."""
-    stage_ns = np.zeros((len(flat.requests), len(STAGES)), dtype=np.int64)
-    stopped = _Cover.of((one.start_ns, one.end_ns) for one in recording.moments if one.stage == Stage.GC)
-    held = _Cover.of((one.start_ns, one.end_ns) for one in recording.moments if one.stage == Stage.LOOP)
-    held = held.without(stopped)
-    number_at = {one.number: place for place, one in enumerate(flat.requests)}
-    own = _own_moments(recording.moments, number_at)
+def attribute_gaps(flat: Flat, gaps: Gaps, holdups: Holdups, stage_ns: Ints) -> None:
+    """Add what the gaps were to ``stage_ns``, shape [n, stages]."""
     nobody = np.where(flat.seen, flat.entered_ns, flat.sent_ns)  # on its way; the server never told of the others
     parts = (
         (flat.intended_ns, flat.sent_ns, None, _NETWORK),
@@ -78,99 +72,25 @@ def attribute_gaps(flat: Flat, gaps: Gaps, recording: Recording) -> Ints:
         request, start, end = gaps.request[some], start[some], end[some]
         left = end - start
         if busy is not None:
-            gc_ns = stopped.within(start, end)
-            busy_ns = held.within(start, end) - _own_within(own, held, request, start, end)
-            _put(stage_ns, request, _GC, gc_ns)
-            _put(stage_ns, request, busy, busy_ns)
+            gc_ns, busy_ns = holdups.gc_ns(start, end), holdups.loop_ns(request, start, end)
+            np.add.at(stage_ns[:, _GC], request, gc_ns)
+            np.add.at(stage_ns[:, busy], request, busy_ns)
             left = left - gc_ns - busy_ns
-        _put(stage_ns, request, rest, left)
-    _read_samples(flat, gaps, recording.samples, number_at, stage_ns)
-    return stage_ns
+        np.add.at(stage_ns[:, rest], request, left)
 
 
-def _put(stage_ns: Ints, request: Ints, stage: int, took_ns: Ints) -> None:
-    np.add.at(stage_ns[:, stage], request, took_ns)
-
-
-@dataclass(frozen=True)
-class _Cover:
-    """Intervals that do not overlap, ascending, and what they sum to up to each; a first one at 0 is empty."""
-
-    start: Ints
-    end: Ints
-    before: Ints
-
-    @staticmethod
-    def of(intervals: Iterable[tuple[int, int]]) -> _Cover:
-        merged: list[list[int]] = []
-        for start, end in sorted(intervals):
-            if merged and start <= merged[-1][1]:
-                merged[-1][1] = max(merged[-1][1], end)
-            elif end > start:
-                merged.append([start, end])
-        found = np.array([[0, 0], *merged], dtype=np.int64)
-        length = found[:, 1] - found[:, 0]
-        return _Cover(found[:, 0], found[:, 1], np.cumsum(length) - length)
-
-    def up_to(self, at: Ints) -> Ints:
-        """Sum of what lies before each moment."""
-        place = np.maximum(np.searchsorted(self.start, at, side="right") - 1, 0)
-        result: Ints = self.before[place] + np.minimum(at, self.end[place]) - self.start[place]
-        return result
-
-    def within(self, start: Ints, end: Ints) -> Ints:
-        return self.up_to(end) - self.up_to(start)
-
-    def without(self, other: _Cover) -> _Cover:
-        """What of it the other does not cover."""
-        pieces: list[tuple[int, int]] = []
-        place = 1
-        for start, end in zip(self.start[1:].tolist(), self.end[1:].tolist(), strict=True):
-            while place < len(other.end) and other.end[place] <= start:
-                place += 1
-            at, seen = start, place
-            while seen < len(other.end) and other.start[seen] < end:
-                pieces.append((at, int(other.start[seen])))
-                at = int(other.end[seen])
-                seen += 1
-            pieces.append((at, end))
-        return _Cover.of((start, end) for start, end in pieces if end > start)
-
-
-def _own_moments(moments: Iterable[Moment], number_at: dict[int, int]) -> dict[int, list[tuple[int, int]]]:
-    own: dict[int, list[tuple[int, int]]] = {}
-    for one in moments:
-        if one.stage == Stage.LOOP and one.request in number_at:
-            own.setdefault(number_at[one.request], []).append((one.start_ns, one.end_ns))
-    return {
-        place: list(zip(c.start.tolist(), c.end.tolist(), strict=True))
-        for place, c in ((place, _Cover.of(found)) for place, found in own.items())
-    }
-
-
-def _own_within(
-    own: dict[int, list[tuple[int, int]]], held: _Cover, request: Ints, start: Ints, end: Ints
-) -> npt.NDArray[np.int64]:
-    """What of the held-up time was the request's own work: that is no wait."""
-    found = np.zeros(len(request), dtype=np.int64)
-    for place in np.flatnonzero(np.isin(request, list(own))).tolist() if own else []:
-        for low, high in own[int(request[place])]:
-            low_, high_ = max(low, int(start[place])), min(high, int(end[place]))
-            if high_ > low_:
-                found[place] += int(held.within(np.array([low_]), np.array([high_]))[0])
-    return found
-
-
-def _read_samples(flat: Flat, gaps: Gaps, samples: Iterable[Sample], number_at: dict[int, int], stage_ns: Ints) -> None:
+def read_samples(
+    flat: Flat, gaps: Gaps, samples: Iterable[Sample], place_of: Mapping[int, int], stage_ns: Ints
+) -> None:
     """Give to the user's code what samples saw of it where no span was, at most what is unattributed."""
-    seen = [one for one in samples if one.place and one.request in number_at]
+    seen = [one for one in samples if one.place and one.request in place_of]
     if not seen:
         return
     order = np.lexsort((gaps.start_ns, gaps.request))
     begins = np.searchsorted(gaps.request[order], np.arange(len(flat.requests) + 1))
     reached: dict[int, int] = {}
-    for one in sorted(seen, key=lambda sample: sample.at_ns):
-        request = number_at[one.request]
+    for one in sorted(seen, key=lambda sample: (sample.at_ns, sample.place, sample.weight_ns)):
+        request = place_of[one.request]
         for gap in order[begins[request] : begins[request + 1]].tolist():
             if not gaps.start_ns[gap] <= one.at_ns < gaps.end_ns[gap]:
                 continue

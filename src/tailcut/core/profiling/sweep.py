@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
-from tailcut.core.profiling.flat import Name
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 
 class Swept(NamedTuple):
-    """What belongs to each span, and the intervals that none covers."""
+    """What belongs to each span itself, and of that what the process was held up, and the intervals without a span."""
 
     self_ns: list[int]
+    gc_ns: list[int]
+    loop_ns: list[int]
     gaps: list[tuple[int, int]]
 
 
@@ -19,8 +19,9 @@ def sweep(
     start_ns: Sequence[int],
     end_ns: Sequence[int],
     parent: Sequence[int],
-    names: Sequence[int] | Sequence[Name],
+    names: Sequence[Any],
     wall_ns: tuple[int, int],
+    held_up: Mapping[int, tuple[int, int]],
 ) -> Swept:
     """Divide a request's time among its spans.
 
@@ -30,6 +31,8 @@ def sweep(
         names: decide, where a time does not divide evenly, who gets the odd nanosecond: never the spans' order. Any
             values that sort as the names do.
         wall_ns: from when to when.
+        held_up: how long collections, and others' work on the loop, took from each moment at which a span starts or
+            ends to the next.
     """
     above = [_above(parent, number) for number in range(len(parent))]
     rank = [(names[number], start_ns[number], end_ns[number]) for number in range(len(names))]
@@ -38,15 +41,14 @@ def sweep(
     events.sort()
     covered = [0] * len(parent)
     active: set[int] = set()
-    found = Swept([0] * len(parent), [])
+    found = Swept([0] * len(parent), [0] * len(parent), [0] * len(parent), [])
     last = wall_ns[0]
     for at, begins, number in [*events, (wall_ns[1], 0, -1)]:
         if at > last:
             leaves = [one for one in active if not covered[one]]
-            if len(leaves) == 1:
-                found.self_ns[leaves[0]] += at - last
-            elif leaves:
-                _share(found, at - last, sorted(leaves, key=rank.__getitem__))
+            if leaves:
+                leaves.sort(key=rank.__getitem__)
+                _divide(found, leaves, at - last, held_up.get(last, (0, 0)))
             else:
                 found.gaps.append((last, at))
             last = at
@@ -58,10 +60,20 @@ def sweep(
     return found
 
 
-def _share(found: Swept, length_ns: int, leaves: list[int]) -> None:
+def _divide(found: Swept, leaves: list[int], length_ns: int, held_ns: tuple[int, int]) -> None:
+    gc_ns, loop_ns = held_ns
+    _share((found.self_ns,), leaves, length_ns - gc_ns - loop_ns)
+    if gc_ns:
+        _share((found.self_ns, found.gc_ns), leaves, gc_ns)
+    if loop_ns:
+        _share((found.self_ns, found.loop_ns), leaves, loop_ns)
+
+
+def _share(columns: tuple[list[int], ...], leaves: list[int], length_ns: int) -> None:
     each, odd = divmod(length_ns, len(leaves))
     for place, number in enumerate(leaves):
-        found.self_ns[number] += each + (place < odd)
+        for column in columns:
+            column[number] += each + (place < odd)
 
 
 def _above(parent: Sequence[int], number: int) -> list[int]:

@@ -1,0 +1,292 @@
+"""A recording as a latency budget: which stage takes what, of requests as slow as the percentile that matters."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tailcut.core.profiling.attribution import Attribution, attribute
+from tailcut.core.profiling.flat import STAGES, Name
+from tailcut.core.profiling.functions import FunctionShare, functions_of, holders_of
+from tailcut.core.profiling.perception import perception
+from tailcut.core.profiling.queries import normalise_address, normalise_command, normalise_query
+from tailcut.core.profiling.records import Recording, Stage
+from tailcut.core.slo import Finding, Objectives, judge
+from tailcut.core.statistics import Percentiles, percentile, rank, summarise
+
+LEAST_NEAR = 20
+_NEAR = (0.93, 0.97)
+_MOST_FUNCTIONS = 5
+_UNNAMED = {
+    Stage.NETWORK: "between client and server",
+    Stage.ACCEPT: "sent, but the server had not begun: its event loop was busy",
+    Stage.WAIT: "a free core",
+    Stage.LOOP: "others' work on the event loop",
+    Stage.GC: "collection of garbage",
+    Stage.UNATTRIBUTED: "nobody knows",
+}
+"""Labels of what belongs to no span."""
+_SHOWN: dict[Stage, Callable[[str], str]] = {
+    Stage.SQL: normalise_query,
+    Stage.HTTP: normalise_address,
+    Stage.CACHE: normalise_command,
+}
+
+
+class StageLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One stage over all requests, and its part of those near the p95.
+
+    Attributes:
+        mean_ms, p50_ms, p95_ms, p99_ms: of the stage's own time per request; percentiles do not add up.
+        near_ms: mean over the requests near the p95: these add up to ``Budget.near_ms``.
+        near_share: of the time of the requests near the p95.
+    """
+
+    stage: Stage
+    mean_ms: float
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    near_ms: float
+    near_share: float
+
+
+class Culprit(msgspec.Struct, frozen=True, kw_only=True):
+    """Something by name that takes time of the requests near the p95.
+
+    Attributes:
+        label, place: query, URL, model or function, and where it is called from.
+        near_ms: per request near the p95; what runs inside it is not counted.
+        near_share: of the time of the requests near the p95.
+        functions: of user code those that samples saw, of waits for the event loop what held it; most time first.
+    """
+
+    stage: Stage
+    label: str
+    place: str
+    near_ms: float
+    near_share: float
+    functions: tuple[FunctionShare, ...] = ()
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One query, address, cache command or model: how often and how long, all requests together."""
+
+    stage: Stage
+    text: str
+    place: str
+    calls: int
+    per_request: float
+    total_ms: float
+    mean_ms: float
+    p95_ms: float
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the time of a recording's requests goes.
+
+    Attributes:
+        answered, failed: requests; the failed ones are not in any other figure but the SLO's.
+        wall: of the answered, from the intended send time.
+        lines: per stage that took any time, in the order of ``Stage``.
+        near: how many requests near the p95 the shares rest on.
+        near_from_ms, near_to_ms: the fastest and the slowest of them.
+        near_ms: their mean.
+        culprits: what takes their time, by name, most first.
+        calls: queries and the like, by total time.
+        perception: share of the answered requests per name in ``PERCEPTION_MS``.
+        findings: the SLO's objectives, one by one; empty without an SLO.
+        notes: what makes the figures weaker than they look.
+    """
+
+    answered: int
+    failed: int
+    wall: Percentiles | None
+    lines: tuple[StageLine, ...]
+    near: int
+    near_from_ms: float
+    near_to_ms: float
+    near_ms: float
+    culprits: tuple[Culprit, ...]
+    calls: tuple[Call, ...]
+    perception: dict[str, float]
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def bottleneck(self) -> StageLine | None:
+        """The stage that takes most of the requests near the p95; None where there are none."""
+        return max(self.lines, key=lambda line: line.near_ms, default=None)
+
+    def culprits_of(self, stage: Stage) -> tuple[Culprit, ...]:
+        """What takes the time of one stage, most first."""
+        return tuple(one for one in self.culprits if one.stage == stage)
+
+    @property
+    def unattributed_share(self) -> float:
+        """Share of the requests near the p95 that nobody can name."""
+        return next((line.near_share for line in self.lines if line.stage == Stage.UNATTRIBUTED), 0.0)
+
+
+def make_budget(recording: Recording, slo: Objectives | None = None, found: Attribution | None = None) -> Budget:
+    """Draw up the budget of a recording.
+
+    Args:
+        slo: what it is judged by; None: by nothing.
+        found: its attribution where that is at hand.
+    """
+    found = attribute(recording) if found is None else found
+    wall_ms = found.flat.wall_ns / 1e6
+    near = near_percentile(wall_ms)
+    failed = len(recording.requests) - len(wall_ms)
+    lines = _lines(found, near)
+    near_ms = float(wall_ms[near].mean()) if len(near) else 0.0
+    return Budget(
+        answered=len(wall_ms),
+        failed=failed,
+        wall=summarise(wall_ms),
+        lines=lines,
+        near=len(near),
+        near_from_ms=float(wall_ms[near].min()) if len(near) else 0.0,
+        near_to_ms=float(wall_ms[near].max()) if len(near) else 0.0,
+        near_ms=near_ms,
+        culprits=_culprits(found, near, recording),
+        calls=_calls(found),
+        perception=perception(wall_ms),
+        findings=judge_wall(slo, wall_ms, failed) if slo else (),
+        notes=_notes(len(wall_ms), len(near), failed),
+    )
+
+
+def near_percentile(wall_ms: npt.NDArray[np.float64], share: float = 0.95) -> npt.NDArray[np.int64]:
+    """Choose the requests near a percentile: two points to each side, or as many as make up ``LEAST_NEAR``."""
+    count = len(wall_ms)
+    order = np.argsort(wall_ms, kind="stable")
+    if not count:
+        return order
+    middle = rank(count, share)
+    low, high = (rank(count, min(max(share + edge - 0.95, 0.0), 1.0)) for edge in _NEAR)
+    if high - low + 1 < LEAST_NEAR:
+        low = max(min(middle - LEAST_NEAR // 2, count - LEAST_NEAR), 0)
+        high = min(low + LEAST_NEAR, count) - 1
+    return order[low : high + 1]
+
+
+def judge_wall(slo: Objectives, wall_ms: npt.NDArray[np.float64], failed: int) -> tuple[Finding, ...]:
+    """Judge by an SLO; a request that failed is later than any limit."""
+    count = len(wall_ms) + failed
+    later = np.concatenate([wall_ms, np.full(failed, np.inf)])
+    seen = {one.name: percentile(later, one.share) if count else None for one in slo.latency}
+    return judge(slo, {name: None if ms == np.inf else ms for name, ms in seen.items()}, failed, count)
+
+
+def shown_label(stage: Stage, label: str) -> str:
+    """A label without what differs from call to call."""
+    shown = _SHOWN.get(stage)
+    return shown(label) if shown else label
+
+
+def _lines(found: Attribution, near: npt.NDArray[np.int64]) -> tuple[StageLine, ...]:
+    whole_ns = float(found.flat.wall_ns[near].sum()) or 1.0
+    lines = []
+    for place, stage in enumerate(STAGES):
+        took_ns = found.stage_ns[:, place]
+        if not took_ns.any():
+            continue
+        near_ns = took_ns[near]
+        lines.append(
+            StageLine(
+                stage=stage,
+                mean_ms=float(took_ns.mean()) / 1e6,
+                p50_ms=percentile(took_ns, 0.5) / 1e6,
+                p95_ms=percentile(took_ns, 0.95) / 1e6,
+                p99_ms=percentile(took_ns, 0.99) / 1e6,
+                near_ms=float(near_ns.mean()) / 1e6,
+                near_share=float(near_ns.sum()) / whole_ns,
+            )
+        )
+    return tuple(lines)
+
+
+def _culprits(found: Attribution, near: npt.NDArray[np.int64], recording: Recording) -> tuple[Culprit, ...]:
+    flat = found.flat
+    if not len(near):
+        return ()
+    chosen = np.isin(flat.request, near)
+    took_ns: defaultdict[Name, float] = defaultdict(float)
+    own = np.bincount(flat.name[chosen], weights=found.self_ns[chosen], minlength=len(flat.names))
+    for name, spent_ns in zip(flat.names, own.tolist(), strict=True):
+        took_ns[Name(name.stage, shown_label(name.stage, name.label), name.place)] += spent_ns
+    in_spans: defaultdict[Stage, float] = defaultdict(float)
+    for name, spent_ns in took_ns.items():
+        in_spans[name.stage] += spent_ns
+    for place, stage in enumerate(STAGES):
+        rest_ns = float(found.stage_ns[near, place].sum()) - in_spans[stage]
+        if rest_ns > 0.5:
+            took_ns[Name(stage, _UNNAMED.get(stage, ""), "")] += rest_ns
+    functions = _functions(found, recording, near)
+    whole_ns = float(flat.wall_ns[near].sum()) or 1.0
+    ranked = sorted(((spent_ns, name) for name, spent_ns in took_ns.items() if spent_ns > 0), reverse=True)
+    return tuple(
+        Culprit(
+            stage=name.stage,
+            label=name.label,
+            place=name.place,
+            near_ms=spent_ns / len(near) / 1e6,
+            near_share=spent_ns / whole_ns,
+            functions=functions.get(name, ())[:_MOST_FUNCTIONS],
+        )
+        for spent_ns, name in ranked
+    )
+
+
+def _functions(
+    found: Attribution, recording: Recording, near: npt.NDArray[np.int64]
+) -> dict[Name, tuple[FunctionShare, ...]]:
+    named = {
+        Name(Stage.CODE, label, place): shares
+        for (label, place), shares in functions_of(found, recording, near).items()
+    }
+    holders = holders_of(recording.moments)
+    return named | {Name(stage, _UNNAMED[stage], ""): holders for stage in (Stage.LOOP, Stage.ACCEPT)}
+
+
+def _calls(found: Attribution) -> tuple[Call, ...]:
+    flat = found.flat
+    wanted = {Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.MODEL}
+    groups: defaultdict[Name, list[int]] = defaultdict(list)
+    for number, name in enumerate(flat.names):
+        if name.stage in wanted:
+            groups[Name(name.stage, shown_label(name.stage, name.label), name.place)].append(number)
+    length_ns = flat.end_ns - flat.start_ns
+    order = np.argsort(flat.name, kind="stable")
+    edges = np.searchsorted(flat.name[order], np.arange(len(flat.names) + 1))
+    calls = []
+    for name, numbers in groups.items():
+        took_ms = np.concatenate([length_ns[order[edges[one] : edges[one + 1]]] for one in numbers]) / 1e6
+        calls.append(
+            Call(
+                stage=name.stage,
+                text=name.label,
+                place=name.place,
+                calls=len(took_ms),
+                per_request=len(took_ms) / len(flat.requests),
+                total_ms=float(took_ms.sum()),
+                mean_ms=float(took_ms.mean()),
+                p95_ms=percentile(took_ms, 0.95),
+            )
+        )
+    return tuple(sorted(calls, key=lambda call: -call.total_ms))
+
+
+def _notes(answered: int, near: int, failed: int) -> tuple[str, ...]:
+    notes = []
+    if failed:
+        notes.append(f"{failed} of {answered + failed} requests failed; the stages are those of the others")
+    if near < LEAST_NEAR:
+        notes.append(f"the shares near the p95 rest on {near} requests only, better {LEAST_NEAR}: measure for longer")
+    return tuple(notes)

@@ -1,0 +1,143 @@
+"""A latency budget from a recording: stages, culprits, queries, perception, the SLO's verdict."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tailcut.core.profiling.budget import LEAST_NEAR, make_budget, near_percentile
+from tailcut.core.profiling.perception import perceived, perception
+from tailcut.core.profiling.queries import normalise_address, normalise_command, normalise_query
+from tailcut.core.profiling.records import Moment, Recording, Request, Sample, Span, Stage
+from tailcut.core.slo import parse_objectives
+
+_MS = 1_000_000
+
+
+def request(number: int, sql_ms: float, code_ms: float, status: int = 200) -> Request:
+    """One that queries twice, alike but for a value, then computes."""
+    start = number * 10_000 * _MS
+    middle, end = start + int(sql_ms * _MS), start + int((sql_ms + code_ms) * _MS)
+    spans = (
+        Span(stage=Stage.CODE, label="predict", place="app.py:9", start_ns=start, end_ns=end),
+        *(
+            Span(
+                stage=Stage.SQL, label=f"SELECT * FROM t\nWHERE id = {number + place}", place="app.py:12", parent=0,
+                start_ns=start + (middle - start) * place // 2, end_ns=start + (middle - start) * (place + 1) // 2,
+            )
+            for place in (0, 1)
+        ),
+    )  # fmt: skip
+    return Request(
+        number=number, intended_ns=start, sent_ns=start, entered_ns=start, left_ns=end, done_ns=end,
+        status=status, spans=spans,
+    )  # fmt: skip
+
+
+def recording(*requests: Request, **more: object) -> Recording:
+    return Recording(target="app:app", rate=10.0, duration_s=1.0, requests=requests, **more)  # type: ignore[arg-type]
+
+
+def test_shares_are_of_the_requests_near_the_p95() -> None:
+    """Not of the mean: 90 quick requests that compute, 10 slow ones that wait for the database."""
+    quick = [request(number, 1.0, 9.0) for number in range(900)]
+    slow = [request(number, 90.0, 10.0) for number in range(900, 1000)]
+    budget = make_budget(recording(*quick, *slow))
+    assert budget.near == 41
+    assert budget.bottleneck is not None
+    assert budget.bottleneck.stage == Stage.SQL
+    assert budget.bottleneck.near_share == pytest.approx(0.9)
+    assert budget.bottleneck.p50_ms == pytest.approx(1.0)
+    assert sum(line.near_ms for line in budget.lines) == pytest.approx(budget.near_ms)
+    top = budget.culprits[0]
+    assert (top.label, top.place) == ("SELECT * FROM t WHERE id = ?", "app.py:12")
+    assert top.near_ms == pytest.approx(90.0)
+    assert [(call.text, call.calls, call.per_request) for call in budget.calls] == [(top.label, 2000, 2.0)]
+    assert budget.calls[0].total_ms == pytest.approx(900 + 9000)
+
+
+def test_functions_of_code_are_told_by_samples() -> None:
+    """Only by those in the code's own time: one taken during a query says nothing of the code."""
+    requests = [request(number, 10.0, 10.0) for number in range(30)]
+    samples = [
+        Sample(
+            stack=("predict (app.py:9)", f"{name} (app.py:1)"), at_ns=one.intended_ns + at_ms * _MS,
+            weight_ns=weight_ms * _MS, request=one.number, place=f"{name} (app.py:1)",
+        )
+        for one in requests
+        for name, at_ms, weight_ms in (("query", 5, 5), ("slow", 15, 6), ("quick", 18, 2))
+    ]  # fmt: skip
+    budget = make_budget(recording(*requests, samples=tuple(samples)))
+    code = budget.culprits_of(Stage.CODE)[0]
+    assert [(one.function, one.share) for one in code.functions] == [
+        ("slow (app.py:1)", pytest.approx(0.75)),
+        ("quick (app.py:1)", pytest.approx(0.25)),
+    ]
+
+
+def test_what_held_the_loop_is_named() -> None:
+    """By the callback and its place, for the requests that waited for it."""
+    late = Request(
+        number=0, intended_ns=0, sent_ns=0, entered_ns=20 * _MS, left_ns=21 * _MS, done_ns=21 * _MS, status=200
+    )
+    held = Moment(stage=Stage.LOOP, start_ns=0, end_ns=20 * _MS, label="hook", place="app.py:3")
+    budget = make_budget(recording(late, moments=(held,)))
+    assert budget.culprits[0].stage == Stage.ACCEPT
+    assert budget.culprits[0].functions[0].function == "hook (app.py:3)"
+    assert budget.unattributed_share == pytest.approx(1 / 21)
+    assert "rest on 1 requests only" in budget.notes[0]
+
+
+def test_failed_requests_are_later_than_any_limit() -> None:
+    """They count for the SLO, and for nothing else."""
+    good = [request(number, 1.0, 1.0) for number in range(90)]
+    bad = [request(number, 1.0, 1.0, status=500) for number in range(90, 100)]
+    budget = make_budget(recording(*good, *bad), parse_objectives("p50=10ms,p95=10ms,errors=1%"))
+    assert [finding.met for finding in budget.findings] == [True, False, False]
+    assert (budget.answered, budget.failed) == (90, 10)
+
+
+def test_nothing_answered() -> None:
+    """A budget without figures, not a division by zero."""
+    budget = make_budget(recording(request(0, 1, 1, status=503)), parse_objectives("p95=10ms"))
+    assert (budget.lines, budget.culprits, budget.bottleneck, budget.wall) == ((), (), None, None)
+    assert not budget.findings[0].met
+
+
+def test_near_takes_twenty_where_there_are_few() -> None:
+    """Those around the rank, none twice; all where there are not twenty."""
+    wall = np.arange(100.0)[::-1]
+    assert sorted(wall[near_percentile(wall)]) == list(range(80, 100))
+    assert len(near_percentile(np.arange(7.0))) == 7
+    assert len(near_percentile(np.arange(10_000.0))) == 401 > LEAST_NEAR
+    assert len(near_percentile(np.array([]))) == 0
+
+
+def test_perception() -> None:
+    """100 ms instant, 300 ms noticed, 1 s focus lost."""
+    assert [perceived(ms) for ms in (99, 101, 301, 1001)] == ["instant", "noticed", "slow", "focus lost"]
+    shares = perception(np.array([1.0, 100.0, 200.0, 2000.0]))
+    assert shares == {"instant": 0.5, "noticed": 0.25, "slow": 0.0, "focus lost": 0.25}
+    assert perception(np.array([])) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("SELECT *  FROM t -- why\n WHERE a = 1 AND b='it''s'", "SELECT * FROM t WHERE a = ? AND b=?"),
+        ("select a1 from t2 where id IN (1, 2,3)", "select a1 from t2 where id IN (?…)"),
+        ("insert into t values (1,'a'), (2,'b'), (3,'c');", "insert into t values (?…), …"),
+        ("select $1::int, %(now)s::bigint, :later, ?", "select ?::int, ?::bigint, ?, ?"),
+        ('select "A 1", x.y2 from /* all */ x', 'select "A 1", x.y2 from x'),
+    ],
+)
+def test_queries_that_differ_in_values_are_one(text: str, shown: str) -> None:
+    """Names, quoted or with digits, stay."""
+    assert normalise_query(text) == shown
+
+
+def test_addresses_and_commands_without_their_entity() -> None:
+    """What is asked, not about whom."""
+    assert normalise_address("GET http://h:80/users/123/orders?x=1") == "GET http://h:80/users/{}/orders"
+    assert normalise_command("GET user:123:name") == "GET user:?"
+    assert normalise_command("PING") == "PING"
