@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tailcut.core.profiling.budget import Budget, Culprit, perceived
+from tailcut.core.profiling.budget import Budget, Culprit
 from tailcut.core.profiling.layers import ModelLayers
+from tailcut.core.profiling.perception import perceived
 from tailcut.core.profiling.records import Overhead, Stage
 
 STAGE_WORDS: dict[Stage, str] = {
