@@ -69,7 +69,7 @@ def test_what_would_round_twice_is_written_longer(beside: list[float]) -> None:
     np.testing.assert_array_equal(bits(read), bits(array))
 
 
-def test_floats_are_written_as_short_as_their_datatype_allows() -> None:
+def test_few_floats_and_many_are_written_alike_and_fp32_short() -> None:
     for dtype in (np.float16, np.float32, np.float64):
         for count in (1, 20):
             assert json.loads(written(np.full(count, 0.5, dtype))) == [0.5] * count

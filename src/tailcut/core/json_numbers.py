@@ -1,8 +1,8 @@
 """An array's values as JSON. No I/O.
 
-A number is written as the shortest decimal that reads back as itself in its own datatype, so that FP32 0.1 is 0.1 and
-not the 0.10000000149011612 which is its neighbour among doubles: half the bytes, and the same text for one row as for
-many. Clients that read doubles and cast them get the same bits.
+A number is written as the shortest decimal that reads back as itself in its own datatype (FP16 as FP32), so that FP32
+0.1 is 0.1 and not the 0.10000000149011612 which is its neighbour among doubles: half the bytes, and the same text for
+one row as for many. Clients that read doubles and cast them get the same bits.
 """
 
 from __future__ import annotations
