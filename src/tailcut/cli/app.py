@@ -21,6 +21,10 @@ from tailcut.cli.console import ExitCode, print_error, report, write
 from tailcut.cli.options import examples
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "profile": (
+        "tailcut.cli.profile",
+        "Say where the milliseconds of an application go, and what each lever would win.",
+    ),
     "init": ("tailcut.cli.init", "Write a commented tailcut.toml."),
     "check": ("tailcut.cli.check", "Load everything, send one row through every stage and say what was seen."),
     "build": ("tailcut.cli.build", "Make the variants of the model, check their quality, keep them in the registry."),
@@ -34,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 _STOPPING = (signal.SIGTERM, signal.SIGHUP)
 _EPILOG = examples(
+    ("tailcut profile app:app --payloads bodies.jsonl", "where an application's milliseconds go, as it is"),
     ("tailcut init", "write a commented tailcut.toml"),
     ("tailcut check", "try the whole path once"),
     ("tailcut build && tailcut serve", "make the variants and serve the best one"),

@@ -6,13 +6,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
+from tailcut.cli._load_flags import objectives, read_header, seconds
 from tailcut.cli.console import ExitCode, note, usage, write
 from tailcut.cli.options import examples
 from tailcut.cli.progress import ProgressLine
-from tailcut.core.slo import Objectives, parse_duration_s, parse_objectives
 from tailcut.errors import LoadTestError
 
 if TYPE_CHECKING:
@@ -78,20 +77,20 @@ def load(
             ramp=_ramp(ramp),
             trace=trace,
             arrivals=_kind(arrivals),
-            duration_s=_seconds("--duration", duration),
-            warmup_s=_seconds("--warmup", warmup),
+            duration_s=seconds("--duration", duration),
+            warmup_s=seconds("--warmup", warmup),
             payloads=payloads,
             method=method,
-            headers=tuple(_header(text) for text in header or ()),
-            timeout_s=_seconds("--timeout", timeout),
+            headers=tuple(read_header(text) for text in header or ()),
+            timeout_s=seconds("--timeout", timeout),
             connections=connections,
-            slo=_objectives(slo),
+            slo=objectives(slo),
             pid=pid,
             seed=seed,
         )
         check_plan(plan)
         parse_url(url)
-        max_search_s = _seconds("--max-search", max_search)
+        max_search_s = seconds("--max-search", max_search)
         if find_capacity:
             _check_search(plan, raw)
         _check_files(json_path, raw)
@@ -155,25 +154,6 @@ def _check_files(json_path: Path | None, raw: Path | None) -> None:
         prepare(raw, RAW_SUFFIXES)
 
 
-def _seconds(flag: str, text: str) -> float:
-    with usage(flag):
-        return parse_duration_s(text)
-
-
-def _objectives(text: str) -> Objectives:
-    """Read --slo. Failures are always judged: by what a manifest allows where the text does not say."""
-    if not text:
-        return Objectives()
-    from tailcut.manifest import Slo
-
-    with usage("--slo"):
-        objectives = parse_objectives(text)
-    if objectives.errors is None:
-        objectives = msgspec.structs.replace(objectives, errors=float(Slo().errors))
-        note(f"judged by {objectives} (errors by default; add errors=... to --slo for another share)")
-    return objectives
-
-
 def _ramp(text: str) -> tuple[float, float] | None:
     if not text:
         return None
@@ -191,10 +171,3 @@ def _kind(text: str) -> Kind:
     if text in kinds:
         return kinds[text]
     raise LoadTestError(f"arrivals is {text!r}", hint="use poisson or constant")
-
-
-def _header(text: str) -> tuple[str, str]:
-    name, colon, value = text.partition(":")
-    if not colon or not name.strip():
-        raise LoadTestError(f"the header is {text!r}", hint="write it as --header 'Name: value'")
-    return name.strip(), value.strip()

@@ -23,10 +23,12 @@ STAGE_WORDS: dict[Stage, str] = {
     Stage.LOCK: "waiting for a lock",
     Stage.LOOP: "waiting for an event loop that something else blocks",
     Stage.GC: "garbage collection",
-    Stage.UNATTRIBUTED: "unattributed: nothing that was looked at",
+    Stage.UNATTRIBUTED: "unattributed: nobody can say from here what it is",
 }
 """A stage within a sentence: "62 % of it is ..."."""
 
+_PLAIN = (Stage.NETWORK, Stage.ACCEPT, Stage.GC, Stage.UNATTRIBUTED)
+"""Stages whose names say all there is to say."""
 _WHOLE = 0.8
 """A name that takes this much of its stage stands for all of it."""
 _LABEL = 90
@@ -39,8 +41,8 @@ def bottleneck(budget: Budget) -> str:
     if line is None or not budget.near:
         return ""
     said = f"{percent(line.near_share)} of the p95 request is {STAGE_WORDS[line.stage]}"
-    named = [one for one in budget.culprits_of(line.stage) if one.label or one.place]
-    if not named:
+    named = budget.culprits_of(line.stage)
+    if line.stage in _PLAIN or not named:
         return f"{said} ({ms(line.near_ms)} of {ms(budget.near_ms)} ms)."
     first = named[0]
     if first.near_share >= _WHOLE * line.near_share:

@@ -1,0 +1,267 @@
+"""``tailcut profile``: where the milliseconds of an application, a deployment or a URL go."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from tailcut.cli._load_flags import objectives, read_header, seconds
+from tailcut.cli.console import ExitCode, note, usage, write
+from tailcut.cli.options import Settings, examples, load_manifest
+from tailcut.errors import ManifestError, ProfileError
+
+if TYPE_CHECKING:
+    from tailcut.cli._profiling import Wanted
+    from tailcut.load import LoadPlan
+    from tailcut.manifest import Manifest
+    from tailcut.profile.layers import InputShape
+    from tailcut.report.profile_json import ProfileReport
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command(
+        "profile",
+        epilog=examples(
+            ("tailcut profile app:app --payloads bodies.jsonl --slo p95=25ms", "an ASGI application, as it is"),
+            ("tailcut profile app:app --path /predict --payloads bodies.jsonl --rate 20 --html profile.html", "a page"),
+            ("tailcut profile", "the deployment of ./tailcut.toml, from its own timings"),
+            ("tailcut profile pilot.app:app -m tailcut.toml", "a pilot, with the manifest's traffic, set-up and SLO"),
+            ("tailcut profile http://127.0.0.1:8000/predict --payloads bodies.jsonl", "from outside only"),
+            ("tailcut profile --from profile.json --html profile.html", "the page of a profile that was kept"),
+        ),
+    )(profile)
+
+
+def profile(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="module:attribute of an ASGI application, a tailcut.toml or its folder, or a URL.",
+            show_default="./tailcut.toml",
+        ),
+    ] = "",
+    payloads: Annotated[
+        str,
+        typer.Option(
+            metavar="SOURCE",
+            help="A .jsonl file with a body per line, or module:callable of (seed) that yields bodies.",
+            show_default="the manifest's ladder.traffic, else requests without a body",
+        ),
+    ] = "",
+    rate: Annotated[
+        float | None, typer.Option(help="Requests per second.", show_default="the manifest's slo.rate, else 50")
+    ] = None,
+    duration: Annotated[str, typer.Option(help="How long is recorded.")] = "20s",
+    warmup: Annotated[str, typer.Option(help="Sent before that and left out.")] = "2s",
+    slo: Annotated[
+        str,
+        typer.Option(metavar="OBJECTIVES", help="Such as p95=25ms,errors=0.1%.", show_default="the manifest's"),
+    ] = "",
+    path: Annotated[
+        str, typer.Option(help="Where requests go.", show_default="the only route that takes them, or the URL's")
+    ] = "",
+    method: Annotated[str, typer.Option(help="HTTP method.", show_default="POST with payloads, else GET")] = "",
+    header: Annotated[list[str] | None, typer.Option(metavar="'NAME: VALUE'", help="May be given again.")] = None,
+    timeout: Annotated[str, typer.Option(help="A request is given up this long after its intended time.")] = "10s",
+    app_dir: Annotated[Path, typer.Option(metavar="FOLDER", help="The application is imported and runs there.")] = Path(
+        "."
+    ),
+    loop: Annotated[
+        str, typer.Option(metavar="NAME", help="Of the application: asyncio (shows what blocks it) or uvloop.")
+    ] = "asyncio",
+    overhead: Annotated[
+        bool, typer.Option("--overhead/--no-overhead", help="Measure what profiling itself costs; takes half a minute.")
+    ] = True,
+    layers: Annotated[
+        str,
+        typer.Option(
+            metavar="MODEL",
+            help="Slow layers of an .onnx file, or of the torch module that module:callable gives; off: of none.",
+            show_default="of the model that the target runs",
+        ),
+    ] = "",
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=DIMS", help="Input of that model, such as ids=1x128:INT64; may be given again."),
+    ] = None,
+    manifest: Annotated[
+        Path | None,
+        typer.Option(
+            "--manifest", "-m", envvar="TAILCUT_MANIFEST", metavar="PATH", help="tailcut.toml, or its folder."
+        ),
+    ] = None,
+    settings: Settings = None,
+    json_path: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all of it as JSON.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as a page.")] = None,
+    raw: Annotated[Path | None, typer.Option(metavar="FILE", help="Write every request, span and sample.")] = None,
+    from_: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="Show a profile that --json kept; runs nothing.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of arrivals and payloads.")] = 0,
+) -> None:
+    """Say where the milliseconds go, what each lever would win, and what not to do.
+
+    An ASGI application runs as it is, in a process of its own under open-loop load; a deployment is served and asked;
+    of a URL is seen what the client sees, and what its Server-Timing tells. Exit code 0: profiled, and the SLO is met
+    or there is none; 1: the SLO is missed; 2: a flag is wrong; 3: it could not be profiled.
+    """
+    if from_ is not None:
+        from tailcut.report.profile_json import load_report
+
+        raise typer.Exit(_show(load_report(from_), None, html))
+    from tailcut.load import LoadPlan
+
+    sys.path[:0] = [str(app_dir.resolve()), ""]  # payload modules of the application's and of the current folder
+    with usage():
+        plan = LoadPlan(
+            url=path,
+            rate=rate,
+            duration_s=seconds("--duration", duration),
+            warmup_s=seconds("--warmup", warmup),
+            payloads=payloads,
+            method=method,
+            headers=tuple(read_header(text) for text in header or ()),
+            timeout_s=seconds("--timeout", timeout),
+            seed=seed,
+        )
+        _check_files(json_path, html, raw)
+    wanted = _wanted(target, manifest, settings, plan, slo, app_dir, loop, overhead, layers, shape)
+    raise typer.Exit(_profile(wanted, json_path, html, raw))
+
+
+def _wanted(
+    target: str,
+    manifest: Path | None,
+    settings: list[str] | None,
+    plan: LoadPlan,
+    slo: str,
+    app_dir: Path,
+    loop: str,
+    overhead: bool,
+    layers: str,
+    shape: list[str] | None,
+) -> Wanted:
+    """Put together what was asked for, and what the manifest adds to it."""
+    from tailcut.cli._profiling import Wanted, kind_of
+
+    kind = kind_of(target)
+    manifest = _manifest_path(kind, target, manifest)
+    loaded = load_manifest(manifest, settings, keep_unset=True) if manifest is not None else None
+    with usage():
+        return Wanted(
+            kind=kind,
+            target=target,
+            manifest=loaded,
+            manifest_path=manifest or Path(),
+            overrides=tuple(settings or ()),
+            plan=_plan(kind, target, plan, loaded),
+            slo=objectives(slo),
+            directory=app_dir,
+            loop=_loop(loop),
+            overhead=overhead,
+            layers=None if layers == "off" else layers,
+            shapes=_shapes(shape or []),
+            command=shlex.join(["tailcut", *sys.argv[1:]]),
+        )
+
+
+def _manifest_path(kind: str, target: str, manifest: Path | None) -> Path | None:
+    if kind != "deployment":
+        return manifest
+    if target and manifest is not None and manifest.resolve() != Path(target).resolve():
+        raise ManifestError(f"both {target} and --manifest {manifest} name a deployment", hint="give one of them")
+    return Path(target) if target else manifest or Path("tailcut.toml")
+
+
+def _plan(kind: str, target: str, plan: LoadPlan, manifest: Manifest | None) -> LoadPlan:
+    """Fill in what the flags left open."""
+    import msgspec
+
+    from tailcut.cli._profiling import DEFAULT_RATE
+    from tailcut.load.plan import check_plan, parse_url
+
+    changes: dict[str, object] = {}
+    if plan.rate is None:
+        changes["rate"] = manifest.deployment.slo.rate if manifest is not None else DEFAULT_RATE
+    if plan.url and not plan.url.startswith("/"):
+        changes["url"] = f"/{plan.url}"
+    if manifest is not None:
+        ladder = manifest.deployment.ladder
+        if not plan.payloads and ladder.traffic:
+            _importable(manifest)
+            changes["payloads"] = ladder.traffic
+        if not plan.url and kind == "pilot":
+            changes["url"] = ladder.pilot_path
+    if kind == "url":
+        if plan.url:
+            raise ManifestError(f"--path {plan.url} and a URL", hint="write the path into the URL")
+        parse_url(target)
+        changes["url"] = target
+    plan = msgspec.structs.replace(plan, **changes)
+    check_plan(msgspec.structs.replace(plan, url=target if kind == "url" else "http://127.0.0.1:1/"))
+    return plan
+
+
+def _importable(manifest: Manifest) -> None:
+    """Put the manifest's folders on the import path, for its traffic."""
+    folders = [str((manifest.directory / folder).resolve()) for folder in manifest.deployment.python_path]
+    sys.path[:0] = [folder for folder in folders if folder not in sys.path]
+
+
+def _loop(name: str) -> Literal["asyncio", "uvloop"]:
+    if name == "asyncio":
+        return "asyncio"
+    if name == "uvloop":
+        return "uvloop"
+    raise ManifestError(f"--loop is {name!r}", hint="use asyncio, which shows what blocks it, or uvloop")
+
+
+def _shapes(texts: list[str]) -> tuple[InputShape, ...]:
+    from tailcut.profile.layers import parse_shape
+
+    try:
+        return tuple(parse_shape(text) for text in texts)
+    except ProfileError as error:
+        raise ManifestError(f"--shape: {error.message}", hint=error.hint) from error
+
+
+def _check_files(*paths: Path | None) -> None:
+    """Refuse before the run what could not be written after it."""
+    from tailcut.load.files import prepare
+
+    for path in paths:
+        if path is not None:
+            prepare(path)
+
+
+def _profile(wanted: Wanted, json_path: Path | None, html: Path | None, raw: Path | None) -> ExitCode:
+    from tailcut.cli._profiling import record, report_of
+
+    recording, layers, notes = record(wanted)
+    if raw is not None:
+        from tailcut.profile.files import save_recording
+
+        save_recording(recording, raw)
+        note(f"wrote {raw}")
+    return _show(report_of(wanted, recording, layers, notes), json_path, html)
+
+
+def _show(report: ProfileReport, json_path: Path | None, html: Path | None) -> ExitCode:
+    from tailcut.report.profile_html import render_profile_html
+    from tailcut.report.profile_json import save_report
+    from tailcut.report.profile_text import render_profile
+
+    write(render_profile(report))
+    if json_path is not None:
+        save_report(report, json_path)
+        note(f"wrote {json_path}")
+    if html is not None:
+        html.write_text(render_profile_html(report), encoding="utf-8")
+        note(f"wrote {html}")
+    return ExitCode.OK if report.met else ExitCode.FAILED
