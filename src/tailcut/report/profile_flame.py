@@ -10,7 +10,7 @@ from tailcut.report.profile_words import ms, percent
 
 _WIDTH = 1080
 _ROW = 21
-_LETTER = 6.3
+_LETTER = 6.8
 _LEAST = 0.8
 """Narrower frames are left out, in pixels."""
 _DEEPEST = 48

@@ -19,7 +19,7 @@ STAGE_WORDS: dict[Stage, str] = {
     Stage.CODE: "your own code",
     Stage.FRAMEWORK: "the web framework",
     Stage.ENCODE: "encoding the reply",
-    Stage.WAIT: "waiting for a thread or a core",
+    Stage.WAIT: "waiting",
     Stage.LOCK: "waiting for a lock",
     Stage.LOOP: "waiting for an event loop that something else blocks",
     Stage.GC: "garbage collection",

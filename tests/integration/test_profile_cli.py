@@ -1,0 +1,130 @@
+"""``tailcut profile`` as people run it, once per kind of target."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.app_kit import GOOD, INFER, deployment
+
+pytestmark = pytest.mark.integration
+
+SHORT = ("--duration", "1s", "--warmup", "200ms", "--rate", "40")
+APP = """
+import sqlite3
+import threading
+
+database = sqlite3.connect("file:shared?mode=memory&cache=shared", uri=True, check_same_thread=False)
+asked = threading.Event()
+
+
+async def app(scope, receive, send):
+    if scope["type"] != "http":
+        return
+    body = (await receive())["body"]
+    rows = database.execute("SELECT 1, ?", (len(body),)).fetchall()
+    asked.wait(0.012)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+"""
+
+
+def profile(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tailcut", "profile", *arguments]
+    environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200"}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, cwd=folder, env=environment
+    )
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    script = Path(__file__).with_name("load_stub.py")
+    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_an_application_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "my_app.py").write_text(APP)
+    (tmp_path / "bodies.jsonl").write_text("".join(f'{{"entities": [{number % 5}]}}\n' for number in range(50)))
+    kept = ("--json", "out/profile.json", "--html", "out/profile.html", "--raw", "out/raw.bin")
+    flags = ("--payloads", "bodies.jsonl", "--slo", "p95=5ms", "--no-overhead", "--path", "predict")
+    done = profile("my_app:app", *SHORT, *flags, *kept, folder=tmp_path)
+    assert done.returncode == 1, done.stderr  # the SLO is missed: a request takes 12 ms
+    assert "SLO p95 MISSED" in done.stdout
+    assert "of the p95 request is waiting: another thread at my_app.py:13" in done.stdout
+    assert "SELECT ?, ?" in done.stdout
+    assert "entities[]" in done.stdout
+    found = json.loads((tmp_path / "out" / "profile.json").read_text())
+    assert (found["kind"], found["target"]) == ("pilot", "my_app:app")
+    share = {line["stage"]: line["near_share"] for line in found["budget"]["lines"]}
+    assert share["wait"] > 0.4
+    page = (tmp_path / "out" / "profile.html").read_text()
+    again = profile("--from", "out/profile.json", "--html", "out/again.html", folder=tmp_path)
+    assert again.returncode == 1
+    assert again.stdout == done.stdout
+    assert (tmp_path / "out" / "again.html").read_text() == page
+
+
+def test_a_deployment_by_its_own_timings(tmp_path: Path) -> None:
+    deployment(tmp_path, "")
+    (tmp_path / "bodies.jsonl").write_text(json.dumps(GOOD))
+    flags = ("--payloads", "bodies.jsonl", "--path", INFER, "--slo", "p95=500ms")
+    done = profile(".", *SHORT, *flags, "--json", "profile.json", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Slow layers of m source" in done.stdout
+    assert "Profiling cost the server nothing" in done.stdout
+    found = json.loads((tmp_path / "profile.json").read_text())
+    stages = {line["stage"] for line in found["budget"]["lines"]}
+    assert {"network", "receive", "decode", "model", "encode"} <= stages
+    assert found["budget"]["failed"] == 0
+
+
+def test_a_url_from_outside(url: str, tmp_path: Path) -> None:
+    done = profile(f"{url}/timing", *SHORT, "--json", "profile.json", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "profile.json").read_text())
+    stages = {line["stage"] for line in found["budget"]["lines"]}
+    assert {"network", "model", "wait"} <= stages
+    silent = profile(f"{url}/delay/5", *SHORT, folder=tmp_path)
+    assert silent.returncode == 0, silent.stderr
+    assert "the server sends no Server-Timing" in silent.stdout
+    assert "of the p95 request is unattributed" in silent.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (("nowhere",), 2, "is no application, no deployment and no URL"),
+        (("my_app.py",), 3, "my_app:app"),
+        (("http://127.0.0.1:9/",), 3, "cannot connect"),
+        (("a:b", "--loop", "trio"), 2, "--loop is 'trio'"),
+        (("a:b", "--rate", "0"), 2, "--rate is 0"),
+        (("a:b", "--shape", "ids"), 2, "--shape"),
+        (("a:b", "--payloads", "absent.jsonl"), 3, "absent.jsonl"),
+        (("http://127.0.0.1:9/", "--path", "/x"), 2, "write the path into the URL"),
+        (("--from", "absent.json"), 3, "absent.json"),
+    ],
+)
+def test_what_cannot_be_profiled_is_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], arguments: tuple[str, ...], code: int, text: str
+) -> None:
+    from tailcut.cli.app import run
+
+    before = list(sys.path)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(tmp_path)
+        assert run(["profile", *arguments]) == code
+    sys.path[:] = before
+    said = capfd.readouterr()
+    assert said.out == ""
+    assert text in said.err
