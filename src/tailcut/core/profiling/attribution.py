@@ -70,14 +70,15 @@ def attribute(recording: Recording) -> Attribution:
 def self_of(flat: Flat, values: Ints) -> Ints:
     """Take from each span's CPU time or delay what its children had of it; -1 where that is not known, shape [spans].
 
-    Only children on the same thread have had a part, and those whose time is known.
+    Only children on the same thread have had a part. Where that of one of them is not known, neither is the rest.
     """
     left = values.copy()
-    children = np.flatnonzero((flat.parent >= 0) & (values >= 0))
+    children = np.flatnonzero(flat.parent >= 0)
     children = children[flat.thread[children] == flat.thread[flat.parent[children]]]
     np.subtract.at(left, flat.parent[children], values[children])
     left = np.maximum(left, 0)
     left[values < 0] = -1
+    left[flat.parent[children[values[children] < 0]]] = -1
     return left
 
 

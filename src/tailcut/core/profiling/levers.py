@@ -1,0 +1,241 @@
+"""What each lever does to the work of requests: which phases it shortens, shares or leaves out.
+
+A lever is pulled twice: as an estimate (with the hit shares that the payloads allow, and factors measured here or
+elsewhere), and as a bound: what it is aimed at takes no time at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from tailcut.core.profiling import priors
+from tailcut.core.profiling.priors import Prior
+from tailcut.core.profiling.queueing import Service
+from tailcut.core.profiling.records import Stage
+from tailcut.core.profiling.work import FETCHING, QUEUEING, Job, Part, Work
+
+LeverName = Literal[
+    "serving path", "feature cache", "concurrent I/O", "runtime", "INT8", "batching", "prediction cache",
+    "more executors",
+]  # fmt: skip
+LEVERS: tuple[LeverName, ...] = (
+    "feature cache", "concurrent I/O", "runtime", "INT8", "batching", "prediction cache", "more executors",
+    "serving path",
+)  # fmt: skip
+
+PARALLEL = 4
+"""How many executors "more executors" stands for, where the machine has the cores."""
+INLINE_MS = 1.0
+"""Models below that run on tailcut's event loop (docs/design.md, Executors)."""
+HANDED_OVER = -2
+"""``Part.name`` of handing a batch to a thread and back."""
+_INGRESS = frozenset({Stage.NETWORK, Stage.RECEIVE, Stage.DECODE, Stage.FRAMEWORK, Stage.ENCODE, Stage.UNATTRIBUTED})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What is known of the levers here.
+
+    Attributes:
+        feature_hits: by request's number, which share of its fetches a feature cache answers.
+        prediction_hits: by request's number, whether a prediction cache answers it.
+        family: what the model runs on: "torch", "sklearn", "onnxruntime", "" for others.
+        runtime, int8: how many times quicker; None: as elsewhere.
+        batch_share: share of a row's time that a batch takes once; None: as elsewhere.
+        model_ms: a call of the model on an idle machine; None: as recorded.
+        fetch: what fetching takes where it is done in another way than in what was recorded, as (CPU, waiting) in
+            nanoseconds; drawn one per request; empty: as recorded.
+        cores: that the service may use.
+        lookup_ns: what a look-up of a request's features takes of a core.
+        path_cpu_ns, path_wait_ns: of a request through tailcut's path.
+    """
+
+    feature_hits: Mapping[int, float] = field(default_factory=dict)
+    prediction_hits: Mapping[int, bool] = field(default_factory=dict)
+    family: str = ""
+    runtime: Prior | None = None
+    int8: Prior | None = None
+    batch_share: Prior | None = None
+    model_ms: float | None = None
+    fetch: tuple[tuple[float, float], ...] = ()
+    cores: int = 1
+    lookup_ns: float = priors.LOOKUP_NS
+    path_cpu_ns: float = priors.PATH_CPU_NS
+    path_wait_ns: float = priors.PATH_WAIT_NS
+
+
+@dataclass(frozen=True)
+class State:
+    """Work and the service that does it, with the levers that were pulled."""
+
+    work: Work
+    service: Service
+    known: Known
+    pulled: tuple[LeverName, ...] = ()
+
+
+def begin(work: Work, known: Known) -> State:
+    """Start from what was recorded: a model has cores of its own where there are any and it runs in threads."""
+    in_threads = any(part.stage == Stage.MODEL and part.thread for job in work.jobs for part in job)
+    executors = known.cores if in_threads and known.cores > 1 else 0
+    return State(work, Service(executors=executors, threads=work.threads), known)
+
+
+def pull(state: State, lever: LeverName, *, bound: bool = False) -> State:
+    """Pull a lever."""
+    if lever == "feature cache":
+        state = _feature_cache(state, bound)
+    elif lever == "concurrent I/O":
+        state = _jobs(state, _at_once_free if bound else _at_once)
+    elif lever in ("runtime", "INT8"):
+        state = _faster(state, float("inf") if bound else factor(state, lever).mid)
+    elif lever == "batching":
+        state = _batching(state, bound)
+    elif lever == "prediction cache":
+        state = _prediction_cache(state, bound)
+    elif lever == "more executors":
+        state = _executors(state, bound)
+    else:
+        state = _serving_path(state, bound)
+    return replace(state, pulled=(*state.pulled, lever))
+
+
+def factor(state: State, lever: LeverName) -> Prior:
+    """How many times quicker the model gets: measured here, or elsewhere."""
+    known = state.known
+    model_ms = call_ms(state.work) if known.model_ms is None else known.model_ms
+    if lever == "runtime":
+        elsewhere = priors.runtime_prior(known.family, model_ms) or priors.measured(1.0, "it has no runtime to leave")
+        return known.runtime or elsewhere
+    runtime = factor(state, "runtime").mid
+    return known.int8 or priors.int8_prior(model_ms / runtime)
+
+
+def call_ms(work: Work) -> float:
+    """A request's model time, the median of those that have any."""
+    took = [sum(part.cpu_ns + part.wait_ns for part in job if part.stage == Stage.MODEL) for job in work.jobs]
+    took = [one for one in took if one]
+    return float(np.median(took)) / 1e6 if took else 0.0
+
+
+def _jobs(state: State, change: Callable[[Job], Job]) -> State:
+    return replace(state, work=replace(state.work, jobs=tuple(change(job) for job in state.work.jobs)))
+
+
+def _feature_cache(state: State, bound: bool) -> State:
+    known, work = state.known, state.work
+    generator = np.random.default_rng(0)
+    jobs = []
+    for number, job in zip(work.numbers.tolist(), work.jobs, strict=True):
+        share = 1.0 if bound else known.feature_hits.get(number, 0.0)
+        fetches = [part for part in job if part.stage in FETCHING]
+        draws = generator.random(len(fetches)) if fetches else ()
+        missed = {id(part) for part, draw in zip(fetches, draws, strict=True) if draw >= share}
+        kept = tuple(part for part in job if part.stage not in FETCHING or id(part) in missed)
+        if not bound and fetches:
+            kept = _before(kept, Part(Stage.CACHE, -1, known.lookup_ns, 0.0, False))
+        # Without a fetch nobody waits for a connection, a thread or its way back.
+        jobs.append(kept if missed else tuple(part for part in kept if part.stage not in QUEUEING))
+    return replace(state, work=replace(work, jobs=tuple(jobs)))
+
+
+def _at_once(job: Job) -> Job:
+    """Fetches wait together: the longest waits, the CPU of all remains."""
+    return _one_wait(job, max((part.wait_ns for part in job if part.stage in FETCHING), default=0.0))
+
+
+def _at_once_free(job: Job) -> Job:
+    """At best there is one wait, as short as the shortest."""
+    return _one_wait(job, min((part.wait_ns for part in job if part.stage in FETCHING and part.wait_ns), default=0.0))
+
+
+def _one_wait(job: Job, wait_ns: float) -> Job:
+    first = next((number for number, part in enumerate(job) if part.stage in FETCHING), -1)
+    return tuple(
+        part._replace(wait_ns=wait_ns if number == first else 0.0) if part.stage in FETCHING else part
+        for number, part in enumerate(job)
+    )
+
+
+def _faster(state: State, times: float) -> State:
+    def change(job: Job) -> Job:
+        return tuple(
+            part._replace(cpu_ns=part.cpu_ns / times, wait_ns=part.wait_ns / times)
+            if part.stage == Stage.MODEL
+            else part
+            for part in job
+        )
+
+    return _jobs(state, change)
+
+
+def _batching(state: State, bound: bool) -> State:
+    if bound:
+        return _faster(state, float("inf"))
+    known = state.known
+    share = (known.batch_share or priors.batch_prior(known.family)).mid
+    state = replace(state, service=replace(state.service, batch_share=share, executors=min(state.service.executors, 1)))
+    if call_ms(state.work) >= INLINE_MS:
+        return state
+    # Then batches run on the event loop, and nothing is handed over.
+    return _jobs(state, lambda job: tuple(part for part in job if part.name != HANDED_OVER))
+
+
+def _prediction_cache(state: State, bound: bool) -> State:
+    known, work = state.known, state.work
+    jobs = []
+    for number, job in zip(work.numbers.tolist(), work.jobs, strict=True):
+        hit = bound or known.prediction_hits.get(number, False)
+        jobs.append(tuple(part for part in job if part.stage in _INGRESS) if hit else job)
+    return replace(state, work=replace(work, jobs=tuple(jobs)))
+
+
+def _executors(state: State, bound: bool) -> State:
+    many = len(state.work.jobs) if bound else min(PARALLEL, max(state.known.cores, 1))
+    service = replace(
+        state.service,
+        processes=max(state.service.processes, many),
+        executors=max(state.service.executors, many) if state.service.executors else 0,
+    )
+    return replace(state, service=service)
+
+
+def _serving_path(state: State, bound: bool) -> State:
+    """Leave the pilot's web stack: its server, framework, validation, encoding and thread pool."""
+    known = state.known
+    ingress = _INGRESS - {Stage.UNATTRIBUTED}
+    fetched = iter(_drawn(known, len(state.work.jobs)))
+
+    def change(job: Job) -> Job:
+        kept = [part for part in job if part.stage not in ingress and part.stage not in QUEUEING]
+        if known.fetch and any(part.stage in FETCHING for part in kept):
+            cpu_ns, wait_ns = next(fetched)
+            kept = [part for part in kept if part.stage not in FETCHING]
+            kept.insert(0, Part(Stage.SQL, -1, cpu_ns, wait_ns, False))
+        kept = [part._replace(thread=False) for part in kept]
+        if bound:
+            return tuple(kept)
+        models = [number for number, part in enumerate(kept) if part.stage == Stage.MODEL]
+        if models and "batching" not in state.pulled:
+            kept.insert(models[0], Part(Stage.WAIT, HANDED_OVER, priors.THREAD_NS / 2, priors.THREAD_NS / 2, False))
+        return (Part(Stage.NETWORK, -1, known.path_cpu_ns, known.path_wait_ns, False), *kept)
+
+    return replace(_jobs(state, change), service=replace(state.service, threads=0))
+
+
+def _drawn(known: Known, count: int) -> list[tuple[float, float]]:
+    if not known.fetch:
+        return []
+    chosen: npt.NDArray[np.int64] = np.random.default_rng(1).integers(0, len(known.fetch), count)
+    return [known.fetch[place] for place in chosen.tolist()]
+
+
+def _before(job: Job, part: Part) -> Job:
+    """Put a phase where the request's own work begins."""
+    place = next((number for number, one in enumerate(job) if one.stage not in _INGRESS), len(job))
+    return (*job[:place], part, *job[place:])

@@ -1,0 +1,85 @@
+"""What levers won elsewhere: where nothing was measured here, estimates rest on these, and say so.
+
+A factor is how many times quicker the model answers. Every prior is a range; the estimate takes its middle.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Prior(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure with its range and where it comes from.
+
+    Attributes:
+        low, mid, high: of it.
+        source: who measured it on what; "measured" where it was measured on this model and machine.
+    """
+
+    low: float
+    mid: float
+    high: float
+    source: str
+
+    @property
+    def measured(self) -> bool:
+        """It is this model's, on this machine."""
+        return self.source.startswith("measured")
+
+
+def measured(value: float, how: str = "") -> Prior:
+    """A figure that was measured here."""
+    return Prior(low=value, mid=value, high=value, source=f"measured{': ' + how if how else ''}")
+
+
+_OWN = "measured for tailcut, 2 cores"
+_TINY_MS, _SMALL_MS = 3.0, 30.0
+
+_RUNTIME = {
+    "torch": (
+        (_TINY_MS, Prior(low=2.0, mid=3.5, high=6.5, source=f"{_OWN}: small tabular transformers, eager to ONNX")),
+        (_SMALL_MS, Prior(low=1.4, mid=2.0, high=2.7, source=f"{_OWN}: MiniLM, 1 x 28 tokens 2.7x; others 1.4x")),
+        (float("inf"), Prior(low=1.0, mid=1.25, high=1.4, source=f"{_OWN}: MiniLM, 8 x 28; docs 1.4x")),
+    ),
+    "sklearn": ((float("inf"), Prior(low=1.5, mid=3.0, high=5.0, source="lleaves' README: trees, batch of 1")),),
+}  # fmt: skip
+
+_QUANTISED = (
+    (1.0, Prior(low=0.8, mid=1.0, high=1.1, source=f"{_OWN}: models below a millisecond gain nothing")),
+    (float("inf"), Prior(low=1.3, mid=1.6, high=2.1, source=f"{_OWN}: MiniLM 1.5 to 1.9x; 1.6x without VNNI")),
+)  # fmt: skip
+
+_BATCH = {
+    "torch": Prior(low=0.5, mid=0.7, high=0.8, source=f"{_OWN}: MiniLM eager, 8 rows cost 2.8 times one"),
+    "": Prior(low=0.1, mid=0.3, high=0.6, source=f"{_OWN}: MiniLM ONNX, 8 rows cost 6.1 times one"),
+}
+
+PATH_CPU_NS = 150_000.0
+PATH_WAIT_NS = 130_000.0
+"""What tailcut's own path takes of a core, and what two ways over loopback and two threads' wake-ups take besides:
+a no-op handler answers in 107 us and tailcut with a tiny model in 233 us (benchmarks/results/overhead.md), and a client
+that paces itself sees a third of a millisecond on an idle core (benchmarks/results/ladder)."""
+THREAD_NS = 100_000.0
+"""Handing a batch to a thread and back (docs/design.md, Executors)."""
+LOOKUP_NS = 60_000.0
+"""Looking up a request's features in this process's memory, all groups at once (benchmarks/results/ladder)."""
+
+
+def runtime_prior(family: str, model_ms: float) -> Prior | None:
+    """What leaving a framework's own runtime wins; None where it is no framework's.
+
+    Args:
+        family: "torch", "sklearn"; others have nothing to leave.
+        model_ms: a call, as measured.
+    """
+    return next((prior for limit, prior in _RUNTIME.get(family, ()) if model_ms < limit), None)
+
+
+def int8_prior(model_ms: float) -> Prior:
+    """What INT8 wins over the same runtime in FP32, for a model that takes so long there."""
+    return next(prior for limit, prior in _QUANTISED if model_ms < limit)
+
+
+def batch_prior(family: str) -> Prior:
+    """Which share of a row's time a batch of any size takes once."""
+    return _BATCH.get(family, _BATCH[""])
