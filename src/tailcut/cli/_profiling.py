@@ -97,6 +97,13 @@ def record(wanted: Wanted) -> tuple[Recording, tuple[ModelLayers, ...], tuple[st
     return recording, (*given, *found), notes
 
 
+def only_layers(model: str, shapes: tuple[InputShape, ...], directory: Path) -> ModelLayers:
+    """Time the layers of a model, and nothing else."""
+    from tailcut.profile.layers import LayersSpec, find_layers
+
+    return find_layers(LayersSpec(model=model, shapes=shapes, folders=(str(directory.resolve()),)))
+
+
 def report_of(
     wanted: Wanted, recording: Recording, layers: tuple[ModelLayers, ...], notes: tuple[str, ...]
 ) -> ProfileReport:

@@ -82,7 +82,8 @@ def profile(
         str,
         typer.Option(
             metavar="MODEL",
-            help="Slow layers of an .onnx file, or of the torch module that module:callable gives; off: of none.",
+            help="Slow layers of an .onnx file, or of the torch module that module:callable gives; off: of none. "
+            "Without a target: nothing else.",
             show_default="of the model that the target runs",
         ),
     ] = "",
@@ -115,6 +116,8 @@ def profile(
         from tailcut.report.profile_json import load_report
 
         raise typer.Exit(_show(load_report(from_), None, html))
+    if not target and manifest is None and layers not in {"", "off"}:
+        raise typer.Exit(_only_layers(layers, _shapes(shape or []), app_dir, json_path, html))
     from tailcut.load import LoadPlan
 
     sys.path[:0] = [str(app_dir.resolve()), ""]  # payload modules of the application's and of the current folder
@@ -250,6 +253,24 @@ def _profile(wanted: Wanted, json_path: Path | None, html: Path | None, raw: Pat
         save_recording(recording, raw)
         note(f"wrote {raw}")
     return _show(report_of(wanted, recording, layers, notes), json_path, html)
+
+
+def _only_layers(
+    model: str, shapes: tuple[InputShape, ...], app_dir: Path, json_path: Path | None, html: Path | None
+) -> ExitCode:
+    import msgspec
+
+    from tailcut.cli._profiling import only_layers
+    from tailcut.report.profile_text import render_layers
+
+    if html is not None:
+        raise ManifestError("--html with --layers alone", hint="a page needs a target; --json keeps the layers")
+    found = only_layers(model, shapes, app_dir)
+    write(render_layers(found))
+    if json_path is not None:
+        json_path.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+        note(f"wrote {json_path}")
+    return ExitCode.OK
 
 
 def _show(report: ProfileReport, json_path: Path | None, html: Path | None) -> ExitCode:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tailcut.core.profiling.layers import ModelLayers
 from tailcut.report.profile_json import ProfileReport
 from tailcut.report.profile_tables import (
     Table,
@@ -22,8 +23,19 @@ _SHORT = 6
 def render_profile(report: ProfileReport) -> str:
     """Lay a profile out for a terminal: the bottleneck, where the time goes, what the levers would win, the rest."""
     parts = [_head(report), *_budget(report), *_calls(report), *_diversity(report)]
-    parts += [part for model in report.layers for part in _layers(report, model.model)]
+    parts += [render_layers(model) for model in report.layers]
     parts.append("\n".join(_notes(report)))
+    return "\n\n".join(parts)
+
+
+def render_layers(model: ModelLayers) -> str:
+    """Lay a model's slow layers out."""
+    first, *rest = layers_words(model)
+    parts = ["\n".join([f"Slow layers of {first}", *(f"  {line}" for line in rest)])]
+    if model.layers:
+        parts.append(aligned(layers_table(model)))
+    if model.operators:
+        parts.append(aligned(operators_table(model, _SHORT)))
     return "\n\n".join(parts)
 
 
@@ -73,17 +85,6 @@ def _diversity(report: ProfileReport) -> Iterator[str]:
     if report.diversity is not None:
         title = "How alike the requests are: share that a cache would have answered"
         yield f"{title}\n{aligned(diversity_table(report.diversity))}"
-
-
-def _layers(report: ProfileReport, name: str) -> Iterator[str]:
-    model = next(one for one in report.layers if one.model == name)
-    first, *rest = layers_words(model)
-    words = "\n".join(f"  {line}" for line in rest)
-    yield f"Slow layers of {first}\n{words}"
-    if model.layers:
-        yield aligned(layers_table(model))
-    if model.operators:
-        yield aligned(operators_table(model, _SHORT))
 
 
 def _notes(report: ProfileReport) -> Iterator[str]:

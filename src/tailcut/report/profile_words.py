@@ -98,8 +98,8 @@ def layers_words(model: ModelLayers) -> list[str]:
     """Say of a model's layers what is to be known before the table is read."""
     lines = [
         f"{model.model}: {ms(model.run_ms)} ms a run, {model.runtime}, on {model.inputs or 'no tensors'}",
-        f"INT8 addresses {percent(model.addressed('quantisation'))} of its time, fusion (an exported graph,"
-        f" torch.compile) {percent(model.addressed('fusion'))}",
+        f"INT8 addresses {percent(model.addressed('quantisation'))} of its time, fusion ({_fused_by(model)})"
+        f" {percent(model.addressed('fusion'))}",
     ]
     if model.dispatch:
         lines[-1] += f"; {percent(model.dispatch)} is Python and dispatch, which an exported graph is rid of"
@@ -112,6 +112,10 @@ def layers_words(model: ModelLayers) -> list[str]:
     else:
         lines.append(f"kernel time, launch gaps and memory of a GPU: {model.device_note}")
     return [*lines, *filter(None, [model.doubt]), *model.notes]
+
+
+def _fused_by(model: ModelLayers) -> str:
+    return "an exported graph, torch.compile" if model.runtime.startswith("torch") else "a runtime that fuses more"
 
 
 def ms(value: float) -> str:
