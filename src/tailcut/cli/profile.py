@@ -278,11 +278,12 @@ def _show(report: ProfileReport, json_path: Path | None, html: Path | None) -> E
     from tailcut.report.profile_json import save_report
     from tailcut.report.profile_text import render_profile
 
-    write(render_profile(report))
+    # Files first: whoever pipes the text into head still gets them.
     if json_path is not None:
         save_report(report, json_path)
         note(f"wrote {json_path}")
     if html is not None:
         html.write_text(render_profile_html(report), encoding="utf-8")
         note(f"wrote {html}")
+    write(render_profile(report))
     return ExitCode.OK if report.met else ExitCode.FAILED

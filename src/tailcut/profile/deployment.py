@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.profiling.server_timing import TAILCUT
-from tailcut.errors import ManifestError
+from tailcut.engine.opening import find_variant
+from tailcut.errors import ManifestError, TailcutError
 from tailcut.ladder.machine import choose_cores, pinned
 from tailcut.ladder.process import ServerProcess, free_port
 from tailcut.load import LoadPlan, LoadResult
@@ -77,7 +79,7 @@ def record_deployment(
             plan = msgspec.structs.replace(plan, url=url, payloads=payloads, pid=server.pid)
             _try_one(server, plan)
             recording, result = record_load(
-                plan, f"deployment {deployment.name}", known=_stages(deployment), on_progress=on_progress
+                plan, f"deployment {deployment.name}", known=_stages(manifest), on_progress=on_progress
             )
             server.check_alive("under load")
     where = "cores shared with the load" if core is None else f"server on core {core}, load on core {load_core}"
@@ -108,8 +110,9 @@ def _command(deployment: Deployment, path: Path, port: int, overrides: Sequence[
     return [*(sys.executable, "-m", "tailcut", "serve", "--manifest", str(path.resolve()), "--port", str(port)), *flags]
 
 
-def _stages(deployment: Deployment) -> dict[str, tuple[Stage, str]]:
+def _stages(manifest: Manifest) -> dict[str, tuple[Stage, str]]:
     """Name tailcut's stages with what this deployment has in them."""
+    deployment = manifest.deployment
     stages = dict(TAILCUT)
     groups = deployment.features.groups
     if groups and all(group.function for group in groups):
@@ -117,8 +120,17 @@ def _stages(deployment: Deployment) -> dict[str, tuple[Stage, str]]:
     for name in ("preprocess", "postprocess"):
         if reference := getattr(deployment.model, name):
             stages[name] = (Stage.CODE, reference)
-    stages["infer"] = (Stage.MODEL, f"variant {deployment.serve.variant}")
+    stages["infer"] = (Stage.MODEL, f"variant {_variant(manifest)}")
     return stages
+
+
+def _variant(manifest: Manifest) -> str:
+    """Name the variant itself where the manifest says "promoted"."""
+    wanted = manifest.deployment.serve.variant
+    with suppress(TailcutError):
+        found = find_variant(manifest).name
+        return found if found == wanted else f"{found} ({wanted})"
+    return wanted
 
 
 def _cache_notes(result: LoadResult) -> list[str]:
