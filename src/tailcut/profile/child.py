@@ -62,11 +62,12 @@ class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Heard(msgspec.Struct, frozen=True, kw_only=True):
-    """The server's side of a run, as it is written to a file."""
+    """The server's side of a run, as it is written to a file. ``samples``, ``late_samples``: see ``Sampler``."""
 
     requests: tuple[Request, ...]
     moments: tuple[Moment, ...]
     samples: tuple[Sample, ...]
+    late_samples: tuple[Sample, ...]
     sample_interval_ns: int
     hooks: tuple[str, ...]
     notes: tuple[str, ...]

@@ -45,6 +45,6 @@ def match_requests(samples: Samples, start_ns: int, heard: Iterable[Request]) ->
 
 
 def match_samples(samples: Iterable[Sample], requests: Iterable[Request]) -> tuple[Sample, ...]:
-    """Keep the samples of the measured requests; those of the warm-up go with it."""
-    numbers = {one.number for one in requests}
+    """Keep the samples of the measured requests, and those of nobody knows which; the warm-up's go with it."""
+    numbers = {-1, *(one.number for one in requests)}
     return tuple(one for one in samples if one.request in numbers)

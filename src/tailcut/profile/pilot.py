@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from functools import partial
+from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from tailcut.core.profiling.records import Overhead, Pilot, Recording
-from tailcut.errors import ProfileError
-from tailcut.ladder.machine import machine_facts
-from tailcut.load import LoadPlan, Samples, measure, summarise_run
+from tailcut.core.profiling.records import Overhead, Recording
+from tailcut.errors import MissingExtra, ProfileError
+from tailcut.load import LoadPlan, Samples, measure
 from tailcut.load.payloads import build_requests
 from tailcut.load.plan import check_plan, parse_url
 from tailcut.load.summary import RunFacts
+from tailcut.profile.assembling import Run, assemble
 from tailcut.profile.child import Heard, Options, Said
 from tailcut.profile.diagnosis import check_target, choose_path, explain_answers
 from tailcut.profile.launching import PilotProcess
-from tailcut.profile.matching import match_requests, match_samples
+from tailcut.profile.places import Places
+from tailcut.profile.spying import Spy
 from tailcut.profile.trials import OnStep, bears, measure_overhead, too_fast
 
 HEADER = "x-tailcut-profile"
@@ -46,7 +48,7 @@ class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
         environment: variables added to the child's.
         loop: of the application; on uvloop nobody can see which callback blocks it.
         ready_s: longest wait for the application's start.
-        sample_interval_s: between two looks at the stacks.
+        sample_rate: looks at the stacks per second.
         overhead_rounds, overhead_s: how often, and how long, the same load is sent to the application without
             profiling and with it; 0 rounds: the overhead is not measured.
         seed: of arrivals and payloads.
@@ -65,7 +67,7 @@ class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str] = {}
     loop: Literal["asyncio", "uvloop"] = "asyncio"
     ready_s: float = 60.0
-    sample_interval_s: float = 0.005
+    sample_rate: float = 100.0
     overhead_rounds: int = 3
     overhead_s: float = 4.0
     seed: int = 0
@@ -84,6 +86,7 @@ def record(plan: PilotPlan, *, on_step: OnStep | None = None) -> Recording:
         ProfileError: the application does not import, start or answer, or cannot bear the rate (with the rate that it
             can); the plan makes no sense.
         LoadTestError: the payloads cannot be read.
+        MissingExtra: uvicorn is not installed.
     """
     say = on_step or (lambda _: None)
     _check(plan)
@@ -97,30 +100,44 @@ def record(plan: PilotPlan, *, on_step: OnStep | None = None) -> Recording:
             say("the queue grows: looking for the rate that the application bears")
             with _start(plan, profiled=False) as plain:
                 plain.wait_ready(plan.ready_s)
-                raise too_fast(plan.target, msgspec.structs.replace(load, url=_moved(load.url, plain), pid=plain.pid))
-        overhead = None
-        if plan.overhead_rounds:
-            with _start(plan, profiled=False) as plain:
-                plain.wait_ready(plan.ready_s)
-                without = msgspec.structs.replace(
-                    load, url=_moved(load.url, plain), pid=plain.pid, duration_s=plan.overhead_s
-                )
-                with_ = msgspec.structs.replace(load, duration_s=plan.overhead_s, numbered=HEADER)
-                overhead = measure_overhead(without, with_, rounds=plan.overhead_rounds, say=say)
+                raise too_fast(plan.target, _on(load, plain))
+        overhead = _overhead(plan, load, pilot, say) if plan.overhead_rounds else None
         say(f"recording for {plan.duration_s:g} s at {plan.rate:g} requests/s")
-        pilot.begin()
+        run = _run(plan, load, pilot, ready)
+        _check_answers(load, pilot, ready, run.samples, run.facts, run.heard)
+    return assemble(plan.target, run, overhead)
+
+
+def _run(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said) -> Run:
+    pilot.begin()
+    with Spy(pilot.pid, plan.sample_rate) as spy:
         samples, facts = measure(msgspec.structs.replace(load, numbered=HEADER))
         heard = pilot.heard()
-        _check_answers(load, pilot, ready, samples, facts, heard)
-    return _recording(plan, load, ready, samples, facts, heard, overhead)
+        spy.stop()
+        looks = spy.samples(heard.requests, Places(plan.directory))
+        return Run(
+            load=load, ready=ready, samples=samples, facts=facts, heard=heard,
+            looks=looks, looks_interval_ns=int(1e9 / plan.sample_rate), spy_problem=spy.problem,
+        )  # fmt: skip
+
+
+def _overhead(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, say: OnStep) -> Overhead:
+    with _start(plan, profiled=False) as plain:
+        plain.wait_ready(plan.ready_s)
+        without = msgspec.structs.replace(_on(load, plain), duration_s=plan.overhead_s)
+        with_ = msgspec.structs.replace(load, duration_s=plan.overhead_s, numbered=HEADER)
+        spied = partial(Spy, pilot.pid, plan.sample_rate)
+        return measure_overhead(without, with_, spied, rounds=plan.overhead_rounds, say=say)
 
 
 def _check(plan: PilotPlan) -> None:
     check_target(plan.target)
+    if find_spec("uvicorn") is None:
+        raise MissingExtra("uvicorn is not installed", hint="pip install 'tailcut[profile]'")
     for name, value in (
         ("rate", plan.rate),
         ("duration", plan.duration_s),
-        ("sample interval", plan.sample_interval_s),
+        ("sample rate", plan.sample_rate),
     ):
         if not 0 < value < inf:
             raise ProfileError(f"the {name} is {value:g}", hint="give a finite number above 0")
@@ -134,9 +151,7 @@ def _check(plan: PilotPlan) -> None:
 
 
 def _start(plan: PilotPlan, *, profiled: bool) -> PilotProcess:
-    options = Options(
-        target=plan.target, report=-1, profiled=profiled, loop=plan.loop, sample_interval_s=plan.sample_interval_s
-    )
+    options = Options(target=plan.target, report=-1, profiled=profiled, loop=plan.loop)
     return PilotProcess(options, directory=Path(plan.directory), environment=plan.environment)
 
 
@@ -178,62 +193,9 @@ def _check_answers(
         raise error
 
 
-def _moved(url: str, pilot: PilotProcess) -> str:
-    return f"{pilot.url}{parse_url(url).path}"
-
-
-def _recording(
-    plan: PilotPlan,
-    load: LoadPlan,
-    ready: Said,
-    samples: Samples,
-    facts: RunFacts,
-    heard: Heard,
-    overhead: Overhead | None,
-) -> Recording:
-    requests = match_requests(samples, facts.start_ns, heard.requests)
-    return Recording(
-        target=plan.target,
-        rate=plan.rate,
-        duration_s=plan.duration_s,
-        requests=requests,
-        moments=tuple(sorted(heard.moments, key=lambda one: one.start_ns)),
-        samples=match_samples(heard.samples, requests),
-        sample_interval_ns=heard.sample_interval_ns,
-        machine=machine_facts(),
-        pilot=Pilot(
-            loop=ready.loop,
-            threads=ready.threads,
-            hooks=heard.hooks,
-            versions=ready.versions,
-            cpu_s=facts.cpu_s or 0.0,
-            # Of the whole run; the warm-up is not told apart in the kernel's count.
-            delay_s=heard.delay_ns / 1e9 * plan.duration_s / (plan.duration_s + plan.warmup_s),
-            window_s=facts.window_s,
-        ),
-        overhead=overhead,
-        notes=(*_notes(plan, load, ready, samples, facts, heard),),
-    )
-
-
-def _notes(
-    plan: PilotPlan, load: LoadPlan, ready: Said, samples: Samples, facts: RunFacts, heard: Heard
-) -> Iterator[str]:
-    if ready.loop != ready.usual_loop:
-        yield (
-            f"ran on {ready.loop}'s event loop, whose callbacks can be timed; uvicorn would have taken"
-            f" {ready.usual_loop}, which is a little faster"
-        )
-    yield from heard.notes
-    result = summarise_run(load, samples, facts)
-    if result.answered < result.requests:
-        counts = ", ".join(
-            f"{count} {kind}" for kind, count in {**result.statuses, **result.errors}.items() if kind != "200"
-        )
-        yield f"not every request was answered 2xx: {counts}"
-    if heard.failures:
-        yield f"the application raised: {heard.failures[0].splitlines()[-1]}"
-    yield from result.warnings
+def _on(load: LoadPlan, pilot: PilotProcess) -> LoadPlan:
+    """The same load on another process."""
+    return msgspec.structs.replace(load, url=f"{pilot.url}{parse_url(load.url).path}", pid=pilot.pid)
 
 
 def _asked(load: LoadPlan) -> str:

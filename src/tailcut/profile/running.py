@@ -20,6 +20,7 @@ from tailcut.profile.child import Commands, Heard, Options, Route, Said
 from tailcut.profile.importing import Unusable, load_application
 from tailcut.profile.middleware import Profiled
 from tailcut.profile.sampling import Sampler
+from tailcut.profile.spying import allow_spying
 from tailcut.profile.tracing import tracer
 
 Say = Callable[[Said], None]
@@ -37,6 +38,7 @@ def run_application(options: Options, say: Say) -> int:
     Returns:
         the exit code: 0, or 3 where the application could not be served.
     """
+    allow_spying()
     sampler = Sampler(options.sample_interval_s) if options.profiled else None
     _Window(sampler, say)
     if options.profiled:
@@ -75,7 +77,8 @@ class _Window:
         heard = Heard(
             requests=tracer.requests(),
             moments=tuple(tracer.moments),
-            samples=sampler.samples() if sampler is not None else (),
+            samples=sampler.samples(late=False) if sampler is not None else (),
+            late_samples=sampler.samples(late=True) if sampler is not None else (),
             sample_interval_ns=sampler.interval_ns if sampler is not None else 0,
             hooks=tuple(tracer.hooked),
             notes=tuple(tracer.notes),

@@ -1,9 +1,9 @@
 """Looks at what the threads that work on requests are doing, a few hundred times a second.
 
-A look needs the interpreter's lock, so a thread that computes in Python is seen when it gives the lock up: at the
-latest after ``sys.getswitchinterval()``. That bends the picture towards what waits, which is why samples only say how
-the time of the user's functions is divided, and hooks and clocks say how much it is. Threads of no request are not
-looked at.
+A look needs the interpreter's lock. Where nobody has it, the look comes on time and shows what threads do without it:
+they wait, or compute in C. Where a thread computes in Python, the look comes late, up to ``sys.getswitchinterval()``,
+and at a place that the thread chose; for runs shorter than that it never comes. Late looks are kept apart: who can be
+looked at from outside (``spying``) needs none of them. Threads of no request are not looked at.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tailcut.profile.tracing import Trace, active, now, tracer
 _MAX_SAMPLES = 200_000
 _DEPTH = 120
 _IDLE_SHARE = 0.1
+_LATE_NS = 500_000
 _RECENT = 64
 _ENTRIES = frozenset({"run", "__call__"})
 """Functions of ours that the application is called by: on the loop, by the server, in a thread."""
@@ -33,6 +34,7 @@ class _Look(NamedTuple):
     weight_ns: int
     request: int
     idle: bool
+    late: bool
     lines: tuple[Line, ...]
     """Innermost first."""
 
@@ -73,19 +75,22 @@ class Sampler:
                 return place
         return ""
 
-    def samples(self) -> tuple[Sample, ...]:
-        """Hand out what was seen."""
-        return tuple(_sample(look) for look in list(self._looks))
+    def samples(self, *, late: bool) -> tuple[Sample, ...]:
+        """Hand out what was seen on time, or late."""
+        return tuple(_sample(look) for look in list(self._looks) if look.late == late)
 
     def _run(self) -> None:
-        waits = self._ended.wait
-        while not waits(self._interval_s):
+        interval_ns = self.interval_ns
+        asked_ns = now()
+        while not self._ended.wait(self._interval_s):
+            woke_ns = now()
             if active:
-                self._look()
+                self._look(late=woke_ns - asked_ns - interval_ns > _LATE_NS)
             else:
                 self._seen.clear()
+            asked_ns = now()
 
-    def _look(self) -> None:
+    def _look(self, *, late: bool) -> None:
         frames = sys._current_frames()
         at_ns = now()
         before, self._seen = self._seen, {}
@@ -105,7 +110,7 @@ class Sampler:
             lines = _lines(frame)
             self._recent.append((ident, at_ns, tracer.places.here(frame)))
             if len(self._looks) < _MAX_SAMPLES:
-                self._looks.append(_Look(at_ns, weight_ns, trace.number, idle, lines))
+                self._looks.append(_Look(at_ns, weight_ns, trace.number, idle, late, lines))
 
     def _cpu_ns(self, ident: int) -> int:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from math import floor, log10
 
 import msgspec
@@ -20,6 +21,7 @@ _TRIAL_REQUESTS = 60
 _WARM_S = 0.5
 _SEARCH_S = 20.0
 _COMFORT = 0.7
+_MOST_LOST = 0.02
 
 OnStep = Callable[[str], None]
 """Hears, in words, what is being done."""
@@ -65,12 +67,15 @@ def too_fast(target: str, load: LoadPlan) -> ProfileError:
     )
 
 
-def measure_overhead(without: LoadPlan, with_: LoadPlan, *, rounds: int, say: OnStep) -> Overhead:
+def measure_overhead(
+    without: LoadPlan, with_: LoadPlan, spied: Callable[[], AbstractContextManager[object]], *, rounds: int, say: OnStep
+) -> Overhead:
     """Send the same load to the application without profiling and with it, in turns.
 
     Args:
         without: the load on the application as it is.
         with_: the same on the profiled one.
+        spied: what watches it from outside while it is profiled.
         rounds: pairs of runs.
         say: hears what is being done.
 
@@ -84,12 +89,13 @@ def measure_overhead(without: LoadPlan, with_: LoadPlan, *, rounds: int, say: On
         plans = [msgspec.structs.replace(one, seed=seed, warmup_s=_WARM_S) for one in (without, with_)]
         # The order changes from round to round: the first of a pair may meet a machine that just idled.
         if number % 2:
-            second, first = _latencies(plans[1]), _latencies(plans[0])
+            profiled = _watched(plans[1], spied)
+            pairs.append((_latencies(plans[0]), profiled))
         else:
-            first, second = _latencies(plans[0]), _latencies(plans[1])
-        pairs.append((first, second))
+            plain = _latencies(plans[0])
+            pairs.append((plain, _watched(plans[1], spied)))
     p50, p95 = (
-        percentile([getattr(profiled, name) / getattr(plain, name) - 1.0 for plain, profiled in pairs], 0.5)
+        percentile([getattr(seen, name) / getattr(bare, name) - 1.0 for bare, seen in pairs], 0.5)
         for name in ("p50_ms", "p95_ms")
     )
     fewest = min(one.requests for pair in pairs for one in pair)
@@ -97,11 +103,21 @@ def measure_overhead(without: LoadPlan, with_: LoadPlan, *, rounds: int, say: On
     return Overhead(rate=with_.rate or 0.0, rounds=tuple(pairs), p50_share=p50, p95_share=p95, note=note)
 
 
+def _watched(load: LoadPlan, spied: Callable[[], AbstractContextManager[object]]) -> Latencies:
+    with spied():
+        return _latencies(load)
+
+
 def _latencies(load: LoadPlan) -> Latencies:
-    latency = _run(load).latency_ms
-    if latency is None:
-        raise ProfileError("no request was answered while the overhead was measured", hint="try again without it")
-    return Latencies(requests=latency.count, p50_ms=latency.p50, p95_ms=latency.p95)
+    result = _run(load)
+    if result.latency_ms is None or result.errors.get("timeout", 0) > _MOST_LOST * result.requests:
+        profiled = "with profiling" if load.numbered else "without profiling"
+        raise ProfileError(
+            f"{result.requests - result.answered} of {result.requests} requests got no answer within"
+            f" {load.timeout_s:g} s {profiled}, at a rate that was fine before",
+            hint="the application hangs now and then: a deadlock, or a database that locks?",
+        )
+    return Latencies(requests=result.latency_ms.count, p50_ms=result.latency_ms.p50, p95_ms=result.latency_ms.p95)
 
 
 def _run(load: LoadPlan) -> LoadResult:

@@ -28,11 +28,13 @@ def functions_of(
 ) -> dict[tuple[str, str], tuple[FunctionShare, ...]]:
     """Divide user code among functions, per span's (label, place); ("", "") is code outside all spans.
 
-    Rests on the samples of the requests near the percentile where there are enough, else on those of all.
+    Rests on the samples of the requests near the percentile where there are enough and each sample's request is known,
+    else on those of all.
     """
     numbers = {found.flat.requests[place].number: place for place in near.tolist()}
     chosen = [one for one in recording.samples if one.place and one.request in numbers]
-    if len(chosen) < _LEAST_SAMPLES:
+    counted = [one for one in recording.samples if one.place and one.request < 0 and one.code != ("", "")]
+    if len(chosen) < _LEAST_SAMPLES or counted:
         numbers = {one.number: place for place, one in enumerate(found.flat.requests)}
         chosen = [one for one in recording.samples if one.place and one.request in numbers]
     weights: defaultdict[tuple[str, str], defaultdict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -40,6 +42,8 @@ def functions_of(
         span = _code_at(found.flat.requests[numbers[sample.request]], sample.at_ns)
         if span is not None:
             weights[span][sample.place].append(sample.weight_ns)
+    for sample in counted:
+        weights[sample.code][sample.place].append(sample.weight_ns)
     return {span: _ranked(functions) for span, functions in weights.items()}
 
 

@@ -128,6 +128,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         weight_ns: the time that it stands for: since the look before.
         request: number of the request that the thread worked on; -1: none, or not known.
         place: "function (file.py:line)" of the innermost frame of the user's own code; empty where there is none.
+        code: label and place of the span of code that the stack lies in, where that is known by the stack and not by
+            request and time; then ``at_ns`` is only the beginning of the sampling.
         idle: the thread used (almost) no CPU since the look before: it slept or waited.
     """
 
@@ -136,6 +138,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     weight_ns: int
     request: int = -1
     place: str = ""
+    code: tuple[str, str] = ("", "")
     idle: bool = False
 
 

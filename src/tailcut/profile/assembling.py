@@ -1,0 +1,94 @@
+"""What the client, the application and the sampler saw of one run, put together as a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from tailcut.core.profiling.records import Overhead, Pilot, Recording, Sample
+from tailcut.ladder.machine import machine_facts
+from tailcut.load import LoadPlan, Samples, summarise_run
+from tailcut.load.summary import RunFacts
+from tailcut.profile.child import Heard, Said
+from tailcut.profile.matching import match_requests, match_samples
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of the load on a profiled application.
+
+    Args:
+        load: what was sent.
+        ready: what the application said when it was ready.
+        samples, facts: the client's side.
+        heard: the server's side.
+        looks: what was sampled from outside; ``looks_interval_ns`` is the time between two.
+        spy_problem: why nothing was; empty where it was.
+    """
+
+    load: LoadPlan
+    ready: Said
+    samples: Samples
+    facts: RunFacts
+    heard: Heard
+    looks: tuple[Sample, ...]
+    looks_interval_ns: int
+    spy_problem: str
+
+
+def assemble(target: str, run: Run, overhead: Overhead | None) -> Recording:
+    """Make the recording of a run."""
+    heard, load = run.heard, run.load
+    requests = match_requests(run.samples, run.facts.start_ns, heard.requests)
+    whole_s = load.duration_s + load.warmup_s
+    return Recording(
+        target=target,
+        rate=load.rate or 0.0,
+        duration_s=load.duration_s,
+        requests=requests,
+        moments=tuple(sorted(heard.moments, key=lambda one: one.start_ns)),
+        samples=match_samples(_samples(run), requests),
+        sample_interval_ns=heard.sample_interval_ns if run.spy_problem else run.looks_interval_ns,
+        machine=machine_facts(),
+        pilot=Pilot(
+            loop=run.ready.loop,
+            threads=run.ready.threads,
+            hooks=heard.hooks,
+            versions=run.ready.versions,
+            cpu_s=run.facts.cpu_s or 0.0,
+            # The kernel counts the whole run, warm-up included.
+            delay_s=heard.delay_ns / 1e9 * load.duration_s / whole_s,
+            window_s=run.facts.window_s,
+        ),
+        overhead=overhead,
+        notes=tuple(_notes(run)),
+    )
+
+
+def _samples(run: Run) -> list[Sample]:
+    """From outside who had the interpreter's lock, from inside who did without; else from inside, as far as it goes."""
+    heard = run.heard
+    others = heard.late_samples if run.spy_problem else run.looks
+    return sorted([*heard.samples, *others], key=lambda one: one.at_ns)
+
+
+def _notes(run: Run) -> Iterator[str]:
+    ready = run.ready
+    if ready.loop != ready.usual_loop:
+        yield (
+            f"ran on {ready.loop}'s event loop, whose callbacks can be timed; uvicorn would have taken"
+            f" {ready.usual_loop}, which is a little faster"
+        )
+    if run.spy_problem:
+        yield (
+            f"{run.spy_problem}: stacks were sampled inside the process, which sees threads that compute in Python late"
+            " or never; which function took the time is a guess"
+        )
+    yield from run.heard.notes
+    result = summarise_run(run.load, run.samples, run.facts)
+    if result.answered < result.requests:
+        counts = {**result.statuses, **result.errors}
+        yield "not every request was answered 2xx: " + ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    if run.heard.failures:
+        yield f"the application raised: {run.heard.failures[0].splitlines()[-1]}"
+    yield from result.warnings
