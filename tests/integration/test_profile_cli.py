@@ -113,6 +113,7 @@ def test_a_url_from_outside(url: str, tmp_path: Path) -> None:
         (("a:b", "--payloads", "absent.jsonl"), 3, "absent.jsonl"),
         (("http://127.0.0.1:9/", "--path", "/x"), 2, "write the path into the URL"),
         (("--from", "absent.json"), 3, "absent.json"),
+        (("a:b", "--payloads", "two.jsonl", "--times", "one.txt"), 2, "has 1 times, --payloads two.jsonl has 2 bodies"),
     ],
 )
 def test_what_cannot_be_profiled_is_said(
@@ -120,6 +121,8 @@ def test_what_cannot_be_profiled_is_said(
 ) -> None:
     from tailcut.cli.app import run
 
+    (tmp_path / "two.jsonl").write_text("{}\n{}\n")
+    (tmp_path / "one.txt").write_text("0.5\n")
     before = list(sys.path)
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(tmp_path)

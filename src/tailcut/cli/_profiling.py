@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -43,6 +44,7 @@ class Wanted:
         overhead: whether what profiling costs is measured.
         layers: a model whose layers are wanted; empty: those that the target runs; None: none.
         shapes: of its inputs.
+        times: file with the time of each line of the payloads; None: none.
         command: the command line, for the record.
     """
 
@@ -58,6 +60,7 @@ class Wanted:
     overhead: bool
     layers: str | None
     shapes: tuple[InputShape, ...]
+    times: Path | None
     command: str
 
 
@@ -76,13 +79,31 @@ def kind_of(target: str) -> Kind:
     )
 
 
-def record(wanted: Wanted) -> tuple[Recording, tuple[ModelLayers, ...], tuple[str, ...]]:
+@dataclass(frozen=True)
+class Recorded:
+    """What was found.
+
+    Attributes:
+        recording: of the target.
+        diversity: of its payloads; None where there are none.
+        layers: of the models that it runs.
+        notes: why there are no layers, where there are none.
+    """
+
+    recording: Recording
+    diversity: Diversity | None
+    layers: tuple[ModelLayers, ...]
+    notes: tuple[str, ...]
+
+
+def record(wanted: Wanted) -> Recorded:
     """Record the target; also find the slow layers, and say why there are none where there are none.
 
     Raises:
         TailcutError: it cannot be profiled.
     """
     with _around(wanted) as environment:
+        diversity = _diversity(wanted)
         given = _given_layers(wanted, environment)
         if wanted.kind == "pilot":
             recording = _pilot(wanted, environment)
@@ -94,7 +115,7 @@ def record(wanted: Wanted) -> tuple[Recording, tuple[ModelLayers, ...], tuple[st
             with ProgressLine() as line:
                 recording, _ = record_url(wanted.plan, on_progress=line.show)
         found, notes = _own_layers(wanted, recording, environment)
-    return recording, (*given, *found), notes
+    return Recorded(recording, diversity, (*given, *found), notes)
 
 
 def only_layers(model: str, shapes: tuple[InputShape, ...], directory: Path) -> ModelLayers:
@@ -104,24 +125,20 @@ def only_layers(model: str, shapes: tuple[InputShape, ...], directory: Path) -> 
     return find_layers(LayersSpec(model=model, shapes=shapes, folders=(str(directory.resolve()),)))
 
 
-def report_of(
-    wanted: Wanted, recording: Recording, layers: tuple[ModelLayers, ...], notes: tuple[str, ...]
-) -> ProfileReport:
+def report_of(wanted: Wanted, found: Recorded) -> ProfileReport:
     """Work everything out of a recording."""
     from tailcut.report.profile_json import make_report
 
-    diversity = _diversity(wanted)
-
     return make_report(
-        recording,
+        found.recording,
         kind=wanted.kind,
         slo=_slo(wanted),
         created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         tailcut=tailcut.__version__,
         command=wanted.command,
-        diversity=diversity,
-        layers=layers,
-        notes=notes,
+        diversity=found.diversity,
+        layers=found.layers,
+        notes=found.notes,
     )
 
 
@@ -225,14 +242,42 @@ def _own_layers(
 
 
 def _diversity(wanted: Wanted) -> Diversity | None:
-    """How alike the payloads are, at the times at which the run sent them; None without payloads."""
-    if not wanted.plan.payloads:
+    """How alike the payloads are: of the whole log where they are a file, else of those that were sent."""
+    from tailcut.core.profiling.diversity import read_diversity, sample_for
+
+    payloads = wanted.plan.payloads
+    if not payloads:
         return None
-    from tailcut.core.profiling.diversity import read_diversity
+    if not Path(payloads).is_file():
+        times, bodies = sent(wanted)
+        return read_diversity(zip(times, bodies, strict=True), timed=False, sample=sample_for(len(bodies)))
+    lines = [line.strip() for line in Path(payloads).read_bytes().splitlines() if line.strip()]
+    logged = _times(wanted, len(lines))
+    laid = [number / (wanted.plan.rate or DEFAULT_RATE) for number in range(len(lines))] if logged is None else logged
+    return read_diversity(zip(laid, lines, strict=True), timed=logged is not None, sample=sample_for(len(lines)))
+
+
+def sent(wanted: Wanted) -> tuple[list[float], list[bytes]]:
+    """When each request of the run was due, in seconds, and its body; by the requests' numbers."""
     from tailcut.load.payloads import build_requests
     from tailcut.load.plan import Target, intended_times
 
     times = intended_times(wanted.plan)
     anywhere = Target(host="127.0.0.1", port=1, path="/", tls=False)
-    bodies = (request.partition(b"\r\n\r\n")[2] for request in build_requests(wanted.plan, anywhere, int(times.size)))
-    return read_diversity(zip((times / 1e9).tolist(), bodies, strict=True), timed=False)
+    requests = build_requests(wanted.plan, anywhere, int(times.size))
+    return (times / 1e9).tolist(), [request.partition(b"\r\n\r\n")[2] for request in requests]
+
+
+def _times(wanted: Wanted, count: int) -> list[float] | None:
+    """When each line of the log was sent; None where nobody says it."""
+    if wanted.times is None:
+        return None
+    from tailcut.load.plan import read_trace
+
+    found: list[float] = read_trace(wanted.times).tolist()
+    if len(found) != count or any(later < before for before, later in pairwise(found)):
+        raise ManifestError(
+            f"--times {wanted.times} has {len(found)} times, --payloads {wanted.plan.payloads} has {count} bodies",
+            hint="one time per body, in seconds, never going back",
+        )
+    return found

@@ -54,6 +54,12 @@ def profile(
             show_default="the manifest's ladder.traffic, else requests without a body",
         ),
     ] = "",
+    times: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="When each line of SOURCE was asked, in seconds: repeats by their real times."
+        ),
+    ] = None,
     rate: Annotated[
         float | None, typer.Option(help="Requests per second.", show_default="the manifest's slo.rate, else 50")
     ] = None,
@@ -134,7 +140,7 @@ def profile(
             seed=seed,
         )
         _check_files(json_path, html, raw)
-    wanted = _wanted(target, manifest, settings, plan, slo, app_dir, loop, overhead, layers, shape)
+    wanted = _wanted(target, manifest, settings, plan, slo, app_dir, loop, overhead, layers, shape, times)
     raise typer.Exit(_profile(wanted, json_path, html, raw))
 
 
@@ -149,6 +155,7 @@ def _wanted(
     overhead: bool,
     layers: str,
     shape: list[str] | None,
+    times: Path | None,
 ) -> Wanted:
     """Put together what was asked for, and what the manifest adds to it."""
     from tailcut.cli._profiling import Wanted, kind_of
@@ -170,6 +177,7 @@ def _wanted(
             overhead=overhead,
             layers=None if layers == "off" else layers,
             shapes=_shapes(shape or []),
+            times=times,
             command=shlex.join(["tailcut", *sys.argv[1:]]),
         )
 
@@ -246,13 +254,13 @@ def _check_files(*paths: Path | None) -> None:
 def _profile(wanted: Wanted, json_path: Path | None, html: Path | None, raw: Path | None) -> ExitCode:
     from tailcut.cli._profiling import record, report_of
 
-    recording, layers, notes = record(wanted)
+    found = record(wanted)
     if raw is not None:
         from tailcut.profile.files import save_recording
 
-        save_recording(recording, raw)
+        save_recording(found.recording, raw)
         note(f"wrote {raw}")
-    return _show(report_of(wanted, recording, layers, notes), json_path, html)
+    return _show(report_of(wanted, found), json_path, html)
 
 
 def _only_layers(
