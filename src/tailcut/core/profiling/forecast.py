@@ -14,9 +14,9 @@ from tailcut.core.profiling.records import Stage
 from tailcut.core.profiling.work import Job
 from tailcut.core.statistics import percentile
 
-REQUESTS = 4000
+REQUESTS = 2500
 ROUNDS = 3
-_CAPACITY_REQUESTS = 2500
+_CAPACITY_REQUESTS = 2000
 _CAPACITY_TOLERANCE = 0.04
 _MOST_WAIT_SCALE = 1.6
 _STEPS = 7
@@ -63,21 +63,24 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         return self.simulated_p95_ms / self.measured_p95_ms - 1.0 if self.measured_p95_ms else 0.0
 
 
-def forecast(state: State, rate: float, *, limit_ms: float | None = None, share: float = 0.95) -> Forecast:
+def forecast(
+    state: State, rate: float, *, limit_ms: float | None = None, share: float = 0.95, rounds: int = ROUNDS
+) -> Forecast:
     """Play requests at a rate, in rounds; and search the highest rate at which the percentile keeps within a limit.
 
     Args:
         rate: requests per second, Poisson arrivals.
         limit_ms: None: no search for the capacity.
         share: the percentile that the limit is for; what is told as p95 is this one.
+        rounds: with arrivals and requests of their own.
     """
-    played = [_play(state, rate, REQUESTS, seed) for seed in range(ROUNDS)]
+    played = [_play(state, rate, REQUESTS, seed) for seed in range(rounds)]
     tails = sorted(percentile(one.latency_ns, share) / 1e6 for one in played)
     middles = sorted(percentile(one.latency_ns, 0.5) / 1e6 for one in played)
     return Forecast(
         rate=rate,
-        p50_ms=middles[ROUNDS // 2],
-        p95_ms=tails[ROUNDS // 2],
+        p50_ms=middles[rounds // 2],
+        p95_ms=tails[rounds // 2],
         p95_low_ms=tails[0],
         p95_high_ms=tails[-1],
         busy_share=max(one.busy_share for one in played),

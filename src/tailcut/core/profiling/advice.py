@@ -1,0 +1,278 @@
+"""Which levers to pull, in which order, what that would bring, and which to leave alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+
+from tailcut.core.profiling.attribution import Attribution, attribute
+from tailcut.core.profiling.budget import near_percentile
+from tailcut.core.profiling.diversity import Diversity
+from tailcut.core.profiling.flat import STAGE_AT
+from tailcut.core.profiling.forecast import Calibration, Forecast, calibrate, capacity, forecast
+from tailcut.core.profiling.hits import answered_shares, entity_field, keys_of
+from tailcut.core.profiling.levers import LEVERS, Known, LeverName, State, begin, pull
+from tailcut.core.profiling.records import Recording, Stage
+from tailcut.core.profiling.refusals import Facts, basis_of, refusal_of, weakness_of
+from tailcut.core.profiling.work import read_work
+from tailcut.core.slo import LatencyObjective, Objectives
+
+FEATURE_LIFE_S, PREDICTION_LIFE_S = 60.0, 30.0
+"""How long cached features and answers are taken to live where nobody says it."""
+CACHE_ENTRIES = 100_000
+
+_WORTH = 0.05
+_MORE_CAPACITY = 0.10
+_HEADROOM = 1.2
+_QUEUE_GROWS = 4.0
+
+
+class LeverAdvice(msgspec.Struct, frozen=True, kw_only=True):
+    """What one lever would bring.
+
+    Attributes:
+        lever: its name.
+        order: when to pull it, from 1; 0: leave it.
+        reason: why, in a sentence.
+        p95_ms, capacity: estimate, this lever alone.
+        bound_p95_ms, bound_capacity: at best, this lever alone: what it is aimed at takes no time.
+        after_p95_ms, after_capacity: estimate with those of smaller order pulled too; None where order is 0.
+        basis: what the estimate rests on; figures from elsewhere begin with "prior:".
+    """
+
+    lever: str
+    order: int
+    reason: str
+    p95_ms: float
+    capacity: float
+    bound_p95_ms: float
+    bound_capacity: float
+    after_p95_ms: float | None = None
+    after_capacity: float | None = None
+    basis: tuple[str, ...] = ()
+
+    @property
+    def worth(self) -> bool:
+        """Whether it is among those to pull."""
+        return self.order > 0
+
+
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do about a latency, and what not.
+
+    Attributes:
+        rate: requests per second that everything is foretold for.
+        percentile: the one that is told as p95: that of the SLO where it has one.
+        limit_ms: the SLO's; else four times the percentile on an idle service, for the capacity.
+        has_slo: whether the limit is the SLO's.
+        now: as things are, simulated.
+        calibration: how well the simulation repeats what was measured.
+        levers: those to pull, in order, then the others.
+        summary: what to do and what not, in sentences.
+        notes: what makes the figures weaker than they look.
+    """
+
+    rate: float
+    percentile: str
+    limit_ms: float
+    has_slo: bool
+    now: Forecast
+    calibration: Calibration
+    levers: tuple[LeverAdvice, ...]
+    summary: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def know(
+    recording: Recording, bodies: Sequence[bytes], diversity: Diversity | None, rate: float, known: Known | None = None
+) -> Known:
+    """Fill in what the recording and the payloads say: family, cores, and which requests caches would have answered.
+
+    Args:
+        bodies: payloads by request's number; empty: nothing is known of repeats.
+        known: what the caller knows better; its fields that are set stay.
+    """
+    known = known or Known()
+    if not known.family:
+        known = replace(known, family=_family(recording))
+    if known.cores == 1:
+        known = replace(known, cores=max(int(recording.machine.get("cores", "1")), 1))
+    if not bodies or diversity is None:
+        return known
+    keys = keys_of(bodies, entity_field(diversity))
+    at_s = np.arange(len(bodies)) / rate
+    if not known.feature_hits:
+        shares = answered_shares(keys, at_s, life_s=FEATURE_LIFE_S, size=CACHE_ENTRIES)
+        known = replace(known, feature_hits=dict(enumerate(shares.tolist())))
+    if not known.prediction_hits:
+        shares = answered_shares(keys, at_s, life_s=PREDICTION_LIFE_S, size=CACHE_ENTRIES)
+        known = replace(known, prediction_hits=dict(enumerate((shares >= 1.0).tolist())))
+    return known
+
+
+def advise(
+    recording: Recording,
+    *,
+    known: Known,
+    slo: Objectives | None = None,
+    diversity: Diversity | None = None,
+    rate: float | None = None,
+    found: Attribution | None = None,
+) -> Advice | None:
+    """Say what each lever would bring, and which to pull.
+
+    Args:
+        known: see ``know``.
+        slo: its first latency objective is what counts; None: the p95 as low as it gets.
+        diversity: of the payloads, for the sentences.
+        rate: requests per second; None: the recording's.
+        found: the recording's attribution where that is at hand.
+
+    Returns:
+        None where no request was answered.
+    """
+    found = attribute(recording) if found is None else found
+    work = read_work(recording, found)
+    if not work.jobs:
+        return None
+    rate = rate or recording.rate
+    state, calibration = calibrate(begin(work, known))
+    objective = next(iter(slo.latency), None) if slo else None
+    share = objective.share if objective else 0.95
+    limit_ms = objective.limit_s * 1e3 if objective else _QUEUE_GROWS * forecast(state, 1.0, share=share).p95_ms
+    now = forecast(state, rate, limit_ms=limit_ms, share=share)
+    near = near_percentile(found.flat.wall_ns / 1e6, share)
+    facts = Facts(
+        met=objective is not None and now.p95_ms <= limit_ms and (now.capacity or 0.0) >= _HEADROOM * rate,
+        model_share=float(found.stage_ns[near][:, STAGE_AT[Stage.MODEL]].sum() / found.flat.wall_ns[near].sum()),
+        fetches=max(sum(part.stage in (Stage.SQL, Stage.CACHE, Stage.HTTP) for part in job) for job in work.jobs),
+        rows=_rows(diversity),
+        limit_ms=limit_ms,
+        now=now,
+    )
+    allowed = [lever for lever in LEVERS if not refusal_of(lever, state, facts)]
+    pulled = _order(state, allowed, rate, share, now, limit_ms)
+    levers = [_advise_one(state, lever, facts, share, pulled) for lever in LEVERS]
+    levers.sort(key=lambda one: (one.order == 0, one.order))
+    return Advice(
+        rate=rate,
+        percentile=_percentile_name(objective),
+        limit_ms=limit_ms,
+        has_slo=objective is not None,
+        now=now,
+        calibration=calibration,
+        levers=tuple(levers),
+        summary=_summary(levers, facts, objective is not None),
+        notes=_notes(calibration, rate, recording),
+    )
+
+
+_Step = tuple[LeverName, Forecast]
+
+
+def _order(
+    state: State, allowed: Sequence[LeverName], rate: float, share: float, now: Forecast, limit_ms: float
+) -> list[_Step]:
+    """Pull, one after the other, what lowers the percentile most given those pulled; then what adds capacity."""
+    left, steps, before = list(allowed), list[_Step](), now
+    while left:
+        tried = {lever: forecast(pull(state, lever), rate, share=share, rounds=1) for lever in left}
+        best = min(left, key=lambda lever: tried[lever].p95_ms)
+        state_after = pull(state, best)
+        after = forecast(state_after, rate, limit_ms=limit_ms, share=share)
+        quicker = after.p95_ms < (1 - _WORTH) * before.p95_ms
+        if not quicker:
+            room = {lever: capacity(pull(state, lever), limit_ms, share=share) for lever in left}
+            best = max(left, key=lambda lever: room[lever])
+            if room[best] < (1 + _MORE_CAPACITY) * (before.capacity or 0.0):
+                break
+            state_after = pull(state, best)
+            after = forecast(state_after, rate, limit_ms=limit_ms, share=share)
+        steps.append((best, after))
+        left.remove(best)
+        state, before = state_after, after
+    return steps
+
+
+def _advise_one(state: State, lever: LeverName, facts: Facts, share: float, pulled: list[_Step]) -> LeverAdvice:
+    rate, limit_ms = facts.now.rate, facts.limit_ms
+    alone = forecast(pull(state, lever), rate, limit_ms=limit_ms, share=share)
+    bound = forecast(pull(state, lever, bound=True), rate, limit_ms=limit_ms, share=share)
+    order = next((place for place, (name, _) in enumerate(pulled, 1) if name == lever), 0)
+    after = pulled[order - 1][1] if order else None
+    reason = refusal_of(lever, state, facts)
+    if not reason:
+        gain = 1 - alone.p95_ms / facts.now.p95_ms
+        reason = f"p95 {facts.now.p95_ms:.3g} -> {alone.p95_ms:.3g} ms alone ({-gain:+.0%})"
+        if not order:
+            weakness = weakness_of(lever, facts)
+            reason = f"not worth it: {f'{weakness}; ' if weakness else ''}{reason}, and little after the others"
+    return LeverAdvice(
+        lever=lever,
+        order=order,
+        reason=reason,
+        p95_ms=alone.p95_ms,
+        capacity=alone.capacity or 0.0,
+        bound_p95_ms=bound.p95_ms,
+        bound_capacity=bound.capacity or 0.0,
+        after_p95_ms=after.p95_ms if after else None,
+        after_capacity=after.capacity if after else None,
+        basis=basis_of(lever, state),
+    )
+
+
+def _summary(levers: Sequence[LeverAdvice], facts: Facts, has_slo: bool) -> tuple[str, ...]:
+    lines = []
+    if facts.met:
+        lines.append(
+            f"the SLO is met: {facts.now.p95_ms:.3g} of {facts.limit_ms:.3g} ms at {facts.now.rate:g} requests/s,"
+            f" and up to {facts.now.capacity or 0.0:.3g}/s: nothing needs doing"
+        )
+    ordered = [one for one in levers if one.order]
+    met_by = next((one for one in ordered if has_slo and (one.after_p95_ms or 0.0) <= facts.limit_ms), None)
+    if ordered:
+        lines.append("in this order: " + ", ".join(one.lever for one in ordered))
+    if met_by is not None and not facts.met and facts.now.p95_ms > facts.limit_ms:
+        lines.append(f"the SLO should be met after {met_by.lever!r}; what follows makes it quicker and cheaper")
+    elif has_slo and ordered and met_by is None:
+        lines.append("the SLO is not met by all of them together")
+    lines += [f"{one.lever}: {one.reason}" for one in levers if not one.order and not facts.met]
+    return tuple(lines)
+
+
+def _notes(calibration: Calibration, rate: float, recording: Recording) -> tuple[str, ...]:
+    notes = []
+    if abs(calibration.p95_error) > 0.25:
+        notes.append(
+            f"the simulation's p95 of what was measured is {calibration.p95_error:+.0%} off: forecasts are as rough"
+        )
+    if rate > 1.5 * recording.rate:
+        notes.append(f"recorded at {recording.rate:g}/s: that the database is as quick at {rate:g}/s is assumed")
+    return tuple(notes)
+
+
+def _rows(diversity: Diversity | None) -> float:
+    """Things that a request asks about, on average."""
+    if diversity is None or not diversity.requests:
+        return 1.0
+    most = max((stream.lookups for stream in diversity.streams[1:] if not stream.constant), default=diversity.requests)
+    return most / diversity.requests
+
+
+def _family(recording: Recording) -> str:
+    labels = [span.label for one in recording.requests for span in one.spans if span.stage == Stage.MODEL]
+    if not labels:
+        return ""
+    usual = max(set(labels), key=labels.count)
+    if usual.endswith(".onnx") or usual == "InferenceSession":
+        return "onnxruntime"
+    if usual.partition(".")[2] in ("predict", "predict_proba", "decision_function", "transform"):
+        return "" if usual.startswith("Booster") else "sklearn"
+    return "torch" if "torch" in recording.pilot.versions else ""
+
+
+def _percentile_name(objective: LatencyObjective | None) -> str:
+    return objective.name if objective else "p95"

@@ -1,0 +1,126 @@
+"""Payload logs: files of JSON lines, with or without times, and what a load is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tailcut.core.profiling.diversity import Diversity, read_diversity, sample_for
+from tailcut.errors import ProfileError
+from tailcut.load import LoadPlan
+from tailcut.load.payloads import build_requests
+from tailcut.load.plan import parse_url
+
+_TIMED = frozenset({"time", "payload"})
+
+
+class PayloadLog(msgspec.Struct, frozen=True, kw_only=True):
+    """A log as read.
+
+    Attributes:
+        at_s: when each payload came, from the first.
+        bodies: the payloads.
+        timed: the times are the log's; else they are laid out at a rate.
+    """
+
+    at_s: tuple[float, ...]
+    bodies: tuple[bytes, ...]
+    timed: bool
+
+    def diversity(self) -> Diversity:
+        """Say how much of it repeats."""
+        pairs = zip(self.at_s, self.bodies, strict=True)
+        return read_diversity(pairs, timed=self.timed, sample=sample_for(len(self.bodies)))
+
+
+def read_payload_log(path: Path, *, rate: float) -> PayloadLog:
+    """Read a file with one payload per line, or one ``{"time": ..., "payload": ...}`` per line.
+
+    Args:
+        path: of the .jsonl file.
+        rate: requests per second that the payloads are laid out at where they have no times.
+
+    Times are seconds since any moment, or text as of ISO 8601; they may be a little out of order.
+
+    Raises:
+        ProfileError: the file cannot be read, a line is not JSON, or only some lines have times.
+    """
+    found: list[tuple[float, bytes]] = []
+    timed: bool | None = None
+    for number, line in _lines(path):
+        at_s, body = _line(path, number, line)
+        if timed is not None and timed != (at_s is not None):
+            has = "a time, those before it have none" if at_s is not None else "no time, those before it have one"
+            raise ProfileError(
+                f"line {number} of {path} has {has}",
+                hint='write {"time": seconds, "payload": ...} on every line, or payloads only',
+            )
+        timed = at_s is not None
+        found.append((at_s if at_s is not None else len(found) / rate, body))
+    if not found:
+        raise ProfileError(f"{path} holds no payloads", hint="write one JSON payload per line")
+    found.sort(key=lambda pair: pair[0])
+    return PayloadLog(
+        at_s=tuple(at_s - found[0][0] for at_s, _ in found), bodies=tuple(body for _, body in found), timed=bool(timed)
+    )
+
+
+def sent_payloads(payloads: str, *, rate: float, count: int, seed: int = 0) -> PayloadLog:
+    """Make the first payloads that a load sends, in the order of its requests' numbers.
+
+    Args:
+        payloads: a .jsonl file or ``module:callable``, as of ``LoadPlan``.
+        rate: requests per second.
+        count: how many; a file is repeated, as the load does.
+        seed: of the payloads.
+
+    Raises:
+        LoadTestError: the payloads cannot be read.
+    """
+    plan = LoadPlan(url="http://127.0.0.1:1/", rate=rate, payloads=payloads, seed=seed)
+    made: dict[bytes, bytes] = {}
+    bodies = []
+    for request in build_requests(plan, parse_url(plan.url), count):
+        body = made.get(request)
+        if body is None:
+            body = made[request] = request.partition(b"\r\n\r\n")[2]
+        bodies.append(body)
+    at_s = tuple(number / rate for number in range(count))
+    return PayloadLog(at_s=at_s, bodies=tuple(bodies), timed=False)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, line.strip()
+    except OSError as error:
+        raise ProfileError(
+            f"cannot read the payloads {path}: {error.strerror}", hint="give a file of JSON lines"
+        ) from None
+
+
+def _line(path: Path, number: int, line: bytes) -> tuple[float | None, bytes]:
+    try:
+        decoded: Any = msgspec.json.decode(line)
+    except msgspec.DecodeError as error:
+        raise ProfileError(f"line {number} of {path} is not JSON: {error}", hint="write one payload per line") from None
+    if not (isinstance(decoded, dict) and set(decoded) == _TIMED):
+        return None, line
+    when = decoded["time"]
+    if isinstance(when, str):
+        try:
+            when = datetime.fromisoformat(when).timestamp()
+        except ValueError:
+            when = None
+    if isinstance(when, bool) or not isinstance(when, (int, float)):
+        raise ProfileError(
+            f"line {number} of {path} has the time {decoded['time']!r}",
+            hint="write seconds, or text such as 2026-01-31T12:00:00+00:00",
+        )
+    return float(when), msgspec.json.encode(decoded["payload"])
