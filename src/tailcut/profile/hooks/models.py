@@ -26,14 +26,11 @@ def _method(name: str) -> Any:
 
 def _hook_torch(module: ModuleType) -> None:
     """``Module.__call__`` of the outermost module; those inside pass with one comparison."""
-    import torch.compiler
-
     original = module.Module.__call__
-    compiling = torch.compiler.is_compiling
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # A compiler that traces the module must not see the spans.
-        if compiling():
+        # A compiler that traces the module must not see the spans. (torch itself is not whole yet when it is hooked.)
+        if sys.modules["torch"].compiler.is_compiling():
             return original(self, *args, **kwargs)
         parent = current.get()
         if parent is None or parent.stage is Stage.MODEL:
