@@ -147,7 +147,10 @@ def add_span(parent: Open, stage: Stage, label: str, start_ns: int, end_ns: int,
         parent.trace.spans.append(span)
 
 
-def open_timed(stage: Stage, label: str, place: str = "") -> tuple[Open, int, int] | None:
+Timed = tuple["Open", int, int]
+
+
+def open_timed(stage: Stage, label: str, place: str = "") -> Timed | None:
     """Begin a span that does not await, with its thread's CPU time and its wait for a core."""
     span = open_span(stage, label, place)
     if span is None:
@@ -155,7 +158,7 @@ def open_timed(stage: Stage, label: str, place: str = "") -> tuple[Open, int, in
     return span, time.thread_time_ns(), delay_ns()
 
 
-def close_timed(opened: tuple[Open, int, int] | None) -> None:
+def close_timed(opened: Timed | None) -> None:
     """End what ``open_timed`` began."""
     if opened is None:
         return

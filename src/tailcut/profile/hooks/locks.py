@@ -14,7 +14,7 @@ from typing import Any
 
 from tailcut.core.profiling.records import Stage
 from tailcut.profile.hooks.imports import Hook
-from tailcut.profile.tracing import LEAVES, close_span, current, open_span, tracer
+from tailcut.profile.tracing import LEAVES, close_span, close_timed, current, open_span, open_timed, tracer
 
 _WAITS = LEAVES | {Stage.WAIT, Stage.LOCK}
 
@@ -31,11 +31,11 @@ class _TracedLock:
             return True
         if not blocking or current.get() is None:
             return bool(self._lock.acquire(blocking, timeout))
-        span = open_span(Stage.LOCK, self._label, tracer.places.here(sys._getframe(1)))
+        opened = open_timed(Stage.LOCK, self._label, tracer.places.here(sys._getframe(1)))
         try:
             return bool(self._lock.acquire(blocking, timeout))
         finally:
-            close_span(span)
+            close_timed(opened)
 
     def __enter__(self) -> bool:
         return self.acquire()
@@ -86,11 +86,11 @@ def _waiting(function: Callable[..., Any], stage: Stage, label: str) -> Any:
         parent = current.get()
         if parent is None or parent.stage in _WAITS:
             return function(self, *args, **kwargs)
-        span = open_span(stage, label, tracer.places.here(sys._getframe(1)))
+        opened = open_timed(stage, label, tracer.places.here(sys._getframe(1)))
         try:
             return function(self, *args, **kwargs)
         finally:
-            close_span(span)
+            close_timed(opened)
 
     return traced
 

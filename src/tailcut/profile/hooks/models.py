@@ -11,7 +11,7 @@ from typing import Any
 from tailcut.core.profiling.records import Stage
 from tailcut.profile.hooks.imports import Hook
 from tailcut.profile.hooks.wrapping import called, wrap, wrap_present
-from tailcut.profile.tracing import close_span, current, open_span, tracer
+from tailcut.profile.tracing import close_timed, current, open_timed, tracer
 
 _ESTIMATOR = ("predict", "predict_proba", "predict_log_proba", "decision_function", "transform")
 
@@ -35,11 +35,11 @@ def _hook_torch(module: ModuleType) -> None:
         parent = current.get()
         if parent is None or parent.stage is Stage.MODEL:
             return original(self, *args, **kwargs)
-        span = open_span(Stage.MODEL, type(self).__name__, tracer.places.here(sys._getframe(1)))
+        opened = open_timed(Stage.MODEL, type(self).__name__, tracer.places.here(sys._getframe(1)))
         try:
             return original(self, *args, **kwargs)
         finally:
-            close_span(span)
+            close_timed(opened)
 
     module.Module.__call__ = call
 

@@ -13,7 +13,7 @@ from typing import Any
 from tailcut.core.profiling.records import Stage
 from tailcut.profile.hooks.imports import Hook
 from tailcut.profile.hooks.wrapping import text_of
-from tailcut.profile.tracing import Open, add_span, close_span, current, now, open_span, tracer
+from tailcut.profile.tracing import Open, add_span, close_timed, current, now, open_timed, tracer
 
 _JOIN_NS = 3_000
 """Rows that are asked for one by one with less than this in between are one span."""
@@ -54,11 +54,12 @@ class _TracedCursor(sqlite3.Cursor):
             return function(sql, *args)
         self._sql = text_of(sql)
         self._fetches = 0
-        span = self._last = open_span(Stage.SQL, self._sql, tracer.places.here(sys._getframe(2)))
+        opened = open_timed(Stage.SQL, self._sql, tracer.places.here(sys._getframe(2)))
+        self._last = opened[0] if opened is not None else None
         try:
             return function(sql, *args)
         finally:
-            close_span(span)
+            close_timed(opened)
 
     def _fetched(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
@@ -108,11 +109,11 @@ def _plain(label: str, function: Callable[[], None]) -> None:
     if parent is None or parent.stage is Stage.SQL:
         function()
         return
-    span = open_span(Stage.SQL, label, tracer.places.here(sys._getframe(2)))
+    opened = open_timed(Stage.SQL, label, tracer.places.here(sys._getframe(2)))
     try:
         function()
     finally:
-        close_span(span)
+        close_timed(opened)
 
 
 @functools.cache

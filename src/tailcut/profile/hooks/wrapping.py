@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tailcut.core.profiling.records import Stage
-from tailcut.profile.tracing import LEAVES, close_span, current, open_span, tracer
+from tailcut.profile.tracing import LEAVES, close_span, close_timed, current, open_span, open_timed, tracer
 
 Label = Callable[[tuple[Any, ...], dict[str, Any]], str]
 _LABEL_CHARS = 2_000
@@ -53,13 +53,13 @@ def called(function: Callable[..., Any], stage: Stage, label: Label) -> Any:
         parent = current.get()
         if parent is None or (leaf and parent.stage is stage):
             return function(*args, **kwargs)
-        span = open_span(
+        opened = open_timed(
             stage, label(args, kwargs)[:_LABEL_CHARS], tracer.places.here(sys._getframe(1)) or parent.place
         )
         try:
             return function(*args, **kwargs)
         finally:
-            close_span(span)
+            close_timed(opened)
 
     return traced
 
