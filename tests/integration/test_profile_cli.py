@@ -14,7 +14,7 @@ from tests.app_kit import GOOD, INFER, deployment
 
 pytestmark = pytest.mark.integration
 
-SHORT = ("--duration", "1s", "--warmup", "200ms", "--rate", "40")
+SHORT = ("--duration", "1s", "--warmup", "200ms", "--rate", "40", "--no-levers")
 APP = """
 import sqlite3
 import threading
@@ -77,7 +77,9 @@ def test_an_application_as_it_is(tmp_path: Path) -> None:
 
 def test_a_deployment_by_its_own_timings(tmp_path: Path) -> None:
     deployment(tmp_path, "")
-    (tmp_path / "bodies.jsonl").write_text(json.dumps(GOOD))
+    # A log with times: what is sent are the payloads in it.
+    lines = (json.dumps({"time": number * 3600, "payload": GOOD}) for number in range(3))
+    (tmp_path / "bodies.jsonl").write_text("\n".join(lines))
     flags = ("--payloads", "bodies.jsonl", "--path", INFER, "--slo", "p95=500ms")
     done = profile(".", *SHORT, *flags, "--json", "profile.json", folder=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -87,6 +89,7 @@ def test_a_deployment_by_its_own_timings(tmp_path: Path) -> None:
     stages = {line["stage"] for line in found["budget"]["lines"]}
     assert {"network", "receive", "decode", "model", "encode"} <= stages
     assert found["budget"]["failed"] == 0
+    assert (found["diversity"]["timed"], found["diversity"]["span_s"]) == (True, 7200.0)
 
 
 def test_a_url_from_outside(url: str, tmp_path: Path) -> None:
@@ -113,7 +116,7 @@ def test_a_url_from_outside(url: str, tmp_path: Path) -> None:
         (("a:b", "--payloads", "absent.jsonl"), 3, "absent.jsonl"),
         (("http://127.0.0.1:9/", "--path", "/x"), 2, "write the path into the URL"),
         (("--from", "absent.json"), 3, "absent.json"),
-        (("a:b", "--payloads", "two.jsonl", "--times", "one.txt"), 2, "has 1 times, --payloads two.jsonl has 2 bodies"),
+        (("a:b", "--payloads", "two.jsonl", "--log", "one.jsonl"), 3, "line 1 of one.jsonl has the time True"),
     ],
 )
 def test_what_cannot_be_profiled_is_said(
@@ -122,7 +125,7 @@ def test_what_cannot_be_profiled_is_said(
     from tailcut.cli.app import run
 
     (tmp_path / "two.jsonl").write_text("{}\n{}\n")
-    (tmp_path / "one.txt").write_text("0.5\n")
+    (tmp_path / "one.jsonl").write_text('{"time": true, "payload": {}}')
     before = list(sys.path)
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(tmp_path)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 import tailcut
 from tailcut.cli.console import note
@@ -44,7 +46,7 @@ class Wanted:
         overhead: whether what profiling costs is measured.
         layers: a model whose layers are wanted; empty: those that the target runs; None: none.
         shapes: of its inputs.
-        times: file with the time of each line of the payloads; None: none.
+        log: of payloads, in which repeats are counted; None: the payloads.
         command: the command line, for the record.
     """
 
@@ -60,7 +62,7 @@ class Wanted:
     overhead: bool
     layers: str | None
     shapes: tuple[InputShape, ...]
-    times: Path | None
+    log: Path | None
     command: str
 
 
@@ -86,12 +88,14 @@ class Recorded:
     Attributes:
         recording: of the target.
         diversity: of its payloads; None where there are none.
+        bodies: of the requests, by their numbers.
         layers: of the models that it runs.
         notes: why there are no layers, where there are none.
     """
 
     recording: Recording
     diversity: Diversity | None
+    bodies: tuple[bytes, ...]
     layers: tuple[ModelLayers, ...]
     notes: tuple[str, ...]
 
@@ -102,8 +106,8 @@ def record(wanted: Wanted) -> Recorded:
     Raises:
         TailcutError: it cannot be profiled.
     """
-    with _around(wanted) as environment:
-        diversity = _diversity(wanted)
+    with _around(wanted) as environment, _sendable(wanted) as wanted:
+        diversity, bodies = _payloads(wanted)
         given = _given_layers(wanted, environment)
         if wanted.kind == "pilot":
             recording = _pilot(wanted, environment)
@@ -115,7 +119,7 @@ def record(wanted: Wanted) -> Recorded:
             with ProgressLine() as line:
                 recording, _ = record_url(wanted.plan, on_progress=line.show)
         found, notes = _own_layers(wanted, recording, environment)
-    return Recorded(recording, diversity, (*given, *found), notes)
+    return Recorded(recording, diversity, bodies, (*given, *found), notes)
 
 
 def only_layers(model: str, shapes: tuple[InputShape, ...], directory: Path) -> ModelLayers:
@@ -125,17 +129,27 @@ def only_layers(model: str, shapes: tuple[InputShape, ...], directory: Path) -> 
     return find_layers(LayersSpec(model=model, shapes=shapes, folders=(str(directory.resolve()),)))
 
 
-def report_of(wanted: Wanted, found: Recorded) -> ProfileReport:
-    """Work everything out of a recording."""
-    from tailcut.report.profile_json import make_report
+def report_of(wanted: Wanted, found: Recorded, *, levers: bool) -> ProfileReport:
+    """Work everything out of a recording.
 
+    Args:
+        levers: simulate what each would win.
+    """
+    from tailcut.report.profile_json import advice_of, make_report
+
+    slo = _slo(wanted)
+    advice = None
+    if levers:
+        note("simulating what each lever would win")
+        advice = advice_of(found.recording, slo, found.diversity, found.bodies)
     return make_report(
         found.recording,
         kind=wanted.kind,
-        slo=_slo(wanted),
+        slo=slo,
         created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         tailcut=tailcut.__version__,
         command=wanted.command,
+        advice=advice,
         diversity=found.diversity,
         layers=found.layers,
         notes=found.notes,
@@ -160,6 +174,25 @@ def _around(wanted: Wanted) -> Iterator[Mapping[str, str]]:
 
     with surroundings(wanted.manifest, note) as environment:
         yield environment
+
+
+@contextmanager
+def _sendable(wanted: Wanted) -> Iterator[Wanted]:
+    """Where the payloads are a log with times, send what it holds, without the times."""
+    file = Path(wanted.plan.payloads)
+    if not wanted.plan.payloads or not file.is_file():
+        yield wanted
+        return
+    from tailcut.profile.diversity import read_payload_log
+
+    log = read_payload_log(file, rate=wanted.plan.rate or DEFAULT_RATE)
+    if not log.timed:
+        yield wanted
+        return
+    with TemporaryDirectory(prefix="tailcut-profile-") as folder:
+        bare = Path(folder) / "payloads.jsonl"
+        bare.write_bytes(b"\n".join(log.bodies))
+        yield replace(wanted, plan=msgspec.structs.replace(wanted.plan, payloads=str(bare)), log=wanted.log or file)
 
 
 def _pilot(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
@@ -241,43 +274,17 @@ def _own_layers(
         return (), (f"no slow layers: {error.explained}; {error.hint}",)
 
 
-def _diversity(wanted: Wanted) -> Diversity | None:
-    """How alike the payloads are: of the whole log where they are a file, else of those that were sent."""
-    from tailcut.core.profiling.diversity import read_diversity, sample_for
+def _payloads(wanted: Wanted) -> tuple[Diversity | None, tuple[bytes, ...]]:
+    """How alike the payloads are (of the whole log where they are a file), and the bodies of the run."""
+    from tailcut.load.plan import intended_times
+    from tailcut.profile.diversity import read_payload_log, sent_payloads
 
-    payloads = wanted.plan.payloads
-    if not payloads:
-        return None
-    if not Path(payloads).is_file():
-        times, bodies = sent(wanted)
-        return read_diversity(zip(times, bodies, strict=True), timed=False, sample=sample_for(len(bodies)))
-    lines = [line.strip() for line in Path(payloads).read_bytes().splitlines() if line.strip()]
-    logged = _times(wanted, len(lines))
-    laid = [number / (wanted.plan.rate or DEFAULT_RATE) for number in range(len(lines))] if logged is None else logged
-    return read_diversity(zip(laid, lines, strict=True), timed=logged is not None, sample=sample_for(len(lines)))
-
-
-def sent(wanted: Wanted) -> tuple[list[float], list[bytes]]:
-    """When each request of the run was due, in seconds, and its body; by the requests' numbers."""
-    from tailcut.load.payloads import build_requests
-    from tailcut.load.plan import Target, intended_times
-
-    times = intended_times(wanted.plan)
-    anywhere = Target(host="127.0.0.1", port=1, path="/", tls=False)
-    requests = build_requests(wanted.plan, anywhere, int(times.size))
-    return (times / 1e9).tolist(), [request.partition(b"\r\n\r\n")[2] for request in requests]
-
-
-def _times(wanted: Wanted, count: int) -> list[float] | None:
-    """When each line of the log was sent; None where nobody says it."""
-    if wanted.times is None:
-        return None
-    from tailcut.load.plan import read_trace
-
-    found: list[float] = read_trace(wanted.times).tolist()
-    if len(found) != count or any(later < before for before, later in pairwise(found)):
-        raise ManifestError(
-            f"--times {wanted.times} has {len(found)} times, --payloads {wanted.plan.payloads} has {count} bodies",
-            hint="one time per body, in seconds, never going back",
-        )
-    return found
+    plan = wanted.plan
+    rate = plan.rate or DEFAULT_RATE
+    if not plan.payloads:
+        return (read_payload_log(wanted.log, rate=rate).diversity() if wanted.log else None), ()
+    count = int(intended_times(plan).size)
+    sent = sent_payloads(plan.payloads, rate=rate, count=count, seed=plan.seed)
+    file = wanted.log or (Path(plan.payloads) if Path(plan.payloads).is_file() else None)
+    log = sent if file is None else read_payload_log(file, rate=rate)
+    return log.diversity(), sent.bodies

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailcut.cli._load_flags import objectives, read_header, seconds
+from tailcut.cli._load_flags import read_header, seconds
 from tailcut.cli.console import ExitCode, note, usage, write
-from tailcut.cli.options import Settings, examples, load_manifest
-from tailcut.errors import ManifestError, ProfileError
+from tailcut.cli.options import Settings, examples
+from tailcut.errors import ManifestError
 
 if TYPE_CHECKING:
     from tailcut.cli._profiling import Wanted
-    from tailcut.load import LoadPlan
-    from tailcut.manifest import Manifest
     from tailcut.profile.layers import InputShape
     from tailcut.report.profile_json import ProfileReport
 
@@ -54,12 +51,6 @@ def profile(
             show_default="the manifest's ladder.traffic, else requests without a body",
         ),
     ] = "",
-    times: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="When each line of SOURCE was asked, in seconds: repeats by their real times."
-        ),
-    ] = None,
     rate: Annotated[
         float | None, typer.Option(help="Requests per second.", show_default="the manifest's slo.rate, else 50")
     ] = None,
@@ -81,6 +72,18 @@ def profile(
     loop: Annotated[
         str, typer.Option(metavar="NAME", help="Of the application: asyncio (shows what blocks it) or uvloop.")
     ] = "asyncio",
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help='Repeats are counted in this log: JSON lines, {"time": ..., "payload": ...} or payloads only.',
+            show_default="the payloads",
+        ),
+    ] = None,
+    levers: Annotated[
+        bool,
+        typer.Option("--levers/--no-levers", help="Simulate what each lever would win; takes some ten seconds."),
+    ] = True,
     overhead: Annotated[
         bool, typer.Option("--overhead/--no-overhead", help="Measure what profiling itself costs; takes half a minute.")
     ] = True,
@@ -123,7 +126,10 @@ def profile(
 
         raise typer.Exit(_show(load_report(from_), None, html))
     if not target and manifest is None and layers not in {"", "off"}:
-        raise typer.Exit(_only_layers(layers, _shapes(shape or []), app_dir, json_path, html))
+        from tailcut.cli._profile_flags import read_shapes
+
+        raise typer.Exit(_only_layers(layers, read_shapes(shape or []), app_dir, json_path, html))
+    from tailcut.cli._profile_flags import read_wanted
     from tailcut.load import LoadPlan
 
     sys.path[:0] = [str(app_dir.resolve()), ""]  # payload modules of the application's and of the current folder
@@ -140,106 +146,8 @@ def profile(
             seed=seed,
         )
         _check_files(json_path, html, raw)
-    wanted = _wanted(target, manifest, settings, plan, slo, app_dir, loop, overhead, layers, shape, times)
-    raise typer.Exit(_profile(wanted, json_path, html, raw))
-
-
-def _wanted(
-    target: str,
-    manifest: Path | None,
-    settings: list[str] | None,
-    plan: LoadPlan,
-    slo: str,
-    app_dir: Path,
-    loop: str,
-    overhead: bool,
-    layers: str,
-    shape: list[str] | None,
-    times: Path | None,
-) -> Wanted:
-    """Put together what was asked for, and what the manifest adds to it."""
-    from tailcut.cli._profiling import Wanted, kind_of
-
-    kind = kind_of(target)
-    manifest = _manifest_path(kind, target, manifest)
-    loaded = load_manifest(manifest, settings, keep_unset=True) if manifest is not None else None
-    with usage():
-        return Wanted(
-            kind=kind,
-            target=target,
-            manifest=loaded,
-            manifest_path=manifest or Path(),
-            overrides=tuple(settings or ()),
-            plan=_plan(kind, target, plan, loaded),
-            slo=objectives(slo),
-            directory=app_dir,
-            loop=_loop(loop),
-            overhead=overhead,
-            layers=None if layers == "off" else layers,
-            shapes=_shapes(shape or []),
-            times=times,
-            command=shlex.join(["tailcut", *sys.argv[1:]]),
-        )
-
-
-def _manifest_path(kind: str, target: str, manifest: Path | None) -> Path | None:
-    if kind != "deployment":
-        return manifest
-    if target and manifest is not None and manifest.resolve() != Path(target).resolve():
-        raise ManifestError(f"both {target} and --manifest {manifest} name a deployment", hint="give one of them")
-    return Path(target) if target else manifest or Path("tailcut.toml")
-
-
-def _plan(kind: str, target: str, plan: LoadPlan, manifest: Manifest | None) -> LoadPlan:
-    """Fill in what the flags left open."""
-    import msgspec
-
-    from tailcut.cli._profiling import DEFAULT_RATE
-    from tailcut.load.plan import check_plan, parse_url
-
-    changes: dict[str, object] = {}
-    if plan.rate is None:
-        changes["rate"] = manifest.deployment.slo.rate if manifest is not None else DEFAULT_RATE
-    if plan.url and not plan.url.startswith("/"):
-        changes["url"] = f"/{plan.url}"
-    if manifest is not None:
-        ladder = manifest.deployment.ladder
-        if not plan.payloads and ladder.traffic:
-            _importable(manifest)
-            changes["payloads"] = ladder.traffic
-        if not plan.url and kind == "pilot":
-            changes["url"] = ladder.pilot_path
-    if kind == "url":
-        if plan.url:
-            raise ManifestError(f"--path {plan.url} and a URL", hint="write the path into the URL")
-        parse_url(target)
-        changes["url"] = target
-    plan = msgspec.structs.replace(plan, **changes)
-    check_plan(msgspec.structs.replace(plan, url=target if kind == "url" else "http://127.0.0.1:1/"))
-    return plan
-
-
-def _importable(manifest: Manifest) -> None:
-    """Put the manifest's folders on the import path, for its traffic."""
-    folders = [str((manifest.directory / folder).resolve()) for folder in manifest.deployment.python_path]
-    sys.path[:0] = [folder for folder in folders if folder not in sys.path]
-
-
-def _loop(name: str) -> Literal["asyncio", "uvloop"]:
-    if name == "asyncio":
-        return "asyncio"
-    if name == "uvloop":
-        return "uvloop"
-    raise ManifestError(f"--loop is {name!r}", hint="use asyncio, which shows what blocks it, or uvloop")
-
-
-def _shapes(texts: list[str]) -> tuple[InputShape, ...]:
-    from tailcut.profile.layers import parse_shape
-
-    try:
-        return tuple(parse_shape(text) for text in texts)
-    except ProfileError as error:
-        raise ManifestError(f"--shape: {error.message}", hint=error.hint) from error
+    wanted = read_wanted(target, manifest, settings, plan, slo, app_dir, loop, overhead, layers, shape, log)
+    raise typer.Exit(_profile(wanted, levers, json_path, html, raw))
 
 
 def _check_files(*paths: Path | None) -> None:
@@ -251,7 +159,7 @@ def _check_files(*paths: Path | None) -> None:
             prepare(path)
 
 
-def _profile(wanted: Wanted, json_path: Path | None, html: Path | None, raw: Path | None) -> ExitCode:
+def _profile(wanted: Wanted, levers: bool, json_path: Path | None, html: Path | None, raw: Path | None) -> ExitCode:
     from tailcut.cli._profiling import record, report_of
 
     found = record(wanted)
@@ -260,7 +168,7 @@ def _profile(wanted: Wanted, json_path: Path | None, html: Path | None, raw: Pat
 
         save_recording(found.recording, raw)
         note(f"wrote {raw}")
-    return _show(report_of(wanted, found), json_path, html)
+    return _show(report_of(wanted, found, levers=levers), json_path, html)
 
 
 def _only_layers(

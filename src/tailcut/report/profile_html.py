@@ -10,6 +10,7 @@ from tailcut.core.profiling.records import Stage
 from tailcut.core.slo import LatencyObjective, parse_objectives
 from tailcut.report.profile_flame import flame_graph
 from tailcut.report.profile_json import ProfileReport
+from tailcut.report.profile_levers import levers_table, rests_on, trust
 from tailcut.report.profile_plot import cut_off, stacked_plot
 from tailcut.report.profile_style import CSS, STAGE_COLOURS
 from tailcut.report.profile_tables import (
@@ -32,6 +33,7 @@ def render_profile_html(report: ProfileReport) -> str:
         f'<p class="lead">{report.rate:.4g} requests/s for {report.duration_s:.3g} s. {escape(report.created)}.</p>',
         _tiles(report),
         _verdict(report),
+        _levers(report),
         _plot(report),
         _stages(report),
         _flame(report),
@@ -71,6 +73,16 @@ def _verdict(report: ProfileReport) -> str:
         f'<li class="{"good" if finding.met else "bad"}">SLO {escape(str(finding))}</li>' for finding in budget.findings
     )
     return _section("The bottleneck", "", f"{said}<ul><li>{escape(felt(budget))}</li>{findings}</ul>")
+
+
+def _levers(report: ProfileReport) -> str:
+    advice = report.advice
+    if advice is None:
+        return ""
+    summary = "".join(f"<li>{escape(line)}</li>" for line in advice.summary)
+    rests = "".join(f"<li>{escape(line)}</li>" for line in (*rests_on(advice), trust(advice), *advice.notes))
+    basis = f"<details><summary>What these estimates rest on</summary><ul>{rests}</ul></details>"
+    return _section("What to do", "", f"<ul>{summary}</ul><h3>Each lever</h3>{_table(levers_table(advice))}{basis}")
 
 
 def _plot(report: ProfileReport) -> str:

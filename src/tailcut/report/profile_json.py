@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from tailcut.core.profiling.advice import Advice, advise, know
 from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.budget import Budget, make_budget
 from tailcut.core.profiling.diversity import Diversity
 from tailcut.core.profiling.layers import ModelLayers
 from tailcut.core.profiling.picture import Column, Frame, columns_of, spans_tree, stacks_tree
-from tailcut.core.profiling.records import Overhead, Pilot, Recording
+from tailcut.core.profiling.records import Overhead, Pilot, Recording, Stage
 from tailcut.core.slo import Objectives
 from tailcut.errors import ProfileError
 
@@ -37,6 +39,7 @@ class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
         machine: cpu, cores, memory, system, python.
         pilot: of the process, where the target is an application.
         budget: where the time goes.
+        advice: what each lever would win; None where nobody can say.
         diversity: repeats among the payloads; None where there are none.
         layers: slow layers, a model each.
         overhead: what profiling cost; None where it was not measured, or costs nothing.
@@ -58,6 +61,7 @@ class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
     machine: dict[str, str]
     pilot: Pilot
     budget: Budget
+    advice: Advice | None = None
     diversity: Diversity | None = None
     layers: tuple[ModelLayers, ...] = ()
     overhead: Overhead | None = None
@@ -80,6 +84,7 @@ def make_report(
     created: str,
     tailcut: str,
     command: str,
+    advice: Advice | None = None,
     diversity: Diversity | None = None,
     layers: tuple[ModelLayers, ...] = (),
     notes: tuple[str, ...] = (),
@@ -91,7 +96,8 @@ def make_report(
         kind: of the target.
         slo: objectives; without any nothing is judged.
         created, tailcut, command: for the record.
-        diversity: of the payloads that were sent.
+        advice: see ``advice_of``.
+        diversity: of the payloads.
         layers: of the models that it runs.
         notes: beside those of the recording and the budget.
     """
@@ -110,6 +116,7 @@ def make_report(
         machine=recording.machine,
         pilot=recording.pilot,
         budget=budget,
+        advice=advice,
         diversity=diversity,
         layers=layers,
         overhead=recording.overhead,
@@ -118,6 +125,22 @@ def make_report(
         spans=spans_tree(found),
         stacks=stacks_tree(recording.samples) if recording.samples else None,
     )
+
+
+def advice_of(
+    recording: Recording, slo: Objectives, diversity: Diversity | None, bodies: Sequence[bytes]
+) -> Advice | None:
+    """Say what levers would win, where the server's own stages are known; takes some ten seconds.
+
+    Args:
+        slo: objectives; without any the p95 is to be as low as it gets.
+        diversity: of the payloads.
+        bodies: of the requests, by their numbers; empty: nothing is known of what caches would win.
+    """
+    if not any(span.stage != Stage.NETWORK for one in recording.requests for span in one.spans):
+        return None
+    known = know(recording, bodies, diversity, recording.rate)
+    return advise(recording, known=known, slo=slo if slo.latency else None, diversity=diversity)
 
 
 def save_report(report: ProfileReport, path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tailcut.core.profiling.layers import ModelLayers
 from tailcut.report.profile_json import ProfileReport
+from tailcut.report.profile_levers import levers_table, rests_on, trust
 from tailcut.report.profile_tables import (
     Table,
     calls_table,
@@ -22,7 +23,7 @@ _SHORT = 6
 
 def render_profile(report: ProfileReport) -> str:
     """Lay a profile out for a terminal: the bottleneck, where the time goes, what the levers would win, the rest."""
-    parts = [_head(report), *_budget(report), *_calls(report), *_diversity(report)]
+    parts = [_head(report), *_budget(report), *_calls(report), *_levers(report), *_diversity(report)]
     parts += [render_layers(model) for model in report.layers]
     parts.append("\n".join(_notes(report)))
     return "\n\n".join(parts)
@@ -79,6 +80,16 @@ def _budget(report: ProfileReport) -> Iterator[str]:
 def _calls(report: ProfileReport) -> Iterator[str]:
     if report.budget.calls:
         yield f"Queries and other calls, by total time\n{aligned(calls_table(report.budget))}"
+
+
+def _levers(report: ProfileReport) -> Iterator[str]:
+    advice = report.advice
+    if advice is None:
+        return
+    yield "What to do\n" + "\n".join(f"  {line}" for line in advice.summary)
+    yield f"What each lever would win\n{aligned(levers_table(advice))}"
+    lines = [*rests_on(advice), trust(advice), *advice.notes]
+    yield "These estimates rest on\n" + "\n".join(f"  {line}" for line in lines)
 
 
 def _diversity(report: ProfileReport) -> Iterator[str]:

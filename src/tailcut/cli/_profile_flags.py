@@ -1,0 +1,119 @@
+"""Puts together what ``tailcut profile`` was asked for: its flags, and what a manifest adds to them."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from tailcut.cli._load_flags import objectives
+from tailcut.cli._profiling import DEFAULT_RATE, Wanted, kind_of
+from tailcut.cli.console import usage
+from tailcut.cli.options import load_manifest
+from tailcut.errors import ManifestError, ProfileError
+
+if TYPE_CHECKING:
+    from tailcut.load import LoadPlan
+    from tailcut.manifest import Manifest
+    from tailcut.profile.layers import InputShape
+
+
+def read_wanted(
+    target: str,
+    manifest: Path | None,
+    settings: list[str] | None,
+    plan: LoadPlan,
+    slo: str,
+    app_dir: Path,
+    loop: str,
+    overhead: bool,
+    layers: str,
+    shape: list[str] | None,
+    log: Path | None,
+) -> Wanted:
+    """Put together what was asked for, and what the manifest adds to it."""
+    kind = kind_of(target)
+    manifest = _manifest_path(kind, target, manifest)
+    loaded = load_manifest(manifest, settings, keep_unset=True) if manifest is not None else None
+    with usage():
+        return Wanted(
+            kind=kind,
+            target=target,
+            manifest=loaded,
+            manifest_path=manifest or Path(),
+            overrides=tuple(settings or ()),
+            plan=_plan(kind, target, plan, loaded),
+            slo=objectives(slo),
+            directory=app_dir,
+            loop=_loop(loop),
+            overhead=overhead,
+            layers=None if layers == "off" else layers,
+            shapes=read_shapes(shape or []),
+            log=log,
+            command=shlex.join(["tailcut", *sys.argv[1:]]),
+        )
+
+
+def _manifest_path(kind: str, target: str, manifest: Path | None) -> Path | None:
+    if kind != "deployment":
+        return manifest
+    if target and manifest is not None and manifest.resolve() != Path(target).resolve():
+        raise ManifestError(f"both {target} and --manifest {manifest} name a deployment", hint="give one of them")
+    return Path(target) if target else manifest or Path("tailcut.toml")
+
+
+def _plan(kind: str, target: str, plan: LoadPlan, manifest: Manifest | None) -> LoadPlan:
+    """Fill in what the flags left open."""
+    import msgspec
+
+    from tailcut.load.plan import check_plan, parse_url
+
+    changes: dict[str, object] = {}
+    if plan.rate is None:
+        changes["rate"] = manifest.deployment.slo.rate if manifest is not None else DEFAULT_RATE
+    if plan.url and not plan.url.startswith("/"):
+        changes["url"] = f"/{plan.url}"
+    if manifest is not None:
+        ladder = manifest.deployment.ladder
+        if not plan.payloads and ladder.traffic:
+            _importable(manifest)
+            changes["payloads"] = ladder.traffic
+        if not plan.url and kind == "pilot":
+            changes["url"] = ladder.pilot_path
+    if kind == "url":
+        if plan.url:
+            raise ManifestError(f"--path {plan.url} and a URL", hint="write the path into the URL")
+        parse_url(target)
+        changes["url"] = target
+    plan = msgspec.structs.replace(plan, **changes)
+    check_plan(msgspec.structs.replace(plan, url=target if kind == "url" else "http://127.0.0.1:1/"))
+    return plan
+
+
+def _importable(manifest: Manifest) -> None:
+    """Put the manifest's folders on the import path, for its traffic."""
+    folders = [str((manifest.directory / folder).resolve()) for folder in manifest.deployment.python_path]
+    sys.path[:0] = [folder for folder in folders if folder not in sys.path]
+
+
+def _loop(name: str) -> Literal["asyncio", "uvloop"]:
+    if name == "asyncio":
+        return "asyncio"
+    if name == "uvloop":
+        return "uvloop"
+    raise ManifestError(f"--loop is {name!r}", hint="use asyncio, which shows what blocks it, or uvloop")
+
+
+def read_shapes(texts: list[str]) -> tuple[InputShape, ...]:
+    """Read --shape texts.
+
+    Raises:
+        ManifestError: one is written otherwise.
+    """
+    from tailcut.profile.layers import parse_shape
+
+    try:
+        return tuple(parse_shape(text) for text in texts)
+    except ProfileError as error:
+        raise ManifestError(f"--shape: {error.message}", hint=error.hint) from error
