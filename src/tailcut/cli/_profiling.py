@@ -100,13 +100,13 @@ class Recorded:
     notes: tuple[str, ...]
 
 
-def record(wanted: Wanted) -> Recorded:
+def record(asked: Wanted) -> Recorded:
     """Record the target; also find the slow layers, and say why there are none where there are none.
 
     Raises:
         TailcutError: it cannot be profiled.
     """
-    with _around(wanted) as environment, _sendable(wanted) as wanted:
+    with _around(asked) as environment, _sendable(asked) as wanted:
         diversity, bodies = _payloads(wanted)
         given = _given_layers(wanted, environment)
         if wanted.kind == "pilot":
@@ -139,7 +139,7 @@ def report_of(wanted: Wanted, found: Recorded, *, levers: bool) -> ProfileReport
 
     slo = _slo(wanted)
     advice = None
-    if levers:
+    if levers and wanted.kind == "pilot":
         note("simulating what each lever would win")
         advice = advice_of(found.recording, slo, found.diversity, found.bodies)
     return make_report(
