@@ -44,7 +44,7 @@ class Machine(RuleBasedStateMachine):
     )
     def offer(self, rows: int, slack: int, sooner: int, lane: str, priority: int) -> None:
         deadline_ns = self.now_ns + slack
-        entry = Entry(rows, deadline_ns, lane, priority, target_ns=max(deadline_ns - sooner, 1))
+        entry = Entry(rows, deadline_ns, lane, priority, target_ns=deadline_ns - min(sooner, slack))
         self.all.append(entry)
         fits = sum(e.rows for e in self.waiting) + rows <= MAX_QUEUE
         assert self.planner.offer(entry) is fits

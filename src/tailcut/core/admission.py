@@ -153,8 +153,12 @@ class Admission(Generic[E]):
         if first < waiting.rows + own:
             all_ns = self.wait_ns(first, request, executors, left_ns)
         if all_ns > left_ns:
-            why: Literal["late", "slo"] = "late" if left_ns == deadline_left_ns else "slo"
-            return Refusal(why, all_ns, left_ns, self.drain_ns(executors), first)
+            retry_ns = self.drain_ns(executors)
+            if left_ns == deadline_left_ns:
+                return Refusal("late", all_ns, left_ns, retry_ns, first)
+            if self._planner.overload is not None and request.level == DEFAULT_LEVEL and rows == 1:
+                self._planner.overload.refused(now_ns, all_ns - left_ns, waiting.rows, retry_ns)
+            return Refusal("slo", all_ns, left_ns, retry_ns, first)
         return self._check_later(now_ns, first, request, executors)
 
     def _left_ns(self, left_ns: int, cost: Cost) -> int:
@@ -163,7 +167,7 @@ class Admission(Generic[E]):
         if overload is None or not overload.stands:
             return left_ns
         limit_ns = int(AIM * overload.target.limit_ns)
-        if 2 * cost.late_ns(1) > limit_ns:
+        if cost.batch_ns(1) > limit_ns:
             return left_ns  # the SLO is out of reach, whatever is refused
         return min(left_ns, max(limit_ns, left_ns - overload.target.timeout_ns + limit_ns))
 

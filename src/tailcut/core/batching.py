@@ -221,6 +221,8 @@ class Planner(Generic[E]):
         each_ns = cost.late_ns(full) / full / executors
         end_ns = first_ns = now_ns + cost.late_ns(full)
         for deadline_ns, rows, target_ns in self.waiting.late_rows():
+            if now_ns + cost.batch_ns(rows) >= deadline_ns:
+                continue  # nothing saves it any more
             end_ns += each_ns * rows
             if end_ns + min(cost.hiccup_ns, (deadline_ns - target_ns) / 2) >= deadline_ns:
                 return True

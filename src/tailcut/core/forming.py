@@ -10,6 +10,7 @@ from tailcut.core.costs import Cost
 from tailcut.core.waiting import E, Heap, Item, Lanes, Waiting
 from tailcut.core.windows import Window
 
+_NO_LEVEL = 1 << 62
 _DEAR = 1.25
 _CHEAPER = 0.8
 """Late entries fill up a batch of those on time where all together cost so much less than one after the other."""
@@ -27,6 +28,7 @@ class Forming(Generic[E]):
         self._max_rows = max_rows
         self._merge = merge
         self._window = window
+        self._delayed_level = _NO_LEVEL
 
     def take(
         self, lanes: Lanes[E], lane: Hashable, now_ns: int, cost: Cost, more_idle: bool, expired: list[E]
@@ -39,6 +41,7 @@ class Forming(Generic[E]):
         """
         heap = lanes[lane]
         taken: list[Item[E]] = []
+        self._delayed_level = _NO_LEVEL
         while True:
             rows = self._trim(heap, taken, self._collect(heap, taken, now_ns, cost, expired), cost)
             end_ns = now_ns + cost.late_ns(rows)
@@ -88,6 +91,7 @@ class Forming(Generic[E]):
         """Hand an entry back as expired; where it has missed its target only, let it wait on as late."""
         if not entry.late and now_ns + cost.batch_ns(entry.rows) < entry.deadline_ns:
             self._waiting.delay(entry)
+            self._delayed_level = min(self._delayed_level, entry.level)
         else:
             self._waiting.leave(entry)
             expired.append(entry)
@@ -104,6 +108,8 @@ class Forming(Generic[E]):
                     alone_rows, alone_end_ns = entry.rows, now_ns + cost.batch_ns(entry.rows)
                 if alone_end_ns >= item[1]:
                     self.give_up(entry, now_ns, cost, expired)
+                elif not taken and entry.level > self._delayed_level:
+                    break  # who was given up just now is late, but has priority
                 elif taken and (rows + entry.rows > self._max_rows or not self._merge):
                     break
                 else:

@@ -48,11 +48,15 @@ class Overload:
 
     Attributes:
         stands: from when this is known until the server is at rest once.
+        retry_ns: what the last request was told to wait that was refused for the SLO.
     """
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.stands = False
+        self.retry_ns = 0.0
+        self._full_until_ns = 0
+        self._full_rows = 0
         self._patience_ns = min(target.timeout_ns, _PATIENCE * target.limit_ns)
         self._late_since_ns = -1
 
@@ -65,7 +69,27 @@ class Overload:
         elif now_ns - self._late_since_ns > self._patience_ns:
             self.stands = True
 
+    def refused(self, now_ns: int, over_ns: float, rows: int, retry_ns: float) -> None:
+        """Take notice of a request that was refused because it would have been late by ``over_ns``.
+
+        Args:
+            rows: that waited.
+            retry_ns: what it was told to wait.
+        """
+        self._full_until_ns = now_ns + int(over_ns)
+        self._full_rows = rows
+        self.retry_ns = retry_ns
+
+    def is_full(self, now_ns: int, rows: int) -> bool:
+        """Whether a request like the last that was refused would be refused as well: no less waits than did then.
+
+        Args:
+            rows: that wait.
+        """
+        return now_ns < self._full_until_ns and rows >= self._full_rows
+
     def rest(self) -> None:
         """Take notice that nothing waits and nothing runs."""
         self.stands = False
+        self._full_until_ns = 0
         self._late_since_ns = -1

@@ -9,6 +9,7 @@ from time import perf_counter_ns
 from tailcut.core.timings import Stage
 from tailcut.engine.engine import Engine
 from tailcut.engine.path import Call
+from tailcut.engine.unread import refused_unread
 from tailcut.errors import ClientGone, RequestTimeout, TailcutError
 from tailcut.server.auth import Guard
 from tailcut.server.bodies import Bodies
@@ -57,6 +58,7 @@ class Answering:
         self._timeout_ns = int(deployment.slo.timeout_s * 1e9)
         self._max_timeout_ns = int(deployment.server.max_timeout_s * 1e9)
         self._tenant_header = deployment.server.tenant_header.lower()
+        self._alike = True
         self._known_told: dict[tuple[str, str, str | None], Headers] = {}
 
     async def answer(self, route: str, work: Work, headers: HeaderMap, body: Body) -> Reply:
@@ -132,6 +134,10 @@ class Answering:
         asked_ns = timeout_ns(headers)
         if asked_ns:
             call.deadline_ns = self.deadline_ns(call, asked_ns)
+        elif self._alike and not call.tenant and self.engine.is_loaded:
+            refusal = refused_unread(self.engine.running.path, call.timings.start_ns)
+            if refusal is not None:
+                raise refusal
         # The engine cancels the reading of a body that is late: no timer per request.
         call.waiting = asyncio.current_task()
         bodies = self._bodies
@@ -143,6 +149,10 @@ class Answering:
             raw = await decoded(raw, headers, self._max_body_bytes)
         call.timings.lap(Stage.RECEIVE, perf_counter_ns())
         return raw
+
+    def differ(self) -> None:
+        """Take notice that requests bring deadlines or priorities in their bodies: from now on all are read."""
+        self._alike = False
 
     async def read(self, headers: HeaderMap, body: Body, limit_bytes: int) -> bytes:
         """Read the body of a request that is no prediction, for a bounded time.

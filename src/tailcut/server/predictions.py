@@ -59,8 +59,10 @@ class Predictions:
         codec = known[1] if known is not None and known[0] is path else self._open_codec(path)
         inference = codec.decode(raw, headers.get(BINARY_HEADER))
         if inference.timeout_ns:
+            self._answering.differ()
             call.deadline_ns = self._answering.deadline_ns(call, timeout_ns(headers), inference.timeout_ns)
         if inference.priority:
+            self._answering.differ()
             call.priority = inference.priority
         call.timings.lap(Stage.VALIDATE, perf_counter_ns())
         path.admit(call, inference.rows, recalls=path.tensor_cache is not None)
