@@ -20,9 +20,13 @@ from tailcut.report.profile_tables import (
     diversity_table,
     layers_table,
     operators_table,
+    shown_lines,
     stages_table,
 )
 from tailcut.report.profile_words import bottleneck, felt, layers_words, ms, near_words, overhead_words, percent
+
+_LONG = 400
+"""Longest query that is shown: a page wraps."""
 
 
 def render_profile_html(report: ProfileReport) -> str:
@@ -37,7 +41,7 @@ def render_profile_html(report: ProfileReport) -> str:
         _plot(report),
         _stages(report),
         _flame(report),
-        _section("Queries and other calls", "By total time.", _table(calls_table(report.budget))),
+        _section("Queries and other calls", "By total time.", _table(calls_table(report.budget, longest=_LONG))),
         _diversity(report),
         *(_layers(model) for model in report.layers),
         _facts(report),
@@ -116,7 +120,7 @@ def _stages(report: ProfileReport) -> str:
     most = max(line.near_share for line in budget.lines) or 1.0
     bars = [
         f'<td class="cell"><span class="bg-{line.stage}" style="width:{100 * line.near_share / most:.1f}%"></span></td>'
-        for line in budget.lines
+        for line in shown_lines(budget)
     ]
     table = stages_table(budget)
     head = "".join(_head(name, column in table.left) for column, name in enumerate(table.head))
@@ -126,7 +130,7 @@ def _stages(report: ProfileReport) -> str:
         whole = place >= len(bars)
         rows.append(f"<tr{' class=whole' if whole else ''}>{cells}{'<td></td>' if whole else bars[place]}</tr>")
     inner = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
-    named = f"<h3>By name, of the requests near the p95</h3>{_table(culprits_table(budget))}"
+    named = f"<h3>By name, of the requests near the p95</h3>{_table(culprits_table(budget, longest=_LONG))}"
     return _section("Where the time goes", f"{near_words(budget)[0].upper()}{near_words(budget)[1:]}.", inner + named)
 
 

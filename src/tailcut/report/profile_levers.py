@@ -12,7 +12,9 @@ _NONE = "-"
 def levers_table(advice: Advice) -> Table:
     """A row for the service as it is, then one per lever: those to pull first, in order."""
     now = advice.now
-    rows = [("", "as it is", ms(now.p95_ms), "", ms(now.p95_ms), rate(now.capacity), "", rate(now.capacity), "")]
+    rows = [
+        ("", "as it is, simulated", ms(now.p95_ms), "", ms(now.p95_ms), rate(now.capacity), "", rate(now.capacity), "")
+    ]
     rows += [
         (
             f"{one.order}." if one.order else "",

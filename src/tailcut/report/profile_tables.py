@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tailcut.core.profiling.budget import Budget
+from tailcut.core.profiling.budget import Budget, StageLine
 from tailcut.core.profiling.diversity import Diversity, Stream
 from tailcut.core.profiling.layers import ModelLayers
 from tailcut.core.profiling.records import Stage
@@ -12,12 +12,13 @@ from tailcut.report.profile_words import ms, name_of, percent, seconds, shortene
 
 BAR = 20
 _LEAST = 0.005
+_LEAST_MS = 0.0005
 _MOST_CULPRITS = 12
 _MOST_CALLS = 15
 _MOST_STREAMS = 12
 _MOST_LAYERS = 12
 _LIVES_S = (1.0, 10.0, 60.0, 300.0, 3600.0)
-_LONG = 70
+_LONG = 52
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,19 +49,24 @@ def stages_table(budget: Budget) -> Table:
             percent(line.near_share),
             bar(line.near_share),
         )
-        for line in budget.lines
+        for line in shown_lines(budget)
     ]
     if (wall := budget.wall) is not None:
         rows.append(("whole request", ms(wall.p50), ms(wall.p95), ms(wall.p99), ms(budget.near_ms), "100 %", ""))
     return Table(head=("stage", "p50 ms", "p95 ms", "p99 ms", "at p95 ms", "share", ""), rows=tuple(rows), left=(0, 6))
 
 
-def culprits_table(budget: Budget, most: int = _MOST_CULPRITS) -> Table:
+def shown_lines(budget: Budget) -> list[StageLine]:
+    """The stages that take time worth showing."""
+    return [line for line in budget.lines if max(line.near_ms, line.p99_ms) >= _LEAST_MS]
+
+
+def culprits_table(budget: Budget, most: int = _MOST_CULPRITS, *, longest: int = _LONG) -> Table:
     """What takes the time of the requests near the p95, by name."""
     shown = [one for one in budget.culprits if one.near_share >= _LEAST][:most]
     rows: list[tuple[str, ...]] = []
     for one in shown:
-        rows.append((percent(one.near_share), ms(one.near_ms), str(one.stage), name_of(one, _LONG)))
+        rows.append((percent(one.near_share), ms(one.near_ms), str(one.stage), name_of(one, longest)))
         rows += [
             ("", "", "", f"  {percent(each.share)} of the samples: {each.function}")
             for each in one.functions[:3]
@@ -72,7 +78,7 @@ def culprits_table(budget: Budget, most: int = _MOST_CULPRITS) -> Table:
     return Table(head=("share", "at p95 ms", "stage", "what"), rows=tuple(rows), left=(2, 3))
 
 
-def calls_table(budget: Budget, most: int = _MOST_CALLS) -> Table:
+def calls_table(budget: Budget, most: int = _MOST_CALLS, *, longest: int = _LONG) -> Table:
     """Queries, cache commands, addresses and models, by total time."""
     rows = tuple(
         (
@@ -82,7 +88,7 @@ def calls_table(budget: Budget, most: int = _MOST_CALLS) -> Table:
             f"{call.per_request:.3g}",
             ms(call.mean_ms),
             ms(call.p95_ms),
-            f"{shortened(call.text, _LONG)}{f' at {call.place}' if call.place else ''}",
+            f"{shortened(call.text, longest)}{f' at {call.place}' if call.place else ''}",
         )
         for call in budget.calls[:most]
     )

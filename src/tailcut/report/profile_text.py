@@ -66,6 +66,8 @@ def _head(report: ProfileReport) -> str:
         lines += ["", found]
     lines += ["", felt(budget)]
     lines += [f"SLO {finding}" for finding in budget.findings]
+    if report.advice is not None and report.advice.summary:
+        lines += ["", "What to do:", *(f"  {line}" for line in report.advice.summary)]
     return "\n".join(lines)
 
 
@@ -86,7 +88,6 @@ def _levers(report: ProfileReport) -> Iterator[str]:
     advice = report.advice
     if advice is None:
         return
-    yield "What to do\n" + "\n".join(f"  {line}" for line in advice.summary)
     yield f"What each lever would win\n{aligned(levers_table(advice))}"
     lines = [*rests_on(advice), trust(advice), *advice.notes]
     yield "These estimates rest on\n" + "\n".join(f"  {line}" for line in lines)

@@ -44,12 +44,12 @@ def bottleneck(budget: Budget) -> str:
     named = budget.culprits_of(line.stage)
     if line.stage in _PLAIN or not named:
         return f"{said} ({ms(line.near_ms)} of {ms(budget.near_ms)} ms)."
-    first = named[0]
+    first, *others = named
     if first.near_share >= _WHOLE * line.near_share:
         told = f"{said}: {name_of(first)}"
     else:
-        others = len(named) - 1
-        told = f"{said}, most of it {name_of(first)} ({percent(first.near_share)}) and {others} more"
+        listed = ", ".join(f"{name_of(one)} ({percent(one.near_share)})" for one in named[:2])
+        told = f"{said}: {listed}{f' and {len(others) - 1} more' if len(others) > 1 else ''}"
     inside = ""
     if first.functions and first.functions[0].function.split(" (")[0] != first.label.split(" (")[0]:
         top = first.functions[0]
