@@ -11,6 +11,7 @@ import numpy as np
 from tailcut.core.profiling.attribution import Attribution, attribute
 from tailcut.core.profiling.budget import near_percentile
 from tailcut.core.profiling.diversity import Diversity
+from tailcut.core.profiling.dividing import FETCHING
 from tailcut.core.profiling.flat import STAGE_AT
 from tailcut.core.profiling.forecast import Calibration, Forecast, calibrate, capacity, forecast
 from tailcut.core.profiling.hits import answered_shares, entity_field, keys_of
@@ -148,7 +149,7 @@ def advise(
     facts = Facts(
         met=objective is not None and now.p95_ms <= limit_ms and (now.capacity or 0.0) >= _HEADROOM * rate,
         model_share=float(found.stage_ns[near][:, STAGE_AT[Stage.MODEL]].sum() / found.flat.wall_ns[near].sum()),
-        fetches=max(sum(part.stage in (Stage.SQL, Stage.CACHE, Stage.HTTP) for part in job) for job in work.jobs),
+        fetches=max(sum(part.stage in FETCHING and part.name >= 0 for part in job) for job in work.jobs),
         rows=_rows(diversity),
         limit_ms=limit_ms,
         now=now,

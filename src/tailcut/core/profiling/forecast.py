@@ -156,6 +156,8 @@ def _saturation(state: State) -> float:
     else:
         python_ns += model_ns
     limits.append(max(service.processes, 1) / max(python_ns, 1.0) * 1e9)
+    if service.database:
+        limits.append(service.database / max(work.wait_of(Stage.SQL), 1.0) * 1e9)
     return 1.1 * min(limits)
 
 
@@ -185,7 +187,7 @@ def phases_of(job: Job, service: Service) -> list[Phase]:
     for number, part in enumerate(job):
         if threads and number == threads[0]:
             phases.append((At.TAKE, 0.0))
-        add(At.NOWHERE, part.wait_ns)
+        add(At.DATABASE if part.stage == Stage.SQL and service.database else At.NOWHERE, part.wait_ns)
         add(At.MODEL if part.stage == Stage.MODEL else At.PYTHON, part.cpu_ns)
         if number == last:
             phases.append((At.GIVE, 0.0))

@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tailcut.core.profiling import priors
+from tailcut.core.profiling.dividing import FETCHING, QUEUEING
 from tailcut.core.profiling.priors import Prior
 from tailcut.core.profiling.queueing import Service
 from tailcut.core.profiling.records import Stage
-from tailcut.core.profiling.work import FETCHING, QUEUEING, Job, Part, Work
+from tailcut.core.profiling.work import Job, Part, Work
 
 LeverName = Literal[
     "serving path", "feature cache", "concurrent I/O", "runtime", "INT8", "batching", "prediction cache",
@@ -51,6 +52,7 @@ class Known:
         fetch: what fetching takes where it is done in another way than in what was recorded, as (CPU, waiting) in
             nanoseconds; drawn one per request; empty: as recorded.
         cores: that the service may use.
+        database_cores: that answer its queries; 0: more than are asked for (a database on a machine of its own).
         lookup_ns: what a look-up of a request's features takes of a core.
         path_cpu_ns, path_wait_ns: of a request through tailcut's path.
     """
@@ -64,6 +66,7 @@ class Known:
     model_ms: float | None = None
     fetch: tuple[tuple[float, float], ...] = ()
     cores: int = 1
+    database_cores: int = 0
     lookup_ns: float = priors.LOOKUP_NS
     path_cpu_ns: float = priors.PATH_CPU_NS
     path_wait_ns: float = priors.PATH_WAIT_NS
@@ -83,7 +86,7 @@ def begin(work: Work, known: Known) -> State:
     """Start from what was recorded: a model has cores of its own where there are any and it runs in threads."""
     in_threads = any(part.stage == Stage.MODEL and part.thread for job in work.jobs for part in job)
     executors = known.cores if in_threads and known.cores > 1 else 0
-    return State(work, Service(executors=executors, threads=work.threads), known)
+    return State(work, Service(executors=executors, threads=work.threads, database=known.database_cores), known)
 
 
 def pull(state: State, lever: LeverName, *, bound: bool = False) -> State:

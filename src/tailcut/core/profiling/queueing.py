@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,8 @@ class At(IntEnum):
     """The interpreter: one at a time per process."""
     MODEL = 2
     """An executor: one batch at a time each."""
+    DATABASE = 5
+    """A database's core."""
     TAKE = 3
     """Takes a thread of the pool, and waits for one where all are taken; the time says nothing."""
     GIVE = 4
@@ -46,6 +48,7 @@ class Service:
         processes: interpreters.
         executors: that run models; 0: models take the interpreter's time (one core for all, or on the event loop). What
             waits for it together is then one batch, where there is batching.
+        database: cores that answer queries; 0: as many as are asked for.
         threads: of the pool for synchronous handlers; 0: as many as are asked for.
         batch_share: of a model's time that a batch of any size takes once; the rest is per row. 0: no batching.
         max_rows: of a batch.
@@ -53,6 +56,7 @@ class Service:
 
     processes: int = 1
     executors: int = 0
+    database: int = 0
     threads: int = 0
     batch_share: float = 0.0
     max_rows: int = 32
@@ -92,6 +96,7 @@ class _Play:
         heapify(self.events)
         self.ties = len(jobs)
         self.free_ns = [0.0] * max(service.processes, 1)
+        self.database_ns = [0.0] * service.database
         self.python_ns = 0.0
         self.forming_ns, self.formed = -1.0, 0
         self.threads = service.threads or len(jobs)
@@ -101,8 +106,7 @@ class _Play:
         self.batches: dict[int, list[tuple[int, int]]] = {}
 
     def run(self) -> Played:
-        events, jobs = self.events, self.jobs
-        single = len(self.free_ns) == 1
+        events, jobs, shared = self.events, self.jobs, self.service.executors == 0
         while events:
             now, _, number, place, left = heappop(events)
             if place < 0:
@@ -115,23 +119,35 @@ class _Play:
             at, length = job[place]
             if at is At.NOWHERE:
                 self._later(now + length, number, place + 1)
-            elif at is At.PYTHON or (at is At.MODEL and not self.service.executors):
-                free = self.free_ns[0] if single else heappop(self.free_ns)
-                if left < 0:
-                    left = self._in_batch(now, free, length) if at is At.MODEL and self.service.batch_share else length
-                took = min(left, _QUANTUM_NS)
-                end = max(free, now) + took
-                if single:
-                    self.free_ns[0] = end
-                else:
-                    heappush(self.free_ns, end)
-                self.python_ns += took
-                self._later(end, number, place if left > took else place + 1, left - took if left > took else -1.0)
+            elif at is At.PYTHON or (at is At.MODEL and shared):
+                self._in_turn(self.free_ns, now, at, number, place, left if left >= 0 else length, left < 0)
+            elif at is At.DATABASE:
+                self._in_turn(self.database_ns, now, at, number, place, left if left >= 0 else length, left < 0)
             else:
                 self._resource(now, at, number, place, length)
         span_ns = self.arrivals_ns[-1] - self.arrivals_ns[0] if self.arrivals_ns else 0.0
         latency_ns = np.array(self.done_ns) - np.array(self.arrivals_ns)
         return Played(latency_ns, self.python_ns / span_ns / len(self.free_ns) if span_ns else 0.0)
+
+    def _in_turn(
+        self, free_ns: list[float], now: float, at: At, number: int, place: int, left: float, begins: bool
+    ) -> None:
+        """Take a turn at one of some servers, the one that is free first; come back for the rest."""
+        if not free_ns:
+            self._later(now + left, number, place + 1)
+            return
+        free = free_ns[0]
+        if begins and at is At.MODEL and self.service.batch_share:
+            left = self._in_batch(now, free, left)
+        took = left if left < _QUANTUM_NS else _QUANTUM_NS
+        end = (free if free > now else now) + took
+        heapreplace(free_ns, end)
+        if at is not At.DATABASE:
+            self.python_ns += took
+        if left > took:
+            self._later(end, number, place, left - took)
+        else:
+            self._later(end, number, place + 1)
 
     def _in_batch(self, now: float, free: float, length: float) -> float:
         """What a row takes of the interpreter that runs batches: less where one is still waiting to begin."""

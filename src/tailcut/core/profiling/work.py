@@ -11,18 +11,16 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tailcut.core.profiling.attribution import Attribution, self_of
-from tailcut.core.profiling.flat import STAGE_AT, Flat, Ints, Name
+from tailcut.core.profiling.dividing import QUEUEING, WAITING, Floats, divide_own, handling_share
+from tailcut.core.profiling.flat import STAGE_AT, Ints, Name
 from tailcut.core.profiling.records import Recording, Stage
 
-QUEUEING = frozenset({Stage.WAIT, Stage.LOCK, Stage.LOOP, Stage.ACCEPT})
-WAITING = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.RECEIVE, Stage.NETWORK, Stage.UNATTRIBUTED})
-"""Stages that take no CPU where nobody says how much: a driver's own is in what the process used beside the spans."""
-FETCHING = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP})
-
-_UNHINDERED = 0.1
+HANDLING = -3
+"""``Part.name`` of user code between fetches, which goes when they go."""
+_MOST_OVERHEAD = 0.5
+_LEAST_KEPT = 0.5
 
 
 class Part(NamedTuple):
@@ -61,7 +59,7 @@ class Work:
 
     jobs: tuple[Job, ...]
     numbers: Ints
-    latency_ns: npt.NDArray[np.float64]
+    latency_ns: Floats
     names: tuple[Name, ...]
     rate: float
     threads: int
@@ -75,6 +73,11 @@ class Work:
     def cpu_of(self, stage: Stage) -> float:
         """CPU time of a stage per request, on average."""
         found = [sum(part.cpu_ns for part in job if part.stage == stage) for job in self.jobs]
+        return float(np.mean(found)) if found else 0.0
+
+    def wait_of(self, stage: Stage) -> float:
+        """Waiting in a stage per request, on average."""
+        found = [sum(part.wait_ns for part in job if part.stage == stage) for job in self.jobs]
         return float(np.mean(found)) if found else 0.0
 
     def mean_ns(self, *stages: Stage) -> float:
@@ -94,8 +97,9 @@ class Work:
 def read_work(recording: Recording, found: Attribution) -> Work:
     """Read the work of a recording's requests."""
     flat = found.flat
-    cpu_ns, wait_ns = _divide(flat, found.self_ns, _code_cpu_share(recording, found))
+    cpu_ns, wait_ns = divide_own(flat, found.self_ns, _code_cpu_share(recording, found))
     outside_ns = _outside_cpu_ns(recording, found, cpu_ns)
+    handling = handling_share(flat)
     network_ns = found.stage_ns[:, STAGE_AT[Stage.NETWORK]]
     usual_ns = float(np.median(network_ns)) if len(network_ns) else 0.0
     rest_ns = found.stage_ns[:, STAGE_AT[Stage.UNATTRIBUTED]]
@@ -106,13 +110,16 @@ def read_work(recording: Recording, found: Attribution) -> Work:
         # Beyond what is usual, the network of one machine is the server's kernel waiting for a core.
         parts = [Part(Stage.NETWORK, -1, outside_ns, min(float(network_ns[number]), usual_ns), False)]
         for span in order[edges[number] : edges[number + 1]].tolist():
-            stage = flat.names[flat.name[span]].stage
             if cpu_ns[span] + wait_ns[span] > 0:
-                thread = bool(flat.thread[span])
-                parts.append(Part(stage, int(flat.name[span]), float(cpu_ns[span]), float(wait_ns[span]), thread))
+                name, thread = int(flat.name[span]), bool(flat.thread[span])
+                handling_ns = float(cpu_ns[span] * handling[span])
+                if handling_ns:
+                    parts.append(Part(Stage.SQL, HANDLING, handling_ns, 0.0, thread))
+                own_ns = float(cpu_ns[span]) - handling_ns
+                parts.append(Part(flat.names[name].stage, name, own_ns, float(wait_ns[span]), thread))
         parts.append(Part(Stage.UNATTRIBUTED, -1, 0.0, float(rest_ns[number]), False))
         jobs.append(tuple(parts))
-    return Work(
+    work = Work(
         jobs=tuple(jobs),
         numbers=np.array([one.number for one in flat.requests], dtype=np.int64),
         latency_ns=flat.wall_ns.astype(np.float64),
@@ -121,55 +128,23 @@ def read_work(recording: Recording, found: Attribution) -> Work:
         threads=recording.pilot.threads,
         cores=int(recording.machine.get("cores", "1")),
     )
+    return _without_profiling(work, recording)
 
 
-def _divide(flat: Flat, self_ns: Ints, code_share: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Divide each span's own time into CPU and waiting, shape [spans] each."""
-    stages = [name.stage for name in flat.names]
-    queueing = np.array([stage in QUEUEING for stage in stages], dtype=bool)[flat.name]
-    waiting = np.array([stage in WAITING for stage in stages], dtype=bool)[flat.name]
-    known = self_of(flat, flat.cpu_ns)
-    cpu_ns = np.where(waiting, 0.0, self_ns * code_share)
-    cpu_ns = np.where(known >= 0, np.minimum(known, self_ns), cpu_ns)
-    cpu_ns, covered = _share_out(flat, self_ns.astype(np.float64), cpu_ns)
-    wait_ns = np.where(covered | (known >= 0) | waiting | queueing, self_ns - cpu_ns, self_ns * (1.0 - code_share))
-    for name in np.flatnonzero([stage in QUEUEING for stage in stages]).tolist():
-        mine = flat.name == name
-        cpu_ns[mine] = 0.0
-        wait_ns[mine] = np.minimum(wait_ns[mine], np.quantile(self_ns[mine], _UNHINDERED))
-    return cpu_ns, np.maximum(wait_ns, 0.0)
-
-
-def _share_out(
-    flat: Flat, self_ns: npt.NDArray[np.float64], cpu_ns: npt.NDArray[np.float64]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
-    """Where a span's CPU time is known and that of spans inside it is not, give it to its own code first.
-
-    What is left is the inner spans' (a driver that reads rows), in proportion to their length.
-
-    Returns:
-        the CPU time, and which spans it was found for in this way, shape [spans] each.
-    """
-    cpu_ns = cpu_ns.copy()
-    covered = np.zeros(len(self_ns), dtype=bool)
-    inner = np.flatnonzero((flat.parent >= 0) & (flat.cpu_ns < 0))
-    inner = inner[(flat.thread[inner] == flat.thread[flat.parent[inner]]) & (flat.cpu_ns[flat.parent[inner]] >= 0)]
-    if not len(inner):
-        return cpu_ns, covered
-    outer = flat.parent[inner]
-    parents = np.unique(outer)
-    rest = np.zeros(len(self_ns))
-    rest[parents] = flat.cpu_ns[parents]
-    told = np.flatnonzero((flat.parent >= 0) & (flat.cpu_ns >= 0))
-    np.subtract.at(rest, flat.parent[told], flat.cpu_ns[told].astype(np.float64))
-    own = np.minimum(np.maximum(rest, 0.0), self_ns)
-    length = np.zeros(len(self_ns))
-    np.add.at(length, outer, self_ns[inner])
-    share = np.divide(np.maximum(rest - own, 0.0), length, out=np.zeros(len(self_ns)), where=length > 0)
-    cpu_ns[parents] = own[parents]
-    cpu_ns[inner] = self_ns[inner] * np.minimum(share[outer], 1.0)
-    covered[parents] = covered[inner] = True
-    return cpu_ns, covered
+def _without_profiling(work: Work, recording: Recording) -> Work:
+    """Take out what profiling added to the median request: CPU, and none of it inside models."""
+    overhead = recording.overhead
+    if overhead is None or overhead.p50_share <= 0 or not work.jobs:
+        return work
+    plain_ns = float(np.median(work.latency_ns)) / (1.0 + overhead.p50_share)
+    added_ns = min(overhead.p50_share, _MOST_OVERHEAD) * plain_ns
+    shrinking_ns = max(work.cpu_ns - work.cpu_of(Stage.MODEL), 1.0)
+    kept = max(1.0 - added_ns / shrinking_ns, _LEAST_KEPT)
+    jobs = tuple(
+        tuple(part if part.stage == Stage.MODEL else part._replace(cpu_ns=part.cpu_ns * kept) for part in job)
+        for job in work.jobs
+    )
+    return replace(work, jobs=jobs, latency_ns=work.latency_ns / (1.0 + min(overhead.p50_share, _MOST_OVERHEAD)))
 
 
 def _code_cpu_share(recording: Recording, found: Attribution) -> float:
@@ -188,7 +163,7 @@ def _code_cpu_share(recording: Recording, found: Attribution) -> float:
     return min(max(left_ns / unknown_ns, 0.0), 1.0)
 
 
-def _outside_cpu_ns(recording: Recording, found: Attribution, cpu_ns: npt.NDArray[np.float64]) -> float:
+def _outside_cpu_ns(recording: Recording, found: Attribution, cpu_ns: Floats) -> float:
     """CPU time per request that no span tells of: the HTTP server, drivers that await, the interpreter's own."""
     if not recording.pilot.cpu_s or not found.flat.requests:
         return 0.0
