@@ -61,7 +61,7 @@ def test_an_application_as_it_is(tmp_path: Path) -> None:
     done = profile("my_app:app", *SHORT, *flags, *kept, folder=tmp_path)
     assert done.returncode == 1, done.stderr  # the SLO is missed: a request takes 12 ms
     assert "SLO p95 MISSED" in done.stdout
-    assert "of the p95 request is waiting: another thread at my_app.py:14" in done.stdout
+    assert "of the p95 request is waiting for another thread at my_app.py:14" in done.stdout
     assert "SELECT ?, ?" in done.stdout
     assert "entities[]" in done.stdout
     found = json.loads((tmp_path / "out" / "profile.json").read_text())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from tailcut.core.profiling.advice import Advice, LeverAdvice
+from tailcut.core.profiling.forecast import Calibration, Forecast
 from tailcut.core.profiling.layers import DISPATCH, ModelLayers, layers_of, operators_of
 from tailcut.core.profiling.records import (
     Latencies,
@@ -114,4 +116,46 @@ def layers() -> ModelLayers:
         operators=operators_of([("aten::addmm", 4, 0.3), ("aten::layer_norm", 2, 0.1), (DISPATCH, 1, 0.2)]),
         device_note="not here: no CUDA device",
         notes=("torch runs on 1 threads here",),
+    )
+
+
+def advice() -> Advice:
+    """Pull one lever, leave another."""
+    return Advice(
+        rate=50.0,
+        percentile="p95",
+        limit_ms=25.0,
+        has_slo=True,
+        now=Forecast(
+            rate=50.0, p50_ms=15.0, p95_ms=29.0, p95_low_ms=28.0, p95_high_ms=30.0, busy_share=0.7, capacity=41.0
+        ),
+        calibration=Calibration(
+            wait_scale=1.1, measured_p50_ms=15.4, measured_p95_ms=28.6, simulated_p50_ms=15.0, simulated_p95_ms=29.0
+        ),
+        levers=(
+            LeverAdvice(
+                lever="feature cache",
+                order=1,
+                reason="two queries and the code around them go",
+                p95_ms=9.0,
+                capacity=310.0,
+                bound_p95_ms=4.0,
+                bound_capacity=1200.0,
+                after_p95_ms=9.0,
+                after_capacity=310.0,
+                basis=("62 % hits, as the payloads repeat",),
+            ),
+            LeverAdvice(
+                lever="INT8",
+                order=0,
+                reason="not worth it: the model is 6 % of the time",
+                p95_ms=28.4,
+                capacity=42.0,
+                bound_p95_ms=27.0,
+                bound_capacity=44.0,
+                basis=("prior: somewhere else",),
+            ),
+        ),
+        summary=("in this order: feature cache", "INT8: not worth it: the model is 6 % of the time"),
+        notes=("recorded at 50/s",),
     )

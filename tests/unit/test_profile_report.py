@@ -35,6 +35,7 @@ def report(recording: Recording, slo: str = SLO, kind: str = "pilot") -> Profile
         created="2026-01-01 12:00 UTC",
         tailcut="0.1.0",
         command="tailcut profile pilot:app",
+        advice=profile_sample.advice() if slo else None,
         diversity=read_diversity(((number / 50, body) for number, body in enumerate(bodies)), timed=False),
         layers=(profile_sample.layers(),),
         notes=("a note of ours",),
@@ -72,6 +73,25 @@ def test_the_text_holds_what_a_reader_needs(made: ProfileReport) -> None:
         assert part in text
     assert "\x1b" not in text
     assert not any(line.endswith(" ") for line in text.splitlines())
+
+
+def test_levers_stand_in_their_order_with_what_they_rest_on(made: ProfileReport) -> None:
+    text = render_profile(made)
+    assert text.index("What to do:") < text.index("Where the time goes")
+    rows = [line.split() for line in text.splitlines()]
+    wanted = ["1.", "feature", "cache", "9.00", "4.00", "9.00", "310", "1,200", "310", "yes:"]
+    assert any(row[: len(wanted)] == wanted for row in rows)
+    assert any(row[:4] == ["INT8", "28.4", "27.0", "-"] and "no: the model is 6 %" in " ".join(row) for row in rows)
+    assert "feature cache: 62 % hits, as the payloads repeat" in text
+    assert "somewhere else" not in text  # what is left alone needs no ground
+    assert "a p95 of 29.0 ms where 28.6 ms were measured (+1.4 %)" in text
+    assert "two queries and the code around them go" in render_profile_html(made)
+
+
+def test_without_advice_there_is_no_table_of_levers() -> None:
+    made = msgspec.structs.replace(report(profile_sample.recording(40)), advice=None)
+    assert "lever" not in render_profile(made)
+    assert "lever" not in render_profile_html(made)
 
 
 def test_shares_near_the_p95_add_up(made: ProfileReport) -> None:

@@ -45,11 +45,12 @@ def bottleneck(budget: Budget) -> str:
     if line.stage in _PLAIN or not named:
         return f"{said} ({ms(line.near_ms)} of {ms(budget.near_ms)} ms)."
     first, *others = named
+    joined = " for " if line.stage == Stage.WAIT else ": "
     if first.near_share >= _WHOLE * line.near_share:
-        told = f"{said}: {name_of(first)}"
+        told = f"{said}{joined}{name_of(first)}"
     else:
         listed = ", ".join(f"{name_of(one)} ({percent(one.near_share)})" for one in named[:2])
-        told = f"{said}: {listed}{f' and {len(others) - 1} more' if len(others) > 1 else ''}"
+        told = f"{said}{joined}{listed}{f' and {len(others) - 1} more' if len(others) > 1 else ''}"
     inside = ""
     if first.functions and first.functions[0].function.split(" (")[0] != first.label.split(" (")[0]:
         top = first.functions[0]

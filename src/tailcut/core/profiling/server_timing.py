@@ -23,7 +23,7 @@ TAILCUT: Mapping[str, tuple[Stage, str]] = {
     "features": (Stage.SQL, "feature groups"),
     "preprocess": (Stage.CODE, "preprocess"),
     "tensor_cache": (Stage.CACHE, "tensor_cache"),
-    "queue": (Stage.WAIT, "queue for an executor"),
+    "queue": (Stage.WAIT, "an executor"),
     "infer": (Stage.MODEL, "model"),
     "postprocess": (Stage.CODE, "postprocess"),
     "encode": (Stage.ENCODE, ""),
