@@ -7,9 +7,9 @@ import shutil
 import subprocess
 import sys
 import timeit
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -123,15 +123,18 @@ def _made(folder: Path) -> Compute:
     return Compute(path, f"feed-forward stack, {_LAYERS} layers of {_WIDTH}", Shape([("x", "FP32")], row), "y", 16)
 
 
-def bare(model: Compute, seconds: float, core: int, tries: int = 1) -> dict[int, float]:
+def bare(model: Compute, seconds: float, core: int, tries: int = 1, sizes: Sequence[int] = SIZES) -> dict[int, float]:
     """Return the milliseconds of one run by batch size: the runtime alone, one thread, on one core.
 
+    Means, because a server's throughput contains every hiccup as well.
+
     Args:
-        tries: so often it is measured, each time in a fresh process; the least of their medians counts.
+        tries: so often it is measured, each time in a fresh process; the least of their means counts.
     """
     code = "import json, sys; from benchmarks.compute import time_sizes; print(json.dumps(time_sizes(*sys.argv[1:])))"
     row = json.dumps([model.shape.row.dtype.str, model.shape.row.tolist()])
-    command = ["taskset", "-c", str(core), sys.executable, "-c", code, str(model.path), row, str(seconds / tries)]
+    arguments = [str(model.path), row, str(seconds / tries), json.dumps(sizes)]
+    command = ["taskset", "-c", str(core), sys.executable, "-c", code, *arguments]
     found: dict[int, float] = {}
     for _ in range(tries):
         done = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -140,7 +143,7 @@ def bare(model: Compute, seconds: float, core: int, tries: int = 1) -> dict[int,
     return found
 
 
-def time_sizes(path: str, row: str, seconds: str) -> dict[int, float]:
+def time_sizes(path: str, row: str, seconds: str, sizes: str) -> dict[int, float]:
     """Do what ``bare`` says, in this process."""
     import onnxruntime
 
@@ -151,14 +154,13 @@ def time_sizes(path: str, row: str, seconds: str) -> dict[int, float]:
     first, *others = [each.name for each in session.get_inputs()]
     dtype, values = json.loads(row)
     found = {}
-    for size in SIZES:
+    for size in json.loads(sizes):
         array = np.repeat(np.array([values], dtype=dtype), size, axis=0)
         feeds = {first: array, **{name: np.ones_like(array) for name in others}}
         session.run(None, feeds)
         once_s = timeit.timeit(lambda feeds=feeds: session.run(None, feeds), number=1)  # type: ignore[misc]
-        count = max(int(float(seconds) / len(SIZES) / once_s), 5)
-        taken = timeit.repeat(lambda feeds=feeds: session.run(None, feeds), number=1, repeat=count)  # type: ignore[misc]
-        found[size] = median(taken) * 1000
+        count = max(int(float(seconds) / len(json.loads(sizes)) / once_s), 5)
+        found[size] = timeit.timeit(lambda feeds=feeds: session.run(None, feeds), number=count) / count * 1000  # type: ignore[misc]
     return found
 
 

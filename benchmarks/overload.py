@@ -3,8 +3,9 @@
     python -m benchmarks.overload [--rounds 3] [--seconds 20] [--overload-seconds 15] [--only tailcut,Mosec]
                                   [--skip-idle] [--out benchmarks/results]
 
-Servers run on core 0, load on core 1. Capacity is what the bare runtime does alone on core 0 at its best batch size,
-of those up to 8 rows; no server may make larger ones.
+Servers run on core 0, load on core 1. Capacity is what the bare runtime does alone on core 0 in batches of 8, the
+largest that a server may make; it is measured anew before every run, because machines that others share change their
+speed from minute to minute, and at four fifths of the capacity a tenth is the difference between calm and collapse.
 In each round every server is started anew, loaded, and stopped, so that none inherits another's queue. Peers take part
 where `make bench-peers` has made their environments. `--skip-idle` leaves out the comparison of batching auto and off.
 """
@@ -46,6 +47,7 @@ DEADLINE_MS = 500
 SLACK_MS = 25.0
 USUAL, BEYOND = 0.8, 3.0
 _WARM_S = 3.0
+_BARE_S = 4.0
 _SETTLE_S = 2.0
 """Between two runs of a server, for it to work off what it still has."""
 _IDLE_ROUNDS = 10
@@ -88,7 +90,7 @@ def collect(arguments: argparse.Namespace) -> dict[str, Any]:
         (folder / "tailcut.toml").write_text(manifest(model, rows=rows, limit_ms=limit_ms, deadline_ms=DEADLINE_MS))
         sys.stderr.write(f"{model.label}: {capacity:.0f} rows/s, limit {limit_ms:.0f} ms\n")
         task = Task(model.path, "compute", rows, True, DEADLINE_MS, DEADLINE_MS)
-        bench = Bench(model, task, folder, capacity, limit_ms, arguments.seconds, arguments.overload_seconds)
+        bench = Bench(model, task, folder, limit_ms, arguments.seconds, arguments.overload_seconds)
         bench.run(peers, arguments.rounds)
         idle = [] if arguments.skip_idle else idle_differences(folder, arguments.idle_rounds)
     return {
@@ -117,11 +119,9 @@ class Bench:
         found: by server: its version, why it failed where it did, and one entry per round.
     """
 
-    def __init__(
-        self, model: Compute, task: Task, folder: Path, capacity: float, limit_ms: float, usual_s: int, beyond_s: int
-    ) -> None:
+    def __init__(self, model: Compute, task: Task, folder: Path, limit_ms: float, usual_s: int, beyond_s: int) -> None:
         self._model, self._task, self._folder = model, task, folder
-        self._capacity, self._limit_ms = capacity, limit_ms
+        self._limit_ms = limit_ms
         self._usual_s, self._beyond_s = usual_s, beyond_s
         self._expected = answer(task, model.shape.row)
         self.found: dict[str, dict[str, Any]] = {}
@@ -147,32 +147,49 @@ class Bench:
                 return
             contender.server.thaw()
             seen = self._loaded(contender, seed)
-        if peer is TAILCUT:  # beside its closed loop, so that the share is of the same minute
-            taken_ms = bare(self._model, 6.0, SERVER_CORE)
-            seen["bare_rps"] = capacity_rps(taken_ms)
         entry["rounds"].append(seen)
 
     def _loaded(self, contender: Contender, seed: int) -> dict[str, Any]:
         body, _ = body_of(contender.peer.form, self._model.shape)
         bodies = openloop.write_bodies(self._folder / "bodies.jsonl", body)
-        mean = USUAL * self._capacity
-        trace = openloop.write_bursts(self._folder / "bursts.txt", mean, _WARM_S + self._usual_s, seed)
         wrk.run(contender.url, contender.script, 1, 2)
         usual, beyond = float(self._usual_s), float(self._beyond_s)
 
-        def judged(seconds: float, rate: float | None = None, trace: str = "") -> dict[str, Any]:
+        def judged(seconds: float, share: float, *, bursts: bool = False) -> dict[str, Any]:
+            capacity = self._capacity()
+            rate, trace = share * capacity, ""
+            if bursts:
+                trace = str(openloop.write_bursts(self._folder / "bursts.txt", rate, _WARM_S + seconds, seed))
             samples = openloop.run(
-                contender.url, bodies, seconds=seconds, warmup_s=_WARM_S, seed=seed, rate=rate, trace=trace
+                contender.url,
+                bodies,
+                seconds=seconds,
+                warmup_s=_WARM_S,
+                seed=seed,
+                rate=None if bursts else rate,
+                trace=trace,
             )
             time.sleep(_SETTLE_S)
             found = openloop.figures(samples, seconds=seconds, limit_ms=self._limit_ms, deadline_ms=DEADLINE_MS)
-            ideal = openloop.ideal_within(samples, capacity_rps=self._capacity, limit_ms=self._limit_ms)
-            return {**found, "ideal_within": ideal}
+            ideal = openloop.ideal_within(samples, capacity_rps=capacity, limit_ms=self._limit_ms)
+            return {**found, "ideal_within": ideal, "capacity_rps": capacity}
 
-        poisson, bursts = judged(usual, rate=mean), judged(usual, trace=str(trace))
+        before = self._capacity()
         closed = wrk.run(contender.url, contender.script, 2 * self._task.rows, max(self._usual_s // 4, 2))
-        overload = judged(beyond, rate=BEYOND * self._capacity)
-        return {"closed_rps": closed["rps"], "poisson": poisson, "bursts": bursts, "overload": overload}
+        bare_rps = (before + self._capacity()) / 2
+        poisson, bursts = judged(usual, USUAL), judged(usual, USUAL, bursts=True)
+        overload = judged(beyond, BEYOND)
+        return {
+            "closed_rps": closed["rps"],
+            "bare_rps": bare_rps,
+            "poisson": poisson,
+            "bursts": bursts,
+            "overload": overload,
+        }
+
+    def _capacity(self) -> float:
+        """What the bare runtime does now, beside a server that has nothing to do."""
+        return capacity_rps(bare(self._model, _BARE_S, SERVER_CORE, sizes=(self._task.rows,)))
 
 
 def idle_differences(folder: Path, rounds: int, seconds: int = 3) -> list[dict[str, float]]:
