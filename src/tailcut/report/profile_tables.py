@@ -141,7 +141,7 @@ def diversity_table(diversity: Diversity) -> Table:
 def layers_table(model: ModelLayers, most: int = _MOST_LAYERS) -> Table:
     """The slowest layers of a model."""
     rows = tuple(
-        (shortened(one.name, _LONG), one.kind, ms(one.ms), percent(one.share), one.lever or "-")
+        (_ending(one.name, _LONG), one.kind, ms(one.ms), percent(one.share), one.lever or "-")
         for one in model.layers[:most]
     )
     return Table(
@@ -178,6 +178,11 @@ def _at_life(stream: Stream, life_s: float) -> str:
 def _size(stream: Stream) -> str:
     entries = stream.size_for()
     return f"{entries:,}" if entries else "-"
+
+
+def _ending(text: str, longest: int) -> str:
+    """The end of a path of modules says most."""
+    return text if len(text) <= longest else f"…{text[1 - longest :]}"
 
 
 def _more(count: int, share: float) -> str:
