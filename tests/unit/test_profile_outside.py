@@ -8,9 +8,9 @@ import pytest
 from tailcut.core.profiling.records import Stage
 from tailcut.core.profiling.server_timing import TAILCUT, Timed
 from tailcut.core.slo import Objectives
-from tailcut.load import LoadPlan, RunFacts, summarise_run
+from tailcut.load import LoadPlan, LoadResult, RunFacts, summarise_run
 from tailcut.load.recorder import Recorder
-from tailcut.profile.outside import load_notes, requests_of, unanswered
+from tailcut.profile.outside import load_notes, requests_of, too_fast, unanswered
 
 MS = 1_000_000
 
@@ -96,7 +96,7 @@ def test_requests_are_those_after_the_warm_up() -> None:
     assert found[0].entered_ns == MS + MS // 4
 
 
-def _result(answered: int, *, status: int = 200, late: int = 0, body: str = "") -> object:
+def _result(answered: int, *, status: int = 200, late: int = 0, body: str = "") -> LoadResult:
     plan = LoadPlan(url="http://127.0.0.1:1/", rate=100.0, duration_s=1.0)
     recorder = Recorder(np.arange(100, dtype=np.int64) * 10 * MS, 0, Objectives())
     recorder.start_ns = 1
@@ -105,20 +105,23 @@ def _result(answered: int, *, status: int = 200, late: int = 0, body: str = "") 
         done = 1 + index * 10 * MS + (2_000 * MS if index >= 100 - late else MS)
         recorder.finish(index, status if index >= answered else 200, done)
     bodies = {str(status): body} if body else {}
-    return plan, summarise_run(plan, recorder.samples(), RunFacts(window_s=1.0, bodies=bodies))
+    return summarise_run(plan, recorder.samples(), RunFacts(window_s=1.0, bodies=bodies))
 
 
-def test_a_rate_that_is_too_much_is_said_with_one_that_is_not() -> None:
-    plan, result = _result(100, late=40)  # type: ignore[misc]
-    first = load_notes(plan, result)[0]
-    assert "100 requests/s are more than it bears: it answered 60/s" in first
-    assert "--rate 42" in first
-    plan, fine = _result(100)  # type: ignore[misc]
-    assert not any("more than it bears" in note for note in load_notes(plan, fine))
+def test_a_rate_that_is_too_much_is_refused_with_one_that_is_not() -> None:
+    error = too_fast(_result(100, late=40), "http://here")
+    assert error is not None
+    assert "cannot bear 100 requests/s: it answered 60/s" in error.message
+    assert "--rate 42" in error.hint
+    assert too_fast(_result(100), "http://here") is None
+
+
+def test_what_was_not_answered_is_told_by_kind() -> None:
+    assert load_notes(_result(98, status=503))[0] == "not answered: 503 2"
+    assert not any("not answered" in note for note in load_notes(_result(100)))
 
 
 def test_no_answer_at_all_says_what_came_instead() -> None:
-    _, result = _result(0, status=404, body='{"detail":"Not Found"}')  # type: ignore[misc]
-    error = unanswered(result, "http://here")
+    error = unanswered(_result(0, status=404, body='{"detail":"Not Found"}'), "http://here")
     assert "answered none of 100 requests (404 100); the first 404 says:" in error.message
     assert "--path" in error.hint

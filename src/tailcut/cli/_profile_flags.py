@@ -60,6 +60,11 @@ def _manifest_path(kind: str, target: str, manifest: Path | None) -> Path | None
         return manifest
     if target and manifest is not None and manifest.resolve() != Path(target).resolve():
         raise ManifestError(f"both {target} and --manifest {manifest} name a deployment", hint="give one of them")
+    if not target and manifest is None and not Path("tailcut.toml").is_file():
+        raise ManifestError(
+            "there is no target, and no tailcut.toml in this folder",
+            hint="name what to profile: an application (app:app), a folder with a tailcut.toml, or a URL",
+        )
     return Path(target) if target else manifest or Path("tailcut.toml")
 
 

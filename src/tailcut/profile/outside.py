@@ -21,6 +21,7 @@ from tailcut.load.runner import OnProgress
 _CONNECTS = 7
 _CONNECT_S = 5.0
 _KEEPS_UP = 0.98
+_COMFORTABLE = 0.7
 
 
 def record_load(
@@ -45,19 +46,22 @@ def record_load(
 
     Raises:
         LoadTestError: the plan is wrong, or nobody listens.
-        ProfileError: no request was answered.
+        ProfileError: no request was answered, or the rate is more than the target bears.
     """
     samples, facts = measure(plan, on_progress=on_progress)
     result = summarise_run(plan, samples, facts)
     if not result.answered:
         raise unanswered(result, target)
+    error = too_fast(result, target)
+    if error is not None:
+        raise error
     recording = Recording(
         target=target,
         rate=plan.rate or result.offered_rps,
         duration_s=facts.window_s,
         requests=requests_of(samples, known, round_trip_ns),
         machine=machine_facts(),
-        notes=tuple(load_notes(plan, result)),
+        notes=tuple(load_notes(result)),
     )
     return recording, result
 
@@ -82,21 +86,27 @@ def requests_of(
     return tuple(found)
 
 
-def load_notes(plan: LoadPlan, result: LoadResult) -> list[str]:
-    """Say what of the load makes figures weaker than they look; a rate that is too much first."""
-    notes = []
+def too_fast(result: LoadResult, target: str) -> ProfileError | None:
+    """Refuse a rate that is more than the target bears, with one that is not; None where it keeps up."""
     # Requests in flight at the window's edges are no backlog: at low rates they alone are more than 2 %.
     edge_rps = 3.0 / result.window_s
-    if result.throughput_rps < _KEEPS_UP * result.offered_rps - edge_rps:
-        bearable = 0.7 * result.throughput_rps
-        notes.append(
-            f"{result.offered_rps:.4g} requests/s are more than it bears: it answered {result.throughput_rps:.4g}/s,"
-            f" and most of the time is queueing; profile it at what it can bear, such as --rate {bearable:.2g}"
-        )
+    if result.throughput_rps >= _KEEPS_UP * result.offered_rps - edge_rps:
+        return None
+    digits = 0 if result.throughput_rps >= 15 else 1
+    refused = f" and refused {result.sheds} requests" if result.sheds else ""
+    return ProfileError(
+        f"{target} cannot bear {result.offered_rps:.4g} requests/s: it answered {result.throughput_rps:.4g}/s{refused},"
+        " and the profile would show its queue only",
+        hint=f"profile it at what it bears, such as --rate {max(_COMFORTABLE * result.throughput_rps, 0.5):.{digits}f}",
+    )
+
+
+def load_notes(result: LoadResult) -> list[str]:
+    """Say what of the load makes figures weaker than they look."""
+    notes = [text for text in result.warnings if "nothing is judged" not in text]
     if result.failed:
-        kinds = ", ".join(f"{name} {count}" for name, count in _failures(result).items())
-        notes.append(f"{result.failed} of {result.requests} requests were not answered ({kinds}) and are left out")
-    return [*notes, *result.warnings]
+        notes.insert(0, "not answered: " + ", ".join(f"{name} {count}" for name, count in _failures(result).items()))
+    return notes
 
 
 def unanswered(result: LoadResult, target: str) -> ProfileError:
