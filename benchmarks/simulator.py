@@ -3,9 +3,15 @@
     python -m benchmarks.simulator [--width 2048] [--loads 0.3,0.6,0.8] [--rounds 3] [--seconds 10] [--out FOLDER]
 
 An MLP of the given width in onnxruntime with one thread, served by `tailcut serve` on one core; the load generator has
-the other. Three things are measured first, and nothing is fitted afterwards: what batches take (the runtime alone, on
-the server's core), what a request takes of the server's processor beside that, and what the network and the client
-add (at a rate so low that requests never meet). The simulation plays the same arrivals.
+the other. Everything that the simulation is told is measured before, and nothing is fitted afterwards:
+
+- what batches take: the runtime alone, on the server's core, anew before every run, because machines that others share
+  change their speed from minute to minute;
+- what a request takes of the server's processor beside that: at full load, where the event loop never sleeps, and at a
+  low rate, where it sleeps before every request and before every answer;
+- what the network and the client add: at a rate so low that requests never meet.
+
+The simulation plays the same arrivals.
 """
 
 from __future__ import annotations
@@ -13,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,7 +30,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,8 +44,16 @@ from tailcut.load import LoadPlan, measure, summarise_run
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 RUNS = 40
-LOW = (0.05, 0.2)
+LOW = (0.05, 0.15)
+FULL = 0.9
+"""Shares of the capacity: at which requests hardly meet, and at which the event loop hardly sleeps."""
+
 GUESSED_LOOP_NS = 100_000.0
+
+WAKES = 2
+"""A lone request wakes the event loop so often: when it comes, and when its batch ends."""
+
+MIN_LOOP_NS = 10_000.0
 SERVER_CORE, LOAD_CORE = 0, 1
 TIMEOUT_MS = 1000
 P50, P95, P99 = "p50", "p95", "p99"
@@ -74,32 +89,54 @@ def run(
     arguments: argparse.Namespace, folder: Path, samples: dict[int, list[float]], port: int, pid: int
 ) -> dict[str, Any]:
     typical = {rows: median(values) for rows, values in samples.items()}
-    # Between two low rates, because a server takes some of the processor for itself whatever comes.
-    rates = [share * 1e9 / (typical[1] + GUESSED_LOOP_NS) for share in LOW]
-    low, more = (load(folder, port, pid, rate, arguments.seconds, seed=100) for rate in rates)
-    busy = [each["cpu_ms"] * rate for each, rate in zip((low, more), rates, strict=True)]
-    loop_ns = max((busy[1] - busy[0]) / (rates[1] - rates[0]) * 1e6 - typical[1], 10_000.0)
-    floor_ns = max(low[P50] * 1e6 - typical[1] - loop_ns, 0.0)
-    capacity = max(1e9 / (typical[rows] / rows + loop_ns) for rows in typical)
+    taken, capacity = calibrated(arguments, folder, typical, port, pid)
     lines = []
     for share in [float(part) for part in arguments.loads.split(",")]:
         rate = share * capacity
-        seeds = range(arguments.rounds)
-        seen = [load(folder, port, pid, rate, arguments.seconds, seed) for seed in seeds]
-        told = [simulated(samples, rate, arguments.seconds, seed, loop_ns, floor_ns) for seed in seeds]
-        for each in seen:
-            sys.stderr.write(f"{share:.2f} of the capacity, {rate:.0f}/s: p95 {each[P95]:.2f} ms\n")
+        seen, told = [], []
+        for seed in range(arguments.rounds):
+            now = batches(folder / "mlp.onnx")
+            seen.append(load(folder, port, pid, rate, arguments.seconds, seed))
+            told.append(simulated(now, rate, arguments.seconds, seed, taken))
+            both = f"measured {seen[-1][P95]:.2f}, simulated {told[-1][P95]:.2f}"
+            sys.stderr.write(f"{share:.2f} of the capacity, {rate:.0f}/s: p95 {both} ms\n")
         lines.append({"share": share, "rate": rate, "measured": seen, "simulated": told})
     return {
         "command": "python -m benchmarks.simulator " + " ".join(sys.argv[1:]),
         "commit": commit(),
         "cpu": cpu(),
         "batch_ms": {rows: ns / 1e6 for rows, ns in typical.items()},
-        "loop_us": loop_ns / 1e3,
-        "floor_us": floor_ns / 1e3,
+        "taken": taken._asdict(),
         "capacity": capacity,
         "lines": lines,
     }
+
+
+class Taken(NamedTuple):
+    """Nanoseconds beside the model: of the event loop per request, per waking up, and of network and client."""
+
+    loop_ns: float
+    wake_ns: float
+    floor_ns: float
+
+
+def calibrated(
+    arguments: argparse.Namespace, folder: Path, typical: dict[int, float], port: int, pid: int
+) -> tuple[Taken, float]:
+    """Measure what requests take beside the model, and with it the capacity in requests per second."""
+    guess = max(1e9 / (typical[rows] / rows + GUESSED_LOOP_NS) for rows in typical)
+    full = load(folder, port, pid, FULL * guess, arguments.seconds, 100)
+    rows = full["rows"]
+    batch_ns = float(np.interp(rows, list(typical), list(typical.values()))) / rows
+    loop_ns = max(full["cpu_ms"] * 1e6 - batch_ns, MIN_LOOP_NS)
+    capacity = max(1e9 / (typical[rows] / rows + loop_ns) for rows in typical)
+    # Between two low rates, because a server takes some of the processor for itself whatever comes.
+    rates = [share * capacity for share in LOW]
+    low, more = (load(folder, port, pid, rate, arguments.seconds, seed=101) for rate in rates)
+    busy = [each["cpu_ms"] * rate for each, rate in zip((low, more), rates, strict=True)]
+    slow_ns = (busy[1] - busy[0]) / (rates[1] - rates[0]) * 1e6 - typical[1]
+    wake_ns = max(slow_ns - loop_ns, 0.0) / WAKES
+    return Taken(loop_ns, wake_ns, max(low[P50] * 1e6 - typical[1] - slow_ns, 0.0)), capacity
 
 
 def prepare(folder: Path, width: int) -> None:
@@ -167,16 +204,33 @@ def load(folder: Path, port: int, pid: int, rate: float, seconds: float, seed: i
         pid=pid,
         seed=seed,
     )
+    before = batches_run(port)
     samples, facts = measure(plan)
+    rows, count = [now - then for now, then in zip(batches_run(port), before, strict=True)]
     result = summarise_run(plan, samples, facts)
     shape = result.latency_ms
     if shape is None or result.cpu_s_per_1000 is None:
         raise SystemExit(f"error: no answers at {rate:.0f}/s")
-    return {P50: shape.p50, P95: shape.p95, P99: shape.p99, "cpu_ms": result.cpu_s_per_1000, "sheds": result.sheds}
+    return {
+        P50: shape.p50,
+        P95: shape.p95,
+        P99: shape.p99,
+        "cpu_ms": result.cpu_s_per_1000,
+        "sheds": result.sheds,
+        "rows": rows / count,
+    }
+
+
+def batches_run(port: int) -> list[float]:
+    """Return the rows and the number of all batches so far."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as reply:
+        text = reply.read().decode()
+    found = dict(re.findall(r"^tailcut_batch_rows_(sum|count)\{[^}]*\} (\S+)", text, re.MULTILINE))
+    return [float(found["sum"]), float(found["count"])]
 
 
 def simulated(
-    samples: dict[int, list[float]], rate: float, seconds: float, seed: int, loop_ns: float, floor_ns: float
+    samples: dict[int, list[float]], rate: float, seconds: float, seed: int, taken: Taken
 ) -> dict[str, float]:
     outcome = simulate(
         Scenario(
@@ -185,12 +239,14 @@ def simulated(
             known={rows: median(values) for rows, values in samples.items()},
             timeout_ns=TIMEOUT_MS * 1_000_000,
             window=lambda: Gain(TIMEOUT_MS * 500_000),
-            loop_ns=loop_ns,
+            loop_ns=taken.loop_ns,
+            wake_ns=taken.wake_ns,
             shared=True,
         )
     )
     return {
-        name: outcome.percentile_ms(share) + floor_ns / 1e6 for name, share in ((P50, 0.5), (P95, 0.95), (P99, 0.99))
+        name: outcome.percentile_ms(share) + taken.floor_ns / 1e6
+        for name, share in ((P50, 0.5), (P95, 0.95), (P99, 0.99))
     }
 
 
@@ -202,8 +258,10 @@ def render(result: dict[str, Any]) -> str:
         "core, load on the other.",
         "",
         f"Measured before: a batch takes {result['batch_ms'][1]:.2f} ms at 1 row and {result['batch_ms'][32]:.2f} ms "
-        f"at 32; {result['loop_us']:.0f} us of the server's processor per request beside it; "
-        f"{result['floor_us']:.0f} us of network and client. Capacity {result['capacity']:.0f} requests/s.",
+        f"at 32; {result['taken']['loop_ns'] / 1e3:.0f} us of the server's processor per request beside it, "
+        f"{result['taken']['wake_ns'] / 1e3:.0f} us more whenever the event loop was asleep; "
+        f"{result['taken']['floor_ns'] / 1e3:.0f} us of network and client. Capacity {result['capacity']:.0f} "
+        "requests/s.",
         "",
         "| load | rate/s | p50 measured, simulated | p95 measured, simulated | p95 off by | p99 measured, simulated |",
         "|---|---|---|---|---|---|",

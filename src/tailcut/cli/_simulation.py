@@ -109,6 +109,7 @@ def play(
     costs = Costs()
     known = {rows: ms * 1e6 for rows, ms in assumed.cost_ms.items()}
     costs.seed(known)
+    limit_ns = _limit_ns(batching, slo)
     for rate in rates:
         arrivals = _arrivals(assumed, rate)
         for count in executors:
@@ -118,6 +119,7 @@ def play(
                 known=known,
                 executors=count,
                 timeout_ns=int(assumed.timeout_ms * 1e6),
+                limit_ns=limit_ns,
                 max_rows=assumed.max_rows,
                 max_queue_rows=assumed.max_queue_rows,
                 merge=batching.mode != "off",
@@ -134,6 +136,13 @@ def _window(batching: Batching, slo: Slo) -> Window | None:
     from tailcut.engine.planning import make_window
 
     return make_window(batching, slo)
+
+
+def _limit_ns(batching: Batching, slo: Slo) -> int:
+    from tailcut.engine.planning import make_target
+
+    target = make_target(batching, slo)
+    return target.limit_ns if target is not None else 0
 
 
 def _arrivals(assumed: Assumptions, rate: float) -> npt.NDArray[np.int64]:
