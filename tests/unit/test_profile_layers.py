@@ -19,6 +19,7 @@ from tailcut.core.profiling.layers import (
 )
 from tailcut.errors import ProfileError
 from tailcut.profile import layers_torch
+from tailcut.profile.captured import Captured
 from tailcut.profile.layers import InputShape, LayersSpec, of_onnx, parse_shape
 from tailcut.profile.layers_child import outcome_of
 
@@ -181,3 +182,40 @@ def test_what_is_wrong_with_a_model_is_said(tmp_path: Path, monkeypatch: pytest.
         outcome = outcome_of(LayersSpec(model=model))
         assert outcome.found is None
         assert text in f"{outcome.error} {outcome.hint}"
+
+
+@pytest.mark.torch
+def test_an_applications_own_models_are_timed_on_what_they_were_called_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(layers_torch, "_BUDGET_S", 0.02)
+    captured = Captured()
+    large, small, idle = (torch.nn.Linear(8, width).eval() for width in (64, 2, 4))
+    captured.torch(idle, (torch.zeros(1, 8),), {}, 5)
+    captured.clear()  # what was called before the recording counts for nothing
+    captured.torch(small, (torch.zeros(1, 8),), {}, 10)
+    captured.torch(large, (torch.zeros(3, 8),), {}, 500)
+    captured.torch(large, (torch.zeros(7, 8),), {}, 500)
+    found, notes = captured.find()
+    assert [one.inputs for one in found] == ["#0 float32 [3, 8]", "#0 float32 [1, 8]"]
+    assert notes == ()
+    captured.torch(small, (), {}, 10_000)
+    broken = Captured()
+    broken.torch(small, (torch.zeros(1, 3),), {}, 10)
+    found, notes = broken.find()
+    assert found == ()
+    assert notes[0].startswith("no slow layers of Linear: Linear cannot be profiled on #0 float32 [1, 3]")
+
+
+def test_an_applications_own_session_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import onnxruntime
+
+    from tailcut.profile import layers_onnx
+
+    monkeypatch.setattr(layers_onnx, "_BUDGET_S", 0.02)
+    session = onnxruntime.InferenceSession(str(_onnx(tmp_path)), providers=["CPUExecutionProvider"])
+    captured = Captured()
+    captured.onnx(session, {"x": np.ones((2, 256), np.float32)}, 10)
+    captured.onnx(SimpleNamespace(), {"x": 1}, 10)  # nobody knows its file
+    ((found,), notes) = captured.find()
+    assert (found.model, found.inputs, notes) == ("m.onnx", "x float32 [2, 256]", ())

@@ -1,0 +1,102 @@
+"""The application's own models with one real input each, kept while it is profiled, so that their layers can be timed.
+
+Runs in the profiled process. A call that has been kept costs one look-up in a dictionary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tailcut.core.profiling.layers import ModelLayers
+from tailcut.core.tensors import Arrays
+from tailcut.errors import ProfileError
+
+_MOST = 4
+"""Models that are kept: an application with more is known by its first."""
+_FOUND = 2
+"""Models that are timed: the two that took most time."""
+
+
+class _Kept:
+    __slots__ = ("find", "model", "name", "spent_ns")
+
+    def __init__(self, name: str, model: Any, find: Callable[[], ModelLayers]) -> None:
+        self.name = name
+        self.model = model  # held, so that its id stays its own
+        self.find = find
+        self.spent_ns = 0
+
+
+class Captured:
+    """Models that were called, by their ids."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, _Kept] = {}
+
+    def torch(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], took_ns: int) -> None:
+        """Take in a call of an outermost torch module."""
+        kept = self._kept.get(id(module))
+        if kept is None:
+            if len(self._kept) >= _MOST:
+                return
+            name = type(module).__name__
+            kept = self._keep(name, module, lambda: _of_torch(module, args, dict(kwargs), name))
+        kept.spent_ns += took_ns
+
+    def onnx(self, session: Any, feeds: Any, took_ns: int) -> None:
+        """Take in a call of an onnxruntime session with inputs by name."""
+        kept = self._kept.get(id(session))
+        if kept is None:
+            source = getattr(session, "_model_path", None) or getattr(session, "_model_bytes", None)
+            if len(self._kept) >= _MOST or not source or not isinstance(feeds, dict):
+                return
+            name = Path(source).name if isinstance(source, (str, Path)) else "an ONNX model"
+            kept = self._keep(name, session, lambda: _of_onnx(session, source, dict(feeds), name))
+        kept.spent_ns += took_ns
+
+    def clear(self) -> None:
+        """Forget how long calls took, and keep the models: the recording begins."""
+        for one in self._kept.values():
+            one.spent_ns = 0
+
+    def find(self) -> tuple[tuple[ModelLayers, ...], tuple[str, ...]]:
+        """Time the layers of the models that took most time, and say why those of others could not be.
+
+        Takes some seconds each; nothing else may call them meanwhile.
+        """
+        found, notes = [], []
+        called = sorted(self._kept.values(), key=lambda one: -one.spent_ns)
+        for one in called[:_FOUND]:
+            if not one.spent_ns:
+                continue
+            try:
+                found.append(one.find())
+            except ProfileError as error:
+                notes.append(f"no slow layers of {one.name}: {error.message}")
+        return tuple(found), tuple(notes)
+
+    def _keep(self, name: str, model: Any, find: Callable[[], ModelLayers]) -> _Kept:
+        kept = self._kept[id(model)] = _Kept(name, model, find)
+        return kept
+
+
+captured = Captured()
+
+
+def _of_torch(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> ModelLayers:
+    from tailcut.profile.layers_torch import of_torch
+
+    return of_torch(module, args, kwargs, name)
+
+
+def _of_onnx(session: Any, source: str | Path | bytes, feeds: Arrays, name: str) -> ModelLayers:
+    from tailcut.profile.layers_onnx import of_onnx
+
+    threads = 0
+    with suppress(AttributeError):
+        threads = session.get_session_options().intra_op_num_threads
+    model = source if isinstance(source, bytes) else Path(source)
+    return of_onnx(model, feeds, name, threads=threads, providers=tuple(session.get_providers()))
