@@ -26,6 +26,7 @@ from tailcut.profile.outside import record_load, with_notes
 _READY_S = 120.0
 _SETTINGS = ("server.drain=100ms", "server.grpc_port=0")
 """It is stopped idle, so nothing needs draining; a port for gRPC is that of the place of serving."""
+_NEXT = "at other rates, or with more executors: `tailcut simulate`; lever by lever: `tailcut ladder`"
 _OF_THE_PLACE = ("tokens", "tls_cert", "tls_key", "tenant_header")
 
 
@@ -84,7 +85,7 @@ def record_deployment(
             server.check_alive("under load")
     where = "cores shared with the load" if core is None else f"server on core {core}, load on core {load_core}"
     cpu = "" if result.cpu_s_per_1000 is None else f"; {result.cpu_s_per_1000:.3g} CPU seconds per 1,000 replies"
-    return with_notes(recording, f"{where}{cpu}", *_cache_notes(result)), result
+    return with_notes(recording, f"{where}{cpu}", *_cache_notes(result), _NEXT), result
 
 
 def _try_one(server: ServerProcess, plan: LoadPlan) -> None:
