@@ -42,6 +42,8 @@ def cut_off(columns: Sequence[Column], limits: Sequence[tuple[str, float]] = ())
         return ""
     count = sum(column.count for column in above)
     slowest = max(column.max_ms for column in above)
+    if count == 1:
+        return f"The slowest is higher than the plot: {ms(slowest)} ms."
     return f"The slowest {count} are higher than the plot, up to {ms(slowest)} ms."
 
 
