@@ -112,15 +112,16 @@ class Admission(Generic[E]):
         self._tenants: OrderedDict[str, tuple[int, float]] = OrderedDict()
         """Tenant -> when it last asked, and the rows that it may still ask for, then."""
 
-    def is_easy(self, now_ns: int, rows: int, deadline_ns: int) -> bool:
+    def is_easy(self, now_ns: int, rows: int, deadline_ns: int, kind: int = 0) -> bool:
         """Whether a request without a tenant can be let in without a closer look.
 
         It is in the next batch, and has time for four that take long. Most requests are let in so.
         """
         waiting = self._waiting
-        if waiting.rows + rows > self._easy_rows or waiting.kinds:
+        kinds = waiting.kinds
+        if waiting.rows + rows > self._easy_rows or (kinds and (len(kinds) > 1 or kind not in kinds)):
             return False
-        cost = self._costs.cost
+        cost = self._costs.of(kind)
         if cost is not self._looked_at:
             self._looked_at, self._easy_ns = cost, 4 * cost.late * cost.batch_ns(self._planner.max_rows)
         return deadline_ns - now_ns > self._easy_ns > 0
