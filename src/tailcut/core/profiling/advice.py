@@ -145,10 +145,10 @@ def advise(
     share = objective.share if objective else 0.95
     limit_ms = objective.limit_s * 1e3 if objective else _QUEUE_GROWS * forecast(state, 1.0, share=share).p95_ms
     now = forecast(state, rate, limit_ms=limit_ms, share=share)
-    near = near_percentile(found.flat.wall_ns / 1e6, share)
+    met = objective is not None and now.p95_ms <= limit_ms and (now.capacity or 0.0) >= _HEADROOM * rate
     facts = Facts(
-        met=objective is not None and now.p95_ms <= limit_ms and (now.capacity or 0.0) >= _HEADROOM * rate,
-        model_share=float(found.stage_ns[near][:, STAGE_AT[Stage.MODEL]].sum() / found.flat.wall_ns[near].sum()),
+        met=met,
+        model_share=_model_share(found, share),
         fetches=max(sum(part.stage in FETCHING and part.name >= 0 for part in job) for job in work.jobs),
         rows=_rows(diversity),
         limit_ms=limit_ms,
@@ -188,7 +188,7 @@ def _order(
         if not quicker:
             room = {lever: capacity(pull(state, lever), limit_ms, share=share) for lever in left}
             best = max(left, key=lambda lever: room[lever])
-            if room[best] < (1 + _MORE_CAPACITY) * (before.capacity or 0.0):
+            if room[best] <= (1 + _MORE_CAPACITY) * (before.capacity or 0.0):
                 break
             state_after = pull(state, best)
             after = forecast(state_after, rate, limit_ms=limit_ms, share=share)
@@ -200,11 +200,11 @@ def _order(
 
 def _advise_one(state: State, lever: LeverName, facts: Facts, share: float, pulled: list[_Step]) -> LeverAdvice:
     rate, limit_ms = facts.now.rate, facts.limit_ms
-    alone = forecast(pull(state, lever), rate, limit_ms=limit_ms, share=share)
-    bound = forecast(pull(state, lever, bound=True), rate, limit_ms=limit_ms, share=share)
+    reason = refusal_of(lever, state, facts)
+    alone = facts.now if reason else forecast(pull(state, lever), rate, limit_ms=limit_ms, share=share)
+    bound = forecast(pull(state, lever, bound=True), rate, limit_ms=limit_ms, share=share, rounds=1)
     order = next((place for place, (name, _) in enumerate(pulled, 1) if name == lever), 0)
     after = pulled[order - 1][1] if order else None
-    reason = refusal_of(lever, state, facts)
     if not reason:
         gain = 1 - alone.p95_ms / facts.now.p95_ms
         reason = f"p95 {facts.now.p95_ms:.3g} -> {alone.p95_ms:.3g} ms alone ({-gain:+.0%})"
@@ -253,6 +253,11 @@ def _notes(calibration: Calibration, rate: float, recording: Recording) -> tuple
     if rate > 1.5 * recording.rate:
         notes.append(f"recorded at {recording.rate:g}/s: that the database is as quick at {rate:g}/s is assumed")
     return tuple(notes)
+
+
+def _model_share(found: Attribution, share: float) -> float:
+    near = near_percentile(found.flat.wall_ns / 1e6, share)
+    return float(found.stage_ns[near][:, STAGE_AT[Stage.MODEL]].sum() / found.flat.wall_ns[near].sum())
 
 
 def _rows(diversity: Diversity | None) -> float:

@@ -16,8 +16,8 @@ from tailcut.core.statistics import percentile
 
 REQUESTS = 2500
 ROUNDS = 3
-_CAPACITY_REQUESTS = 2000
-_CAPACITY_TOLERANCE = 0.04
+_CAPACITY_REQUESTS = 1500
+_CAPACITY_TOLERANCE = 0.05
 _MOST_WAIT_SCALE = 1.6
 _STEPS = 7
 _HIGHEST_RATE = 1e6
@@ -74,7 +74,8 @@ def forecast(
         share: the percentile that the limit is for; what is told as p95 is this one.
         rounds: with arrivals and requests of their own.
     """
-    played = [_play(state, rate, REQUESTS, seed) for seed in range(rounds)]
+    laid = _Laid(state)
+    played = [laid.play(rate, REQUESTS, seed) for seed in range(rounds)]
     tails = sorted(percentile(one.latency_ns, share) / 1e6 for one in played)
     middles = sorted(percentile(one.latency_ns, 0.5) / 1e6 for one in played)
     return Forecast(
@@ -84,15 +85,18 @@ def forecast(
         p95_low_ms=tails[0],
         p95_high_ms=tails[-1],
         busy_share=max(one.busy_share for one in played),
-        capacity=None if limit_ms is None else capacity(state, limit_ms, share=share),
+        capacity=None if limit_ms is None else _capacity(state, laid, limit_ms, share),
     )
 
 
 def capacity(state: State, limit_ms: float, *, share: float = 0.95) -> float:
-    """Find the highest rate at which a percentile keeps within a limit, to four percent; 0 where there is none."""
+    """Find the highest rate at which a percentile keeps within a limit, to five percent; 0 where there is none."""
+    return _capacity(state, _Laid(state), limit_ms, share)
 
+
+def _capacity(state: State, laid: _Laid, limit_ms: float, share: float) -> float:
     def within(rate: float) -> bool:
-        played = _play(state, rate, _CAPACITY_REQUESTS, 11)
+        played = laid.play(rate, _CAPACITY_REQUESTS, 11)
         return percentile(played.latency_ns, share) / 1e6 <= limit_ms
 
     high = _saturation(state)
@@ -100,7 +104,8 @@ def capacity(state: State, limit_ms: float, *, share: float = 0.95) -> float:
         return 0.0
     if high >= _HIGHEST_RATE and within(_HIGHEST_RATE):
         return _HIGHEST_RATE
-    return _highest(within, high / 100, high)
+    low = next((high / parts for parts in (2, 8) if within(high / parts)), high / 100)
+    return _highest(within, low, high)
 
 
 def calibrate(state: State) -> tuple[State, Calibration]:
@@ -114,7 +119,7 @@ def calibrate(state: State) -> tuple[State, Calibration]:
     low, high = 0.0, _MOST_WAIT_SCALE
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        played = _play(_scaled(state, middle), work.rate, _CAPACITY_REQUESTS, 5)
+        played = _Laid(_scaled(state, middle)).play(work.rate, _CAPACITY_REQUESTS, 5)
         if percentile(played.latency_ns, 0.5) / 1e6 > p50_ms:
             high = middle
         else:
@@ -161,15 +166,18 @@ def _saturation(state: State) -> float:
     return 1.1 * min(limits)
 
 
-def _play(state: State, rate: float, count: int, seed: int) -> Played:
-    generator = np.random.default_rng(seed)
-    arrivals_ns = np.cumsum(generator.exponential(1e9 / rate, count))
-    chosen = generator.integers(0, len(state.work.jobs), count).tolist()
-    phases: dict[int, list[Phase]] = {}
-    for place in chosen:
-        if place not in phases:
-            phases[place] = phases_of(state.work.jobs[place], state.service)
-    return play(state.service, arrivals_ns, [phases[place] for place in chosen])
+class _Laid:
+    """Requests laid out in phases, to be played at several rates."""
+
+    def __init__(self, state: State) -> None:
+        self._service = state.service
+        self._phases = [phases_of(job, state.service) for job in state.work.jobs]
+
+    def play(self, rate: float, count: int, seed: int) -> Played:
+        generator = np.random.default_rng(seed)
+        arrivals_ns = np.cumsum(generator.exponential(1e9 / rate, count))
+        chosen = generator.integers(0, len(self._phases), count).tolist()
+        return play(self._service, arrivals_ns, [self._phases[place] for place in chosen])
 
 
 def phases_of(job: Job, service: Service) -> list[Phase]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from tailcut.core.profiling import priors
 from tailcut.core.profiling.dividing import FETCHING, QUEUEING
@@ -49,8 +48,8 @@ class Known:
         runtime, int8: how many times quicker; None: as elsewhere.
         batch_share: share of a row's time that a batch takes once; None: as elsewhere.
         model_ms: a call of the model on an idle machine; None: as recorded.
-        fetch: what fetching takes where it is done in another way than in what was recorded, as (CPU, waiting) in
-            nanoseconds; drawn one per request; empty: as recorded.
+        fetches: what a request's fetches take where they are others than those recorded: CPU and waiting of each in
+            nanoseconds; one list is drawn per request; empty: as recorded.
         cores: that the service may use.
         database_cores: that answer its queries; 0: more than are asked for (a database on a machine of its own).
         lookup_ns: what a look-up of a request's features takes of a core.
@@ -64,7 +63,7 @@ class Known:
     int8: Prior | None = None
     batch_share: Prior | None = None
     model_ms: float | None = None
-    fetch: tuple[tuple[float, float], ...] = ()
+    fetches: tuple[tuple[tuple[float, float], ...], ...] = ()
     cores: int = 1
     database_cores: int = 0
     lookup_ns: float = priors.LOOKUP_NS
@@ -216,10 +215,9 @@ def _serving_path(state: State, bound: bool) -> State:
 
     def change(job: Job) -> Job:
         kept = [part for part in job if part.stage not in ingress and part.stage not in QUEUEING]
-        if known.fetch and any(part.stage in FETCHING for part in kept):
-            cpu_ns, wait_ns = next(fetched)
-            kept = [part for part in kept if part.stage not in FETCHING]
-            kept.insert(0, Part(Stage.SQL, -1, cpu_ns, wait_ns, False))
+        if known.fetches and any(part.stage in FETCHING for part in kept):
+            others = [Part(Stage.SQL, -1, cpu_ns, wait_ns, False) for cpu_ns, wait_ns in next(fetched)]
+            kept = [*others, *(part for part in kept if part.stage not in FETCHING)]
         kept = [part._replace(thread=False) for part in kept]
         if bound:
             return tuple(kept)
@@ -231,11 +229,11 @@ def _serving_path(state: State, bound: bool) -> State:
     return replace(_jobs(state, change), service=replace(state.service, threads=0))
 
 
-def _drawn(known: Known, count: int) -> list[tuple[float, float]]:
-    if not known.fetch:
+def _drawn(known: Known, count: int) -> list[tuple[tuple[float, float], ...]]:
+    if not known.fetches:
         return []
-    chosen: npt.NDArray[np.int64] = np.random.default_rng(1).integers(0, len(known.fetch), count)
-    return [known.fetch[place] for place in chosen.tolist()]
+    chosen = np.random.default_rng(1).integers(0, len(known.fetches), count)
+    return [known.fetches[place] for place in chosen.tolist()]
 
 
 def _before(job: Job, part: Part) -> Job:

@@ -32,7 +32,7 @@ def measured(value: float, how: str = "") -> Prior:
     return Prior(low=value, mid=value, high=value, source=f"measured{': ' + how if how else ''}")
 
 
-_OWN = "measured for tailcut, 2 cores"
+_OWN = "tailcut's own runs, 2 cores"
 _TINY_MS, _SMALL_MS = 3.0, 30.0
 
 _RUNTIME = {

@@ -1,0 +1,135 @@
+"""Does a profile of the pilot foretell what the ladder then measures?  python -m benchmarks.profile_ladder
+
+Profiles the flight_risk pilot, foretells the p95 and the capacity of every rung, in the ladder's own order, and puts
+them beside a ladder's file. Nothing of the rungs is run: beside the profile there are three small runs on an idle
+machine (the model's calls on each runtime, the manifest's queries one after the other, which keys repeat).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.profile_ladder_report import Compared, compare, render
+from benchmarks.profile_ladder_runs import Window, known_of
+from tailcut.core.profiling.attribution import attribute
+from tailcut.core.profiling.budget import make_budget
+from tailcut.core.profiling.forecast import Calibration, Forecast, calibrate, forecast
+from tailcut.core.profiling.levers import Known, LeverName, State, begin, pull
+from tailcut.core.profiling.records import Recording
+from tailcut.core.profiling.work import read_work
+from tailcut.ladder.machine import commit_of
+from tailcut.manifest import load
+from tailcut.profile.files import load_recording, save_recording
+from tailcut.profile.pilot import PilotPlan, record
+from tailcut.report.ladder_file import LadderRecord, load_ladder
+
+FOLDER = Path("examples/flight_risk")
+RUNGS: tuple[tuple[str, tuple[LeverName, ...]], ...] = (
+    ("pilot", ()),
+    ("levers off", ("serving path",)),
+    ("+ feature cache", ("concurrent I/O", "feature cache")),
+    ("+ ONNX", ("runtime",)),
+    ("+ batching, warm executors", ("batching",)),
+    ("+ prediction caches", ("prediction cache",)),
+)
+"""The ladder's rungs in levers. "+ INT8" was refused by the gate, and is foretold to gain nothing."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Profile, foretell, compare, write the report."""
+    options = _options(arguments)
+    ladder = load_ladder(options.ladder)
+    os.environ.setdefault("FLIGHT_RISK_HOME", str((options.folder / ".artifacts").resolve()))
+    from flight_risk.stacks import stack
+
+    with stack() as variables:
+        os.environ.update(variables)
+        recording = load_recording(options.recording) if options.recording else _record(options, variables)
+        if options.save:
+            save_recording(recording, options.save)
+        os.sched_setaffinity(0, {0})
+        window = _window(ladder)
+        known = known_of(load(options.folder), window)
+    with_runs = _foretell(recording, ladder, window, known)
+    # What a profile says on its own: queries as recorded, factors from elsewhere.
+    alone = replace(known, runtime=None, batch_share=None, fetches=(), family="torch")
+    without_runs = _foretell(recording, ladder, window, alone)
+    text = render(
+        ladder, recording, make_budget(recording), known, with_runs, without_runs, commit=commit_of(Path.cwd())
+    )
+    options.out.write_text(text, encoding="utf-8")
+    print(text)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="of the trained and built example")
+    parser.add_argument("--ladder", type=Path, default=Path("benchmarks/results/ladder/ladder.json"))
+    parser.add_argument("--rate", type=float, default=85.0, help="the pilot is profiled at, requests per second")
+    parser.add_argument("--duration", type=float, default=20.0, help="seconds")
+    parser.add_argument("--recording", type=Path, help="of an earlier run, instead of a new one")
+    parser.add_argument("--save", type=Path, help="keep the recording here")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/profile_ladder.md"))
+    return parser.parse_args(arguments)
+
+
+def _record(options: argparse.Namespace, variables: dict[str, str]) -> Recording:
+    examples = options.folder.resolve().parent
+
+    def step(text: str) -> None:
+        print(text, flush=True)
+        # As the ladder does it: the server on the first core, the load on the second.
+        os.sched_setaffinity(0, {0} if "start" in text else {1})
+
+    return record(
+        PilotPlan(
+            target="flight_risk.pilot.app:app", payloads="flight_risk.traffic:board", path="/predict",
+            rate=options.rate, duration_s=options.duration, warmup_s=3.0, directory=str(examples),
+            environment={**variables, "PYTHONPATH": str(examples)}, overhead_rounds=2, overhead_s=4.0,
+        ),
+        on_step=step,
+    )  # fmt: skip
+
+
+def _window(ladder: LadderRecord) -> Window:
+    """Which requests the ladder measured at the pilot's comfortable rate: each server begins with an empty cache."""
+    rate = next(one.rate for rung in ladder.rungs for one in rung.measurements if one.rate_name == "comfortable")
+    return Window(rate=rate, first=round(3.0 * rate), end=round(11.0 * rate))
+
+
+def _foretell(recording: Recording, ladder: LadderRecord, window: Window, known: Known) -> list[Compared]:
+    requests = tuple(one for one in recording.requests if window.first <= one.number < window.end)
+    recording = msgspec.structs.replace(
+        recording,
+        requests=requests,
+        pilot=msgspec.structs.replace(
+            recording.pilot, cpu_s=recording.pilot.cpu_s * len(requests) / max(len(recording.requests), 1)
+        ),
+    )
+    state, calibration = calibrate(begin(read_work(recording, attribute(recording)), known))
+    compared: list[Compared] = []
+    for name, levers in RUNGS:
+        for lever in levers:
+            state = pull(state, lever)
+        compared += _rung(state, name, ladder, calibration)
+    return compared
+
+
+def _rung(state: State, name: str, ladder: LadderRecord, calibration: Calibration) -> list[Compared]:
+    found = []
+    for rate_name in ladder.rate_names:
+        rung = next(one for one in ladder.rungs if one.name == name)
+        measured = [one for one in rung.measurements if one.rate_name == rate_name]
+        foretold: Forecast = forecast(state, measured[0].rate, limit_ms=25.0)
+        found.append(compare(name, rate_name, measured, rung.capacity, foretold, calibration))
+    return found
+
+
+if __name__ == "__main__":
+    main()

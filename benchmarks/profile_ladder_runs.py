@@ -1,0 +1,154 @@
+"""Small runs on an idle machine, for benchmarks.profile_ladder: what a profile of the pilot cannot know."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from statistics import median
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tailcut.core.profiling.hits import answered_shares, keys_of
+from tailcut.core.profiling.levers import Known
+from tailcut.core.profiling.priors import Prior, measured
+from tailcut.core.slo import parse_duration_s
+from tailcut.core.tensors import Arrays
+from tailcut.errors import ArtifactError
+from tailcut.features import FeatureService
+from tailcut.manifest import Features, Manifest, resolve
+from tailcut.profile.diversity import sent_payloads
+from tailcut.registry import Registry
+from tailcut.runtimes import Runtime, open_runtime
+from tailcut.runtimes.live import source_of
+
+_CALLS = 200
+_FETCHES = 150
+_ROWS = (1, 8)
+_PAUSE_S = 0.005
+"""Between two calls: at the ladder's rates caches have other things in them when a request comes."""
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests that the ladder measured: numbers of one server's traffic, from its start."""
+
+    rate: float
+    first: int
+    end: int
+
+
+def known_of(manifest: Manifest, window: Window) -> Known:
+    """Run what is to be known of the levers."""
+    torch_ms, onnx_ms = _model_ms(manifest, "torch"), _model_ms(manifest, "onnx")
+    bodies = sent_payloads(manifest.deployment.ladder.traffic, rate=window.rate, count=window.end).bodies
+    return Known(
+        feature_hits=_feature_hits(manifest.deployment.features, bodies, window),
+        prediction_hits=_prediction_hits(float(manifest.deployment.cache.entity.ttl_s), bodies, window),
+        family="torch",
+        runtime=measured(torch_ms[1] / onnx_ms[1], f"a row: torch {torch_ms[1]:.2f}, ONNX {onnx_ms[1]:.2f} ms"),
+        int8=_int8(manifest, onnx_ms[1]),
+        batch_share=measured(_shared(onnx_ms), f"8 rows take {onnx_ms[8]:.2f} ms on ONNX"),
+        fetches=asyncio.run(_fetches(manifest, bodies)),
+        database_cores=1,
+    )  # fmt: skip
+
+
+def _model_ms(manifest: Manifest, name: str) -> dict[int, float]:
+    deployment = manifest.deployment
+    variant = Registry.of(manifest).variant(deployment.name, name)
+    runtime = open_runtime(variant, threads=1, source=source_of(manifest, variant.runtime))
+    try:
+        return {rows: _time_ms(runtime, rows) for rows in _ROWS}
+    finally:
+        runtime.close()
+
+
+def _time_ms(runtime: Runtime, rows: int) -> float:
+    draw = np.random.default_rng(0)
+    inputs: Arrays = {
+        "numeric": draw.normal(size=(rows, 25)).astype(np.float32),
+        "categorical": np.ones((rows, 5), dtype=np.int64),
+    }
+    took_ms = []
+    for _ in range(_CALLS):
+        time.sleep(_PAUSE_S)
+        began_ns = time.perf_counter_ns()
+        runtime.run(inputs, ("risk",))
+        took_ms.append((time.perf_counter_ns() - began_ns) / 1e6)
+    return median(took_ms)
+
+
+def _int8(manifest: Manifest, onnx_ms: float) -> Prior:
+    try:
+        int8_ms = _model_ms(manifest, "int8-dynamic")[1]
+    except ArtifactError as error:
+        return measured(1.0, f"refused by the gate: {error.message}")
+    return measured(onnx_ms / int8_ms, f"a row takes {int8_ms:.2f} ms in INT8")
+
+
+def _shared(took_ms: Mapping[int, float]) -> float:
+    """Which share of a row's time a batch takes once: T(n) = T(1) (share + (1 - share) n)."""
+    return min(max((8 - took_ms[8] / took_ms[1]) / 7, 0.0), 1.0)
+
+
+async def _fetches(manifest: Manifest, bodies: Sequence[bytes]) -> tuple[tuple[tuple[float, float], ...], ...]:
+    """Fetch every group one after the other, request after request, nothing cached: CPU and waiting of each."""
+    features = msgspec.structs.replace(manifest.deployment.features, cache="off", concurrent=False, refresh_ahead=False)
+    service = await FeatureService.open(features, resolve=lambda reference: resolve(reference, manifest))
+    groups = len(features.groups)
+    found = []
+    try:
+        for number, body in enumerate(bodies[: _FETCHES + 20]):
+            keys = [service.parse_entity(one) for one in msgspec.json.decode(body)["entities"]]
+            began_ns, began_cpu_ns = time.perf_counter_ns(), time.process_time_ns()
+            await service.fetch(keys, "", time.monotonic() + 5.0)
+            took_ns, cpu_ns = time.perf_counter_ns() - began_ns, time.process_time_ns() - began_cpu_ns
+            if number >= 20:
+                found.append(((cpu_ns / groups, max(took_ns - cpu_ns, 0) / groups),) * groups)
+            await asyncio.sleep(_PAUSE_S)
+    finally:
+        await service.close()
+    return tuple(found)
+
+
+def _feature_hits(features: Features, bodies: Sequence[bytes], window: Window) -> dict[int, float]:
+    """Share of a request's groups whose keys were all used within their TTL: what is in use is refreshed ahead.
+
+    The traffic is played twice: the ladder's rungs share a Redis, which knows the flights from the rung before.
+    """
+    flights = _flights()
+    twice = [*bodies, *bodies]
+    at_s = np.arange(len(twice)) / window.rate
+    asked = [msgspec.json.decode(body)["entities"] for body in twice]
+    hits = np.zeros(len(twice))
+    for group in features.groups:
+        if group.preload:
+            hits += 1
+            continue
+        used_s: dict[tuple[Any, ...], float] = {}
+        life_s = parse_duration_s(str(group.ttl))
+        for number, ids in enumerate(asked):
+            keys = {tuple(flights[one][column] for column in group.key) for one in ids}
+            hits[number] += all(at_s[number] - used_s.get(key, -1e9) < life_s for key in keys)
+            used_s.update(dict.fromkeys(keys, at_s[number]))
+    return dict(enumerate((hits[len(bodies) :] / len(features.groups)).tolist()))
+
+
+def _flights() -> dict[int, dict[str, Any]]:
+    from flight_risk.settings import home
+
+    with closing(sqlite3.connect(f"file:{home() / 'flights.sqlite'}?mode=ro", uri=True)) as connection:
+        connection.row_factory = sqlite3.Row
+        rows = connection.execute("SELECT flight_id, carrier, number, origin, dest, tailnum FROM flights")
+        return {row["flight_id"]: dict(row) for row in rows}
+
+
+def _prediction_hits(life_s: float, bodies: Sequence[bytes], window: Window) -> dict[int, bool]:
+    """Which requests find all their flights answered, on a server that began with an empty cache."""
+    at_s = np.arange(len(bodies)) / window.rate
+    shares = answered_shares(keys_of(bodies, "entities[]"), at_s, life_s=life_s, size=100_000)
+    return dict(enumerate((shares >= 1.0).tolist()))

@@ -1,0 +1,89 @@
+"""Requests through queues: against queueing theory, and laws that hold whatever the load."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tailcut.core.profiling.queueing import At, Phase, Service, play
+
+_MS = 1e6
+
+
+def poisson_ns(rate: float, count: int, seed: int = 0) -> np.ndarray:
+    return np.cumsum(np.random.default_rng(seed).exponential(1e9 / rate, count))
+
+
+@pytest.mark.parametrize("load", [0.3, 0.7])
+def test_one_server_with_equal_work_waits_as_pollaczek_and_khinchine_say(load: float) -> None:
+    """M/D/1: the mean wait is load / (2 (1 - load)) services; below the quantum turns are whole."""
+    service_ns = 0.8 * _MS
+    arrivals = poisson_ns(load / service_ns * 1e9, 40_000)
+    found = play(Service(), arrivals, [[(At.PYTHON, service_ns)]] * len(arrivals))
+    wait = (found.latency_ns - service_ns).mean() / service_ns
+    assert wait == pytest.approx(load / (2 * (1 - load)), rel=0.1)
+    assert found.busy_share == pytest.approx(load, rel=0.03)
+
+
+def test_turns_share_the_core_where_work_is_long() -> None:
+    """A short request does not wait for a long one to end: two of 1 and 100 ms at once."""
+    jobs: list[list[Phase]] = [[(At.PYTHON, 100 * _MS)], [(At.PYTHON, 1 * _MS)]]
+    found = play(Service(), np.array([0.0, 1.0]), jobs)
+    assert found.latency_ns[1] == pytest.approx(2 * _MS, abs=10)
+    assert found.latency_ns[0] == pytest.approx(101 * _MS, abs=10)
+
+
+def test_waiting_takes_no_core() -> None:
+    """A hundred wait at once for as long as one; a database with one core serves them in turn."""
+    jobs: list[list[Phase]] = [[(At.NOWHERE, 5 * _MS)]] * 100
+    assert play(Service(), np.zeros(100), jobs).latency_ns.max() == 5 * _MS
+    queries: list[list[Phase]] = [[(At.DATABASE, 5 * _MS)]] * 100
+    assert play(Service(), np.zeros(100), queries).latency_ns.max() == 5 * _MS
+    assert play(Service(database=1), np.zeros(100), queries).latency_ns.max() == 500 * _MS
+
+
+def test_a_pool_of_threads_lets_so_many_in() -> None:
+    """Two threads: the third request waits for one of the first two."""
+    job: list[Phase] = [(At.TAKE, 0.0), (At.NOWHERE, 10 * _MS), (At.GIVE, 0.0)]
+    found = play(Service(threads=2), np.zeros(3), [job] * 3)
+    assert sorted(found.latency_ns / _MS) == [10, 10, 20]
+
+
+@pytest.mark.parametrize("executors", [0, 1])
+def test_batches_share_what_a_batch_takes_once(executors: int) -> None:
+    """Ten at once: the first runs alone, the other nine as one batch, on an executor and on the interpreter alike."""
+    service = Service(executors=executors, batch_share=0.5)
+    found = play(service, np.arange(10.0), [[(At.MODEL, 0.5 * _MS)]] * 10)
+    assert found.latency_ns.max() / _MS == pytest.approx(0.5 + 0.5 * (0.5 + 0.5 * 9), abs=0.001)
+    alone = play(Service(executors=executors), np.arange(10.0), [[(At.MODEL, 0.5 * _MS)]] * 10)
+    assert alone.latency_ns.max() / _MS == pytest.approx(5.0, abs=0.001)
+
+
+_JOBS = st.lists(
+    st.lists(
+        st.tuples(st.sampled_from([At.NOWHERE, At.PYTHON, At.MODEL, At.DATABASE]), st.integers(1, 3_000_000)),
+        max_size=5,
+    ),
+    min_size=1,
+    max_size=15,
+)
+
+
+@given(_JOBS, st.integers(1, 3), st.integers(0, 2), st.integers(0, 2), st.integers(0, 3), st.integers(0, 2))
+@settings(deadline=None)
+def test_every_request_ends_and_none_before_its_work_is_done(
+    jobs: list[list[tuple[At, int]]], processes: int, executors: int, database: int, threads: int, gap: int
+) -> None:
+    """Whatever there is of cores, executors and threads; more of them never take longer in all."""
+    laid: list[list[Phase]] = [[(At.TAKE, 0.0), *job, (At.GIVE, 0.0)] if number % 2 else [*job] for number, job in
+                               enumerate(jobs)]  # fmt: skip
+    arrivals = np.arange(len(jobs)) * gap * 700_000.0
+    service = Service(processes=processes, executors=executors, threads=threads, database=database)
+    found = play(service, arrivals, laid)
+    work = np.array([sum(length for _, length in job) for job in jobs], dtype=float)
+    assert (found.latency_ns >= work - 1).all()
+    free = play(Service(processes=100, executors=100), arrivals, laid)
+    assert free.latency_ns == pytest.approx(work, abs=1)
+    assert found.latency_ns.max() <= arrivals[-1] + work.sum() + 1

@@ -1,0 +1,240 @@
+"""Levers and advice: what each does to requests, what is foretold, which to pull and which to leave."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+
+from tailcut.core.profiling import forecast as forecasts
+from tailcut.core.profiling.advice import Advice, advise, know
+from tailcut.core.profiling.attribution import attribute
+from tailcut.core.profiling.diversity import read_diversity
+from tailcut.core.profiling.forecast import calibrate, capacity, forecast
+from tailcut.core.profiling.levers import Known, begin, pull
+from tailcut.core.profiling.priors import int8_prior, measured, runtime_prior
+from tailcut.core.profiling.records import Overhead, Pilot, Recording, Request, Span, Stage
+from tailcut.core.profiling.work import read_work
+from tailcut.core.slo import parse_objectives
+
+
+@pytest.fixture(autouse=True)
+def few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked here is no question of a few percent."""
+    monkeypatch.setattr(forecasts, "REQUESTS", 800)
+    monkeypatch.setattr(forecasts, "_CAPACITY_REQUESTS", 300)
+
+
+_MS = 1_000_000
+_COUNT = 400
+_RATE = 50.0
+
+
+def pilot(
+    *, sql_ms: float = 6.0, model_ms: float = 1.0, code_ms: float = 0.2, queries: int = 3, rate: float = _RATE
+) -> Recording:
+    """Requests that ask a database some times, one after the other, then compute in a thread."""
+    draw = np.random.default_rng(0)
+    at = np.cumsum(draw.exponential(1e9 / rate, _COUNT)).astype(int).tolist()
+    requests = []
+    for number, start in enumerate(at):
+        sql_ns = int(draw.gamma(4.0, sql_ms / 4.0) * _MS)
+        model_ns, code_ns = int(model_ms * _MS), int(code_ms * _MS)
+        entered = start + _MS // 10
+        spans, now = [], entered + _MS // 10
+        ends = now + sql_ns + code_ns + model_ns
+        spans.append(Span(stage=Stage.FRAMEWORK, label="fastapi", start_ns=entered, end_ns=ends + _MS // 10))
+        spans.append(Span(stage=Stage.WAIT, label="thread pool", start_ns=entered, end_ns=now, parent=0))
+        spans.append(
+            Span(
+                stage=Stage.CODE, label="predict", place="app.py:1", start_ns=now, end_ns=ends, parent=0, thread=1,
+                cpu_ns=code_ns + model_ns,
+            )
+        )  # fmt: skip
+        for _ in range(queries):
+            spans.append(
+                Span(stage=Stage.SQL, label="q", start_ns=now, end_ns=now + sql_ns // queries, parent=2, thread=1)
+            )
+            now += sql_ns // queries
+        now += code_ns
+        if model_ns:
+            spans.append(
+                Span(stage=Stage.MODEL, label="Net", start_ns=now, end_ns=ends, parent=2, thread=1, cpu_ns=model_ns)
+            )
+        requests.append(
+            Request(
+                number=number, intended_ns=start, sent_ns=start, entered_ns=entered, left_ns=ends + _MS // 10,
+                done_ns=ends + _MS // 5, status=200, spans=tuple(spans),
+            )
+        )  # fmt: skip
+    return Recording(
+        target="app:app", rate=rate, duration_s=_COUNT / rate, requests=tuple(requests), machine={"cores": "1"},
+        pilot=Pilot(threads=40, versions={"torch": "2"}),
+    )  # fmt: skip
+
+
+def bodies(distinct: int, count: int = _COUNT) -> list[bytes]:
+    return [b'{"id":%d}' % (number * 7919 % distinct) for number in range(count)]
+
+
+def advice(recording: Recording, *, distinct: int = 10, slo: str = "p95=5ms", known: Known | None = None) -> Advice:
+    sent = bodies(distinct)
+    diversity = read_diversity(((n / recording.rate, body) for n, body in enumerate(sent)), timed=False)
+    known = know(recording, sent, diversity, recording.rate, known)
+    found = advise(recording, known=known, slo=parse_objectives(slo), diversity=diversity)
+    assert found is not None
+    return found
+
+
+def reasons(found: Advice) -> dict[str, str]:
+    return {one.lever: one.reason for one in found.levers}
+
+
+def test_work_is_told_from_waiting() -> None:
+    """CPU of the model and the code, waiting for the database; what a thread pool cost is no work."""
+    work = read_work(recording := pilot(), attribute(recording))
+    assert work.cpu_of(Stage.MODEL) == pytest.approx(1.0 * _MS)
+    assert work.wait_of(Stage.SQL) == pytest.approx(6.0 * _MS, rel=0.05)
+    assert work.cpu_of(Stage.SQL) == pytest.approx(0.0, abs=1000)
+    assert work.mean_ns(Stage.CODE) == pytest.approx(0.2 * _MS, rel=0.05)
+
+
+def test_a_drivers_cpu_is_found_inside_the_code_around_it() -> None:
+    """Where the code's CPU time holds more than its own span lasted, its queries had the rest."""
+    recording = pilot(model_ms=0.0)
+    requests = tuple(
+        replace_cpu(one, cpu_ns=1_400_000) for one in recording.requests
+    )  # 0.2 ms of code, 1.2 of the driver
+    changed = Recording(target="", rate=_RATE, duration_s=1, requests=requests, machine={"cores": "1"})
+    work = read_work(changed, attribute(changed))
+    assert work.cpu_of(Stage.SQL) == pytest.approx(1.2 * _MS, rel=0.05)
+
+
+def replace_cpu(request: Request, cpu_ns: int) -> Request:
+    spans = tuple(
+        msgspec.structs.replace(span, cpu_ns=cpu_ns) if span.stage == Stage.CODE else span for span in request.spans
+    )
+    return msgspec.structs.replace(request, spans=spans)
+
+
+def test_the_simulation_repeats_what_was_measured() -> None:
+    """At the rate of the recording, median and p95."""
+    recording = pilot()
+    _, calibration = calibrate(begin(read_work(recording, attribute(recording)), Known()))
+    assert calibration.simulated_p50_ms == pytest.approx(calibration.measured_p50_ms, rel=0.05)
+    assert abs(calibration.p95_error) < 0.1
+    assert calibration.wait_scale == pytest.approx(1.0, abs=0.1)
+
+
+def test_profiling_is_taken_out() -> None:
+    """A tenth of the median, of CPU that is not the model's."""
+    recording = pilot(code_ms=3.0)
+    cost = Overhead(rate=1.0, rounds=(), p50_share=0.1, p95_share=0.1)
+    plain, less = (
+        read_work(one, attribute(one)) for one in (recording, msgspec.structs.replace(recording, overhead=cost))
+    )
+    assert less.cpu_ns == pytest.approx(plain.cpu_ns - np.median(plain.latency_ns) * 0.1 / 1.1, rel=0.01)
+    assert less.cpu_of(Stage.MODEL) == plain.cpu_of(Stage.MODEL)
+
+
+def test_removing_a_stage_wins_more_where_the_queue_is_long() -> None:
+    """Half a millisecond of CPU at nine tenths of the capacity is worth more than half a millisecond."""
+    recording = pilot(sql_ms=0.001, model_ms=1.0, code_ms=0.2)
+    state = begin(read_work(recording, attribute(recording)), Known(family="torch", runtime=measured(2.0)))
+    slow, quick = state, pull(state, "runtime")
+    busy, idle = 0.9 / slow.work.cpu_ns * 1e9, 0.1 / slow.work.cpu_ns * 1e9
+    won_busy = forecast(slow, busy).p95_ms - forecast(quick, busy).p95_ms
+    won_idle = forecast(slow, idle).p95_ms - forecast(quick, idle).p95_ms
+    assert won_idle == pytest.approx(0.5, abs=0.5)
+    assert won_busy > 4 * won_idle
+    assert capacity(quick, 10.0) > 1.4 * capacity(slow, 10.0)
+
+
+@pytest.mark.parametrize(
+    "lever", ["feature cache", "concurrent I/O", "runtime", "INT8", "batching", "prediction cache", "serving path"]
+)
+def test_a_bound_is_no_worse_than_the_estimate(lever: str) -> None:
+    """What a lever is aimed at takes no time: nothing that was estimated can be better."""
+    recording = pilot(model_ms=4.0)
+    hits = {number: 0.7 for number in range(_COUNT)}
+    known = Known(family="torch", feature_hits=hits, prediction_hits={n: n % 2 == 0 for n in hits})
+    state = begin(read_work(recording, attribute(recording)), known)
+    before = forecast(state, _RATE).p95_ms
+    estimate = forecast(pull(state, lever), _RATE).p95_ms  # type: ignore[arg-type]
+    bound = forecast(pull(state, lever, bound=True), _RATE).p95_ms  # type: ignore[arg-type]
+    assert bound <= estimate * 1.01
+    assert estimate <= before * 1.01
+
+
+def test_fetches_at_once_wait_as_long_as_the_longest() -> None:
+    """Three of a third each: a third remains."""
+    recording = pilot(queries=3)
+    state = begin(read_work(recording, attribute(recording)), Known())
+    after = pull(state, "concurrent I/O")
+    assert after.work.wait_of(Stage.SQL) == pytest.approx(state.work.wait_of(Stage.SQL) / 3, rel=0.01)
+
+
+def test_the_database_first_then_the_model() -> None:
+    """Greedy, by what remains; and the SLO is met by the first."""
+    found = advice(pilot(sql_ms=12.0, model_ms=2.0), slo="p95=6ms", known=Known(prediction_hits={0: False}))
+    order = [one.lever for one in found.levers if one.order]
+    assert order[0] == "feature cache"
+    assert "runtime" in order
+    assert reasons(found)["prediction cache"].startswith("not worth it: 0.0% of the requests repeat")
+    assert reasons(found)["more executors"] == "not worth it: there is one core"
+    afters = [one.after_p95_ms for one in found.levers if one.order]
+    assert all(one is not None for one in afters)
+    assert found.summary[0].startswith("in this order: feature cache")
+    assert any(line.startswith("the SLO should be met after") for line in found.summary)
+
+
+def test_nothing_repeats() -> None:
+    """Caches are not worth it."""
+    found = reasons(advice(pilot(), distinct=100_000))
+    assert found["feature cache"].startswith("not worth it: 0.0% of the requests repeat, fewer than 5%")
+    assert found["prediction cache"].startswith("not worth it: 0.0%")
+
+
+def test_the_slo_is_met_already() -> None:
+    """Nothing needs doing, and every lever says so."""
+    found = advice(pilot(), slo="p95=200ms")
+    assert not any(one.worth for one in found.levers)
+    assert found.summary[0].startswith("the SLO is met:")
+    assert reasons(found)["runtime"].startswith("not needed: the SLO is met")
+
+
+def test_a_model_that_is_a_trifle() -> None:
+    """3 % of the time."""
+    found = advice(pilot(sql_ms=12.0, model_ms=0.3), known=Known(feature_hits={0: 0.0}, prediction_hits={0: False}))
+    assert "the model is" in reasons(found)["INT8"] or "gains nothing" in reasons(found)["INT8"]
+    assert "the model is" in reasons(found)["batching"]
+
+
+def test_requests_that_are_batches_already() -> None:
+    """Fifty rows each: the batcher has nothing to win."""
+    sent = [b'{"rows":[%s]}' % b",".join(b"%d" % (50 * n + k) for k in range(50)) for n in range(_COUNT)]
+    recording = pilot()
+    diversity = read_diversity(((float(n), body) for n, body in enumerate(sent)), timed=False)
+    found = advise(recording, known=know(recording, sent, diversity, _RATE), diversity=diversity)
+    assert found is not None
+    assert reasons(found)["batching"] == "not worth it: requests are batches already: 50 rows each"
+
+
+def test_nothing_was_answered() -> None:
+    """No advice rather than a wrong one."""
+    recording = Recording(target="", rate=1.0, duration_s=1.0, requests=())
+    assert advise(recording, known=Known()) is None
+
+
+def test_priors_say_that_they_are_priors() -> None:
+    """And what was measured says that."""
+    found = advice(pilot(model_ms=4.0))
+    basis = {one.lever: one.basis[0] for one in found.levers}
+    assert basis["runtime"].startswith("prior: 2 times quicker (1.4 to 2.7)")
+    known = advice(pilot(model_ms=4.0), known=Known(runtime=measured(3.0, "a run of 100 calls")))
+    assert {one.lever: one.basis[0] for one in known.levers}["runtime"].startswith("3 times quicker, measured")
+    assert runtime_prior("onnxruntime", 1.0) is None
+    assert int8_prior(0.5).mid == 1.0
+    assert replace(Known(), family="torch").family == "torch"

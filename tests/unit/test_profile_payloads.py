@@ -1,0 +1,91 @@
+"""Payload logs: with times, without, broken; and which requests a cache would have answered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tailcut.core.profiling.diversity import WHOLE, read_diversity
+from tailcut.core.profiling.hits import answered_shares, entity_field, keys_of
+from tailcut.errors import LoadTestError, ProfileError
+from tailcut.profile.diversity import read_payload_log, sent_payloads
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "log.jsonl"
+    path.write_text(text)
+    return path
+
+
+def test_payloads_without_times_are_laid_out_at_the_rate(tmp_path: Path) -> None:
+    """One after the other, blank lines left out."""
+    log = read_payload_log(written(tmp_path, '{"id": 1}\n\n{"id": 2}\n{"id": 1}\n'), rate=2.0)
+    assert log.at_s == (0.0, 0.5, 1.0)
+    assert not log.timed
+    found = log.diversity()
+    assert (found.whole.repeats, found.whole.distinct, found.timed) == (pytest.approx(1 / 3), 2, False)
+
+
+def test_times_of_the_log_are_kept(tmp_path: Path) -> None:
+    """Seconds or ISO 8601, sorted, from the first."""
+    lines = '{"time": 12.5, "payload": {"id": 1}}\n{"time": 10, "payload": {"id": 2}}\n'
+    log = read_payload_log(written(tmp_path, lines), rate=1.0)
+    assert (log.at_s, log.timed) == ((0.0, 2.5), True)
+    assert log.bodies == (b'{"id":2}', b'{"id":1}')
+    iso = '{"time": "2026-01-31T12:00:00+00:00", "payload": 1}\n{"time": "2026-01-31T13:00:00+01:00", "payload": 1}'
+    assert read_payload_log(written(tmp_path, iso), rate=1.0).at_s == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"id": 1}\n{id: 2}\n', "line 2 of .* is not JSON"),
+        ("\n\n", "holds no payloads"),
+        ('{"id": 1}\n{"time": 1, "payload": {}}\n', "line 2 of .* has a time, those before it have none"),
+        ('{"time": 1, "payload": {}}\n{"id": 1}\n', "line 2 of .* has no time, those before it have one"),
+        ('{"time": "noon", "payload": {}}\n', "line 1 of .* has the time 'noon'"),
+        ('{"time": true, "payload": {}}\n', "line 1 of .* has the time True"),
+    ],
+)
+def test_a_broken_log_is_refused_by_line(tmp_path: Path, text: str, said: str) -> None:
+    """With the way out."""
+    with pytest.raises(ProfileError, match=said) as caught:
+        read_payload_log(written(tmp_path, text), rate=1.0)
+    assert caught.value.hint
+
+
+def test_a_log_that_is_not_there(tmp_path: Path) -> None:
+    """Said by its path."""
+    with pytest.raises(ProfileError, match=r"cannot read the payloads .*none\.jsonl: No such file"):
+        read_payload_log(tmp_path / "none.jsonl", rate=1.0)
+
+
+def test_what_a_load_sends_is_what_is_read(tmp_path: Path) -> None:
+    """In the order of the requests' numbers, a file again and again."""
+    path = written(tmp_path, '{"id": 1}\n{"id": 2}\n')
+    log = sent_payloads(str(path), rate=10.0, count=5)
+    assert log.bodies == (b'{"id": 1}', b'{"id": 2}', b'{"id": 1}', b'{"id": 2}', b'{"id": 1}')
+    assert log.at_s[-1] == pytest.approx(0.4)
+    with pytest.raises(LoadTestError):
+        sent_payloads(str(tmp_path / "none.jsonl"), rate=1.0, count=1)
+
+
+def test_an_entity_is_the_only_field_that_varies() -> None:
+    """Else the whole payload is what is looked up."""
+    one = read_diversity([(0.0, b'{"entities":[1,2],"v":1}'), (1.0, b'{"entities":[3],"v":1}')], timed=True)
+    assert entity_field(one) == "entities[]"
+    two = read_diversity([(0.0, b'{"a":1,"b":1}'), (1.0, b'{"a":2,"b":2}')], timed=True)
+    assert entity_field(two) == WHOLE
+
+
+def test_shares_of_a_request_that_asks_for_several() -> None:
+    """Each of its entities is looked up."""
+    bodies = [b'{"entities":[1]}', b'{"entities":[1,2]}', b'{"entities":[1,2]}', b"no json", b'{"other":1}']
+    keys = keys_of(bodies, "entities[]")
+    assert [len(one) for one in keys] == [1, 2, 2, 1, 1]
+    shares = answered_shares(keys, np.arange(5.0), life_s=10.0, size=100)
+    assert shares.tolist() == [0.0, 0.5, 1.0, 0.0, 0.0]
+    assert answered_shares(keys, np.arange(5.0), life_s=1.0, size=100).tolist() == [0.0] * 5
+    assert answered_shares([], np.zeros(0), life_s=1.0, size=1).tolist() == []
