@@ -146,14 +146,9 @@ def advise(
     limit_ms = objective.limit_s * 1e3 if objective else _QUEUE_GROWS * forecast(state, 1.0, share=share).p95_ms
     now = forecast(state, rate, limit_ms=limit_ms, share=share)
     met = objective is not None and now.p95_ms <= limit_ms and (now.capacity or 0.0) >= _HEADROOM * rate
-    facts = Facts(
-        met=met,
-        model_share=_model_share(found, share),
-        fetches=max(sum(part.stage in FETCHING and part.name >= 0 for part in job) for job in work.jobs),
-        rows=_rows(diversity),
-        limit_ms=limit_ms,
-        now=now,
-    )
+    fetches = max(sum(part.stage in FETCHING and part.name >= 0 for part in job) for job in work.jobs)
+    model_share = _model_share(found, share)
+    facts = Facts(met=met, model_share=model_share, fetches=fetches, rows=_rows(diversity), limit_ms=limit_ms, now=now)
     allowed = [lever for lever in LEVERS if not refusal_of(lever, state, facts)]
     pulled = _order(state, allowed, rate, share, now, limit_ms)
     levers = [_advise_one(state, lever, facts, share, pulled) for lever in LEVERS]
