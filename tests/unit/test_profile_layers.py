@@ -219,3 +219,30 @@ def test_an_applications_own_session_is_timed(tmp_path: Path, monkeypatch: pytes
     captured.onnx(SimpleNamespace(), {"x": 1}, 10)  # nobody knows its file
     ((found,), notes) = captured.find()
     assert (found.model, found.inputs, notes) == ("m.onnx", "x float32 [2, 256]", ())
+
+
+def test_an_openvino_model_by_node_and_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openvino")
+    from tailcut.profile import layers_openvino
+
+    monkeypatch.setattr(layers_openvino, "_BUDGET_S", 0.02)
+    feeds = {"x": np.ones((256, 256), np.float32)}
+    found = layers_openvino.of_openvino(_onnx(tmp_path), feeds, "m", threads=1, settings={})
+    assert {each.name: each.lever for each in found.operators}["FullyConnected"] == "quantisation"
+    assert found.operators[0].name in {"FullyConnected", "Tanh"}
+    assert any(each.name == "dense" for each in found.layers)
+    assert sum(each.share for each in found.operators) == pytest.approx(1.0)
+    with pytest.raises(ProfileError, match="cannot profile m"):
+        layers_openvino.of_openvino(tmp_path / "absent.onnx", feeds, "m", threads=1, settings={})
+
+
+def test_a_node_that_computes_in_int8_needs_no_quantisation() -> None:
+    from datetime import timedelta
+
+    from tailcut.profile.layers_openvino import _node
+
+    info = SimpleNamespace(
+        node_name="dense", node_type="FullyConnected", exec_type="brgemm_avx2_I8", real_time=timedelta(microseconds=12)
+    )
+    name, kind, ms = _node(info)
+    assert (name, kind, lever_of(kind), ms) == ("dense", "FullyConnected (INT8)", "", pytest.approx(0.012))

@@ -101,6 +101,10 @@ def _served(manifest: Manifest, shapes: Sequence[InputShape]) -> ModelLayers:
         source = source_of(manifest, "torch")
         assert source is not None
         return of_torch(load_module(variant, source), _tensors(arrays, name), {}, name)
+    if variant.runtime == "openvino":
+        from tailcut.profile.layers_openvino import of_openvino
+
+        return of_openvino(variant.artifact, arrays, name, threads=threads, settings=variant.settings)
     raise ProfileError(
         f"the served variant {variant.name!r} runs on {variant.runtime}, whose layers tailcut cannot time",
         hint="profile the layers of its source instead: --layers module:callable, or an .onnx file",

@@ -59,7 +59,7 @@ class OpenVinoRuntime:
         try:
             with subnormals_kept():
                 core = openvino.Core()
-                model, self._weights = _read(openvino, core, variant.artifact)
+                model, self._weights = read_model(openvino, core, variant.artifact)
                 compiled = core.compile_model(model, "CPU", properties(threads, variant.settings))
         except ArtifactError:
             raise
@@ -156,7 +156,7 @@ def pack(graph: Path, weights: Path, path: Path) -> None:
                     target.write(chunk)
 
 
-def _read(openvino: Any, core: Any, artifact: Path) -> tuple[Any, Any]:
+def read_model(openvino: Any, core: Any, artifact: Path) -> tuple[Any, Any]:
     """Read a model; weights that it does not own come beside it and must outlive it."""
     if artifact.suffix == ".onnx":
         return core.read_model(str(artifact)), None
