@@ -124,10 +124,14 @@ def profile(
     if from_ is not None:
         from tailcut.report.profile_json import load_report
 
+        with usage():
+            _check_files(html)
         raise typer.Exit(_show(load_report(from_), None, html))
     if not target and manifest is None and layers not in {"", "off"}:
         from tailcut.cli._profile_flags import read_shapes
 
+        with usage():
+            _check_files(json_path)
         raise typer.Exit(_only_layers(layers, read_shapes(shape or []), app_dir, json_path, html))
     from tailcut.cli._profile_flags import read_wanted
     from tailcut.load import LoadPlan
