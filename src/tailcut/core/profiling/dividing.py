@@ -51,7 +51,9 @@ def divide_own(flat: Flat, self_ns: Ints, code_share: float) -> tuple[Floats, Fl
     queueing = np.array([stage in QUEUEING for stage in stages], dtype=bool)[flat.name]
     waiting = np.array([stage in WAITING for stage in stages], dtype=bool)[flat.name]
     known = self_of(flat, flat.cpu_ns)
-    own_ns = self_ns.astype(np.float64)
+    # A query's answer may have waited for a core, because the database had it: that is the query's time here.
+    delay_ns = np.clip(self_of(flat, flat.delay_ns), 0, flat.end_ns - flat.start_ns)
+    own_ns: Floats = (self_ns + np.where(waiting, delay_ns, 0)).astype(np.float64)
     cpu_ns = np.where(waiting, 0.0, own_ns * code_share)
     cpu_ns = np.where(known >= 0, np.minimum(known, own_ns), cpu_ns)
     cpu_ns = _share_cpu(flat, own_ns, cpu_ns, waiting | queueing)
@@ -97,24 +99,20 @@ def _share_cpu(flat: Flat, own_ns: Floats, cpu_ns: Floats, waiting: Bools) -> Fl
 
 
 def _less_delay(flat: Flat, wait_ns: Floats, waiting: Bools) -> Floats:
-    """Take from waits what a thread was ready to run and had no core: from what computes first, then from the others.
+    """Take from the waits of what computes the time in which its thread was ready to run and had no core.
 
     Where that is known of each span inside a span, it has been taken out of their own time before.
     """
     computing = _within(flat, flat.delay_ns, flat.delay_ns, ~waiting)
     others = _within(flat, flat.delay_ns, flat.delay_ns, waiting)
     parents = np.unique(flat.parent[np.concatenate([computing, others])])
-    blocked_ns, other_ns = np.zeros(len(wait_ns)), np.zeros(len(wait_ns))
+    blocked_ns = np.zeros(len(wait_ns))
     blocked_ns[parents] = wait_ns[parents]
     np.add.at(blocked_ns, flat.parent[computing], wait_ns[computing])
-    np.add.at(other_ns, flat.parent[others], wait_ns[others])
-    delay_ns = np.maximum(flat.delay_ns, 0).astype(np.float64)
-    first = 1.0 - _ratio(delay_ns, blocked_ns)
-    then = 1.0 - _ratio(np.maximum(delay_ns - blocked_ns, 0.0), other_ns)
+    kept = 1.0 - _ratio(np.maximum(flat.delay_ns, 0).astype(np.float64), blocked_ns)
     wait_ns = wait_ns.copy()
-    wait_ns[parents] *= first[parents]
-    wait_ns[computing] *= first[flat.parent[computing]]
-    wait_ns[others] *= then[flat.parent[others]]
+    wait_ns[parents] *= kept[parents]
+    wait_ns[computing] *= kept[flat.parent[computing]]
     return wait_ns
 
 
