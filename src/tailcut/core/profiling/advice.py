@@ -107,10 +107,12 @@ def know(
     at_s = np.arange(len(bodies)) / rate
     if not known.feature_hits:
         shares = answered_shares(keys, at_s, life_s=FEATURE_LIFE_S, size=CACHE_ENTRIES)
-        known = replace(known, feature_hits=dict(enumerate(shares.tolist())))
+        hits = dict(enumerate(shares.tolist()))
+        known = replace(known, feature_hits=hits, feature_life_s=FEATURE_LIFE_S)
     if not known.prediction_hits:
         shares = answered_shares(keys, at_s, life_s=PREDICTION_LIFE_S, size=CACHE_ENTRIES)
-        known = replace(known, prediction_hits=dict(enumerate((shares >= 1.0).tolist())))
+        whole = dict(enumerate((shares >= 1.0).tolist()))
+        known = replace(known, prediction_hits=whole, prediction_life_s=PREDICTION_LIFE_S)
     return known
 
 
@@ -162,7 +164,7 @@ def advise(
         calibration=calibration,
         levers=tuple(levers),
         summary=_summary(levers, facts, objective is not None),
-        notes=_notes(calibration, rate, recording),
+        notes=_notes(calibration, rate, recording, known, diversity),
     )
 
 
@@ -239,7 +241,9 @@ def _summary(levers: Sequence[LeverAdvice], facts: Facts, has_slo: bool) -> tupl
     return tuple(lines)
 
 
-def _notes(calibration: Calibration, rate: float, recording: Recording) -> tuple[str, ...]:
+def _notes(
+    calibration: Calibration, rate: float, recording: Recording, known: Known, diversity: Diversity | None
+) -> tuple[str, ...]:
     notes = []
     if abs(calibration.p95_error) > 0.25:
         notes.append(
@@ -247,6 +251,11 @@ def _notes(calibration: Calibration, rate: float, recording: Recording) -> tuple
         )
     if rate > 1.5 * recording.rate:
         notes.append(f"recorded at {recording.rate:g}/s: that the database is as quick at {rate:g}/s is assumed")
+    life_s = max(known.feature_life_s, known.prediction_life_s)
+    if diversity is not None and diversity.span_s < life_s:
+        notes.append(
+            f"the payloads span {diversity.span_s:.0f} s, a cached value {life_s:g} s: of a longer log more repeats"
+        )
     return tuple(notes)
 
 

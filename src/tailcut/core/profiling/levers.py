@@ -43,6 +43,7 @@ class Known:
 
     Attributes:
         feature_hits: by request's number, which share of its fetches a feature cache answers.
+        feature_life_s, prediction_life_s: of cached features and answers, where the hits follow from it; else 0.
         prediction_hits: by request's number, whether a prediction cache answers it.
         family: what the model runs on: "torch", "sklearn", "onnxruntime", "" for others.
         runtime, int8: how many times quicker; None: as elsewhere.
@@ -58,6 +59,8 @@ class Known:
 
     feature_hits: Mapping[int, float] = field(default_factory=dict)
     prediction_hits: Mapping[int, bool] = field(default_factory=dict)
+    feature_life_s: float = 0.0
+    prediction_life_s: float = 0.0
     family: str = ""
     runtime: Prior | None = None
     int8: Prior | None = None

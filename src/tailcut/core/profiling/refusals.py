@@ -107,7 +107,8 @@ def basis_of(lever: LeverName, state: State) -> tuple[str, ...]:
     if lever in ("feature cache", "prediction cache"):
         hits = known.feature_hits if lever == "feature cache" else known.prediction_hits
         share = float(np.mean([float(one) for one in hits.values()])) if hits else 0.0
-        return (f"{share:.0%} hits, as the payloads repeat",)
+        life_s = known.feature_life_s if lever == "feature cache" else known.prediction_life_s
+        return (f"{share:.0%} hits, as the payloads repeat{f' within {life_s:g} s' if life_s else ''}",)
     if lever in ("runtime", "INT8"):
         return (_said(factor(state, lever), "{:.3g} times quicker ({:.3g} to {:.3g})"),)
     if lever == "batching":
