@@ -11,7 +11,7 @@ from tailcut.ladder.machine import machine_facts
 from tailcut.load import LoadPlan, Samples, summarise_run
 from tailcut.load.summary import RunFacts
 from tailcut.profile.child import Heard, Said
-from tailcut.profile.matching import match_requests, match_samples
+from tailcut.profile.matching import match_requests
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,8 +47,8 @@ def assemble(target: str, run: Run, overhead: Overhead | None) -> Recording:
         duration_s=load.duration_s,
         requests=requests,
         moments=tuple(sorted(heard.moments, key=lambda one: one.start_ns)),
-        samples=match_samples(_samples(run), requests),
-        sample_interval_ns=heard.sample_interval_ns if run.spy_problem else run.looks_interval_ns,
+        samples=run.looks,
+        sample_interval_ns=0 if run.spy_problem else run.looks_interval_ns,
         machine=machine_facts(),
         pilot=Pilot(
             loop=run.ready.loop,
@@ -65,13 +65,6 @@ def assemble(target: str, run: Run, overhead: Overhead | None) -> Recording:
     )
 
 
-def _samples(run: Run) -> list[Sample]:
-    """From outside who had the interpreter's lock, from inside who did without; else from inside, as far as it goes."""
-    heard = run.heard
-    others = heard.late_samples if run.spy_problem else run.looks
-    return sorted([*heard.samples, *others], key=lambda one: one.at_ns)
-
-
 def _notes(run: Run) -> Iterator[str]:
     ready = run.ready
     if ready.loop != ready.usual_loop:
@@ -81,8 +74,8 @@ def _notes(run: Run) -> Iterator[str]:
         )
     if run.spy_problem:
         yield (
-            f"{run.spy_problem}: stacks were sampled inside the process, which sees threads that compute in Python late"
-            " or never; which function took the time is a guess"
+            f"{run.spy_problem}: no stacks were sampled, and the time of a handler is not divided among the functions"
+            " that it calls"
         )
     yield from run.heard.notes
     result = summarise_run(run.load, run.samples, run.facts)

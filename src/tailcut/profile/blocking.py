@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import asyncio.events
 import gc
-import threading
 import time
-from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
 from tailcut.core.profiling.records import Stage
 from tailcut.profile.places import code_of
-from tailcut.profile.tracing import Trace, active, current, now, tracer
+from tailcut.profile.tracing import Trace, current, now, tracer
 
 BLOCKED_NS = 1_000_000
 """A callback that runs longer than this is worth naming."""
@@ -23,34 +21,26 @@ BLOCKED_NS = 1_000_000
 Handle = asyncio.events.Handle
 
 
-def watch_loop(last_place: Callable[[int, int, int], str]) -> None:
-    """Time every callback of asyncio's loop, and know which request it works for.
-
-    Args:
-        last_place: the user's innermost line that was sampled in a thread between two times; empty where none was.
-    """
+def watch_loop() -> None:
+    """Time every callback of asyncio's loop, and know which request it works for."""
     original: Any = Handle._run
-    tracer.watches_loop = True
-    ident = threading.get_ident()
     thread_time_ns = time.thread_time_ns
 
     def run(self: Any) -> None:
         span = self._context.get(current)
-        cpu_ns = 0
-        if span is not None:
-            active[ident] = span.trace
-            cpu_ns = thread_time_ns()
+        tracer.entered = None
+        cpu_ns = thread_time_ns() if span is not None else 0
         start_ns = now()
         try:
             original(self)
         finally:
             end_ns = now()
             # A request that began in this callback is known only after it.
-            trace = active.pop(ident, None)
+            trace = span.trace if span is not None else tracer.entered
             if trace is not None:
                 trace.cpu_ns += thread_time_ns() - (cpu_ns or trace.began_cpu_ns)
             if end_ns - start_ns > BLOCKED_NS:
-                _blocked(self, trace, start_ns, end_ns, last_place(ident, start_ns, end_ns))
+                _blocked(self, trace, start_ns, end_ns)
 
     Handle._run = run  # type: ignore[method-assign]
 
@@ -69,12 +59,12 @@ def watch_collections() -> None:
     gc.callbacks.append(collected)
 
 
-def _blocked(handle: Any, trace: Trace | None, start_ns: int, end_ns: int, sampled: str) -> None:
+def _blocked(handle: Any, trace: Trace | None, start_ns: int, end_ns: int) -> None:
     label, place = _describe(handle._callback)
     if trace is not None and not place and trace.endpoint:
         label, _, place = trace.endpoint.rstrip(")").partition(" (")
     number = trace.number if trace is not None else -1
-    tracer.moment(Stage.LOOP, start_ns, end_ns, label, sampled or place, number)
+    tracer.moment(Stage.LOOP, start_ns, end_ns, label, place, number)
 
 
 def _describe(callback: Any) -> tuple[str, str]:

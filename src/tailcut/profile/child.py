@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from tailcut.core.profiling.records import Moment, Request, Sample
+from tailcut.core.profiling.records import Moment, Request
 
 _LAST_WORDS_S = 6.0
 
@@ -29,7 +29,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     report: int
     profiled: bool
     loop: str = "asyncio"
-    sample_interval_s: float = 0.005
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,13 +61,10 @@ class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Heard(msgspec.Struct, frozen=True, kw_only=True):
-    """The server's side of a run, as it is written to a file. ``samples``, ``late_samples``: see ``Sampler``."""
+    """The server's side of a run, as it is written to a file."""
 
     requests: tuple[Request, ...]
     moments: tuple[Moment, ...]
-    samples: tuple[Sample, ...]
-    late_samples: tuple[Sample, ...]
-    sample_interval_ns: int
     hooks: tuple[str, ...]
     notes: tuple[str, ...]
     failures: tuple[str, ...]

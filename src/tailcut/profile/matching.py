@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from tailcut.core.profiling.records import Request, Sample
+from tailcut.core.profiling.records import Request
 from tailcut.load import Samples
 
 
@@ -42,9 +42,3 @@ def match_requests(samples: Samples, start_ns: int, heard: Iterable[Request]) ->
         else:
             found.append(msgspec.structs.replace(known, **times))
     return tuple(found)
-
-
-def match_samples(samples: Iterable[Sample], requests: Iterable[Request]) -> tuple[Sample, ...]:
-    """Keep the samples of the measured requests, and those of nobody knows which; the warm-up's go with it."""
-    numbers = {-1, *(one.number for one in requests)}
-    return tuple(one for one in samples if one.request in numbers)

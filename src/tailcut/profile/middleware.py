@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from tailcut.core.profiling.records import Stage
 from tailcut.profile.places import code_of
-from tailcut.profile.tracing import Open, Trace, active, current, now, open_span, tracer
+from tailcut.profile.tracing import Open, Trace, current, now, open_span, tracer
 
 HEADER = b"x-tailcut-profile"
 _MAX_FAILURES = 3
@@ -43,8 +42,7 @@ class Profiled:
         root = Open(trace, self._stage, self._label, self._place, None)
         trace.spans.append(root)
         current.set(root)
-        ident = threading.get_ident()
-        active[ident] = trace
+        tracer.entered = trace
         try:
             await self._application(scope, _receiving(receive), _sending(trace, send))
         except Exception as error:
@@ -53,8 +51,6 @@ class Profiled:
         finally:
             root.end_ns = now()
             current.set(None)
-            if not tracer.watches_loop:
-                active.pop(ident, None)
 
 
 def failed(error: BaseException) -> None:

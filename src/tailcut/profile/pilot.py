@@ -67,7 +67,7 @@ class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str] = {}
     loop: Literal["asyncio", "uvloop"] = "asyncio"
     ready_s: float = 60.0
-    sample_rate: float = 100.0
+    sample_rate: float = 50.0
     overhead_rounds: int = 3
     overhead_s: float = 4.0
     seed: int = 0

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import os
 import site
-import sys
 import sysconfig
 from collections.abc import Callable
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 _OWN = os.path.dirname(os.path.abspath(__file__))
-_DEPTH = 200
+_DEPTH = 50
+_MAX_FUNCTIONS = 10_000
 
 
 class Places:
@@ -32,6 +32,7 @@ class Places:
         )
         self._of_user: dict[str, bool] = {}
         self._names: dict[str, str] = {}
+        self._functions: dict[FunctionType, tuple[str, str, bool]] = {}
 
     def is_user(self, filename: str) -> bool:
         """Say whether a code object's file is the user's own."""
@@ -66,6 +67,16 @@ class Places:
 
     def describe(self, function: Any) -> tuple[str, str, bool]:
         """Name a callable, its place, and whether it is the user's."""
+        if not isinstance(function, FunctionType):
+            return self._describe(function)
+        known = self._functions.get(function)
+        if known is None:
+            known = self._describe(function)
+            if len(self._functions) < _MAX_FUNCTIONS:
+                self._functions[function] = known
+        return known
+
+    def _describe(self, function: Any) -> tuple[str, str, bool]:
         code = code_of(function)
         name = getattr(unwrapped(function), "__qualname__", "") or type(unwrapped(function)).__qualname__
         name = name.replace("<locals>.", "")
@@ -127,8 +138,3 @@ def code_of(function: Any) -> CodeType | None:
     call: Callable[..., Any] | None = getattr(type(plain), "__call__", None)  # noqa: B004  (it is looked at, not called)
     code = getattr(call, "__code__", None)
     return code if isinstance(code, CodeType) else None
-
-
-def caller(depth: int = 1) -> FrameType:
-    """The frame of whoever called the function that asks; ``depth`` more frames out."""
-    return sys._getframe(depth + 1)

@@ -19,7 +19,6 @@ import msgspec
 from tailcut.profile.child import Commands, Heard, Options, Route, Said
 from tailcut.profile.importing import Unusable, load_application
 from tailcut.profile.middleware import Profiled
-from tailcut.profile.sampling import Sampler
 from tailcut.profile.spying import allow_spying
 from tailcut.profile.tracing import tracer
 
@@ -39,15 +38,14 @@ def run_application(options: Options, say: Say) -> int:
         the exit code: 0, or 3 where the application could not be served.
     """
     allow_spying()
-    sampler = Sampler(options.sample_interval_s) if options.profiled else None
-    _Window(sampler, say)
+    _Window(say)
     if options.profiled:
         from tailcut.profile.hooks import install_hooks
 
         install_hooks()
     try:
         application = load_application(options.target)
-        _serve(application, options, sampler, say)
+        _serve(application, options, say)
     except Unusable as error:
         say(error.said)
         return 3
@@ -57,15 +55,12 @@ def run_application(options: Options, say: Say) -> int:
 class _Window:
     """What was heard since the window began."""
 
-    def __init__(self, sampler: Sampler | None, say: Say) -> None:
-        self._sampler = sampler
+    def __init__(self, say: Say) -> None:
         self._cpu_ns, self._delay_ns = time.process_time_ns(), _delay_ns()
         Commands({"begin": self._begin, "write": self._write}, say)
 
     def _begin(self, _: str) -> Said:
         tracer.clear()
-        if self._sampler is not None:
-            self._sampler.clear()
         self._cpu_ns, self._delay_ns = time.process_time_ns(), _delay_ns()
         return Said(kind="begun")
 
@@ -73,13 +68,9 @@ class _Window:
         cpu_ns, delay_ns = time.process_time_ns() - self._cpu_ns, max(_delay_ns() - self._delay_ns, 0)
         if tracer.dropped:
             tracer.note(f"{tracer.dropped} requests were more than a recording holds; they are not in it")
-        sampler = self._sampler
         heard = Heard(
             requests=tracer.requests(),
             moments=tuple(tracer.moments),
-            samples=sampler.samples(late=False) if sampler is not None else (),
-            late_samples=sampler.samples(late=True) if sampler is not None else (),
-            sample_interval_ns=sampler.interval_ns if sampler is not None else 0,
             hooks=tuple(tracer.hooked),
             notes=tuple(tracer.notes),
             failures=tuple(tracer.failures),
@@ -90,21 +81,20 @@ class _Window:
         return Said(kind="written")
 
 
-def _serve(application: Any, options: Options, sampler: Sampler | None, say: Say) -> None:
+def _serve(application: Any, options: Options, say: Say) -> None:
     import uvicorn
 
     served = application
-    if sampler is not None:
+    if options.profiled:
         if options.loop != "uvloop":
             from tailcut.profile.blocking import watch_loop
 
-            watch_loop(sampler.last_place)
+            watch_loop()
         else:
-            tracer.note("on uvloop callbacks cannot be timed: what blocks the event loop shows in the samples only")
+            tracer.note("on uvloop callbacks cannot be timed: what blocks the event loop shows in the stacks only")
         from tailcut.profile.blocking import watch_collections
 
         watch_collections()
-        sampler.start()
         served = Profiled(_three(application))
     # asyncio switches Nagle's algorithm off only on sockets that say that they are TCP's; with it, each reply of two
     # writes would wait 40 ms for the client's acknowledgement.
@@ -113,7 +103,7 @@ def _serve(application: Any, options: Options, sampler: Sampler | None, say: Say
     config = uvicorn.Config(
         served,
         loop=options.loop,
-        interface="asgi3" if sampler is not None else "auto",
+        interface="asgi3" if options.profiled else "auto",
         access_log=False,
         log_level="warning",
         timeout_graceful_shutdown=3,

@@ -15,6 +15,7 @@ from tailcut.core.profiling.records import Moment, Request, Span, Stage
 from tailcut.profile.places import Places
 
 now = time.perf_counter_ns
+get_ident = threading.get_ident
 LEAVES = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.MODEL})
 """What calls itself: of two spans of such a stage, one inside the other, only the outer one is kept."""
 _MAX_TRACES = 100_000
@@ -55,17 +56,13 @@ class Open:
         self.label = label
         self.place = place
         self.parent = parent
-        self.thread = thread_number()
-        self.cpu_ns = -1
-        self.delay_ns = -1
-        self.end_ns = -1
+        self.thread = get_ident()
+        self.cpu_ns = self.delay_ns = self.end_ns = -1
         self.start_ns = now()
 
 
 current: ContextVar[Open | None] = ContextVar("tailcut_span", default=None)
 """The innermost open span of whatever runs; None outside of the load's requests."""
-active: dict[int, Trace] = {}
-"""The request that each thread works on now, by the thread's identifier: what the sampler looks at."""
 _threads: dict[int, int] = {}
 _schedules: dict[int, int] = {}
 
@@ -81,8 +78,8 @@ class Tracer:
         self.hooked: list[str] = []
         self.failures: list[str] = []
         self.dropped = 0
-        self.watches_loop = False
-        """Whether each callback of the loop is watched: then its end says when a thread's work on a request ends."""
+        self.entered: Trace | None = None
+        """The request that the running callback of the event loop took in."""
 
     def clear(self) -> None:
         """Forget what was recorded."""
@@ -169,14 +166,11 @@ def close_timed(opened: Timed | None) -> None:
     close_span(span)
 
 
-def thread_number() -> int:
-    """Number this thread: 0 is the event loop's."""
-    ident = threading.get_ident()
-    known = _threads.get(ident)
-    if known is None:
-        main = ident == threading.main_thread().ident
-        known = _threads[ident] = 0 if main else max(_threads.values(), default=0) + 1
-    return known
+def thread_number(ident: int) -> int:
+    """Number a thread: 0 is the event loop's, others in the order in which they are asked for."""
+    if ident not in _threads:
+        _threads[ident] = 0 if ident == threading.main_thread().ident else max(_threads.values(), default=0) + 1
+    return _threads[ident]
 
 
 def delay_ns() -> int:
@@ -192,7 +186,7 @@ def delay_ns() -> int:
     if file < 0:
         return -1
     try:
-        return int(os.pread(file, 64, 0).split()[1])
+        return int(os.pread(file, 64, 0).split(b" ", 2)[1])
     except (OSError, IndexError, ValueError):
         # The thread of that number is gone, and another one has it now.
         os.close(file)
@@ -217,7 +211,7 @@ def _request(trace: Trace, end_ns: int) -> Request:
                 start_ns=span.start_ns,
                 end_ns=closed_ns,
                 parent=index.get(id(span.parent), -1),
-                thread=span.thread,
+                thread=thread_number(span.thread),
                 cpu_ns=span.cpu_ns,
                 delay_ns=span.delay_ns,
             )

@@ -15,7 +15,7 @@ from typing import Any
 from tailcut.core.profiling.records import Stage
 from tailcut.profile.hooks.imports import Hook
 from tailcut.profile.hooks.wrapping import fixed, wrap
-from tailcut.profile.tracing import Open, close_span, close_timed, current, open_span, open_timed, tracer
+from tailcut.profile.tracing import Open, close_span, current, open_span, tracer
 
 
 def _hook_requests(module: ModuleType) -> None:
@@ -34,11 +34,11 @@ def _hook_responses(module: ModuleType) -> None:
             original(self, content, *args, **kwargs)
             return
         label, place, users = tracer.places.describe(type(self).render)
-        opened = open_timed(Stage.ENCODE, label if users else type(self).__name__, place if users else "")
+        span = open_span(Stage.ENCODE, label if users else type(self).__name__, place if users else "")
         try:
             original(self, content, *args, **kwargs)
         finally:
-            close_timed(opened)
+            close_span(span)
 
     module.Response.__init__ = init
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import sys
@@ -9,9 +10,10 @@ from types import ModuleType
 from typing import Any
 
 from tailcut.core.profiling.records import Stage
+from tailcut.profile.captured import captured
 from tailcut.profile.hooks.imports import Hook
 from tailcut.profile.hooks.wrapping import called, wrap, wrap_present
-from tailcut.profile.tracing import close_timed, current, open_timed, tracer
+from tailcut.profile.tracing import close_timed, current, now, open_timed, tracer
 
 _ESTIMATOR = ("predict", "predict_proba", "predict_log_proba", "decision_function", "transform")
 
@@ -27,19 +29,22 @@ def _method(name: str) -> Any:
 def _hook_torch(module: ModuleType) -> None:
     """``Module.__call__`` of the outermost module; those inside pass with one comparison."""
     original = module.Module.__call__
+    modules = sys.modules
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         # A compiler that traces the module must not see the spans. (torch itself is not whole yet when it is hooked.)
-        if sys.modules["torch"].compiler.is_compiling():
+        if "torch._dynamo" in modules and modules["torch"].compiler.is_compiling():
             return original(self, *args, **kwargs)
         parent = current.get()
         if parent is None or parent.stage is Stage.MODEL:
             return original(self, *args, **kwargs)
         opened = open_timed(Stage.MODEL, type(self).__name__, tracer.places.here(sys._getframe(1)))
+        began_ns = now()
         try:
             return original(self, *args, **kwargs)
         finally:
             close_timed(opened)
+            captured.torch(self, args, kwargs, now() - began_ns)
 
     module.Module.__call__ = call
 
@@ -52,6 +57,23 @@ def _hook_onnxruntime(module: ModuleType) -> None:
     names = ("run", "run_with_iobinding", "run_with_ort_values")
     session = getattr(module, "Session", module.InferenceSession)
     wrap_present(session, names, Stage.MODEL, label)
+    session.run = _capturing(session.run)
+
+
+def _capturing(run: Any) -> Any:
+    """The same with its session and inputs kept, to time its layers later."""
+
+    @functools.wraps(run)
+    def capture(self: Any, output_names: Any, input_feed: Any, *rest: Any, **named: Any) -> Any:
+        if current.get() is None:
+            return run(self, output_names, input_feed, *rest, **named)
+        began_ns = now()
+        try:
+            return run(self, output_names, input_feed, *rest, **named)
+        finally:
+            captured.onnx(self, input_feed, now() - began_ns)
+
+    return capture
 
 
 def _hook_estimators(module: ModuleType) -> None:

@@ -15,8 +15,8 @@ from tailcut.profile.hooks.imports import Hook
 from tailcut.profile.hooks.wrapping import text_of
 from tailcut.profile.tracing import Open, add_span, close_timed, current, now, open_timed, tracer
 
-_JOIN_NS = 3_000
-"""Rows that are asked for one by one with less than this in between are one span."""
+_JOIN_NS = 8_000
+"""Rows that are asked for one by one with less than this in between are one span: most of it is the hook's own."""
 _MAX_FETCHES = 200
 
 
@@ -69,15 +69,16 @@ class _TracedCursor(sqlite3.Cursor):
         try:
             return function(*args, **kwargs)
         finally:
-            self._keep(parent, start_ns, now())
+            last = self._last
+            if last is not None and last.parent is parent and start_ns - last.end_ns < _JOIN_NS:
+                last.end_ns = now()
+            else:
+                self._keep(parent, start_ns, now())
 
     def _keep(self, parent: Open, start_ns: int, end_ns: int) -> None:
-        last = self._last
-        if last is not None and last.parent is parent and start_ns - last.end_ns < _JOIN_NS:
-            last.end_ns = end_ns
-        elif self._fetches < _MAX_FETCHES:
+        if self._fetches < _MAX_FETCHES:
             self._fetches += 1
-            place = last.place if last is not None else ""
+            place = self._last.place if self._last is not None else ""
             add_span(parent, Stage.SQL, self._sql, start_ns, end_ns, place)
             self._last = parent.trace.spans[-1]
 

@@ -7,7 +7,6 @@ along. anyio copies it by itself; executors do not.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
@@ -16,7 +15,7 @@ from typing import Any
 
 from tailcut.core.profiling.records import Stage
 from tailcut.profile.hooks.imports import Hook
-from tailcut.profile.tracing import Open, active, add_span, close_timed, current, now, open_timed, tracer
+from tailcut.profile.tracing import Open, add_span, close_timed, current, now, open_timed, tracer
 
 _INHERITED = frozenset({Stage.ENCODE, Stage.DECODE, Stage.FRAMEWORK})
 
@@ -46,9 +45,6 @@ class _Handed:
         add_span(parent, Stage.WAIT, self._pool, self._asked_ns, now())
         label, place, users = tracer.places.describe(_meant(self._function, self._arguments))
         stage = Stage.CODE if users or parent.stage not in _INHERITED else parent.stage
-        ident = threading.get_ident()
-        before = active.get(ident)
-        active[ident] = parent.trace
         opened = open_timed(stage, label, place)
         try:
             return self._function(*args, **kwargs)
@@ -56,10 +52,6 @@ class _Handed:
             close_timed(opened)
             if opened is not None:
                 parent.trace.cpu_ns += opened[0].cpu_ns
-            if before is None:
-                active.pop(ident, None)
-            else:
-                active[ident] = before
             self.ended_ns = now()
 
     def returned(self) -> None:

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from tailcut.core.profiling.records import Stage
-from tailcut.profile.tracing import LEAVES, close_span, close_timed, current, open_span, open_timed, tracer
+from tailcut.profile.tracing import LEAVES, Open, close_span, close_timed, current, open_span, open_timed, tracer
 
 Label = Callable[[tuple[Any, ...], dict[str, Any]], str]
 _LABEL_CHARS = 2_000
+_FRAMEWORKS = frozenset({Stage.DECODE, Stage.ENCODE, Stage.FRAMEWORK})
 
 
 def wrap(owner: Any, name: str, stage: Stage, label: Label) -> None:
@@ -53,9 +54,7 @@ def called(function: Callable[..., Any], stage: Stage, label: Label) -> Any:
         parent = current.get()
         if parent is None or (leaf and parent.stage is stage):
             return function(*args, **kwargs)
-        opened = open_timed(
-            stage, label(args, kwargs)[:_LABEL_CHARS], tracer.places.here(sys._getframe(1)) or parent.place
-        )
+        opened = open_timed(stage, label(args, kwargs)[:_LABEL_CHARS], _place(stage, parent))
         try:
             return function(*args, **kwargs)
         finally:
@@ -73,15 +72,20 @@ def awaited(function: Callable[..., Any], stage: Stage, label: Label) -> Any:
         parent = current.get()
         if parent is None or (leaf and parent.stage is stage):
             return await function(*args, **kwargs)
-        span = open_span(
-            stage, label(args, kwargs)[:_LABEL_CHARS], tracer.places.here(sys._getframe(1)) or parent.place
-        )
+        span = open_span(stage, label(args, kwargs)[:_LABEL_CHARS], _place(stage, parent))
         try:
             return await function(*args, **kwargs)
         finally:
             close_span(span)
 
     return traced
+
+
+def _place(stage: Stage, parent: Open) -> str:
+    # What frameworks do has no line of the user's below it; looking for one would walk the whole stack.
+    if stage in _FRAMEWORKS:
+        return ""
+    return tracer.places.here(sys._getframe(2)) or parent.place
 
 
 def fixed(text: str) -> Label:
@@ -91,6 +95,10 @@ def fixed(text: str) -> Label:
 
 def text_of(value: Any) -> str:
     """A query as text, its white space in one line."""
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
-    return " ".join(str(value).split())
+    return _one_line(value) if isinstance(value, str | bytes) else _one_line(str(value))
+
+
+@functools.lru_cache(maxsize=1024)
+def _one_line(value: str | bytes) -> str:
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    return " ".join(text.split())
