@@ -196,15 +196,14 @@ def test_an_applications_own_models_are_timed_on_what_they_were_called_with(monk
     captured.torch(small, (torch.zeros(1, 8),), {}, 10)
     captured.torch(large, (torch.zeros(3, 8),), {}, 500)
     captured.torch(large, (torch.zeros(7, 8),), {}, 500)
-    found, notes = captured.find()
-    assert [one.inputs for one in found] == ["#0 float32 [3, 8]", "#0 float32 [1, 8]"]
-    assert notes == ()
-    captured.torch(small, (), {}, 10_000)
+    found = captured.find()
+    assert [one.inputs for one in found.layers] == ["#0 float32 [3, 8]", "#0 float32 [1, 8]"]
+    assert found.notes == ()
     broken = Captured()
     broken.torch(small, (torch.zeros(1, 3),), {}, 10)
-    found, notes = broken.find()
-    assert found == ()
-    assert notes[0].startswith("no slow layers of Linear: Linear cannot be profiled on #0 float32 [1, 3]")
+    found = broken.find()
+    assert found.layers == ()
+    assert found.notes[0].startswith("no slow layers of Linear: Linear cannot be profiled on #0 float32 [1, 3]")
 
 
 def test_an_applications_own_session_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,8 +216,9 @@ def test_an_applications_own_session_is_timed(tmp_path: Path, monkeypatch: pytes
     captured = Captured()
     captured.onnx(session, {"x": np.ones((2, 256), np.float32)}, 10)
     captured.onnx(SimpleNamespace(), {"x": 1}, 10)  # nobody knows its file
-    ((found,), notes) = captured.find()
-    assert (found.model, found.inputs, notes) == ("m.onnx", "x float32 [2, 256]", ())
+    found = captured.find()
+    assert [(one.model, one.inputs) for one in found.layers] == [("m.onnx", "x float32 [2, 256]")]
+    assert found.notes == ()
 
 
 def test_an_openvino_model_by_node_and_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

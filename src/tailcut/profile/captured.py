@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tailcut.core.profiling.layers import ModelLayers
 from tailcut.core.tensors import Arrays
 from tailcut.errors import ProfileError
@@ -18,6 +20,18 @@ _MOST = 4
 """Models that are kept: an application with more is known by its first."""
 _FOUND = 2
 """Models that are timed: the two that took most time."""
+
+
+class FoundLayers(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found of the application's own models.
+
+    Args:
+        layers: of those that took most time.
+        notes: why those of others could not be timed.
+    """
+
+    layers: tuple[ModelLayers, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class _Kept:
@@ -62,7 +76,7 @@ class Captured:
         for one in self._kept.values():
             one.spent_ns = 0
 
-    def find(self) -> tuple[tuple[ModelLayers, ...], tuple[str, ...]]:
+    def find(self) -> FoundLayers:
         """Time the layers of the models that took most time, and say why those of others could not be.
 
         Takes some seconds each; nothing else may call them meanwhile.
@@ -76,7 +90,7 @@ class Captured:
                 found.append(one.find())
             except ProfileError as error:
                 notes.append(f"no slow layers of {one.name}: {error.message}")
-        return tuple(found), tuple(notes)
+        return FoundLayers(layers=tuple(found), notes=tuple(notes))
 
     def _keep(self, name: str, model: Any, find: Callable[[], ModelLayers]) -> _Kept:
         kept = self._kept[id(model)] = _Kept(name, model, find)

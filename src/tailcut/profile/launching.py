@@ -18,6 +18,7 @@ from types import TracebackType
 import msgspec
 
 from tailcut.errors import ProfileError
+from tailcut.profile.captured import FoundLayers
 from tailcut.profile.child import Heard, Options, Said
 from tailcut.profile.diagnosis import explain_failure, explain_silence
 
@@ -117,6 +118,16 @@ class PilotProcess:
         path = self._folder / "heard"
         self._ask(f"write {path}")
         return msgspec.msgpack.decode(path.read_bytes(), type=Heard)
+
+    def layers(self) -> FoundLayers:
+        """Let it time the layers of its own models; takes some seconds, and nothing may be asked of it meanwhile.
+
+        Raises:
+            ProfileError: it has ended, or does not answer.
+        """
+        path = self._folder / "layers"
+        self._ask(f"layers {path}")
+        return msgspec.msgpack.decode(path.read_bytes(), type=FoundLayers)
 
     def stop(self) -> None:
         """Ask it to stop, then kill it and whatever it started."""

@@ -10,6 +10,8 @@ from enum import StrEnum
 
 import msgspec
 
+from tailcut.core.profiling.layers import ModelLayers
+
 FORMAT = 1
 """Of a saved recording; another number is another layout."""
 
@@ -202,6 +204,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         samples: in the order of time. They say which functions the time of ``code`` went to, never how much that was.
         sample_interval_ns: between two looks; 0: no sampling.
         overhead: None where it was not measured.
+        layers: of the models that took most time.
         notes: what could not be seen, and why; what makes figures weaker than they look.
     """
 
@@ -215,6 +218,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     machine: dict[str, str] = {}
     pilot: Pilot = Pilot()
     overhead: Overhead | None = None
+    layers: tuple[ModelLayers, ...] = ()
     notes: tuple[str, ...] = ()
     format: int = FORMAT
 
