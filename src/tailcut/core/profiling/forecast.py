@@ -160,6 +160,8 @@ def _saturation(state: State) -> float:
         limits.append(service.executors / max(model_ns, 1.0) * 1e9)
     else:
         python_ns += model_ns
+    if service.beside:
+        python_ns += work.wait_of(Stage.SQL)
     limits.append(max(service.processes, 1) / max(python_ns, 1.0) * 1e9)
     if service.database:
         limits.append(service.database / max(work.wait_of(Stage.SQL), 1.0) * 1e9)
@@ -185,6 +187,7 @@ def phases_of(job: Job, service: Service) -> list[Phase]:
     phases: list[Phase] = []
     threads = [number for number, part in enumerate(job) if part.thread] if service.threads else []
     last = threads[-1] if threads else -1
+    queries = service.database > 0 or service.beside
 
     def add(at: At, length_ns: float) -> None:
         if phases and phases[-1][0] is at and at is not At.MODEL:
@@ -195,7 +198,7 @@ def phases_of(job: Job, service: Service) -> list[Phase]:
     for number, part in enumerate(job):
         if threads and number == threads[0]:
             phases.append((At.TAKE, 0.0))
-        add(At.DATABASE if part.stage == Stage.SQL and service.database else At.NOWHERE, part.wait_ns)
+        add(At.DATABASE if part.stage == Stage.SQL and queries else At.NOWHERE, part.wait_ns)
         add(At.MODEL if part.stage == Stage.MODEL else At.PYTHON, part.cpu_ns)
         if number == last:
             phases.append((At.GIVE, 0.0))

@@ -53,6 +53,7 @@ class Known:
             nanoseconds; one list is drawn per request; empty: as recorded.
         cores: that the service may use.
         database_cores: that answer its queries; 0: more than are asked for (a database on a machine of its own).
+        database_beside: it has no core but the service's own.
         lookup_ns: what a look-up of a request's features takes of a core.
         path_cpu_ns, path_wait_ns: of a request through tailcut's path.
     """
@@ -69,6 +70,7 @@ class Known:
     fetches: tuple[tuple[tuple[float, float], ...], ...] = ()
     cores: int = 1
     database_cores: int = 0
+    database_beside: bool = False
     lookup_ns: float = priors.LOOKUP_NS
     path_cpu_ns: float = priors.PATH_CPU_NS
     path_wait_ns: float = priors.PATH_WAIT_NS
@@ -88,7 +90,10 @@ def begin(work: Work, known: Known) -> State:
     """Start from what was recorded: a model has cores of its own where there are any and it runs in threads."""
     in_threads = any(part.stage == Stage.MODEL and part.thread for job in work.jobs for part in job)
     executors = known.cores if in_threads and known.cores > 1 else 0
-    return State(work, Service(executors=executors, threads=work.threads, database=known.database_cores), known)
+    service = Service(
+        executors=executors, threads=work.threads, database=known.database_cores, beside=known.database_beside
+    )
+    return State(work, service, known)
 
 
 def pull(state: State, lever: LeverName, *, bound: bool = False) -> State:

@@ -49,6 +49,7 @@ class Service:
         executors: that run models; 0: models take the interpreter's time (one core for all, or on the event loop). What
             waits for it together is then one batch, where there is batching.
         database: cores that answer queries; 0: as many as are asked for.
+        beside: the database has the interpreter's core, and takes its turns there.
         threads: of the pool for synchronous handlers; 0: as many as are asked for.
         batch_share: of a model's time that a batch of any size takes once; the rest is per row. 0: no batching.
         max_rows: of a batch.
@@ -57,6 +58,7 @@ class Service:
     processes: int = 1
     executors: int = 0
     database: int = 0
+    beside: bool = False
     threads: int = 0
     batch_share: float = 0.0
     max_rows: int = 32
@@ -106,7 +108,8 @@ class _Play:
         self.batches: dict[int, list[tuple[int, int]]] = {}
 
     def run(self) -> Played:
-        events, jobs, shared = self.events, self.jobs, self.service.executors == 0
+        events, jobs = self.events, self.jobs
+        shared, beside = self.service.executors == 0, self.service.beside
         while events:
             now, _, number, place, left = heappop(events)
             if place < 0:
@@ -119,7 +122,7 @@ class _Play:
             at, length = job[place]
             if at is At.NOWHERE:
                 self._later(now + length, number, place + 1)
-            elif at is At.PYTHON or (at is At.MODEL and shared):
+            elif at is At.PYTHON or (at is At.MODEL and shared) or (at is At.DATABASE and beside):
                 self._in_turn(self.free_ns, now, at, number, place, left if left >= 0 else length, left < 0)
             elif at is At.DATABASE:
                 self._in_turn(self.database_ns, now, at, number, place, left if left >= 0 else length, left < 0)
