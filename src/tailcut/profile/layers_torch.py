@@ -272,7 +272,11 @@ def _device(
 
 
 def _notes(torch: Any, module: Any) -> tuple[str, ...]:
-    notes = [f"torch runs on {torch.get_num_threads()} threads here"]
+    notes = [f"torch runs on {_threads(torch.get_num_threads())} here"]
     if module.training:
         notes.append("the module is in training mode: dropout and batch statistics are computed; call .eval()")
     return tuple(notes)
+
+
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"

@@ -18,7 +18,7 @@ _MOST_CALLS = 15
 _MOST_STREAMS = 12
 _MOST_LAYERS = 12
 _LIVES_S = (1.0, 10.0, 60.0, 300.0, 3600.0)
-_LONG = 52
+_LONG, _LONGER = 52, 64
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ def shown_lines(budget: Budget) -> list[StageLine]:
     return [line for line in budget.lines if max(line.near_ms, line.p99_ms) >= _LEAST_MS]
 
 
-def culprits_table(budget: Budget, most: int = _MOST_CULPRITS, *, longest: int = _LONG) -> Table:
+def culprits_table(budget: Budget, most: int = _MOST_CULPRITS, *, longest: int = _LONGER) -> Table:
     """What takes the time of the requests near the p95, by name."""
     shown = [one for one in budget.culprits if one.near_share >= _LEAST][:most]
     rows: list[tuple[str, ...]] = []
