@@ -99,6 +99,9 @@ class Machine(RuleBasedStateMachine):
         assert self.planner.next_deadline_ns() == min((e.deadline_ns for e in self.waiting), default=None)
         late = [e for heap in self.planner.waiting.late.values() for *_, e in heap if e.waiting]
         assert self.planner.waiting.late_entries == len(late)
+        assert self.planner.waiting.late_rows == sum(e.rows for e in late)
+        soonest = [e.deadline_ns for e in self.planner.waiting.soonest_late()]
+        assert soonest == sorted(e.deadline_ns for e in late)
         assert all(e.target_ns <= self.now_ns for e in late)
 
 

@@ -9,10 +9,12 @@ import numpy.typing as npt
 import pytest
 
 from tailcut.core.arrivals import bursts_ns, offsets_ns, steady
+from tailcut.core.batching import Entry, Planner
 from tailcut.core.costs import Cost
 from tailcut.core.overload import Overload, Target
 from tailcut.core.service import noisy
 from tailcut.core.simulation import Outcome, Scenario, simulate
+from tailcut.core.windows import Fixed
 
 MS = 1_000_000
 COST = Cost(0.1 * MS, 4.6 * MS)
@@ -116,3 +118,51 @@ def test_a_backlog_stands_once_it_outlasts_bursts_and_until_the_server_is_at_res
     assert not overload.stands
     overload.see(503, late=True)
     assert not overload.stands
+
+
+def test_a_late_request_is_not_made_to_miss_its_deadline_by_another_that_fills_up_the_batch() -> None:
+    planner: Planner[Entry] = Planner(max_rows=8, max_queue_rows=100, target=Target(60 * MS, 500 * MS))
+    first = Entry(1, 500 * MS, target_ns=200 * MS)
+    tight, patient = Entry(1, 31 * MS, priority=3, target_ns=1), Entry(1, 400 * MS, priority=3, target_ns=1)
+    for entry in (first, tight, patient):
+        planner.offer(entry)
+    assert planner.plan(0, 1, Cost(20.0 * MS, 5.0 * MS)).batches == [[first, tight]], "three take 35 ms"
+
+
+@pytest.mark.parametrize(("on_time", "late"), [(8, 3), (5, 6)])
+def test_a_preferred_size_counts_what_is_late_and_is_not_exceeded_by_it(on_time: int, late: int) -> None:
+    window = Fixed(50 * MS, preferred=(8,))
+    planner: Planner[Entry] = Planner(max_rows=16, max_queue_rows=100, window=window, target=Target(200 * MS, 500 * MS))
+    for number in range(on_time + late):
+        target_ns = 200 * MS if number < on_time else 1
+        planner.offer(Entry(1, 500 * MS, target_ns=target_ns))
+    [batch] = planner.plan(0, 1, Cost(20.0 * MS, 0.1 * MS)).batches
+    assert len(batch) == 8
+    assert sum(entry.late for entry in batch) == 8 - on_time
+
+
+def test_by_a_fixed_rule_company_is_waited_for_although_the_slo_is_out_of_reach() -> None:
+    planner: Planner[Entry] = Planner(
+        max_rows=8, max_queue_rows=100, window=Fixed(5 * MS), target=Target(15 * MS, 500 * MS)
+    )
+    cost = Cost(20.0 * MS, 0.1 * MS)
+    one, two = [Entry(1, at + 500 * MS, arrived_ns=at, target_ns=at + 15 * MS) for at in (0, 4 * MS)]
+    planner.offer(one)
+    assert planner.plan(0, 1, cost) == ([], [], 5 * MS)
+    planner.offer(two)
+    assert planner.plan(4 * MS, 1, cost) == ([], [], 5 * MS)
+    assert planner.plan(5 * MS, 1, cost).batches == [[one, two]]
+
+
+def test_who_is_on_time_is_not_held_back_for_company_while_late_ones_run() -> None:
+    planner: Planner[Entry] = Planner(
+        max_rows=8, max_queue_rows=100, window=Fixed(50 * MS), target=Target(100 * MS, 500 * MS)
+    )
+    cost = Cost(1.0 * MS, 20.0 * MS)
+    late = Entry(1, 500 * MS, target_ns=100 * MS)
+    first, new = [Entry(1, at + 500 * MS, arrived_ns=at, target_ns=at + 100 * MS) for at in (110 * MS, 150 * MS)]
+    planner.offer(late)
+    planner.offer(first)
+    assert planner.plan(110 * MS, 1, cost).batches == [[first]]
+    planner.offer(new)
+    assert planner.plan(150 * MS, 1, cost).batches == [[new]], "the oldest has waited for longer than the delay"

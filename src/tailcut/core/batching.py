@@ -151,9 +151,9 @@ class Planner(Generic[E]):
             if lane is _NONE:
                 break
             cost = costs.of(lanes[lane][0][3].kind)
-            if self.window is not None and lanes is self.waiting.lanes:
+            if self.window is not None:
                 free = idle if probe and not batches else 0
-                until_ns = self.window.until_ns(now_ns, lanes[lane], cost, self.max_rows, free)
+                until_ns = self.window.until_ns(now_ns, self.waiting.in_lane(lane), cost, self.max_rows, free)
                 if until_ns > now_ns:
                     again_ns = min(again_ns or until_ns, until_ns)
                     held.append(lane)
@@ -188,7 +188,7 @@ class Planner(Generic[E]):
         lane = self._most_urgent(waiting.lanes, now_ns, costs, expired, held)
         if not waiting.late:
             return waiting.lanes, lane
-        late = self._most_urgent(waiting.late, now_ns, costs, expired, ())
+        late = self._most_urgent(waiting.late, now_ns, costs, expired, held)
         if late is _NONE or lane is _NONE:
             return (waiting.lanes, lane) if late is _NONE else (waiting.late, late)
         level, late_level = waiting.lanes[lane][0][0], waiting.late[late][0][0]
@@ -219,17 +219,20 @@ class Planner(Generic[E]):
         """
         full = max(self.batch_rows, 1.0)
         each_ns = cost.late_ns(full) / full / executors
-        end_ns = first_ns = now_ns + cost.late_ns(full)
-        for deadline_ns, rows, target_ns in self.waiting.late_rows():
-            if now_ns + cost.batch_ns(rows) >= deadline_ns:
+        all_ns = each_ns * self.waiting.late_rows
+        end_ns = now_ns + cost.late_ns(full)
+        safe_ns = end_ns + all_ns + cost.hiccup_ns
+        for entry in self.waiting.soonest_late():
+            deadline_ns = entry.deadline_ns
+            if deadline_ns > safe_ns:
+                break  # nor does any after it
+            if now_ns + cost.batch_ns(entry.rows) >= deadline_ns:
                 continue  # nothing saves it any more
-            end_ns += each_ns * rows
-            if end_ns + min(cost.hiccup_ns, (deadline_ns - target_ns) / 2) >= deadline_ns:
+            end_ns += each_ns * entry.rows
+            if end_ns + min(cost.hiccup_ns, (deadline_ns - entry.target_ns) / 2) >= deadline_ns:
                 return True
         overload = self.overload
-        if overload is None or not overload.stands:
-            return False
-        return end_ns - first_ns <= (1.0 - AIM) * overload.target.limit_ns
+        return overload is not None and overload.stands and all_ns <= (1.0 - AIM) * overload.target.limit_ns
 
 
 _NONE = object()

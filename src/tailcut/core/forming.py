@@ -151,7 +151,9 @@ class Forming(Generic[E]):
                     break
                 found.append(heap[0])
                 more += entry.rows
+                tightest_ns = min(tightest_ns, heap[0][1])
             heappop(heap)
+        more -= self._surplus(heap, found, rows + more)
         if found and cost.batch_ns(rows + more) < _CHEAPER * (cost.batch_ns(rows) + cost.batch_ns(more)):
             taken += found
         else:
@@ -159,6 +161,16 @@ class Forming(Generic[E]):
                 heappush(heap, item)
         if not heap:
             del self._waiting.late[lane]
+
+    def _surplus(self, heap: Heap[E], found: list[Item[E]], rows: int) -> int:
+        """Leave behind what the window does not want in a batch of ``rows``; return how many rows that is."""
+        if self._window is None:
+            return 0
+        worth, kept = self._window.rows(rows), rows
+        while found and kept > worth:
+            heappush(heap, found[-1])
+            kept -= found.pop()[3].rows
+        return rows - kept
 
 
 def _put_back(heap: Heap[E], taken: list[Item[E]], count: int) -> None:

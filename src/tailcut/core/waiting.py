@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from heapq import heappush
+from operator import itemgetter
 from typing import Generic, TypeVar
 
 DEFAULT_LEVEL = 2
@@ -87,7 +88,7 @@ class Waiting(Generic[E]):
         rows, entries, size_bytes: of all that waits.
         lanes: lane -> heap by target, of what is on time; none is empty.
         late: lane -> heap by deadline, of what is late; none is empty.
-        late_entries: how many are late.
+        late_entries, late_rows: how many are late.
         kinds: rows by kind.
         tenants: rows by tenant, where a tenant is named.
     """
@@ -99,6 +100,7 @@ class Waiting(Generic[E]):
         self.lanes: Lanes[E] = {}
         self.late: Lanes[E] = {}
         self.late_entries = 0
+        self.late_rows = 0
         self.kinds: dict[int, int] = {}
         self.tenants: dict[str, int] = {}
         self._demand: dict[int, dict[int, int]] = {}
@@ -131,19 +133,28 @@ class Waiting(Generic[E]):
         else:
             heappush(heap, item)
 
+    def in_lane(self, lane: Hashable) -> Heap[E]:
+        """Return all that waits in a lane, in no order: what is late waits for company together with the others."""
+        late = self.late.get(lane)
+        if late is None:
+            return self.lanes[lane]
+        return self.lanes.get(lane, []) + late
+
     def delay(self, entry: E) -> None:
         """Let an entry that was taken from its heap wait on as a late one."""
         entry.late = True
         self.late_entries += 1
+        self.late_rows += entry.rows
         self._sequence += 1
         heappush(self.late.setdefault(entry.lane, []), (entry.level, entry.deadline_ns, self._sequence, entry))
 
     def leave(self, entry: E) -> None:
         """Mark an entry as gone; whoever took it from its heap calls this, or it is taken out later."""
         entry.waiting = False
+        rows, level = entry.rows, entry.level
         if entry.late:
             self.late_entries -= 1
-        rows, level = entry.rows, entry.level
+            self.late_rows -= rows
         self.rows -= rows
         self.entries -= 1
         self.size_bytes -= entry.size_bytes
@@ -184,16 +195,23 @@ class Waiting(Generic[E]):
             default=None,
         )
 
-    def late_rows(self) -> list[tuple[int, int, int]]:
-        """Return (deadline, rows, target) of each late entry, soonest first."""
-        found = [
-            (item[1], item[3].rows, item[3].target_ns)
-            for heap in self.late.values()
-            for item in heap
-            if item[3].waiting
-        ]
-        found.sort()
-        return found
+    def soonest_late(self) -> Iterator[E]:
+        """Yield the late entries, the earliest deadline first; nothing may come or go meanwhile."""
+        heaps = list(self.late.values())
+        first: Item[E] | None = None
+        if heaps and len(self._demand) == 1:
+            # Of one level, so that the first is known before anything is sorted; mostly no more is asked for.
+            first = min([heap[0] for heap in heaps])
+            if first[3].waiting:
+                yield first[3]
+        if first is not None and len(heaps) == 1:
+            [found] = heaps
+            found.sort()  # a sorted list is a heap; next time it is sorted but for what came since
+        else:
+            found = sorted([item for heap in heaps for item in heap], key=itemgetter(1, 2))
+        for item in found:
+            if item is not first and item[3].waiting:
+                yield item[3]
 
     def _heaps(self) -> Iterator[Heap[E]]:
         yield from self.lanes.values()
