@@ -21,8 +21,8 @@ def check_target(target: str) -> None:
         ProfileError: it is not "module:attribute".
     """
     module, colon, attribute = target.partition(":")
-    named = all(part.isidentifier() for part in module.split("."))
-    if colon and named and all(part.isidentifier() for part in attribute.removesuffix("()").split(".")):
+    names = [*module.split("."), *attribute.removesuffix("()").split(".")]
+    if colon and not module.endswith(".py") and all(name.isidentifier() for name in names):
         return
     meant = "give module:attribute, as to uvicorn, such as app:app (or module:function() for one that makes it)"
     if module.endswith(".py"):

@@ -92,9 +92,11 @@ class PilotProcess:
             ProfileError: it cannot be served, died, or took too long; with what it said.
         """
         said = self._hear(timeout_s)
-        if said is None and self._process.poll() is None:
+        if said is None and self._exit_code() is None:
             self._process.send_signal(signal.SIGUSR1)
             time.sleep(_DUMP_S)
+            # What did not start has nothing to finish.
+            self._process.kill()
             raise explain_silence(self.target, timeout_s, self.log())
         if said is None or said.kind != "ready":
             raise explain_failure(self.target, said, self._exit_code(), self.log())

@@ -11,11 +11,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from tailcut.profile.captured import captured
 from tailcut.profile.child import Commands, Heard, Options, Route, Said
 from tailcut.profile.importing import Unusable, load_application
 from tailcut.profile.middleware import Profiled
@@ -57,12 +59,17 @@ class _Window:
 
     def __init__(self, say: Say) -> None:
         self._cpu_ns, self._delay_ns = time.process_time_ns(), _delay_ns()
-        Commands({"begin": self._begin, "write": self._write}, say)
+        Commands({"begin": self._begin, "write": self._write, "layers": self._layers}, say)
 
     def _begin(self, _: str) -> Said:
         tracer.clear()
+        captured.clear()
         self._cpu_ns, self._delay_ns = time.process_time_ns(), _delay_ns()
         return Said(kind="begun")
+
+    def _layers(self, path: str) -> Said:
+        Path(path).write_bytes(msgspec.msgpack.encode(captured.find()))
+        return Said(kind="written")
 
     def _write(self, path: str) -> Said:
         cpu_ns, delay_ns = time.process_time_ns() - self._cpu_ns, max(_delay_ns() - self._delay_ns, 0)
@@ -110,7 +117,9 @@ def _serve(application: Any, options: Options, say: Say) -> None:
         timeout_keep_alive=600,
     )
     server = _Server(config, application, listening.getsockname()[1], say)
-    server.run(sockets=[listening])
+    # uvicorn exits where the application's start-up fails.
+    with suppress(SystemExit):
+        server.run(sockets=[listening])
     if not server.started:
         raise Unusable("start", "the application failed to start")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -65,7 +66,9 @@ def _hook_asyncpg_pool(module: ModuleType) -> None:
 
 def _hook_sqlalchemy(module: ModuleType) -> None:
     """Around the driver's execute, for drivers that have no hook of their own; the outer of two is kept."""
-    from sqlalchemy import event
+    # The package itself is still being imported: its parts are there, its names are not yet.
+    event = import_module("sqlalchemy.event")
+    engine = import_module("sqlalchemy.engine.base").Engine
 
     def before(connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
         parent = current.get()
@@ -78,9 +81,9 @@ def _hook_sqlalchemy(module: ModuleType) -> None:
     def failed(context: Any) -> None:
         _close(context.execution_context)
 
-    event.listen(module.Engine, "before_cursor_execute", before)
-    event.listen(module.Engine, "after_cursor_execute", after)
-    event.listen(module.Engine, "handle_error", failed)
+    event.listen(engine, "before_cursor_execute", before)
+    event.listen(engine, "after_cursor_execute", after)
+    event.listen(engine, "handle_error", failed)
 
 
 def _close(context: Any) -> None:
@@ -108,7 +111,7 @@ HOOKS: dict[str, Hook] = {
     "asyncpg.connection": _hook_asyncpg,
     "asyncpg.prepared_stmt": _hook_prepared,
     "asyncpg.pool": _hook_asyncpg_pool,
-    "sqlalchemy.engine.base": _hook_sqlalchemy,
+    "sqlalchemy.engine.events": _hook_sqlalchemy,
     "sqlalchemy.pool.impl": _hook_sqlalchemy_pool,
     "pymysql.cursors": _hook_pymysql,
     "MySQLdb.cursors": _hook_pymysql,

@@ -1,0 +1,207 @@
+"""Applications that cannot be profiled are refused with what is wrong and the way out, and nothing is left running."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailcut.errors import LoadTestError, ProfileError, TailcutError
+from tailcut.profile import pilot
+from tailcut.profile.pilot import PilotPlan, record
+
+pytestmark = pytest.mark.integration
+
+BAD = """
+import asyncio, os, time
+
+number = 3
+
+def wsgi(environ, start_response):
+    return []
+
+def make():
+    return answers
+
+def make_wrong():
+    raise ValueError("no settings")
+
+async def started(receive, send):
+    await receive()
+    await send({"type": "lifespan.startup.complete"})
+    await receive()
+    await send({"type": "lifespan.shutdown.complete"})
+
+async def reply(send, status, body):
+    await send({"type": "http.response.start", "status": status, "headers": []})
+    await send({"type": "http.response.body", "body": body})
+
+def answering(status, body, wait_s=0.0, fails=False):
+    async def application(scope, receive, send):
+        if scope["type"] == "lifespan":
+            return await started(receive, send)
+        time.sleep(wait_s)
+        if fails:
+            raise ValueError("the model has no column 'age'")
+        await reply(send, status, body)
+    return application
+
+answers = answering(200, b"{}")
+unroutable = answering(404, b'{"detail":"Not Found"}')
+unprocessable = answering(422, b'{"detail":[{"loc":["body","n"]}]}')
+raising = answering(500, b"", fails=True)
+slow = answering(200, b"{}", wait_s=0.04)
+
+async def broken(scope, receive, send):
+    await receive()
+    await send({"type": "lifespan.startup.failed", "message": "cannot reach the database"})
+
+async def hanging(scope, receive, send):
+    await asyncio.sleep(3600)
+
+async def dying(scope, receive, send):
+    os._exit(7)
+"""
+MODULES = {
+    "bad.py": BAD,
+    "missing.py": "import there_is_no_such_module\n",
+    "leaving.py": "import sys\nsys.exit(2)\n",
+    "running.py": "import uvicorn\nuvicorn.run('bad:answers')\n",
+}
+BODIES = '{"n": 1}\n'
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bad")
+    for name, text in MODULES.items():
+        (folder / name).write_text(text)
+    (folder / "bodies.jsonl").write_text(BODIES)
+    (folder / "garbled.jsonl").write_text('{"n": 1}\n{"n": \n')
+    return folder
+
+
+def plan(folder: Path, target: str, **changed: Any) -> PilotPlan:
+    settings: dict[str, Any] = {
+        "payloads": str(folder / "bodies.jsonl"), "path": "/predict", "rate": 20.0, "duration_s": 0.5, "warmup_s": 0.0,
+        "overhead_rounds": 0, "directory": str(folder), "ready_s": 20.0,
+    }  # fmt: skip
+    return PilotPlan(target=target, **{**settings, **changed})
+
+
+@pytest.mark.parametrize(
+    ("target", "says", "way_out"),
+    [
+        ("missing:app", "the module missing does not import: ModuleNotFoundError", "there_is_no_such_module"),
+        ("nowhere:app", "No module named 'nowhere'", "run it in the folder that holds the module"),
+        ("leaving:app", "the module leaving does not import: SystemExit: 2", "make it import first"),
+        ("bad:app", "the module bad has no 'app'", "name the variable"),
+        ("bad:number", "not an ASGI application: a int, which cannot be called", "give a FastAPI, Starlette"),
+        ("bad:wsgi", "not an ASGI application: a WSGI application", "a2wsgi"),
+        ("bad:make", "not an ASGI application: a function that makes an application", "give bad:make()"),
+        ("bad:make_wrong()", "bad:make_wrong() raised ValueError: no settings", "called without arguments"),
+        ("running:app", "running starts a server of its own when it is imported", 'if __name__ == "__main__"'),
+        ("bad:broken", "bad:broken failed at start-up", "cannot reach the database"),
+        ("bad:dying", "bad:dying ended with exit code 7 before it was ready", "printed last"),
+    ],
+)
+def test_what_cannot_start_is_refused(folder: Path, target: str, says: str, way_out: str) -> None:
+    with pytest.raises(ProfileError) as caught:
+        record(plan(folder, target))
+    assert says in caught.value.message
+    assert way_out in caught.value.hint
+    assert not left_running(folder)
+
+
+def test_what_never_gets_ready_is_given_up_and_shown(folder: Path) -> None:
+    with pytest.raises(ProfileError) as caught:
+        record(plan(folder, "bad:hanging", ready_s=1.5))
+    assert caught.value.message == "bad:hanging was not ready after 1.5 s"
+    assert "File" in caught.value.hint  # where its main thread is
+    assert not left_running(folder)
+
+
+@pytest.mark.parametrize(
+    ("target", "says", "way_out"),
+    [
+        ("bad:unroutable", "(POST /predict) were answered 404", "check the path and the method"),
+        ("bad:unprocessable", "(POST /predict) were answered 422", "do not have the form"),
+        ("bad:raising", "were answered 500", "ValueError: the model has no column 'age'"),
+    ],
+)
+def test_what_does_not_answer_is_refused(folder: Path, target: str, says: str, way_out: str) -> None:
+    with pytest.raises(ProfileError) as caught:
+        record(plan(folder, target))
+    assert says in caught.value.message
+    assert way_out in caught.value.hint
+    assert not left_running(folder)
+
+
+def test_a_rate_that_is_too_much_is_said_with_the_one_that_is_not(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tailcut.profile.trials._SEARCH_S", 3.0)
+    with pytest.raises(ProfileError) as caught:
+        record(plan(folder, "bad:slow", rate=60.0, timeout_s=1.0))
+    assert "bad:slow cannot bear 60 requests/s" in caught.value.message
+    bears = float(caught.value.message.rpartition("bears about ")[2].split()[0])
+    assert 8.0 <= bears <= 26.0  # 25 a second is what 40 ms each allow
+    assert "give a rate of at most" in caught.value.hint
+    assert not left_running(folder)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "says"),
+    [
+        ({"payloads": "garbled.jsonl"}, LoadTestError, "is not JSON"),
+        ({"payloads": "absent.jsonl"}, LoadTestError, "cannot read the payloads"),
+        ({"rate": 0.0}, ProfileError, "the rate is 0"),
+        ({"target": "bad.py:app"}, ProfileError, "does not name an application"),
+        ({"target": "bad"}, ProfileError, "does not name an application"),
+        ({"directory": "absent"}, ProfileError, "there is no folder"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_starts(
+    folder: Path, changed: dict[str, Any], error: type[TailcutError], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    target = changed.pop("target", "bad:answers")
+    with pytest.raises(error, match=says):
+        record(plan(folder, target, **changed))
+
+
+def test_an_interrupt_stops_the_application(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the middle of the load."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        assert left_running(folder)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pilot, "measure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        record(plan(folder, "bad:answers"))
+    assert not left_running(folder)
+    assert not [one for one in threading.enumerate() if "tailcut" in one.name]
+
+
+def left_running(folder: Path) -> list[str]:
+    """Command lines of processes that work in the folder."""
+    found = []
+    end_s = time.monotonic() + 2.0
+    while time.monotonic() < end_s:
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                if (entry / "cwd").readlink() == folder and (entry / "cmdline").read_bytes():
+                    found.append((entry / "cmdline").read_text())
+            except OSError:
+                continue
+        if not found:
+            break
+        return found
+    return found
