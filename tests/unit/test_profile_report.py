@@ -12,7 +12,7 @@ from tests.unit import profile_sample
 
 from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.diversity import read_diversity
-from tailcut.core.profiling.picture import Frame, columns_of, spans_tree, stacks_tree, tree_of
+from tailcut.core.profiling.picture import Column, Frame, columns_of, spans_tree, stacks_tree, tree_of
 from tailcut.core.profiling.records import Recording, Request
 from tailcut.core.slo import Objectives, parse_objectives
 from tailcut.errors import ProfileError
@@ -153,6 +153,21 @@ def test_the_plot_has_a_band_per_stage_and_a_title_per_column(made: ProfileRepor
     assert classes.count("hover") == len(made.columns)
     assert "higher than the plot" in cut_off(made.columns)
     assert stacked_plot(()) == ""
+
+
+def test_a_few_requests_of_a_second_do_not_flatten_the_others() -> None:
+    columns = [
+        Column(from_share=n / 100, to_share=(n + 1) / 100, count=1, max_ms=10.0, stages_ms={"code": 10.0})
+        for n in range(97)
+    ]
+    columns += [
+        Column(from_share=n / 100, to_share=(n + 1) / 100, count=1, max_ms=900.0, stages_ms={"gc": 900.0})
+        for n in range(97, 100)
+    ]
+    assert cut_off(columns) == "The slowest 3 are higher than the plot, up to 900 ms."
+    plot = stacked_plot(columns, limits=[("SLO", 25.0)], thresholds=[("100 ms", 100.0)])
+    assert "SLO" in plot
+    assert "100 ms" not in plot
 
 
 def test_columns_are_sorted_and_hold_every_request_once() -> None:

@@ -93,14 +93,16 @@ def _plot(report: ProfileReport) -> str:
     limits = []
     if report.slo:
         limits = [(f"SLO {one.name} {one.limit_s * 1e3:g} ms", one.limit_s * 1e3) for one in _latency(report.slo)]
-    limits += [("100 ms: seems instant", 100.0), ("300 ms: is noticed", 300.0), ("1 s: focus is lost", 1000.0)]
+    thresholds = [("100 ms: seems instant", 100.0), ("300 ms: is noticed", 300.0), ("1 s: focus is lost", 1000.0)]
     text = (
         "From the intended send time to the last byte. Each column is one request, or the mean of neighbours;"
         f" point at one for its figures. {cut_off(report.columns, limits)}"
     )
     used = [stage for stage in Stage if any(str(stage) in column.stages_ms for column in report.columns)]
     return _section(
-        "Requests, the quickest on the left", text, _legend(used) + stacked_plot(report.columns, limits=limits)
+        "Requests, the quickest on the left",
+        text,
+        _legend(used) + stacked_plot(report.columns, limits=limits, thresholds=thresholds),
     )
 
 

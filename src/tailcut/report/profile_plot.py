@@ -14,27 +14,33 @@ _WIDTH, _HEIGHT = 1080, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 22, 46
 _SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 _BEYOND = 0.99
-"""The plot's height is that of this percentile and some room: one request of a second would flatten all others."""
+_STEEP = 3.0
+"""The plot's height is that of this percentile, but at most so many times the p95, and some room: a few requests of a
+second would flatten all others."""
+
+Limit = tuple[str, float]
+"""Name, milliseconds."""
 
 
-def stacked_plot(columns: Sequence[Column], *, limits: Sequence[tuple[str, float]] = ()) -> str:
+def stacked_plot(columns: Sequence[Column], *, limits: Sequence[Limit] = (), thresholds: Sequence[Limit] = ()) -> str:
     """Draw the requests, the quickest on the left. Empty where there are none.
 
     Args:
         columns: by latency.
-        limits: (name, ms): the SLO's lines; those above the plot are left out.
+        limits: the SLO's lines; the plot is made higher for those that are near.
+        thresholds: other lines, shown where they lie within the plot.
     """
     if not columns:
         return ""
     top = _top(columns, [value for _, value in limits])
     parts = [_grid(top)]
     parts += [_area(columns, stage, top) for stage in Stage if any(str(stage) in one.stages_ms for one in columns)]
-    parts += [_line(name, value, top) for name, value in limits if value <= top]
+    parts += [_line(name, value, top) for name, value in (*limits, *thresholds) if value <= top]
     parts += [_hover(column) for column in columns]
     return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">{"".join(parts)}</svg>'
 
 
-def cut_off(columns: Sequence[Column], limits: Sequence[tuple[str, float]] = ()) -> str:
+def cut_off(columns: Sequence[Column], limits: Sequence[Limit] = ()) -> str:
     """Say what the plot's height leaves out; empty where it leaves out nothing."""
     top = _top(columns, [value for _, value in limits]) if columns else 0.0
     above = [column for column in columns if column.mean_ms > top]
@@ -48,9 +54,11 @@ def cut_off(columns: Sequence[Column], limits: Sequence[tuple[str, float]] = ())
 
 
 def _top(columns: Sequence[Column], limits: Sequence[float]) -> float:
-    last = next((one for one in columns if one.to_share >= _BEYOND), columns[-1])
-    near = [value for value in limits if value <= 2.0 * last.mean_ms]
-    return 1.12 * max(last.mean_ms, *near, 1e-3)
+    last, near = (
+        next((one for one in columns if one.to_share >= share), columns[-1]).mean_ms for share in (_BEYOND, 0.95)
+    )
+    high = min(last, _STEEP * near)
+    return 1.12 * max(high, *(value for value in limits if value <= 2.0 * high), 1e-3)
 
 
 def _x(share: float) -> float:
