@@ -215,6 +215,7 @@ def _pilot(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
             environment=dict(environment),
             loop=wanted.loop,
             overhead_rounds=3 if wanted.overhead else 0,
+            layers=wanted.layers == "",
             seed=plan.seed,
         ),
         on_step=note,
@@ -263,7 +264,7 @@ def _own_layers(
     if wanted.layers != "":
         return (), ()
     if wanted.kind != "deployment":
-        return getattr(recording, "layers", ()), ()
+        return recording.layers, ()
     from tailcut.profile.layers import LayersSpec, find_layers
 
     note("timing the layers of the served variant")

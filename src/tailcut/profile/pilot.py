@@ -18,6 +18,7 @@ from tailcut.load.payloads import build_requests
 from tailcut.load.plan import check_plan, parse_url
 from tailcut.load.summary import RunFacts
 from tailcut.profile.assembling import Run, assemble
+from tailcut.profile.captured import FoundLayers
 from tailcut.profile.child import Heard, Options, Said
 from tailcut.profile.diagnosis import check_target, choose_path, explain_answers
 from tailcut.profile.launching import PilotProcess
@@ -51,6 +52,7 @@ class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
         sample_rate: looks at the stacks per second.
         overhead_rounds, overhead_s: how often, and how long, the same load is sent to the application without
             profiling and with it; 0 rounds: the overhead is not measured.
+        layers: whether the layers of its models are timed in the end.
         seed: of arrivals and payloads.
     """
 
@@ -70,6 +72,7 @@ class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
     sample_rate: float = 50.0
     overhead_rounds: int = 3
     overhead_s: float = 4.0
+    layers: bool = True
     seed: int = 0
 
 
@@ -105,7 +108,18 @@ def record(plan: PilotPlan, *, on_step: OnStep | None = None) -> Recording:
         say(f"recording for {plan.duration_s:g} s at {plan.rate:g} requests/s")
         run = _run(plan, load, pilot, ready)
         _check_answers(load, pilot, ready, run.samples, run.facts, run.heard)
-    return assemble(plan.target, run, overhead)
+        found = _layers(pilot, say) if plan.layers else FoundLayers()
+    recording = assemble(plan.target, run, overhead)
+    return msgspec.structs.replace(recording, layers=found.layers, notes=(*recording.notes, *found.notes))
+
+
+def _layers(pilot: PilotProcess, say: OnStep) -> FoundLayers:
+    """Time the layers of its models; where that breaks it, the recording is still whole."""
+    say("timing the layers of its models")
+    try:
+        return pilot.layers()
+    except ProfileError as error:
+        return FoundLayers(notes=(f"no slow layers: {error.message}",))
 
 
 def _run(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said) -> Run:
