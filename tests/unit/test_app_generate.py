@@ -16,7 +16,8 @@ from tests.app_kit import Client, counters, deployment, running
 from tailcut.core.tensors import Arrays
 from tailcut.engine import seating
 from tailcut.engine.streaming import MAX_STREAMS
-from tailcut.server import asgi
+from tailcut.errors import Shed
+from tailcut.server import answering, asgi
 from tailcut.server.asgi import ASGIApplication
 from tailcut.testing.runtimes import CallableRuntime
 
@@ -441,3 +442,17 @@ def test_a_stream_whose_client_leaves_is_logged_as_such(
     serve(tmp_path, test, 'server.access_log="access.log"', "server.access_log_share=0.0")
     (line,) = (json.loads(line) for line in (tmp_path / "access.log").read_text().splitlines())
     assert line["error"] == {"code": "client_gone"}
+
+
+def test_once_a_body_brought_a_timeout_nobody_is_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(client: Client) -> None:
+        monkeypatch.setattr(answering, "refused_unread", lambda *_: Shed("unread", hint="", retry_after_s=1.0))
+        assert (await client.post(GENERATE, {"x": [1, 2]})).status == 429
+        monkeypatch.undo()
+        assert (await client.post(GENERATE, {"x": [1, 2], "parameters": {"timeout": 400_000}})).status == 200
+        monkeypatch.setattr(answering, "refused_unread", lambda *_: Shed("unread", hint="", retry_after_s=1.0))
+        assert (await client.post(GENERATE, {"x": [1, 2]})).status == 200
+
+    serve(tmp_path, test)

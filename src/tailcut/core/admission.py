@@ -157,7 +157,7 @@ class Admission(Generic[E]):
             retry_ns = self.drain_ns(executors)
             if left_ns == deadline_left_ns:
                 return Refusal("late", all_ns, left_ns, retry_ns, first)
-            if self._planner.overload is not None and request.level == DEFAULT_LEVEL and rows == 1:
+            if self._planner.overload is not None and request.level == DEFAULT_LEVEL and rows == 1 and not own:
                 self._planner.overload.refused(now_ns, all_ns - left_ns, waiting.rows, retry_ns)
             return Refusal("slo", all_ns, left_ns, retry_ns, first)
         return self._check_later(now_ns, first, request, executors)

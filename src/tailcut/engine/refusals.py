@@ -77,7 +77,7 @@ def _words(refusal: Refusal, request: Request) -> tuple[str, str]:
     if refusal.why == "slo":
         return (
             f"overload: an answer for {request.rows} rows behind {refusal.ahead_rows} that wait is expected in "
-            f"{refusal.value / 1e6:.0f} ms, the SLO's limit is {refusal.limit / 1e6:.0f} ms",
+            f"{refusal.value / 1e6:.0f} ms, while a backlog stands the SLO leaves {refusal.limit / 1e6:.0f} ms",
             f"{retry}, lower the rate, add executors, or set batching.order = 'deadline' to be answered late",
         )
     return (

@@ -21,6 +21,8 @@ def refused_unread(path: Path, now_ns: int) -> Shed | None:
     overload = planner.overload
     if overload is None or not overload.is_full(now_ns, planner.queue_rows):
         return None
+    if not planner.queue_rows and path.dispatcher.running.idle:
+        return None  # it would run at once
     if path.fallback is not None or path.tensor_cache is not None or path.entity_cache is not None:
         return None
     limit_ms = overload.target.limit_ns / 1e6

@@ -95,6 +95,7 @@ class Generate:
             raise BadRequest(f"parameters is {shown(parameters)}", hint="send an object, or none")
         asked_ns = asked_timeout_ns(parameters)
         if asked_ns:
+            self._answering.differ()
             call.deadline_ns = self._answering.deadline_ns(call, timeout_ns(headers), asked_ns)
         inputs = _inputs(request, parameters, path.specs)
         call.timings.lap(Stage.VALIDATE, perf_counter_ns())

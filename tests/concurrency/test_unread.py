@@ -1,0 +1,75 @@
+"""Who is refused unread would be refused as well if it were read."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.concurrency.dispatching import Bench
+
+from tailcut.core.admission import Admission, Executors, Request
+from tailcut.core.batching import Entry, Planner
+from tailcut.core.learning import Costs
+from tailcut.core.overload import Overload, Target
+from tailcut.engine.unread import refused_unread
+from tailcut.errors import Shed
+
+MS = 1_000_000
+
+
+class Crowded(Bench):
+    """A backlog stands, and each executor is busy with a batch of 130 ms."""
+
+    async def begin(self) -> None:
+        self.open()
+        planner = self.dispatcher.planner
+        planner.overload = Overload(Target(60 * MS, 500 * MS))
+        planner.overload.stands = True
+        self.dispatcher.costs.seed({1: 10.0 * MS, 2: 60.0 * MS, 4: 130.0 * MS})
+        for _ in self.executors:
+            self.submit(1, 1, 1, 1, slack_s=0.5)
+            await self.settle()
+
+    def ask(self) -> None:
+        self.dispatcher.check_room(1, self.clock.monotonic_ns() + 500 * MS)
+
+    @property
+    def refuses(self) -> bool:
+        path: Any = SimpleNamespace(dispatcher=self.dispatcher, fallback=None, tensor_cache=None, entity_cache=None)
+        return refused_unread(path, self.clock.monotonic_ns()) is not None
+
+
+def test_nobody_while_an_executor_is_idle_and_nothing_waits() -> None:
+    bench = Crowded(executors=2)
+
+    async def main() -> None:
+        await bench.begin()
+        with pytest.raises(Shed, match="while a backlog stands the SLO leaves 45 ms"):
+            bench.ask()
+        assert bench.refuses
+        bench.executors[0].finish()
+        await bench.settle()
+        bench.ask()
+        assert not bench.refuses
+        bench.executors[1].finish()
+        await bench.settle()
+
+    bench.run(main())
+
+
+def test_nobody_for_what_a_tenant_is_refused_for_its_own_backlog() -> None:
+    planner: Planner[Entry] = Planner(max_rows=4, max_queue_rows=100, target=Target(60 * MS, 500 * MS))
+    assert planner.overload is not None
+    planner.overload.stands = True
+    costs = Costs()
+    costs.seed({1: 10.0 * MS, 2: 10.0 * MS, 4: 10.0 * MS})
+    admission, busy = Admission(planner, costs), Executors(usable=1, idle=0, left_ns=5.0 * MS)
+    assert admission.check(0, Request(1, 500 * MS, tenant="small"), busy) is None
+    for _ in range(8):
+        planner.offer(Entry(1, 500 * MS, tenant="large", target_ns=60 * MS))
+    refusal = admission.check(0, Request(1, 500 * MS, tenant="large"), busy)
+    assert refusal is not None
+    assert refusal.why == "slo"
+    assert admission.check(0, Request(1, 500 * MS), busy) is None, "a token without a tenant"
+    assert not planner.overload.is_full(0, planner.queue_rows)
