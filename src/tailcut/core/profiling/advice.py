@@ -9,15 +9,13 @@ import msgspec
 import numpy as np
 
 from tailcut.core.profiling.attribution import Attribution, attribute
-from tailcut.core.profiling.budget import near_percentile
 from tailcut.core.profiling.diversity import Diversity
-from tailcut.core.profiling.dividing import FETCHING
-from tailcut.core.profiling.flat import STAGE_AT
 from tailcut.core.profiling.forecast import Calibration, Forecast, calibrate, capacity, forecast
 from tailcut.core.profiling.hits import answered_shares, entity_field, keys_of
 from tailcut.core.profiling.levers import LEVERS, Known, LeverName, State, begin, pull
 from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.profiling.refusals import Facts, basis_of, refusal_of, weakness_of
+from tailcut.core.profiling.weighing import facts_of
 from tailcut.core.profiling.work import read_work
 from tailcut.core.slo import LatencyObjective, Objectives
 
@@ -27,7 +25,6 @@ CACHE_ENTRIES = 100_000
 
 _WORTH = 0.05
 _MORE_CAPACITY = 0.10
-_HEADROOM = 1.2
 _QUEUE_GROWS = 4.0
 
 
@@ -147,10 +144,7 @@ def advise(
     share = objective.share if objective else 0.95
     limit_ms = objective.limit_s * 1e3 if objective else _QUEUE_GROWS * forecast(state, 1.0, share=share).p95_ms
     now = forecast(state, rate, limit_ms=limit_ms, share=share)
-    met = objective is not None and now.p95_ms <= limit_ms and (now.capacity or 0.0) >= _HEADROOM * rate
-    fetches = max(sum(part.stage in FETCHING and part.name >= 0 for part in job) for job in work.jobs)
-    model_share = _model_share(found, share)
-    facts = Facts(met=met, model_share=model_share, fetches=fetches, rows=_rows(diversity), limit_ms=limit_ms, now=now)
+    facts = facts_of(state, found, recording, diversity, now, (objective, share, limit_ms))
     allowed = [lever for lever in LEVERS if not refusal_of(lever, state, facts)]
     pulled = _order(state, allowed, rate, share, now, limit_ms)
     levers = [_advise_one(state, lever, facts, share, pulled) for lever in LEVERS]
@@ -226,14 +220,14 @@ def _summary(levers: Sequence[LeverAdvice], facts: Facts, has_slo: bool) -> tupl
     lines = []
     if facts.met:
         lines.append(
-            f"the SLO is met: {facts.now.p95_ms:.3g} of {facts.limit_ms:.3g} ms at {facts.now.rate:g} requests/s,"
+            f"the SLO is met: {facts.seen_ms:.3g} of {facts.limit_ms:.3g} ms at {facts.now.rate:g} requests/s,"
             f" and up to {facts.now.capacity or 0.0:.3g}/s: nothing needs doing"
         )
     ordered = [one for one in levers if one.order]
     met_by = next((one for one in ordered if has_slo and (one.after_p95_ms or 0.0) <= facts.limit_ms), None)
     if ordered:
         lines.append("in this order: " + ", ".join(one.lever for one in ordered))
-    if met_by is not None and not facts.met and facts.now.p95_ms > facts.limit_ms:
+    if met_by is not None and not facts.met and facts.seen_ms > facts.limit_ms:
         lines.append(f"the SLO should be met after {met_by.lever!r}; what follows makes it quicker and cheaper")
     elif has_slo and ordered and met_by is None:
         lines.append("the SLO is not met by all of them together")
@@ -257,19 +251,6 @@ def _notes(
             f"the payloads span {diversity.span_s:.0f} s, a cached value {life_s:g} s: of a longer log more repeats"
         )
     return tuple(notes)
-
-
-def _model_share(found: Attribution, share: float) -> float:
-    near = near_percentile(found.flat.wall_ns / 1e6, share)
-    return float(found.stage_ns[near][:, STAGE_AT[Stage.MODEL]].sum() / found.flat.wall_ns[near].sum())
-
-
-def _rows(diversity: Diversity | None) -> float:
-    """Things that a request asks about, on average."""
-    if diversity is None or not diversity.requests:
-        return 1.0
-    most = max((stream.lookups for stream in diversity.streams[1:] if not stream.constant), default=diversity.requests)
-    return most / diversity.requests
 
 
 def _family(recording: Recording) -> str:

@@ -28,6 +28,7 @@ class Facts:
         rows: that a request asks about, on average.
         limit_ms: of the percentile.
         now: without any lever.
+        seen_ms: the percentile as it was measured, or as it is foretold where that is worse.
     """
 
     met: bool
@@ -36,6 +37,7 @@ class Facts:
     rows: float
     limit_ms: float
     now: Forecast
+    seen_ms: float
 
 
 def refusal_of(lever: LeverName, state: State, facts: Facts) -> str:
@@ -45,7 +47,7 @@ def refusal_of(lever: LeverName, state: State, facts: Facts) -> str:
     if found:
         return f"not worth it: {found}"
     if facts.met:
-        return f"not needed: the SLO is met ({facts.now.p95_ms:.3g} of {facts.limit_ms:.3g} ms)"
+        return f"not needed: the SLO is met ({facts.seen_ms:.3g} of {facts.limit_ms:.3g} ms)"
     return ""
 
 
