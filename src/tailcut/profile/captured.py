@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tailcut.core.profiling.layers import ModelLayers
-from tailcut.core.tensors import Arrays
 from tailcut.errors import ProfileError
+
+if TYPE_CHECKING:
+    # The profiled process imports NumPy only where its application does.
+    from tailcut.core.tensors import Arrays
 
 _MOST = 4
 """Models that are kept: an application with more is known by its first."""

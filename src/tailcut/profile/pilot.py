@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from math import inf
@@ -91,8 +94,12 @@ def record(plan: PilotPlan, *, on_step: OnStep | None = None) -> Recording:
         LoadTestError: the payloads cannot be read.
         MissingExtra: uvicorn is not installed.
     """
-    say = on_step or (lambda _: None)
-    _check(plan)
+    with _importable(plan.directory):
+        _check(plan)
+        return _record(plan, on_step or (lambda _: None))
+
+
+def _record(plan: PilotPlan, say: OnStep) -> Recording:
     say(f"starting {plan.target}")
     with _start(plan, profiled=True) as pilot:
         ready = pilot.wait_ready(plan.ready_s)
@@ -120,6 +127,18 @@ def _layers(pilot: PilotProcess, say: OnStep) -> FoundLayers:
         return pilot.layers()
     except ProfileError as error:
         return FoundLayers(notes=(f"no slow layers: {error.message}",))
+
+
+@contextmanager
+def _importable(directory: str) -> Iterator[None]:
+    """Payloads that are made by a function of the application's are found where it is."""
+    folder = str(Path(directory).resolve())
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):
+            sys.path.remove(folder)
 
 
 def _run(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said) -> Run:

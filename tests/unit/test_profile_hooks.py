@@ -1,0 +1,307 @@
+"""Hooks of the profile, in this process: what they record of a request, and that they leave everything else alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import importlib
+import os
+import sqlite3
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tailcut.core.profiling.records import Span, Stage
+from tailcut.profile import tracing
+from tailcut.profile.hooks import sqlite, threads
+from tailcut.profile.hooks.caches import _command, _pipeline
+from tailcut.profile.hooks.http import _short
+from tailcut.profile.hooks.imports import ImportHooks
+from tailcut.profile.hooks.locks import _TracedLock, _waiting
+from tailcut.profile.hooks.wrapping import awaited, called, fixed, wrap
+from tailcut.profile.middleware import Profiled
+from tailcut.profile.places import Places
+from tailcut.profile.tracing import Open, Trace, close_span, current, open_span, tracer
+
+
+@pytest.fixture
+def request_() -> Iterator[Trace]:
+    """A request that this code works for."""
+    trace = Trace(7, "POST", "/predict")
+    tracer.clear()
+    tracer.enter(trace)
+    root = Open(trace, Stage.FRAMEWORK, "fastapi", "", None)
+    trace.spans.append(root)
+    token = current.set(root)
+    yield trace
+    current.reset(token)
+    tracer.clear()
+
+
+def spans(trace: Trace) -> tuple[Span, ...]:
+    """As they are written down, without what took next to nothing."""
+    return tracer.requests()[0].spans
+
+
+def kept(trace: Trace) -> list[tuple[str, str]]:
+    return [(span.stage.value, span.label) for span in trace.spans[1:]]
+
+
+def test_a_call_outside_of_any_request_is_the_plain_call() -> None:
+    assert called(lambda x: x + 1, Stage.SQL, fixed("never"))(1) == 2
+    assert open_span(Stage.SQL, "never") is None
+
+
+def test_the_outermost_of_calls_of_one_kind_is_kept(request_: Trace) -> None:
+    inner = called(lambda: 1, Stage.HTTP, fixed("urllib3"))
+    other = called(lambda: inner() + 1, Stage.LOCK, fixed("lock"))
+    outer = called(lambda: inner() + other(), Stage.HTTP, fixed("requests"))
+    assert outer() == 3
+    assert kept(request_) == [("http", "requests"), ("lock", "lock"), ("http", "urllib3")]
+    assert request_.spans[2].parent is request_.spans[1]
+    assert current.get() is request_.spans[0]
+
+
+def test_a_call_that_raises_ends_its_span(request_: Trace) -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        called(fail, Stage.CODE, fixed("fail"))()
+    assert current.get() is request_.spans[0]
+    assert request_.spans[1].end_ns >= request_.spans[1].start_ns
+    assert request_.spans[1].cpu_ns >= 0
+
+
+def test_tasks_inherit_the_request_and_lie_side_by_side(request_: Trace) -> None:
+    async def run() -> None:
+        both = asyncio.Barrier(2)
+        call = awaited(both.wait, Stage.HTTP, fixed("GET"))
+        await asyncio.gather(call(), call())
+
+    asyncio.run(run())
+    one, other = request_.spans[1:]
+    assert one.parent is other.parent is request_.spans[0]
+    assert max(one.start_ns, other.start_ns) < min(one.end_ns, other.end_ns)
+
+
+def test_wrapping_twice_wraps_once(request_: Trace) -> None:
+    class Client:
+        def send(self) -> int:
+            return 1
+
+    wrap(Client, "send", Stage.HTTP, fixed("GET"))
+    wrap(Client, "send", Stage.HTTP, fixed("GET"))
+    assert Client().send() == 1
+    assert kept(request_) == [("http", "GET")]
+    with pytest.raises(AttributeError):
+        wrap(Client, "receive", Stage.HTTP, fixed("GET"))
+
+
+def test_sqlite_connections_are_traced_with_their_rows(request_: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite3, "connect", sqlite3.connect)
+    sqlite._hook_sqlite(sqlite3)
+    connection = sqlite3.connect(":memory:")
+    connection.row_factory = sqlite3.Row
+    connection.execute("CREATE TABLE t (x INTEGER)")
+    connection.executemany("INSERT INTO t VALUES (?)", [(1,), (2,), (3,)])
+    connection.commit()
+    rows = [dict(row) for row in connection.execute("SELECT x\n  FROM t")]
+    assert rows == [{"x": 1}, {"x": 2}, {"x": 3}]
+    cursor = connection.cursor()
+    assert cursor.execute("SELECT max(x) FROM t").fetchone()[0] == 3
+    assert isinstance(cursor, sqlite3.Cursor)
+    labels = [label for stage, label in kept(request_) if stage == "sql"]
+    assert list(dict.fromkeys(labels)) == [
+        "CREATE TABLE t (x INTEGER)", "INSERT INTO t VALUES (?)", "COMMIT", "SELECT x FROM t", "SELECT max(x) FROM t",
+    ]  # fmt: skip
+    assert all(span.place.startswith("tests/unit/test_profile_hooks.py:") for span in request_.spans[1:])
+    connection.close()
+
+
+def test_a_connection_class_of_ones_own_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mine(sqlite3.Connection):
+        pass
+
+    monkeypatch.setattr(sqlite3, "connect", sqlite3.connect)
+    sqlite._hook_sqlite(sqlite3)
+    connection = sqlite3.connect(":memory:", factory=Mine)
+    assert isinstance(connection, Mine)
+    assert connection.execute("SELECT 1").fetchall() == [(1,)]
+    connection.close()
+
+
+def test_a_lock_that_is_free_makes_no_span_and_one_that_is_held_does(request_: Trace) -> None:
+    lock = _TracedLock(threading.Lock(), "threading.Lock of app.py:3")
+    with lock:
+        assert lock.locked()
+        assert lock.acquire(blocking=False) is False
+        assert kept(request_) == []
+        assert lock.acquire(timeout=0.001) is False
+    assert kept(request_) == [("lock", "threading.Lock of app.py:3")]
+    condition = threading.Condition(_TracedLock(threading.RLock(), "x"))  # type: ignore[arg-type]
+    with condition:
+        condition.notify_all()
+
+
+def test_waiting_inside_of_a_wait_is_one_wait(request_: Trace) -> None:
+    inner = _waiting(lambda self: 1, Stage.WAIT, "another thread")
+    outer = _waiting(inner, Stage.LOCK, "threading.Semaphore")
+    assert outer(object()) == 1
+    assert kept(request_) == [("lock", "threading.Semaphore")]
+
+
+def test_work_in_an_executor_belongs_to_its_request(request_: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", ThreadPoolExecutor.submit)
+    monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "run_in_executor", asyncio.BaseEventLoop.run_in_executor)
+    threads._hook_executor(importlib.import_module("concurrent.futures.thread"))
+    threads._hook_loop(asyncio.base_events)
+
+    def work() -> int:
+        return int(called(lambda: 2, Stage.SQL, fixed("SELECT"))())
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(work).result() == 2
+    assert asyncio.run(in_loop(work)) == 2
+    stages = [stage for stage, _ in kept(request_)]
+    assert stages == ["wait", "code", "sql", "wait", "code", "sql", "loop"]
+    code = request_.spans[2]
+    assert code.label.endswith("work")
+    assert code.place.startswith("tests/unit/test_profile_hooks.py:")
+    assert code.thread != request_.spans[0].thread
+    assert request_.spans[3].parent is code
+    assert code.cpu_ns >= 0
+
+
+async def in_loop(work: Any) -> Any:
+    loop = asyncio.get_running_loop()
+    found = await loop.run_in_executor(None, work)
+    await loop.shutdown_default_executor()
+    return found
+
+
+def test_a_context_that_only_calls_is_named_by_what_it_calls() -> None:
+    from functools import partial
+
+    def work() -> None: ...
+
+    context = contextvars.copy_context()
+    assert threads._meant(partial(context.run, work), ()) is work
+    assert threads._meant(partial(partial(work)), ()) is work
+    generator = (number for number in range(3))
+    assert threads._meant(next, (generator,)) is generator
+
+
+def test_modules_are_hooked_when_they_are_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "driver_one.py").write_text("value = 1\n")
+    (tmp_path / "driver_two.py").write_text("value = 2\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    done: list[tuple[str, str]] = []
+
+    def double(module: ModuleType) -> None:
+        module.value *= 10  # type: ignore[attr-defined]
+
+    def fail(module: ModuleType) -> None:
+        raise AttributeError("no such function")
+
+    hooks = ImportHooks(
+        {"driver_one": double, "driver_two": fail}, {}, lambda name, error: done.append((name, str(error or "")))
+    )
+    hooks.install()
+    assert importlib.import_module("driver_one").value == 10
+    two = importlib.import_module("driver_two")
+    assert two.value == 2  # as it was made
+    assert done == [("driver_one", ""), ("driver_two", "no such function")]
+    assert type(two.__spec__.loader).__name__ == "SourceFileLoader"  # type: ignore[union-attr]
+    for name in ("driver_one", "driver_two"):
+        sys.modules.pop(name)
+
+
+def test_requests_without_a_number_pass_untouched() -> None:
+    seen: list[Any] = []
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        seen.append((receive, send, current.get()))
+
+    async def receive() -> Any: ...
+
+    async def send(message: Any) -> None: ...
+
+    tracer.clear()
+    profiled = Profiled(application)
+    asyncio.run(profiled({"type": "http", "headers": [], "method": "GET", "path": "/"}, receive, send))
+    asyncio.run(profiled({"type": "lifespan"}, receive, send))
+    assert seen == [(receive, send, None), (receive, send, None)]
+    assert tracer.traces == []
+
+
+def test_a_request_is_entered_left_and_remembers_what_it_raised() -> None:
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        raise ValueError("after the reply")
+
+    async def receive() -> Any:
+        return {"type": "http.request"}
+
+    async def send(message: Any) -> None: ...
+
+    tracer.clear()
+    scope = {"type": "http", "headers": [(b"x-tailcut-profile", b"3")], "method": "GET", "path": "/a"}
+    with pytest.raises(ValueError, match="after the reply"):
+        asyncio.run(Profiled(application)(scope, receive, send))
+    (one,) = tracer.requests()
+    assert (one.number, one.method, one.path, one.status) == (3, "GET", "/a", 200)
+    assert one.entered_ns <= one.left_ns
+    assert tracer.failures[0].endswith("ValueError: after the reply")
+    assert one.spans[0].stage is Stage.CODE  # a function of the user's is the application itself
+    tracer.clear()
+
+
+def test_short_spans_without_children_are_no_news(request_: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 10**9, 1000))
+    monkeypatch.setattr(tracing, "now", lambda: next(clock))
+    outer = open_span(Stage.CODE, "outer")
+    inner = open_span(Stage.SQL, "instant")
+    close_span(inner)
+    for _ in range(3):
+        next(clock)
+    close_span(outer)
+    found = {span.label: span for span in spans(request_)}
+    assert set(found) == {"fastapi", "outer"}
+
+
+def test_labels_hold_what_is_the_same_from_request_to_request() -> None:
+    assert _short("GET", "http://host:80/items?id=17") == "GET http://host:80/items"
+    assert _command((None, b"GET", "user:17"), {}) == "GET"
+    assert _command((None, "MGET", "a", "b", "c"), {}) == "MGET (3 arguments)"
+
+    class Pipeline:
+        command_stack = (((("GET", "a")), {}), ((("GET", "b")), {}), ((("SET", "c", 1)), {}))
+
+    assert _pipeline((Pipeline(),), {}) == "pipeline of 3 (GET, SET)"
+
+
+def test_places_tell_the_users_files_from_libraries(tmp_path: Path) -> None:
+    places = Places(str(tmp_path))
+    assert places.is_user(str(tmp_path / "app.py"))
+    assert not places.is_user(str(tmp_path / ".venv/lib/python3.11/site-packages/fastapi/routing.py"))
+    assert not places.is_user(os.__file__)
+    assert not places.is_user("<frozen importlib._bootstrap>")
+    assert not places.is_user(tracing.__file__)
+    assert places.name(str(tmp_path / "pkg" / "app.py")) == "pkg/app.py"
+    assert places.name("/usr/lib/python3/site-packages/fastapi/routing.py") == "fastapi/routing.py"
+    label, place, users = places.describe(test_places_tell_the_users_files_from_libraries)
+    assert (label, users) == ("test_places_tell_the_users_files_from_libraries", True)
+    assert place.endswith(
+        f"test_profile_hooks.py:{test_places_tell_the_users_files_from_libraries.__code__.co_firstlineno}"
+    )
+    assert places.describe(len) == ("len", "", False)

@@ -1,0 +1,161 @@
+"""From what a client, an application and a sampler saw to one recording."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tailcut.core.profiling.records import Recording, Request, Span, Stage, decode_recording, encode_recording
+from tailcut.errors import ProfileError
+from tailcut.load import Samples
+from tailcut.load.payloads import build_requests
+from tailcut.load.plan import LoadPlan, parse_url
+from tailcut.profile.child import Route, Said
+from tailcut.profile.diagnosis import check_target, choose_path, explain_answers, explain_failure
+from tailcut.profile.files import load_recording
+from tailcut.profile.matching import match_requests
+from tailcut.profile.places import Places
+from tailcut.profile.spying import make_sample, parse_frame
+
+OWN = "/x/src/tailcut/profile"
+ENTRY = ("_Handed.__call__", f"{OWN}/hooks/threads.py", 47)
+
+
+def sent(*rows: tuple[int, int, int, int]) -> Samples:
+    intended, out, done, status = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
+    return Samples(
+        intended_ns=intended, sent_ns=out, done_ns=done, status=status.astype(np.int16), cache=np.zeros(4, np.int8),
+        cache_names=("",), stages_ms={}, measured_from_ns=100,
+    )  # fmt: skip
+
+
+def test_both_sides_of_a_request_are_put_together_by_its_number() -> None:
+    samples = sent((50, 51, 60, 200), (100, 101, 150, 200), (110, 112, 190, -3), (900, -1, -1, 0))
+    span = Span(stage=Stage.SQL, label="SELECT 1", start_ns=1120, end_ns=1130)
+    heard = [
+        Request(number=number, intended_ns=-1, sent_ns=-1, done_ns=-1, entered_ns=1000 + number, spans=(span,))
+        for number in (0, 1)
+    ]
+    one, other = match_requests(samples, 1000, heard)
+    # The warm-up's and the one that was never due are left out.
+    assert (one.number, one.intended_ns, one.sent_ns, one.done_ns, one.status) == (1, 1100, 1101, 1150, 200)
+    assert (one.entered_ns, one.spans) == (1001, (span,))
+    assert (other.number, other.status, other.entered_ns, other.spans) == (2, -3, -1, ())
+
+
+def test_each_request_of_a_numbered_load_carries_its_number(tmp_path: Path) -> None:
+    (tmp_path / "bodies.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
+    plan = LoadPlan(
+        url="http://host/predict", payloads=str(tmp_path / "bodies.jsonl"), numbered="x-tailcut-profile",
+        headers=(("x-key", "1"),),
+    )  # fmt: skip
+    made = build_requests(plan, parse_url(plan.url), 3)
+    assert [one.split(b"\r\n")[1] for one in made] == [b"x-tailcut-profile: %d" % number for number in range(3)]
+    assert all(one.startswith(b"POST /predict HTTP/1.1\r\n") for one in made)
+    assert [one.partition(b"\r\n\r\n")[2] for one in made] == [b'{"n": 1}', b'{"n": 2}', b'{"n": 1}']
+
+
+def test_a_stack_is_known_by_the_function_of_a_code_span(tmp_path: Path) -> None:
+    places = Places(str(tmp_path))
+    app = str(tmp_path / "app.py")
+    known = {("predict", "app.py:10"), ("predict", "app.py:90")}
+    server = ("run", "/y/site-packages/uvicorn/main.py", 5)
+    frames = [server, ENTRY, ("predict", app, 14), ("burn", app, 3)]
+    sample = make_sample(frames, 20, 5, known, places)
+    assert sample.stack == ("predict (app.py:14)", "burn (app.py:3)")
+    assert (sample.place, sample.code, sample.weight_ns) == ("burn (app.py:3)", ("predict", "app.py:10"), 20)
+    library = [*frames, ("dumps", "/usr/lib/python3.11/site-packages/orjson/x.py", 1)]
+    assert make_sample(library, 20, 5, known, places).place == "burn (app.py:3)"
+
+
+def test_time_below_a_hook_is_the_hooks(tmp_path: Path) -> None:
+    places = Places(str(tmp_path))
+    app = str(tmp_path / "app.py")
+    hook = ("traced", f"{OWN}/hooks/wrapping.py", 60)
+    frames = [ENTRY, ("predict", app, 14), hook, ("execute", "/y/site-packages/psycopg/cursor.py", 99)]
+    assert make_sample(frames, 1, 0, {("predict", "app.py:10")}, places).code == ("", "")
+
+
+def test_frames_are_read_as_py_spy_writes_them() -> None:
+    assert parse_frame("Server.run (/a b/uvicorn/server.py:86)") == ("Server.run", "/a b/uvicorn/server.py", 86)
+    assert parse_frame("<lambda> (app.py:6)") == ("<lambda>", "app.py", 6)
+    assert parse_frame("process 12") is None
+
+
+@pytest.mark.parametrize("target", ["app:app", "pkg.app:create()", "app:container.app"])
+def test_targets_are_module_and_attribute(target: str) -> None:
+    check_target(target)
+
+
+@pytest.mark.parametrize(
+    ("target", "way_out"),
+    [
+        ("app", "module:attribute"),
+        ("app.py", "app:app"),
+        ("./pkg/app.py:api", "pkg.app:api"),
+        ("a:b c", "module:attribute"),
+    ],
+)
+def test_other_targets_are_refused_with_what_was_meant(target: str, way_out: str) -> None:
+    with pytest.raises(ProfileError) as caught:
+        check_target(target)
+    assert way_out in caught.value.hint
+
+
+def test_most_answers_must_be_good_ones() -> None:
+    routes = [Route(path="/predict", methods=("POST",)), Route(path="/docs", methods=("GET",))]
+    assert explain_answers({200: 5, 500: 5}, {}, (), routes, asked="POST /") is None
+    assert explain_answers({204: 1, 307: 1}, {}, (), routes, asked="POST /") is None
+    error = explain_answers({200: 1, 405: 3}, {"405": "no"}, (), routes, asked="GET /predict")
+    assert error is not None
+    assert error.message == "3 of 4 requests (GET /predict) were answered 405: no"
+    assert error.hint == "the application serves POST /predict"
+    silent = explain_answers({-3: 3}, {}, (), routes, asked="GET /predict", log="Killed")
+    assert silent is not None
+    assert "got no answer" in silent.message
+    assert "Killed" in silent.hint
+
+
+def test_the_only_route_that_takes_the_method_is_taken() -> None:
+    routes = [
+        Route(path="/predict", methods=("POST",)), Route(path="/items/{id}", methods=("GET",)),
+        Route(path="/docs", methods=("GET",)), Route(path="/a", methods=("PUT",)), Route(path="/b", methods=("PUT",)),
+    ]  # fmt: skip
+    assert choose_path(routes, "POST") == "/predict"
+    with pytest.raises(ProfileError, match="no route is known to take GET"):
+        choose_path(routes, "GET")
+    with pytest.raises(ProfileError, match="more than one route takes PUT"):
+        choose_path(routes, "PUT")
+
+
+def test_a_process_that_was_killed_is_said_so() -> None:
+    error = explain_failure("app:app", None, -9, "")
+    assert error.message == "app:app was killed by SIGKILL before it was ready"
+    assert "memory" in error.hint
+    said = Said(kind="failed", phase="start", error="x")
+    assert "printed last" in explain_failure("app:app", said, None, "log").hint
+
+
+def test_a_recording_is_read_as_it_was_written(tmp_path: Path) -> None:
+    one = Recording(target="app:app", rate=5.0, duration_s=1.0, requests=())
+    assert decode_recording(encode_recording(one)) == one
+    with pytest.raises(ValueError, match="format"):
+        decode_recording(encode_recording(Recording(target="", rate=1, duration_s=1, requests=(), format=99)))
+    (tmp_path / "x").write_bytes(b"no")
+    with pytest.raises(ProfileError, match="not a recording"):
+        load_recording(tmp_path / "x")
+
+
+def test_the_child_imports_no_libraries_that_its_hooks_watch() -> None:
+    """What it imports itself would be there before the application asks for it."""
+    watched = ["numpy", "torch", "fastapi", "starlette", "httpx", "redis", "asyncpg", "psycopg", "anyio", "onnxruntime"]
+    code = (
+        "import sys; import tailcut.profile.running, tailcut.profile.hooks, tailcut.profile.blocking;"
+        f"print(*[name for name in {watched} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
