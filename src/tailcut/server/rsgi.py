@@ -46,6 +46,9 @@ _CLOSE = ("connection", "close")
 _PARENT_CHECK_S = 1.0
 
 _REFUSED = 400
+_OVERLOADED = 429
+_SHORT_DIGITS = 4
+_UNKNOWN = "unknown"
 _REST_S = 1.0
 _REST_BYTES = 1024 * 1024
 
@@ -103,6 +106,10 @@ class RSGIApplication:
             protocol.response_bytes(reply.status, reply.headers, reply.body)
         except RuntimeError:
             log.debug("the client was gone before its reply could be written")
+        if reply.status == _OVERLOADED and len(scope.headers.get("content-length") or _UNKNOWN) > _SHORT_DIGITS:
+            # What little there is comes along with the head. Of more, the connection would be closed over the rest,
+            # and clients that still send it see that instead of the reply.
+            await _read_rest(protocol)
 
     def _watch_parent(self, loop: asyncio.AbstractEventLoop) -> None:
         """Stop when the supervisor was killed: nobody could stop this process any more, and it holds the port."""
@@ -167,7 +174,8 @@ class RSGIApplication:
 async def _read_rest(protocol: Any) -> None:
     """Read what is left of the body of a request that was refused before it was read, for a bounded time and size.
 
-    Over HTTP/2 the stream is reset otherwise, and clients such as curl then report that instead of the reply.
+    Over HTTP/2 the stream is reset otherwise, and clients such as curl then report that instead of the reply. Over
+    HTTP/1.1 the connection is closed otherwise.
     """
     size = 0
     with suppress(TimeoutError, RuntimeError):  # RuntimeError: it was read, or the client is gone
