@@ -166,3 +166,25 @@ def test_who_is_on_time_is_not_held_back_for_company_while_late_ones_run() -> No
     assert planner.plan(110 * MS, 1, cost).batches == [[first]]
     planner.offer(new)
     assert planner.plan(150 * MS, 1, cost).batches == [[new]], "the oldest has waited for longer than the delay"
+
+
+class Lengths:
+    """Rows of kind 2 take twenty times as long as those of kind 1."""
+
+    def of(self, kind: int) -> Cost:
+        return Cost(1.0 * MS, 20.0 * MS if kind == 2 else 0.0, hiccup_ns=5.0 * MS)
+
+
+def test_long_late_requests_behind_a_short_one_run_before_their_deadline() -> None:
+    planner: Planner[Entry] = Planner(max_rows=4, max_queue_rows=100, target=Target(60 * MS, 500 * MS))
+    planner.offer(Entry(1, 400 * MS, "short", kind=1, target_ns=1))
+    for _ in range(16):
+        planner.offer(Entry(1, 410 * MS, "long", kind=2, target_ns=1))
+    given_up, now_ns = 0, 0
+    while now_ns < 500 * MS:
+        planner.offer(Entry(1, now_ns + 500 * MS, "on time", kind=1, target_ns=now_ns + 60 * MS))
+        plan = planner.plan(now_ns, 1, Lengths())
+        given_up += len(plan.expired)
+        [batch] = plan.batches
+        now_ns += int(Lengths().of(batch[0].kind).batch_ns(len(batch))) + 1
+    assert not given_up

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Container, Hashable
 from typing import Generic, NamedTuple
 
-from tailcut.core.costs import FREE, Cost, CostSource
+from tailcut.core.costs import FREE, CostSource
 from tailcut.core.forming import Forming
 from tailcut.core.overload import AIM, Overload, Target
 from tailcut.core.waiting import DEFAULT_LEVEL, E, Entry, Lanes, Waiting
@@ -192,8 +192,8 @@ class Planner(Generic[E]):
         if late is _NONE or lane is _NONE:
             return (waiting.lanes, lane) if late is _NONE else (waiting.late, late)
         level, late_level = waiting.lanes[lane][0][0], waiting.late[late][0][0]
-        cost = costs.of(waiting.late[late][0][3].kind)
-        if late_level < level or (late_level == level and self._is_pressing(now_ns, cost, executors)):
+        kind = waiting.lanes[lane][0][3].kind
+        if late_level < level or (late_level == level and self._is_pressing(now_ns, costs, kind, executors)):
             return waiting.late, late
         return waiting.lanes, lane
 
@@ -210,25 +210,32 @@ class Planner(Generic[E]):
                 self._forming.prune(lanes, lane, now_ns, costs.of(lanes[lane][0][3].kind), expired)
         return min((lane for lane in lanes if lane not in held), key=lambda lane: lanes[lane][0][:3], default=_NONE)
 
-    def _is_pressing(self, now_ns: int, cost: Cost, executors: int) -> bool:
+    def _is_pressing(self, now_ns: int, costs: CostSource, kind: int, executors: int) -> bool:
         """Whether what is late should run before those on time.
 
         It should where it would otherwise miss its deadline; there is to be time for a hiccup, as at admission, but for
         no longer than half of what the deadline gives. And while a backlog stands it should as far as that makes nobody
         else late: those on time were let in with so much to spare, and the next would be no fewer.
+
+        Args:
+            kind: of those on time that would run first.
         """
         full = max(self.batch_rows, 1.0)
-        each_ns = cost.late_ns(full) / full / executors
-        all_ns = each_ns * self.waiting.late_rows
+        cost = costs.of(kind)
         end_ns = now_ns + cost.late_ns(full)
-        safe_ns = end_ns + all_ns + cost.hiccup_ns
+        kinds = self.waiting.kinds
+        slowest = max([costs.of(other) for other in kinds], key=lambda of: of.late_ns(full)) if kinds else cost
+        all_ns = slowest.late_ns(full) / full / executors * self.waiting.late_rows
+        safe_ns = end_ns + all_ns + slowest.hiccup_ns
         for entry in self.waiting.soonest_late():
             deadline_ns = entry.deadline_ns
             if deadline_ns > safe_ns:
                 break  # nor does any after it
+            if entry.kind != kind:
+                kind, cost = entry.kind, costs.of(entry.kind)
             if now_ns + cost.batch_ns(entry.rows) >= deadline_ns:
                 continue  # nothing saves it any more
-            end_ns += each_ns * entry.rows
+            end_ns += cost.late_ns(full) / full / executors * entry.rows
             if end_ns + min(cost.hiccup_ns, (deadline_ns - entry.target_ns) / 2) >= deadline_ns:
                 return True
         overload = self.overload
