@@ -84,7 +84,9 @@ def _levers(report: ProfileReport) -> str:
     if advice is None:
         return ""
     summary = "".join(f"<li>{escape(line)}</li>" for line in advice.summary)
-    rests = "".join(f"<li>{escape(line)}</li>" for line in (*rests_on(advice), trust(advice), *advice.notes))
+    rests = "".join(
+        f"<li>{escape(line)}</li>" for line in (*rests_on(advice), trust(advice, report.overhead), *advice.notes)
+    )
     basis = f"<details><summary>What these estimates rest on</summary><ul>{rests}</ul></details>"
     return _section("What to do", "", f"<ul>{summary}</ul><h3>Each lever</h3>{_table(levers_table(advice))}{basis}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tailcut.core.profiling.advice import Advice, LeverAdvice
+from tailcut.core.profiling.records import Overhead
 from tailcut.report.profile_tables import Table
 from tailcut.report.profile_words import ms, signed
 
@@ -51,12 +52,13 @@ def verdict(one: LeverAdvice) -> str:
     return f"no: {one.reason.removeprefix('not worth it: ')}" if one.reason else "no"
 
 
-def trust(advice: Advice) -> str:
+def trust(advice: Advice, overhead: Overhead | None) -> str:
     """Say how well the simulation repeats what was measured."""
     found = advice.calibration
+    less = ", less what profiling cost" if overhead is not None else ""
     return (
         f"Before any lever the simulation gives a p95 of {ms(found.simulated_p95_ms)} ms where"
-        f" {ms(found.measured_p95_ms)} ms were measured ({signed(found.p95_error)})."
+        f" {ms(found.measured_p95_ms)} ms were measured{less} ({signed(found.p95_error)})."
     )
 
 

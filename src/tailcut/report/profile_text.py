@@ -89,7 +89,7 @@ def _levers(report: ProfileReport) -> Iterator[str]:
     if advice is None:
         return
     yield f"What each lever would win\n{aligned(levers_table(advice))}"
-    lines = [*rests_on(advice), trust(advice), *advice.notes]
+    lines = [*rests_on(advice), trust(advice, report.overhead), *advice.notes]
     yield "These estimates rest on\n" + "\n".join(f"  {line}" for line in lines)
 
 
