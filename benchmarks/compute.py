@@ -132,8 +132,7 @@ def bare(model: Compute, seconds: float, core: int, tries: int = 1, sizes: Seque
         tries: so often it is measured, each time in a fresh process; the least of their means counts.
     """
     code = "import json, sys; from benchmarks.compute import time_sizes; print(json.dumps(time_sizes(*sys.argv[1:])))"
-    row = json.dumps([model.shape.row.dtype.str, model.shape.row.tolist()])
-    arguments = [str(model.path), row, str(seconds / tries), json.dumps(sizes)]
+    arguments = [str(model.path), written(model), str(seconds / tries), json.dumps(sizes)]
     command = ["taskset", "-c", str(core), sys.executable, "-c", code, *arguments]
     found: dict[int, float] = {}
     for _ in range(tries):
@@ -145,23 +144,38 @@ def bare(model: Compute, seconds: float, core: int, tries: int = 1, sizes: Seque
 
 def time_sizes(path: str, row: str, seconds: str, sizes: str) -> dict[int, float]:
     """Do what ``bare`` says, in this process."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    first, *others = [each.name for each in session.get_inputs()]
-    dtype, values = json.loads(row)
+    session = open_bare(path)
     found = {}
     for size in json.loads(sizes):
-        array = np.repeat(np.array([values], dtype=dtype), size, axis=0)
-        feeds = {first: array, **{name: np.ones_like(array) for name in others}}
+        feeds = feeds_of(session, row, size)
         session.run(None, feeds)
         once_s = timeit.timeit(lambda feeds=feeds: session.run(None, feeds), number=1)  # type: ignore[misc]
         count = max(int(float(seconds) / len(json.loads(sizes)) / once_s), 5)
         found[size] = timeit.timeit(lambda feeds=feeds: session.run(None, feeds), number=count) / count * 1000  # type: ignore[misc]
     return found
+
+
+def open_bare(path: str) -> Any:
+    """Return the runtime's session: one thread, all else as it comes."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def written(model: Compute) -> str:
+    """Return the model's row as text, for ``feeds_of`` in another process."""
+    return json.dumps([model.shape.row.dtype.str, model.shape.row.tolist()])
+
+
+def feeds_of(session: Any, row: str, size: int) -> dict[str, npt.NDArray[Any]]:
+    """Return the inputs of a batch: the same row again and again; all but the first input are ones."""
+    first, *others = [each.name for each in session.get_inputs()]
+    dtype, values = json.loads(row)
+    array = np.repeat(np.array([values], dtype=dtype), size, axis=0)
+    return {first: array, **{name: np.ones_like(array) for name in others}}
 
 
 def capacity_rps(taken_ms: dict[int, float]) -> float:

@@ -175,12 +175,14 @@ class Bench:
             return {**found, "ideal_within": ideal, "capacity_rps": capacity}
 
         before = self._capacity()
-        closed = wrk.run(contender.url, contender.script, 2 * self._task.rows, max(self._usual_s // 4, 2))
+        # So many that one and a half batches are always there, but not so many that the SLO would refuse some.
+        closed = wrk.run(contender.url, contender.script, self._task.rows * 3 // 2, max(self._usual_s // 4, 2))
         bare_rps = (before + self._capacity()) / 2
         poisson, bursts = judged(usual, USUAL), judged(usual, USUAL, bursts=True)
         overload = judged(beyond, BEYOND)
         return {
             "closed_rps": closed["rps"],
+            "closed_errors": closed["errors"],
             "bare_rps": bare_rps,
             "poisson": poisson,
             "bursts": bursts,

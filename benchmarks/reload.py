@@ -123,7 +123,7 @@ def prepare(model: str, folder: Path) -> Subject:
         limit_ms = 25 + bare(compute, 6.0, SERVER_CORE)[LARGEST]
         text = manifest(compute, rows=LARGEST, limit_ms=limit_ms, deadline_ms=500)
         source, label = compute.path, compute.label
-        body, connections = body_of("oip", Shape(compute.shape.inputs, compute.shape.row))[0], 2 * LARGEST
+        body, connections = body_of("oip", Shape(compute.shape.inputs, compute.shape.row))[0], LARGEST * 3 // 2
     (folder / "tailcut.toml").write_text(text.replace('variant = "source"', 'variant = "promoted"'))
     name, versions = _register(folder, source)
     return Subject(folder, name, label, versions, body, connections)

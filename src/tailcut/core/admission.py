@@ -144,7 +144,7 @@ class Admission(Generic[E]):
     def _check_time(self, now_ns: int, request: Request, executors: Executors) -> Refusal | None:
         """Refuse what would be late, or make others late."""
         waiting, rows, deadline_left_ns = self._planner.waiting, request.rows, request.deadline_ns - now_ns
-        left_ns = self._left_ns(deadline_left_ns, self._costs.of(request.kind))
+        left_ns = self._left_ns(deadline_left_ns, self._costs.of(request.kind).batch_ns(rows))
         shared = bool(request.tenant) and len(self._tenants) > 1 and self._others(now_ns, request.tenant)
         own = int(_OTHERS * (waiting.tenants.get(request.tenant, 0) + rows)) if shared else 0
         all_ns = self.wait_ns(waiting.rows + own, request, executors, left_ns)
@@ -162,14 +162,18 @@ class Admission(Generic[E]):
             return Refusal("slo", all_ns, left_ns, retry_ns, first)
         return self._check_later(now_ns, first, request, executors)
 
-    def _left_ns(self, left_ns: int, cost: Cost) -> int:
-        """Return until when an answer must come, from now, of what is left until the deadline."""
+    def _left_ns(self, left_ns: int, own_ns: float) -> int:
+        """Return until when an answer must come, from now, of what is left until the deadline.
+
+        Args:
+            own_ns: what the request takes alone.
+        """
         overload = self._planner.overload
         if overload is None or not overload.stands:
             return left_ns
         limit_ns = int(AIM * overload.target.limit_ns)
-        if cost.batch_ns(1) > limit_ns:
-            return left_ns  # the SLO is out of reach, whatever is refused
+        if own_ns > limit_ns:
+            return left_ns  # the SLO is out of its reach, whatever else is refused
         return min(left_ns, max(limit_ns, left_ns - overload.target.timeout_ns + limit_ns))
 
     def wait_ns(self, ahead_rows: int, request: Request, executors: Executors, left_ns: float = 0.0) -> float:

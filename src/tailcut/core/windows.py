@@ -47,7 +47,7 @@ class Fixed:
 
     A batch starts as soon as it has ``max_rows``; or one of the preferred sizes can be formed, of which the largest is;
     or its oldest request has waited for the delay. Beyond that rule it starts where a longer wait would make a request
-    in it miss its deadline.
+    in it miss what it is due at: the SLO's target, or its deadline where it is late already.
 
     Args:
         delay_ns: longest wait for company.
