@@ -25,6 +25,7 @@ def watch_loop() -> None:
     """Time every callback of asyncio's loop, and know which request it works for."""
     original: Any = Handle._run
     thread_time_ns = time.thread_time_ns
+    tracer.times_loop = True
 
     def run(self: Any) -> None:
         span = self._context.get(current)

@@ -62,28 +62,28 @@ def load_application(target: str) -> Any:
 def _check_interface(application: Any) -> None:
     if not callable(application):
         raise Unusable("interface", f"a {type(application).__name__}, which cannot be called")
-    if inspect.isclass(application):
+    needed = needed_parameters(application)
+    if needed is None or len(needed) in {1, 3}:
         return
+    kinds = {0: "a function that makes an application", 2: "a WSGI application"}
+    raise Unusable("interface", f"{kinds.get(len(needed), 'callable')}: it takes ({', '.join(needed)})")
+
+
+def needed_parameters(application: Any) -> tuple[str, ...] | None:
+    """Name what an application must be called with: three in ASGI's third version, one in its second.
+
+    None where that cannot be told; a class that is awaited after its call is as good as one with three.
+    """
+    if inspect.isclass(application) and hasattr(application, "__await__"):
+        return None
     try:
-        parameters = inspect.signature(application).parameters.values()
+        parameters = list(inspect.signature(application).parameters.values())
     except (TypeError, ValueError):
-        return
-    needed = [
-        one
-        for one in parameters
-        if one.default is one.empty and one.kind in {one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD}
-    ]
-    if any(one.kind is one.VAR_POSITIONAL for one in parameters) or len(needed) in {1, 3}:
-        return
-    names = ", ".join(one.name for one in needed)
-    kind = (
-        "a WSGI application"
-        if len(needed) == 2
-        else "a function that makes an application"
-        if not needed
-        else "callable"
-    )
-    raise Unusable("interface", f"{kind}: it takes ({names})")
+        return None
+    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        return None
+    plain = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+    return tuple(one.name for one in parameters if one.default is one.empty and one.kind in plain)
 
 
 def _looks_asgi(value: Any) -> bool:

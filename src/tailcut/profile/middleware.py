@@ -8,7 +8,7 @@ from typing import Any
 
 from tailcut.core.profiling.records import Stage
 from tailcut.profile.places import code_of
-from tailcut.profile.tracing import Open, Trace, current, now, open_span, tracer
+from tailcut.profile.tracing import DROPPED_NS, Open, Trace, add_span, current, now, tracer
 
 HEADER = b"x-tailcut-profile"
 _MAX_FAILURES = 3
@@ -86,29 +86,34 @@ def _number(scope: MutableMapping[str, Any]) -> int:
 
 def _receiving(receive: Receive) -> Receive:
     async def received() -> Message:
-        span = open_span(Stage.RECEIVE, "body")
+        parent = current.get()
+        start_ns = now()
         try:
             return await receive()
         finally:
-            if span is not None:
-                span.end_ns = now()
-                current.set(span.parent)
+            _keep(parent, Stage.RECEIVE, "body", start_ns)
 
     return received
 
 
 def _sending(trace: Trace, send: Send) -> Send:
     async def sent(message: Message) -> None:
-        span = open_span(Stage.ENCODE, "send")
+        parent = current.get()
+        start_ns = now()
         try:
             await send(message)
         finally:
-            if span is not None:
-                span.end_ns = now()
-                current.set(span.parent)
+            _keep(parent, Stage.ENCODE, "send", start_ns)
             if message["type"] == "http.response.start":
                 trace.status = message["status"]
             elif message["type"] == "http.response.body" and not message.get("more_body", False):
                 trace.left_ns = now()
 
     return sent
+
+
+def _keep(parent: Open | None, stage: Stage, label: str, start_ns: int) -> None:
+    # Nothing of the user's runs inside, so there is no need for a span to be open meanwhile.
+    end_ns = now()
+    if parent is not None and end_ns - start_ns >= DROPPED_NS:
+        add_span(parent, stage, label, start_ns, end_ns)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import importlib.util
-import inspect
 import os
 import socket
 import sys
@@ -19,13 +18,14 @@ import msgspec
 
 from tailcut.profile.captured import captured
 from tailcut.profile.child import Commands, Heard, Options, Route, Said
-from tailcut.profile.importing import Unusable, load_application
+from tailcut.profile.importing import Unusable, load_application, needed_parameters
 from tailcut.profile.middleware import Profiled
 from tailcut.profile.spying import allow_spying
 from tailcut.profile.tracing import tracer
 
 Say = Callable[[Said], None]
 
+_METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
 _PACKAGES = (
     "fastapi", "starlette", "litestar", "uvicorn", "uvloop", "anyio", "pydantic", "sqlalchemy", "psycopg", "asyncpg",
     "aiosqlite", "redis", "httpx", "requests", "aiohttp", "torch", "onnxruntime", "scikit-learn", "transformers",
@@ -126,10 +126,10 @@ def _serve(application: Any, options: Options, say: Say) -> None:
 
 def _three(application: Any) -> Any:
     """Give an application of ASGI's second version the third one's form, as uvicorn does."""
-    if inspect.isclass(application) and not hasattr(application, "__await__"):
+    if len(needed_parameters(application) or ()) == 1:
         from uvicorn.middleware.asgi2 import ASGI2Middleware
 
-        return ASGI2Middleware(application)  # type: ignore[arg-type]
+        return ASGI2Middleware(application)
     return application
 
 
@@ -178,12 +178,27 @@ def _ready(application: Any, port: int) -> Said:
 
 
 def _routes(application: Any) -> tuple[Route, ...]:
-    found = []
+    found: dict[str, set[str]] = {}
     for route in getattr(application, "routes", ()) or ():
         path, methods = getattr(route, "path", None), getattr(route, "methods", None)
         if isinstance(path, str) and methods:
-            found.append(Route(path=path, methods=tuple(sorted(str(one) for one in methods))))
-    return tuple(found)
+            found.setdefault(path, set()).update(str(one) for one in methods)
+    for path, methods in _described(application).items():
+        found.setdefault(path, set()).update(one.upper() for one in methods if one.upper() in _METHODS)
+    return tuple(Route(path=path, methods=tuple(sorted(methods))) for path, methods in found.items() if methods)
+
+
+def _described(application: Any) -> dict[str, Any]:
+    """Paths of FastAPI's description: those of included routers are nowhere else in one list."""
+    if not callable(getattr(application, "openapi", None)):
+        return {}
+    before = getattr(application, "openapi_schema", None)
+    try:
+        return dict(application.openapi().get("paths", {}))
+    except Exception:
+        return {}
+    finally:
+        application.openapi_schema = before
 
 
 def _versions() -> dict[str, str]:

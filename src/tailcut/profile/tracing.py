@@ -6,6 +6,7 @@ threads inherit. A span is one object that its opener closes; nothing is looked 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 import time
@@ -16,12 +17,14 @@ from tailcut.profile.places import Places
 
 now = time.perf_counter_ns
 get_ident = threading.get_ident
+thread_time_ns = time.thread_time_ns
 LEAVES = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.MODEL})
 """What calls itself: of two spans of such a stage, one inside the other, only the outer one is kept."""
 _MAX_TRACES = 100_000
 _MAX_SPANS = 2_000
 _MAX_MOMENTS = 100_000
-_DROPPED_NS = 3_000
+_OFF_NS = 50_000
+DROPPED_NS = 3_000
 """A span without children that took less is no news, and spans cost memory."""
 
 
@@ -41,7 +44,7 @@ class Trace:
         self.left_ns = -1
         self.status = 0
         self.cpu_ns = 0
-        self.began_cpu_ns = time.thread_time_ns()
+        self.began_cpu_ns = thread_time_ns()
         self.spans: list[Open] = []
 
 
@@ -64,7 +67,11 @@ class Open:
 current: ContextVar[Open | None] = ContextVar("tailcut_span", default=None)
 """The innermost open span of whatever runs; None outside of the load's requests."""
 _threads: dict[int, int] = {}
-_schedules: dict[int, int] = {}
+_of_thread = threading.local()
+_SCHEDULE_BYTES = 64
+_pread = ctypes.PyDLL(None).pread
+_pread.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_longlong)
+_pread.restype = ctypes.c_ssize_t
 
 
 class Tracer:
@@ -78,6 +85,8 @@ class Tracer:
         self.hooked: list[str] = []
         self.failures: list[str] = []
         self.dropped = 0
+        self.times_loop = False
+        """Whether callbacks of the event loop are timed: else nobody knows a request's CPU time."""
         self.entered: Trace | None = None
         """The request that the running callback of the event loop took in."""
 
@@ -110,7 +119,7 @@ class Tracer:
     def requests(self) -> tuple[Request, ...]:
         """Hand out what the server's side knows of each request; the client's times are added by who has them."""
         end_ns = now()
-        return tuple(_request(trace, end_ns) for trace in list(self.traces))
+        return tuple(_request(trace, end_ns, known=self.times_loop) for trace in list(self.traces))
 
 
 tracer = Tracer()
@@ -136,34 +145,40 @@ def close_span(span: Open | None) -> None:
         current.set(span.parent)
 
 
-def add_span(parent: Open, stage: Stage, label: str, start_ns: int, end_ns: int, place: str = "") -> None:
+def add_span(parent: Open, stage: Stage, label: str, start_ns: int, end_ns: int, place: str = "") -> Open:
     """Keep a span that is over."""
+    span = Open(parent.trace, stage, label, place, parent)
+    span.start_ns, span.end_ns = start_ns, end_ns
     if len(parent.trace.spans) < _MAX_SPANS:
-        span = Open(parent.trace, stage, label, place, parent)
-        span.start_ns, span.end_ns = start_ns, end_ns
         parent.trace.spans.append(span)
+    return span
 
 
 Timed = tuple["Open", int, int]
 
 
 def open_timed(stage: Stage, label: str, place: str = "") -> Timed | None:
-    """Begin a span that does not await, with its thread's CPU time and its wait for a core."""
+    """Begin a span that does not await, with its thread's CPU time."""
     span = open_span(stage, label, place)
-    if span is None:
-        return None
-    return span, time.thread_time_ns(), delay_ns()
+    return (span, thread_time_ns(), _schedule().last_ns) if span is not None else None
 
 
 def close_timed(opened: Timed | None) -> None:
-    """End what ``open_timed`` began."""
+    """End what ``open_timed`` began, and look how long the thread waited for a core where it may have.
+
+    The kernel's count is dear to read. Where the thread was hardly ever off its core it is not read at all; where it
+    is, the wait counts from the last time that it was read in this thread, and is at most the span's time off its core.
+    """
     if opened is None:
         return
-    span, cpu_ns, waited_ns = opened
-    span.cpu_ns = time.thread_time_ns() - cpu_ns
-    if waited_ns >= 0:
-        span.delay_ns = max(delay_ns() - waited_ns, 0)
+    span, cpu_ns, before_ns = opened
+    span.cpu_ns = thread_time_ns() - cpu_ns
     close_span(span)
+    off_ns = span.end_ns - span.start_ns - span.cpu_ns
+    if off_ns < _OFF_NS:
+        span.delay_ns = 0
+    elif before_ns >= 0:
+        span.delay_ns = min(delay_ns() - before_ns, off_ns)
 
 
 def thread_number(ident: int) -> int:
@@ -175,32 +190,53 @@ def thread_number(ident: int) -> int:
 
 def delay_ns() -> int:
     """How long this thread was ready to run and had no core, since it began; -1 where Linux does not say."""
-    ident = threading.get_native_id()
-    file = _schedules.get(ident)
-    if file is None:
+    schedule = _schedule()
+    schedule.read()
+    return schedule.last_ns
+
+
+def _schedule() -> _Schedule:
+    schedule: _Schedule | None = getattr(_of_thread, "schedule", None)
+    if schedule is None:
+        schedule = _of_thread.schedule = _Schedule()
+    return schedule
+
+
+class _Schedule:
+    """What the kernel's scheduler counts of this thread; the file is open as long as the thread lives.
+
+    It is read by C's pread without giving the interpreter's lock up, as Python's own would: a thread that gives it up
+    a dozen times in a request waits for it a dozen times, and the profile would show little else.
+    """
+
+    def __init__(self) -> None:
+        self._buffer = ctypes.create_string_buffer(_SCHEDULE_BYTES)
         try:
-            file = os.open(f"/proc/self/task/{ident}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            path = f"/proc/self/task/{threading.get_native_id()}/schedstat"
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            file = -1
-        _schedules[ident] = file
-    if file < 0:
-        return -1
-    try:
-        return int(os.pread(file, 64, 0).split(b" ", 2)[1])
-    except (OSError, IndexError, ValueError):
-        # The thread of that number is gone, and another one has it now.
-        os.close(file)
-        del _schedules[ident]
-        return -1
+            self._file = -1
+        self.last_ns = -1
+        self.read()
+
+    def read(self) -> None:
+        """Bring ``last_ns`` up to date."""
+        read = _pread(self._file, self._buffer, _SCHEDULE_BYTES, 0) if self._file >= 0 else 0
+        if read > 0:
+            self.last_ns = int(self._buffer.raw[:read].split(b" ", 2)[1])
+
+    def __del__(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
 
 
-def _request(trace: Trace, end_ns: int) -> Request:
+def _request(trace: Trace, end_ns: int, *, known: bool) -> Request:
     kept: list[Span] = []
     index: dict[int, int] = {}
     parents = {id(span.parent) for span in trace.spans}
     for span in sorted(trace.spans, key=lambda one: (one.start_ns, -(one.end_ns if one.end_ns >= 0 else end_ns))):
         closed_ns = span.end_ns if span.end_ns >= 0 else end_ns
-        if closed_ns - span.start_ns < _DROPPED_NS and id(span) not in parents:
+        if closed_ns - span.start_ns < DROPPED_NS and id(span) not in parents:
             continue
         index[id(span)] = len(kept)
         kept.append(
@@ -224,7 +260,7 @@ def _request(trace: Trace, end_ns: int) -> Request:
         entered_ns=trace.entered_ns,
         left_ns=trace.left_ns,
         status=trace.status,
-        cpu_ns=trace.cpu_ns,
+        cpu_ns=trace.cpu_ns if known else -1,
         method=trace.method,
         path=trace.path,
         endpoint=trace.endpoint,

@@ -10,7 +10,7 @@ import msgspec
 
 from tailcut.core.profiling.records import Latencies, Overhead
 from tailcut.core.slo import Objectives
-from tailcut.core.statistics import percentile
+from tailcut.core.statistics import percentile, samples_needed
 from tailcut.errors import ProfileError
 from tailcut.ladder.pilot import queue_grows
 from tailcut.load import LoadPlan, LoadResult, SearchLimits, find_capacity, measure, summarise_run
@@ -94,13 +94,16 @@ def measure_overhead(
         else:
             plain = _latencies(plans[0])
             pairs.append((plain, _watched(plans[1], spied)))
-    p50, p95 = (
-        percentile([getattr(seen, name) / getattr(bare, name) - 1.0 for bare, seen in pairs], 0.5)
-        for name in ("p50_ms", "p95_ms")
-    )
-    fewest = min(one.requests for pair in pairs for one in pair)
-    note = f"few requests: {fewest} in a run" if fewest < 100 else ""
+    p50, p95 = (_longer(pairs, name) for name in ("p50_ms", "p95_ms"))
+    fewest, better = min(one.requests for pair in pairs for one in pair), samples_needed(0.95)
+    note = f"its p95 rests on {fewest} requests a run, better {better}" if fewest < better else ""
     return Overhead(rate=with_.rate or 0.0, rounds=tuple(pairs), p50_share=p50, p95_share=p95, note=note)
+
+
+def _longer(pairs: list[tuple[Latencies, Latencies]], name: str) -> float:
+    # Of the medians, not of the pairs: one round that something else disturbed spoils one value and not a ratio.
+    bare, seen = (percentile([getattr(pair[side], name) for pair in pairs], 0.5) for side in (0, 1))
+    return seen / bare - 1.0
 
 
 def _watched(load: LoadPlan, spied: Callable[[], AbstractContextManager[object]]) -> Latencies:

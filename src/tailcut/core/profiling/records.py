@@ -158,7 +158,7 @@ class Overhead(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         rate: requests per second of these runs.
         rounds: (plain, profiled) one after the other.
-        p50_share, p95_share: how much longer with profiling, as a share of without (median over the rounds).
+        p50_share, p95_share: how much longer with profiling, as a share of without; medians over the rounds of both.
         note: what makes the figures weaker than they look.
     """
 

@@ -30,6 +30,9 @@ def _hook_torch(module: ModuleType) -> None:
     """``Module.__call__`` of the outermost module; those inside pass with one comparison."""
     original = module.Module.__call__
     modules = sys.modules
+    # What torch's own does where nothing is compiled: a model has dozens of modules, and each call of one more costs.
+    known = all(hasattr(module.Module, name) for name in ("_wrapped_call_impl", "_compiled_call_impl", "_call_impl"))
+    shortcut = known and original is module.Module._wrapped_call_impl
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         # A compiler that traces the module must not see the spans. (torch itself is not whole yet when it is hooked.)
@@ -37,6 +40,8 @@ def _hook_torch(module: ModuleType) -> None:
             return original(self, *args, **kwargs)
         parent = current.get()
         if parent is None or parent.stage is Stage.MODEL:
+            if shortcut and self._compiled_call_impl is None:
+                return self._call_impl(*args, **kwargs)
             return original(self, *args, **kwargs)
         opened = open_timed(Stage.MODEL, type(self).__name__, tracer.places.here(sys._getframe(1)))
         began_ns = now()

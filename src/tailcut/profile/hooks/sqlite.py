@@ -13,7 +13,7 @@ from typing import Any
 from tailcut.core.profiling.records import Stage
 from tailcut.profile.hooks.imports import Hook
 from tailcut.profile.hooks.wrapping import text_of
-from tailcut.profile.tracing import Open, add_span, close_timed, current, now, open_timed, tracer
+from tailcut.profile.tracing import Open, add_span, close_timed, current, now, open_timed, thread_time_ns, tracer
 
 _JOIN_NS = 8_000
 """Rows that are asked for one by one with less than this in between are one span: most of it is the hook's own."""
@@ -28,13 +28,13 @@ class _TracedCursor(sqlite3.Cursor):
     _fetches = 0
 
     def execute(self, sql: str, *args: Any) -> Any:
-        return self._traced(super().execute, sql, *args)
+        return self._traced(super().execute, sql, args)
 
     def executemany(self, sql: str, *args: Any) -> Any:
-        return self._traced(super().executemany, sql, *args)
+        return self._traced(super().executemany, sql, args)
 
     def executescript(self, sql: str) -> Any:
-        return self._traced(super().executescript, sql)
+        return self._traced(super().executescript, sql, ())
 
     def fetchall(self) -> list[Any]:
         return self._fetched(super().fetchall)  # type: ignore[no-any-return]
@@ -46,9 +46,18 @@ class _TracedCursor(sqlite3.Cursor):
         return self._fetched(super().fetchone)
 
     def __next__(self) -> Any:
-        return self._fetched(super().__next__)
+        parent = current.get()
+        if parent is None or parent.stage is Stage.SQL:
+            return super().__next__()
+        start_ns = now()
+        try:
+            return super().__next__()
+        finally:
+            # SQLite computes where it is called, so all of it counts as CPU time: asking costs more than a row does.
+            end_ns = now()
+            self._keep(parent, start_ns, end_ns, end_ns - start_ns)
 
-    def _traced(self, function: Callable[..., Any], sql: str, *args: Any) -> Any:
+    def _traced(self, function: Callable[..., Any], sql: str, args: tuple[Any, ...]) -> Any:
         parent = current.get()
         if parent is None or parent.stage is Stage.SQL:
             return function(sql, *args)
@@ -65,29 +74,31 @@ class _TracedCursor(sqlite3.Cursor):
         parent = current.get()
         if parent is None or parent.stage is Stage.SQL:
             return function(*args, **kwargs)
-        start_ns = now()
+        start_ns, cpu_ns = now(), thread_time_ns()
         try:
             return function(*args, **kwargs)
         finally:
-            last = self._last
-            if last is not None and last.parent is parent and start_ns - last.end_ns < _JOIN_NS:
-                last.end_ns = now()
-            else:
-                self._keep(parent, start_ns, now())
+            self._keep(parent, start_ns, now(), thread_time_ns() - cpu_ns)
 
-    def _keep(self, parent: Open, start_ns: int, end_ns: int) -> None:
-        if self._fetches < _MAX_FETCHES:
+    def _keep(self, parent: Open, start_ns: int, end_ns: int, cpu_ns: int) -> None:
+        last = self._last
+        if last is not None and last.parent is parent and start_ns - last.end_ns < _JOIN_NS:
+            last.end_ns = end_ns
+            if last.cpu_ns >= 0:
+                last.cpu_ns += cpu_ns
+        elif self._fetches < _MAX_FETCHES:
             self._fetches += 1
-            place = self._last.place if self._last is not None else ""
-            add_span(parent, Stage.SQL, self._sql, start_ns, end_ns, place)
-            self._last = parent.trace.spans[-1]
+            place = last.place if last is not None else ""
+            self._last = add_span(parent, Stage.SQL, self._sql, start_ns, end_ns, place)
+            self._last.cpu_ns, self._last.delay_ns = cpu_ns, 0
 
 
 class _TracedConnection(sqlite3.Connection):
     """A connection whose cursors are traced; its own ``execute`` would make a cursor of C's."""
 
     def cursor(self, factory: Any = None) -> Any:
-        return super().cursor(_traced_class(factory or sqlite3.Cursor, _TracedCursor))
+        made = _TracedCursor if factory is None else _traced_class(factory, _TracedCursor)
+        return super().cursor(made)
 
     def execute(self, *args: Any) -> Any:
         return self.cursor().execute(*args)
