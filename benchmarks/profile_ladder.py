@@ -11,6 +11,7 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from math import log
 from pathlib import Path
 
 import msgspec
@@ -19,7 +20,7 @@ from benchmarks.profile_ladder_report import Compared, compare, render
 from benchmarks.profile_ladder_runs import Window, known_of
 from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.budget import make_budget
-from tailcut.core.profiling.forecast import Calibration, Forecast, calibrate, forecast
+from tailcut.core.profiling.forecast import Calibration, Forecast, calibrate, capacity, forecast
 from tailcut.core.profiling.levers import Known, LeverName, State, begin, pull
 from tailcut.core.profiling.records import Recording
 from tailcut.core.profiling.work import read_work
@@ -56,10 +57,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.sched_setaffinity(0, {0})
         window = _window(ladder)
         known = known_of(load(options.folder), window)
-    with_runs = _foretell(recording, ladder, window, known)
+    recording = _measured_by_the_ladder(recording, window)
+    known = _with_database(recording, ladder, known)
+    with_runs = _foretell(recording, ladder, known)
     # What a profile says on its own: queries as recorded, factors from elsewhere.
     alone = replace(known, runtime=None, batch_share=None, fetches=(), family="torch")
-    without_runs = _foretell(recording, ladder, window, alone)
+    without_runs = _foretell(recording, ladder, alone)
     text = render(
         ladder, recording, make_budget(recording), known, with_runs, without_runs, commit=commit_of(Path.cwd())
     )
@@ -103,15 +106,32 @@ def _window(ladder: LadderRecord) -> Window:
     return Window(rate=rate, first=round(3.0 * rate), end=round(11.0 * rate))
 
 
-def _foretell(recording: Recording, ladder: LadderRecord, window: Window, known: Known) -> list[Compared]:
+def _measured_by_the_ladder(recording: Recording, window: Window) -> Recording:
+    """Keep the requests that the ladder measured, by number: whether one is in a cache depends on those before it."""
     requests = tuple(one for one in recording.requests if window.first <= one.number < window.end)
-    recording = msgspec.structs.replace(
-        recording,
-        requests=requests,
-        pilot=msgspec.structs.replace(
-            recording.pilot, cpu_s=recording.pilot.cpu_s * len(requests) / max(len(recording.requests), 1)
-        ),
-    )
+    part = len(requests) / max(len(recording.requests), 1)
+    pilot = msgspec.structs.replace(recording.pilot, cpu_s=recording.pilot.cpu_s * part)
+    return msgspec.structs.replace(recording, requests=requests, pilot=pilot)
+
+
+def _with_database(recording: Recording, ladder: LadderRecord, known: Known) -> Known:
+    """Say how the database shares the two cores: in that way in which the pilot bears what it was found to bear."""
+    if ladder.pilot is None or not ladder.pilot.saturation_rate:
+        return known
+    limit_ms, bears = 4 * ladder.pilot.unloaded_p95_ms, ladder.pilot.saturation_rate
+    work = read_work(recording, attribute(recording))
+    ways = [
+        replace(known, database_cores=cores, database_beside=beside)
+        for cores, beside in ((0, False), (1, False), (0, True))
+    ]
+
+    def misses_by(way: Known) -> float:
+        return abs(log(max(capacity(calibrate(begin(work, way))[0], limit_ms), 1.0) / bears))
+
+    return min(ways, key=misses_by)
+
+
+def _foretell(recording: Recording, ladder: LadderRecord, known: Known) -> list[Compared]:
     state, calibration = calibrate(begin(read_work(recording, attribute(recording)), known))
     compared: list[Compared] = []
     for name, levers in RUNGS:

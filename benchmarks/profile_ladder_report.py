@@ -104,10 +104,17 @@ def _runs(known: Known) -> str:
         f"- The manifest's queries one after the other: median {median(fetch_ms):.2f} ms a request."
         if fetch_ms
         else "",
+        f"- The database has {_database(known)}: so the pilot bears what the ladder found it to bear.",
         f"- Keys: {np.mean(list(known.feature_hits.values())):.1%} of the groups' look-ups and"
         f" {np.mean(list(known.prediction_hits.values())):.1%} of the answers repeat.",
     ]
     return "\n".join(line for line in lines if line)
+
+
+def _database(known: Known) -> str:
+    if known.database_beside:
+        return "the server's core"
+    return f"{known.database_cores} core of its own" if known.database_cores else "as many cores as it asks for"
 
 
 def _table(compared: Sequence[Compared]) -> str:

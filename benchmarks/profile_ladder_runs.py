@@ -53,7 +53,6 @@ def known_of(manifest: Manifest, window: Window) -> Known:
         int8=_int8(manifest, onnx_ms[1]),
         batch_share=measured(_shared(onnx_ms), f"8 rows take {onnx_ms[8]:.2f} ms on ONNX"),
         fetches=asyncio.run(_fetches(manifest, bodies)),
-        database_cores=1,
     )  # fmt: skip
 
 

@@ -132,19 +132,22 @@ def read_work(recording: Recording, found: Attribution) -> Work:
 
 
 def _without_profiling(work: Work, recording: Recording) -> Work:
-    """Take out what profiling added to the median request: CPU, and none of it inside models."""
+    """Take out what profiling added to the median request: CPU, and none of it inside models.
+
+    More than half as much again is no profiling, but something else that ran while it was measured.
+    """
     overhead = recording.overhead
-    if overhead is None or overhead.p50_share <= 0 or not work.jobs:
+    if overhead is None or not 0 < overhead.p50_share <= _MOST_OVERHEAD or not work.jobs:
         return work
     plain_ns = float(np.median(work.latency_ns)) / (1.0 + overhead.p50_share)
-    added_ns = min(overhead.p50_share, _MOST_OVERHEAD) * plain_ns
+    added_ns = overhead.p50_share * plain_ns
     shrinking_ns = max(work.cpu_ns - work.cpu_of(Stage.MODEL), 1.0)
     kept = max(1.0 - added_ns / shrinking_ns, _LEAST_KEPT)
     jobs = tuple(
         tuple(part if part.stage == Stage.MODEL else part._replace(cpu_ns=part.cpu_ns * kept) for part in job)
         for job in work.jobs
     )
-    return replace(work, jobs=jobs, latency_ns=work.latency_ns / (1.0 + min(overhead.p50_share, _MOST_OVERHEAD)))
+    return replace(work, jobs=jobs, latency_ns=work.latency_ns / (1.0 + overhead.p50_share))
 
 
 def _code_cpu_share(recording: Recording, found: Attribution) -> float:
