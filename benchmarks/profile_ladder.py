@@ -116,13 +116,13 @@ def _measured_by_the_ladder(recording: Recording, window: Window) -> Recording:
 
 def _with_database(recording: Recording, ladder: LadderRecord, known: Known) -> Known:
     """Say how the database shares the two cores: in that way in which the pilot bears what it was found to bear."""
-    if ladder.pilot is None or not ladder.pilot.saturation_rate:
+    if ladder.pilot is None or not ladder.pilot.saturation_rate or not ladder.pilot.unloaded_p95_ms:
         return known
     limit_ms, bears = 4 * ladder.pilot.unloaded_p95_ms, ladder.pilot.saturation_rate
     work = read_work(recording, attribute(recording))
     ways = [
         replace(known, database_cores=cores, database_beside=beside)
-        for cores, beside in ((0, False), (1, False), (0, True))
+        for cores, beside in ((0, False), (2, False), (1, False), (0, True))
     ]
 
     def misses_by(way: Known) -> float:

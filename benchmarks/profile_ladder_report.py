@@ -114,7 +114,7 @@ def _runs(known: Known) -> str:
 def _database(known: Known) -> str:
     if known.database_beside:
         return "the server's core"
-    return f"{known.database_cores} core of its own" if known.database_cores else "as many cores as it asks for"
+    return f"{known.database_cores} core(s) to itself" if known.database_cores else "as many cores as it asks for"
 
 
 def _table(compared: Sequence[Compared]) -> str:

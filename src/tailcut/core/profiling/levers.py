@@ -55,7 +55,7 @@ class Known:
         database_cores: that answer its queries; 0: more than are asked for (a database on a machine of its own).
         database_beside: it has no core but the service's own.
         lookup_ns: what a look-up of a request's features takes of a core.
-        path_cpu_ns, path_wait_ns: of a request through tailcut's path.
+        path_cpu_ns: of a request through tailcut's path.
     """
 
     feature_hits: Mapping[int, float] = field(default_factory=dict)
@@ -73,7 +73,6 @@ class Known:
     database_beside: bool = False
     lookup_ns: float = priors.LOOKUP_NS
     path_cpu_ns: float = priors.PATH_CPU_NS
-    path_wait_ns: float = priors.PATH_WAIT_NS
 
 
 @dataclass(frozen=True)
@@ -227,12 +226,13 @@ def _serving_path(state: State, bound: bool) -> State:
             others = [Part(Stage.SQL, -1, cpu_ns, wait_ns, False) for cpu_ns, wait_ns in next(fetched)]
             kept = [*others, *(part for part in kept if part.stage not in FETCHING)]
         kept = [part._replace(thread=False) for part in kept]
+        network_ns = sum(part.wait_ns for part in job if part.stage == Stage.NETWORK)
         if bound:
-            return tuple(kept)
+            return (Part(Stage.NETWORK, -1, 0.0, network_ns, False), *kept)
         models = [number for number, part in enumerate(kept) if part.stage == Stage.MODEL]
         if models and "batching" not in state.pulled:
             kept.insert(models[0], Part(Stage.WAIT, HANDED_OVER, priors.THREAD_NS / 2, priors.THREAD_NS / 2, False))
-        return (Part(Stage.NETWORK, -1, known.path_cpu_ns, known.path_wait_ns, False), *kept)
+        return (Part(Stage.NETWORK, -1, known.path_cpu_ns, network_ns, False), *kept)
 
     return replace(_jobs(state, change), service=replace(state.service, threads=0))
 

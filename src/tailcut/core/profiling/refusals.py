@@ -117,7 +117,7 @@ def basis_of(lever: LeverName, state: State) -> tuple[str, ...]:
         share_of_row = known.batch_share or priors.batch_prior(known.family)
         return (_said(share_of_row, "{:.0%} of a row's time is shared by a batch ({:.0%} to {:.0%})"),)
     if lever == "serving path":
-        return (f"prior: {(known.path_cpu_ns + known.path_wait_ns) / 1e6:.2f} ms a request, measured for tailcut",)
+        return (f"prior: {known.path_cpu_ns / 1e6:.2f} ms a request inside the server, tailcut's own runs",)
     if lever == "more executors":
         return (f"{min(4, known.cores)} processes on {known.cores} cores",)
     return ("as recorded",)

@@ -19,6 +19,7 @@ from tailcut.core.profiling.records import Recording, Stage
 
 HANDLING = -3
 """``Part.name`` of user code between fetches, which goes when they go."""
+_USUAL = 0.75
 _MOST_OVERHEAD = 0.5
 _LEAST_KEPT = 0.5
 
@@ -101,7 +102,7 @@ def read_work(recording: Recording, found: Attribution) -> Work:
     outside_ns = _outside_cpu_ns(recording, found, cpu_ns)
     handling = handling_share(flat)
     network_ns = found.stage_ns[:, STAGE_AT[Stage.NETWORK]]
-    usual_ns = float(np.median(network_ns)) if len(network_ns) else 0.0
+    usual_ns = float(np.quantile(network_ns, _USUAL)) if len(network_ns) else 0.0
     rest_ns = found.stage_ns[:, STAGE_AT[Stage.UNATTRIBUTED]]
     order = np.lexsort((flat.start_ns, flat.request))
     edges = np.searchsorted(flat.request[order], np.arange(len(flat.requests) + 1))
