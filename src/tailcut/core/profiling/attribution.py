@@ -108,10 +108,10 @@ def _own(flat: Flat, holdups: Holdups) -> tuple[_Own, Gaps]:
     )
     roots = order[(flat.parent[order] < 0) & plain[flat.request[order]]]
     gaps = Gaps.between(flat, roots, np.flatnonzero(plain))
-    rank = _ranks(flat)
+    rank, delay_ns = _ranks(flat), self_of(flat, flat.delay_ns)
     uncovered: list[tuple[int, int, int]] = []
     for number in np.flatnonzero(~plain).tolist():
-        found = _sweep_one(flat, holdups, rank, number)
+        found = _sweep_one(flat, holdups, rank, delay_ns, number)
         low, high = int(flat.first[number]), int(flat.first[number + 1])
         own.self_ns[low:high], own.gc_ns[low:high], own.loop_ns[low:high] = found.self_ns, found.gc_ns, found.loop_ns
         uncovered += [(number, start, end) for start, end in found.gaps]
@@ -126,7 +126,7 @@ def _less_children(flat: Flat, values: Ints) -> Ints:
     return left
 
 
-def _sweep_one(flat: Flat, holdups: Holdups, rank: Ints, number: int) -> Swept:
+def _sweep_one(flat: Flat, holdups: Holdups, rank: Ints, delay_ns: Ints, number: int) -> Swept:
     low, high = int(flat.first[number]), int(flat.first[number + 1])
     parent = flat.parent[low:high]
     wall_ns = int(flat.intended_ns[number]), int(flat.done_ns[number])
@@ -138,7 +138,15 @@ def _sweep_one(flat: Flat, holdups: Holdups, rank: Ints, number: int) -> Swept:
         flat.start_ns[low:high].tolist(),
         flat.end_ns[low:high].tolist(),
         np.where(parent >= 0, parent - low, -1).tolist(),
-        rank[flat.name[low:high]].tolist(),
+        # All that decides what becomes of a span's own time: whoever is alike in it may get the odd nanosecond.
+        list(
+            zip(
+                rank[flat.name[low:high]].tolist(),
+                flat.thread[low:high].tolist(),
+                delay_ns[low:high].tolist(),
+                strict=True,
+            )
+        ),
         wall_ns,
         dict(zip(start.tolist(), zip(gc_ns, loop_ns, strict=True), strict=True)),
     )
