@@ -233,5 +233,5 @@ def test_memory_does_not_grow_with_the_number_of_switches(tmp_path: Path) -> Non
         # models' worth) long before the first sixteen are over.
         first, later = ([switch(number) for number in range(16)] for _ in range(2))
         grown_mib = (max(later) - max(first)) / megabyte
-        assert grown_mib < 24, "less than two of the models, of sixteen that came and went"
+        assert grown_mib < 40, "less than three of the models, of sixteen that came and went"
         assert switches(server)[("done",)] == 32
