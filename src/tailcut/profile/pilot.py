@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from importlib.util import find_spec
 from math import inf
 from pathlib import Path
@@ -30,6 +29,9 @@ from tailcut.profile.spying import Spy
 from tailcut.profile.trials import OnStep, bears, measure_overhead, too_fast
 
 HEADER = "x-tailcut-profile"
+_OVERHEAD_REQUESTS = 450.0
+"""Of each run that shows what profiling costs, at least: a p95 should rest on four hundred."""
+
 _PROBE_RATE = 20.0
 _PROBE_S = 0.3
 _PROBE_TIMEOUT_S = 30.0
@@ -52,7 +54,8 @@ class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
         environment: variables added to the child's.
         loop: of the application; on uvloop nobody can see which callback blocks it.
         ready_s: longest wait for the application's start.
-        sample_rate: looks at the stacks per second.
+        sample_rate, sample_s: looks at the stacks per second, and for how long at most: in a run of its own, under the
+            same load, because looking takes of the cores that answer, and must not be in what is recorded.
         overhead_rounds, overhead_s: how often, and how long, the same load is sent to the application without
             profiling and with it; 0 rounds: the overhead is not measured.
         layers: whether the layers of its models are timed in the end.
@@ -73,6 +76,7 @@ class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
     loop: Literal["asyncio", "uvloop"] = "asyncio"
     ready_s: float = 60.0
     sample_rate: float = 50.0
+    sample_s: float = 6.0
     overhead_rounds: int = 3
     overhead_s: float = 4.0
     layers: bool = True
@@ -143,9 +147,11 @@ def _importable(directory: str) -> Iterator[None]:
 
 def _run(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said) -> Run:
     pilot.begin()
+    samples, facts = measure(msgspec.structs.replace(load, numbered=HEADER))
+    heard = pilot.heard()
     with Spy(pilot.pid, plan.sample_rate) as spy:
-        samples, facts = measure(msgspec.structs.replace(load, numbered=HEADER))
-        heard = pilot.heard()
+        seconds = min(plan.sample_s, plan.duration_s)
+        measure(msgspec.structs.replace(load, duration_s=seconds, warmup_s=0.0, seed=load.seed + 2))
         spy.stop()
         looks = spy.samples(heard.requests, Places(plan.directory))
         return Run(
@@ -157,10 +163,10 @@ def _run(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said) -> R
 def _overhead(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, say: OnStep) -> Overhead:
     with _start(plan, profiled=False) as plain:
         plain.wait_ready(plan.ready_s)
-        without = msgspec.structs.replace(_on(load, plain), duration_s=plan.overhead_s)
-        with_ = msgspec.structs.replace(load, duration_s=plan.overhead_s, numbered=HEADER)
-        spied = partial(Spy, pilot.pid, plan.sample_rate)
-        return measure_overhead(without, with_, spied, rounds=plan.overhead_rounds, say=say)
+        duration_s = max(plan.overhead_s, _OVERHEAD_REQUESTS / plan.rate)
+        without = msgspec.structs.replace(_on(load, plain), duration_s=duration_s)
+        with_ = msgspec.structs.replace(load, duration_s=duration_s, numbered=HEADER)
+        return measure_overhead(without, with_, rounds=plan.overhead_rounds, say=say)
 
 
 def _check(plan: PilotPlan) -> None:
@@ -171,6 +177,7 @@ def _check(plan: PilotPlan) -> None:
         ("rate", plan.rate),
         ("duration", plan.duration_s),
         ("sample rate", plan.sample_rate),
+        ("sampling time", plan.sample_s),
     ):
         if not 0 < value < inf:
             raise ProfileError(f"the {name} is {value:g}", hint="give a finite number above 0")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from math import floor, log10
 
 import msgspec
@@ -67,15 +66,12 @@ def too_fast(target: str, load: LoadPlan) -> ProfileError:
     )
 
 
-def measure_overhead(
-    without: LoadPlan, with_: LoadPlan, spied: Callable[[], AbstractContextManager[object]], *, rounds: int, say: OnStep
-) -> Overhead:
+def measure_overhead(without: LoadPlan, with_: LoadPlan, *, rounds: int, say: OnStep) -> Overhead:
     """Send the same load to the application without profiling and with it, in turns.
 
     Args:
         without: the load on the application as it is.
         with_: the same on the profiled one.
-        spied: what watches it from outside while it is profiled.
         rounds: pairs of runs.
         say: hears what is being done.
 
@@ -89,11 +85,10 @@ def measure_overhead(
         plans = [msgspec.structs.replace(one, seed=seed, warmup_s=_WARM_S) for one in (without, with_)]
         # The order changes from round to round: the first of a pair may meet a machine that just idled.
         if number % 2:
-            profiled = _watched(plans[1], spied)
+            profiled = _latencies(plans[1])
             pairs.append((_latencies(plans[0]), profiled))
         else:
-            plain = _latencies(plans[0])
-            pairs.append((plain, _watched(plans[1], spied)))
+            pairs.append((_latencies(plans[0]), _latencies(plans[1])))
     p50, p95 = (_longer(pairs, name) for name in ("p50_ms", "p95_ms"))
     fewest, better = min(one.requests for pair in pairs for one in pair), samples_needed(0.95)
     note = f"its p95 rests on {fewest} requests a run, better {better}" if fewest < better else ""
@@ -104,11 +99,6 @@ def _longer(pairs: list[tuple[Latencies, Latencies]], name: str) -> float:
     # Of the medians, not of the pairs: one round that something else disturbed spoils one value and not a ratio.
     bare, seen = (percentile([getattr(pair[side], name) for pair in pairs], 0.5) for side in (0, 1))
     return seen / bare - 1.0
-
-
-def _watched(load: LoadPlan, spied: Callable[[], AbstractContextManager[object]]) -> Latencies:
-    with spied():
-        return _latencies(load)
 
 
 def _latencies(load: LoadPlan) -> Latencies:
