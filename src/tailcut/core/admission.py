@@ -18,7 +18,6 @@ from typing import Generic, Literal, NamedTuple
 from tailcut.core.batching import Planner
 from tailcut.core.costs import FREE, Cost
 from tailcut.core.learning import Costs
-from tailcut.core.overload import AIM
 from tailcut.core.waiting import DEFAULT_LEVEL, E
 
 _DRIFT = 1.05
@@ -171,10 +170,9 @@ class Admission(Generic[E]):
         overload = self._planner.overload
         if overload is None or not overload.stands:
             return left_ns
-        limit_ns = int(AIM * overload.target.limit_ns)
-        if own_ns > limit_ns:
+        if own_ns > overload.aim.limit_ns:
             return left_ns  # the SLO is out of its reach, whatever else is refused
-        return min(left_ns, max(limit_ns, left_ns - overload.target.timeout_ns + limit_ns))
+        return overload.aim.of(0, left_ns)
 
     def wait_ns(self, ahead_rows: int, request: Request, executors: Executors, left_ns: float = 0.0) -> float:
         """Return when a request that comes now is predicted to be answered at the latest, from now.

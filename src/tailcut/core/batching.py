@@ -29,7 +29,7 @@ from typing import Generic, NamedTuple
 
 from tailcut.core.costs import FREE, CostSource
 from tailcut.core.forming import Forming
-from tailcut.core.overload import AIM, Overload, Target
+from tailcut.core.overload import Overload, Target
 from tailcut.core.waiting import DEFAULT_LEVEL, E, Entry, Lanes, Waiting
 from tailcut.core.windows import Window
 
@@ -239,7 +239,7 @@ class Planner(Generic[E]):
             if end_ns + min(cost.hiccup_ns, (deadline_ns - entry.target_ns) / 2) >= deadline_ns:
                 return True
         overload = self.overload
-        return overload is not None and overload.stands and all_ns <= (1.0 - AIM) * overload.target.limit_ns
+        return overload is not None and overload.stands and all_ns <= overload.target.limit_ns - overload.aim.limit_ns
 
 
 _NONE = object()

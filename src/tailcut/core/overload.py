@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-AIM = 0.75
+_AIM = 0.75
 """Part of the SLO's limit that admission fills while a backlog stands. Then answers come as late as they are let come,
 so that every error of the prediction, and what the client meets outside the server, makes one late. The executors need
 no long queue to be busy."""
@@ -47,12 +47,14 @@ class Overload:
         target: of the SLO.
 
     Attributes:
+        aim: the target that admission fills while the backlog stands.
         stands: from when this is known until the server is at rest once.
         retry_ns: what the last request was told to wait that was refused for the SLO.
     """
 
     def __init__(self, target: Target) -> None:
         self.target = target
+        self.aim = target._replace(limit_ns=int(_AIM * target.limit_ns))
         self.stands = False
         self.retry_ns = 0.0
         self._full_until_ns = 0
