@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,18 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@contextmanager
+def load_stub() -> Iterator[str]:
+    """Run ``load_stub.py``; yield its URL."""
+    script = Path(__file__).with_name("load_stub.py")
+    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
+    process.kill()
+    process.wait()
+    process.stdout.close()
 
 
 class Process:

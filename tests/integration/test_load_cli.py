@@ -9,19 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.integration.servers import load_stub
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    script = Path(__file__).with_name("load_stub.py")
-    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    with load_stub() as url:
+        yield url
 
 
 def tailcut(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.app_kit import GOOD, INFER, deployment
+from tests.integration.servers import load_stub
 
 pytestmark = pytest.mark.integration
 
@@ -44,13 +45,8 @@ def profile(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    script = Path(__file__).with_name("load_stub.py")
-    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    with load_stub() as url:
+        yield url
 
 
 def test_an_application_as_it_is(tmp_path: Path) -> None:

@@ -92,6 +92,14 @@ def plan(folder: Path, target: str, **changed: Any) -> PilotPlan:
     return PilotPlan(target=target, **{**settings, **changed})
 
 
+def refused(folder: Path, target: str, says: str, way_out: str) -> None:
+    with pytest.raises(ProfileError) as caught:
+        record(plan(folder, target))
+    assert says in caught.value.message
+    assert way_out in caught.value.hint
+    assert not left_running(folder)
+
+
 @pytest.mark.parametrize(
     ("target", "says", "way_out"),
     [
@@ -109,11 +117,7 @@ def plan(folder: Path, target: str, **changed: Any) -> PilotPlan:
     ],
 )
 def test_what_cannot_start_is_refused(folder: Path, target: str, says: str, way_out: str) -> None:
-    with pytest.raises(ProfileError) as caught:
-        record(plan(folder, target))
-    assert says in caught.value.message
-    assert way_out in caught.value.hint
-    assert not left_running(folder)
+    refused(folder, target, says, way_out)
 
 
 def test_what_never_gets_ready_is_given_up_and_shown(folder: Path) -> None:
@@ -133,11 +137,7 @@ def test_what_never_gets_ready_is_given_up_and_shown(folder: Path) -> None:
     ],
 )
 def test_what_does_not_answer_is_refused(folder: Path, target: str, says: str, way_out: str) -> None:
-    with pytest.raises(ProfileError) as caught:
-        record(plan(folder, target))
-    assert says in caught.value.message
-    assert way_out in caught.value.hint
-    assert not left_running(folder)
+    refused(folder, target, says, way_out)
 
 
 def test_a_rate_that_is_too_much_is_said_with_the_one_that_is_not(
