@@ -30,12 +30,12 @@ def free_port() -> int:
 
 
 @contextmanager
-def load_stub() -> Iterator[str]:
-    """Run ``load_stub.py``; yield its URL."""
+def load_stub() -> Iterator[tuple[str, int]]:
+    """Run ``load_stub.py``; yield its URL and its process id."""
     script = Path(__file__).with_name("load_stub.py")
     process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
+    yield f"http://127.0.0.1:{process.stdout.readline().strip()}", process.pid
     process.kill()
     process.wait()
     process.stdout.close()

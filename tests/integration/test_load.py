@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from tests.integration.servers import load_stub
 
 from tailcut.core.slo import parse_objectives
 from tailcut.errors import LoadTestError
@@ -32,13 +33,8 @@ pytestmark = pytest.mark.integration
 @pytest.fixture(scope="module")
 def server() -> Iterator[tuple[str, int]]:
     """Base URL and process id of a stub server."""
-    script = Path(__file__).with_name("load_stub.py")
-    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    yield f"http://127.0.0.1:{process.stdout.readline().strip()}", process.pid
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    with load_stub() as running:
+        yield running
 
 
 def plan(server: tuple[str, int], path: str, **changes: object) -> LoadPlan:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with load_stub() as url:
+    with load_stub() as (url, _):
         yield url
 
 

@@ -45,7 +45,7 @@ def profile(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with load_stub() as url:
+    with load_stub() as (url, _):
         yield url
 
 
