@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailcut.core.profiling.attribution import Attribution
-from tailcut.core.profiling.records import Moment, Recording, Request, Sample, Stage
+from tailcut.core.profiling.records import Moment, Recording, Request, Stage
 
 _LEAST_SAMPLES = 20
 
@@ -54,14 +54,6 @@ def holders_of(moments: Iterable[Moment]) -> tuple[FunctionShare, ...]:
         if one.stage == Stage.LOOP:
             held[f"{one.label} ({one.place})" if one.place else one.label].append(one.end_ns - one.start_ns)
     return _ranked(held)
-
-
-def frames_of(samples: Iterable[Sample]) -> dict[tuple[str, ...], int]:
-    """Sum the samples by stack, in nanoseconds: what a flame graph is drawn from."""
-    stacks: defaultdict[tuple[str, ...], int] = defaultdict(int)
-    for sample in samples:
-        stacks[sample.stack] += sample.weight_ns
-    return dict(stacks)
 
 
 def _code_at(request: Request, at_ns: int) -> tuple[str, str] | None:
