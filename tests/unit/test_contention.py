@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.contention import Contention
+from tailcut.core.contention import Contention, Saturation
 from tailcut.errors import NotReady
 from tailcut.server import scheduling
-from tailcut.server.scheduling import Scheduling, Times, thread_times
+from tailcut.server.scheduling import Scheduling, Times, cores_busy_s, thread_times
 
 ALONE, BUSY, OTHERS = (1.0, 0.99, 1.2), (1.0, 0.99, 1.35), (1.0, 0.085, 0.985)
 """Seconds that passed, were computed and waited on one core, as measured: alone, alone and busy, beside another."""
@@ -72,13 +72,20 @@ class Bench:
         self.took = Times(0.0, 0.0, 0.0)
         self.now_s = 100.0
         self.due: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        self.opened: Any = SimpleNamespace(executor="inline", path=SimpleNamespace(fallback=None))
+        path = SimpleNamespace(fallback=None, tensor_cache=None, entity_cache=None)
+        self.opened: Any = SimpleNamespace(executor="inline", path=path)
+        self.others_s = 0.0
+        """That others computed on the core since the start."""
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
         monkeypatch.setattr(os, "sched_getscheduler", lambda pid: self.policies[pid or 1])
         monkeypatch.setattr(os, "sched_setscheduler", lambda pid, policy, _: self.policies.update({pid: policy}))
         monkeypatch.setattr(os, "listdir", lambda path: [str(pid) for pid in self.policies])
         monkeypatch.setattr(scheduling, "perf_counter", lambda: self.now_s)
-        self.scheduling = Scheduling(self, policy, lambda: self.took)  # type: ignore[arg-type]
+        self.scheduling = Scheduling(self, policy, lambda: self.took, self.busy_s)  # type: ignore[arg-type]
+
+    def busy_s(self, cores: object) -> float | None:
+        assert cores == {0}
+        return 50.0 + self.took.cpu_s + self.others_s
 
     def call_later(self, delay_s: float, call: Callable[..., None], *arguments: Any) -> None:
         self.due.append((call, arguments))
@@ -126,8 +133,64 @@ def test_a_model_beside_the_event_loop_must_not_hold_it_up(bench: Callable[[str]
     process.opened.executor = "thread"
     process.watch()
     for _ in range(6):
-        process.second(0.9, 1.0)
+        process.second(0.6, 1.0)
     assert process.batch == [False] * 3
+
+
+def test_but_it_may_where_there_is_no_time_left_on_the_cores(bench: Callable[[str], Bench]) -> None:
+    process = bench("auto")
+    process.opened.executor = "thread"
+    process.watch()
+    process.second(0.0, 0.0)
+    for _ in range(3):
+        assert process.batch == [False] * 3
+        process.second(0.95, 2.0)
+    assert process.batch == [True] * 3
+    process.second(0.65, 2.0)
+    assert process.batch == [True] * 3
+    process.second(0.5, 2.0)
+    assert process.batch == [False] * 3
+
+
+def test_and_where_nobody_else_computes_there(bench: Callable[[str], Bench]) -> None:
+    process = bench("auto")
+    process.opened.executor = "thread"
+    process.watch()
+    for _ in range(5):
+        process.second(0.95, 2.0)
+    assert process.batch == [True] * 3
+    for _ in range(6):
+        process.others_s += 0.25
+        process.second(0.75, 2.0)
+        assert process.batch == [False] * 3
+
+
+@pytest.mark.parametrize("what", ["fallback", "tensor_cache", "entity_cache"])
+def test_answers_of_others_do_not_wait_for_the_model(bench: Callable[[str], Bench], what: str) -> None:
+    process = bench("auto")
+    process.opened.executor = "thread"
+    setattr(process.opened.path, what, object())
+    process.watch()
+    for _ in range(6):
+        process.second(0.95, 2.0)
+    assert process.batch == [False] * 3
+
+
+@given(st.integers(1, 64), st.lists(st.tuples(st.floats(0.1, 10), st.floats(0, 1), st.floats(0, 1)), max_size=50))
+def test_threads_of_a_model_yield_only_on_full_cores_without_others(
+    cores: int, seen: list[tuple[float, float, float]]
+) -> None:
+    saturation = Saturation(cores)
+    for passed_s, own, others in seen:
+        own_s, others_s = own * cores * passed_s, others * cores * passed_s
+        if saturation.look(passed_s, own_s, own_s + others_s):
+            assert own >= 0.59
+            assert others_s <= 0.21 * passed_s
+
+
+def test_a_kernel_that_does_not_tell_who_was_busy_changes_nothing() -> None:
+    saturation = Saturation(2)
+    assert not any(saturation.look(1.0, 2.0, 0.0) for _ in range(6))
 
 
 def test_nor_must_threads_that_load_the_next_variant(bench: Callable[[str], Bench]) -> None:
@@ -235,3 +298,15 @@ def test_after_an_hour_breaks_are_short_again() -> None:
     looks(contention, ALONE, ALONE, ALONE, OTHERS)
     looks(contention, *[ALONE] * 3700, OTHERS)
     assert [contention.look(*ALONE) for _ in range(10)] == [False] * 9 + [True]
+
+
+def test_the_kernel_tells_what_cores_did() -> None:
+    cores = os.sched_getaffinity(0)
+    before = cores_busy_s(cores)
+    assert before is not None
+    computed = 0
+    while (now := cores_busy_s(cores)) == before:
+        computed += sum(range(100_000))
+    assert now is not None
+    assert now > before
+    assert cores_busy_s([]) == 0.0

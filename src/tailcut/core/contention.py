@@ -1,4 +1,4 @@
-"""Whether a process has its cores to itself, told from how long its threads wait for one. No clock, no I/O here.
+"""Whether a process has its cores to itself, told from how its threads wait for them or fill them. No clock, no I/O.
 
 A thread that wakes goes before the one that runs, unless its policy is SCHED_BATCH. Where the threads of one server
 share a core that is two switches for every request and nothing won; where others compute on that core it is what keeps
@@ -61,4 +61,56 @@ class Contention:
                 self._break_s = _FIRST_BREAK_S
             if self._quiet >= _QUIET_LOOKS and not self._left_s:
                 self.yields = True
+        return self.yields
+
+
+_FULL, _NOT_FULL = 0.75, 0.6
+"""Share of the cores' time from which on the process fills them, and below which it does not any more. Where there is
+more time than that, an answer that waits for nothing but a core must not wait for it either."""
+
+_LITTLE_OF_OTHERS, _MUCH_OF_OTHERS = 0.1, 0.2
+"""Of a core. What ticks of the clock tell of a second is off by a few hundredths."""
+
+_UNTOLD = 0.5
+"""Part of what this process computed that is missing where the kernel (of a sandbox) does not tell the truth."""
+
+_FULL_LOOKS = 2
+
+
+class Saturation:
+    """Decides the same where models run in threads of their own, for which the event loop then waits: only while all
+    of them together fill the cores, when it waits for them in any case, and while nobody else computes there.
+
+    How long threads wait tells nothing then: they wait for each other. So others are told by the time that the cores
+    were busy and this process did not have.
+
+    Args:
+        cores: that the process may run on.
+    """
+
+    def __init__(self, cores: int) -> None:
+        self._cores = cores
+        self._looks = 0
+        self.yields = False
+        """Whether threads should not interrupt each other."""
+
+    def look(self, passed_s: float, cpu_s: float, busy_s: float) -> bool:
+        """Take notice of what happened since the last look; return ``yields``.
+
+        Args:
+            passed_s: since then.
+            cpu_s: that all threads computed, in sum.
+            busy_s: that the cores were busy with anything, in sum.
+        """
+        others_s = busy_s - cpu_s
+        if others_s < -_UNTOLD * cpu_s:
+            self._looks, self.yields = 0, False
+        elif self.yields:
+            self.yields = cpu_s >= _NOT_FULL * self._cores * passed_s and others_s <= _MUCH_OF_OTHERS * passed_s
+            self._looks = 0
+        elif cpu_s >= _FULL * self._cores * passed_s and others_s <= _LITTLE_OF_OTHERS * passed_s:
+            self._looks += 1
+            self.yields = self._looks >= _FULL_LOOKS
+        else:
+            self._looks = 0
         return self.yields

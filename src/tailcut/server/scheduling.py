@@ -2,9 +2,11 @@
 
 Where a model runs on the event loop, the loop and the HTTP server's thread wake each other for every request; with
 SCHED_BATCH neither interrupts the other, which on a core of their own is worth a tenth of the throughput and a third of
-the p99. What decides is ``core.contention``.
+the p99. Where it runs in threads of its own that fill the cores, both interrupt it. What decides is
+``core.contention``.
 
-Source: sched(7), "SCHED_BATCH"; the kernel's Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat".
+Source: sched(7), "SCHED_BATCH"; the kernel's Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat";
+proc_stat(5), "cpu".
 """
 
 from __future__ import annotations
@@ -13,13 +15,14 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from time import perf_counter
 from typing import NamedTuple
 
-from tailcut.core.contention import Contention
+from tailcut.core.contention import Contention, Saturation
 from tailcut.engine.engine import Engine
+from tailcut.engine.switch import is_loading
 from tailcut.errors import NotReady
 from tailcut.observe.exposition import Sample
 
@@ -28,6 +31,7 @@ log = logging.getLogger("tailcut.server")
 _LOOK_S = 1.0
 _TASKS = "/proc/self/task"
 _LONGEST = 256
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 _AT_WORK = 0.1
 """Share of the time from which on threads beside the loop (loaders, hooks, streams) compute for long: a loop that does
@@ -57,15 +61,26 @@ class Scheduling:
     Args:
         policy: ``server.scheduling``.
         times: see ``thread_times``.
+        busy_s: see ``busy_s``, of the process's cores.
     """
 
-    def __init__(self, engine: Engine, policy: str, times: Callable[[], Times | None] | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        policy: str,
+        times: Callable[[], Times | None] | None = None,
+        busy_s: Callable[[Collection[int]], float | None] | None = None,
+    ) -> None:
         self._engine = engine
         self._policy = policy
         self._times = times or thread_times
-        self._contention = Contention(len(os.sched_getaffinity(0)))
+        self._cores = os.sched_getaffinity(0)
+        self._busy_s = busy_s or cores_busy_s
+        self._contention = Contention(len(self._cores))
+        self._saturation = Saturation(len(self._cores))
         self._is_batch = False
         self._last: tuple[float, Times] | None = None
+        self._last_busy_s: float | None = None
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin, unless there is nothing to decide."""
@@ -93,16 +108,36 @@ class Scheduling:
         passed_s = now_s - last[0]
         cpu_s, waited_s, beside_s = [max(now - then, 0.0) for now, then in zip(times, last[1], strict=True)]
         alone = self._contention.look(passed_s, cpu_s, waited_s)
-        wanted = alone and beside_s < _AT_WORK * passed_s and self._is_inline
+        executor = self._executor()
+        if executor == "inline":
+            wanted = alone and beside_s < _AT_WORK * passed_s
+        else:
+            wanted = executor == "thread" and self._fills_cores(passed_s, cpu_s)
         if wanted or self._is_batch:
             self._set(batch=wanted)
 
-    @property
-    def _is_inline(self) -> bool:
+    def _executor(self) -> str:
+        """Where the model runs; empty where answers may wait for the event loop alone."""
         with suppress(NotReady):
             opened = self._engine.opened
-            return opened.executor == "inline" and opened.path.fallback is None
-        return False
+            path, executor = opened.path, opened.executor
+            if path.fallback is not None:
+                return ""
+            # Answers of a cache wait for no model; nor should they for the end of a time slice.
+            waits = path.tensor_cache is None and path.entity_cache is None and not is_loading()
+            return executor if executor == "inline" or waits else ""
+        return ""
+
+    def _fills_cores(self, passed_s: float, cpu_s: float) -> bool:
+        """Whether the process fills its cores and nobody else computes there."""
+        if cpu_s < 0.5 * len(self._cores) * passed_s:
+            self._last_busy_s = None  # far from it: the file need not be read
+            return self._saturation.look(passed_s, cpu_s, cpu_s)
+        busy_s, last_s = self._busy_s(self._cores), self._last_busy_s
+        self._last_busy_s = busy_s
+        if busy_s is None or last_s is None:
+            return self._saturation.yields
+        return self._saturation.look(passed_s, cpu_s, busy_s - last_s)
 
     def _set(self, *, batch: bool) -> None:
         """Set it for all threads, also those that Python did not begin."""
@@ -135,6 +170,23 @@ def thread_times() -> Times | None:
     except (OSError, ValueError):
         return None
     return Times(cpu_ns / 1e9, waited_ns / 1e9, beside_ns / 1e9) if cpu_ns else None
+
+
+def cores_busy_s(cores: Collection[int]) -> float | None:
+    """Return the seconds since the start that cores were busy, with anything; None where the kernel does not say."""
+    ticks = 0
+    try:
+        with open("/proc/stat", "rb") as file:
+            for line in file:
+                name, *values = line.split()
+                if not name.startswith(b"cpu"):
+                    break
+                if name[3:] and int(name[3:]) in cores:
+                    user, nice, system, _, _, hard, soft = map(int, values[:7])
+                    ticks += user + nice + system + hard + soft
+    except (OSError, ValueError):
+        return None
+    return ticks / _TICKS_PER_S
 
 
 def _is(task: int, policy: int) -> bool:
