@@ -16,6 +16,7 @@ from tailcut.core.scaling import Limits, Scaler, Wear
 from tailcut.core.tensors import Arrays
 from tailcut.engine.dispatcher import Dispatcher
 from tailcut.engine.executors import Executor, InlineExecutor, ThreadExecutor
+from tailcut.engine.lending import is_lent
 from tailcut.engine.pool_load import PoolLoad
 from tailcut.engine.process import ProcessExecutor
 from tailcut.engine.running import Coming
@@ -190,6 +191,8 @@ class Pool:
             if has_room(seat, self._size_bytes):
                 self._worn = seat
                 self._open(f"an executor is replaced: {why}")
+            elif is_lent(seat.runtime):
+                continue  # it would hold its memory until its streams have ended
             else:
                 self._goes_first = seat
                 self.replaced += 1

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from tailcut.core.fingerprint import Machine, uses_gpu
 from tailcut.core.validation import InputSpec
+from tailcut.engine.lending import lendable
 from tailcut.engine.warming import choose_executor, warm_up
 from tailcut.manifest import Manifest
 from tailcut.registry import Variant
@@ -82,7 +83,7 @@ def open_variant(
     took_ns: dict[int, int] = {}
 
     def open_one() -> Runtime:
-        runtime = _open(manifest, variant)
+        runtime = lendable(_open(manifest, variant))
         try:
             took_ns.update(warm_up(runtime, specs, outputs, deployment.batching.max_rows, typical))
         except BaseException:

@@ -11,6 +11,7 @@ from typing import Any
 from tailcut.core.tensors import Arrays
 from tailcut.core.timings import Stage
 from tailcut.engine.call import Call
+from tailcut.engine.lending import borrow
 from tailcut.engine.ticket import failed
 from tailcut.errors import BadRequest, InferenceError, InferTimeout, NotReady, Shed
 from tailcut.runtimes.base import StreamingRuntime
@@ -60,6 +61,7 @@ class Streams:
         """Yield the parts of one answer; close it to let the runtime stop.
 
         Args:
+            runtime: stays open until the stream has ended, whatever becomes of its executor.
             inputs: every input, of one row.
             outputs: names wanted.
 
@@ -151,9 +153,15 @@ class _Stream:
         self.parts: asyncio.Queue[_Part] = asyncio.Queue()
         self.room = threading.Semaphore(_AHEAD)
         self.thread_ended: asyncio.Future[None] = loop.create_future()
+        self._give_back = borrow(runtime)
 
     def start(self) -> None:
-        threading.Thread(target=self._produce, name="tailcut-stream", daemon=True).start()
+        try:
+            threading.Thread(target=self._produce, name="tailcut-stream", daemon=True).start()
+        except BaseException:
+            self._give_back()
+            self._finish()
+            raise
 
     def end(self) -> None:
         """Let the thread stop after the part that it is making."""
@@ -178,6 +186,7 @@ class _Stream:
             last = error
         self._hand(last)
         self._call(self._finish)
+        self._give_back()
 
     def _hand(self, part: _Part) -> None:
         self._call(self.parts.put_nowait, part)
