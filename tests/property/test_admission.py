@@ -104,6 +104,39 @@ def test_a_tenants_rate_is_kept_and_retry_after_says_when() -> None:
     assert admission.check(int(refusal.retry_ns), Request(1, 10**12, tenant="a"), free) is None
 
 
+def test_a_tenant_pays_only_for_what_is_let_in() -> None:
+    planner, admission = made(tenant_rows_per_s=5.0)
+    for _ in range(40):
+        planner.offer(Entry(1, 40 * MS))
+    for _ in range(20):
+        late = admission.check(0, Request(1, 50 * MS, tenant="a"), BUSY)
+        assert late is not None
+        assert late.why == "late"
+    assert [admission.check(0, Request(1, 10**12, tenant="a"), BUSY) for _ in range(5)] == [None] * 5
+    refusal = admission.check(0, Request(1, 10**12, tenant="a"), BUSY)
+    assert refusal is not None
+    assert refusal.why == "rate"
+
+
+@given(st.lists(st.tuples(st.integers(0, 400), st.booleans(), st.integers(1, 3)), max_size=80))
+def test_a_tenants_rate_is_what_it_is_given_and_no_less(asked: list[tuple[int, bool, int]]) -> None:
+    """Second looks cost nothing, and take nothing of what comes back with time."""
+    rate, free = 2.0, Executors(1, 1, 0.0)
+    _, admission = made(tenant_rows_per_s=rate)
+    now_ns, tokens, last_ns = 10**12, rate, 10**12
+    for pause_ms, counted, rows in asked:
+        now_ns += pause_ms * MS
+        refusal = admission.check(now_ns, Request(rows, 2 * 10**12, tenant="a"), free, counted=counted)
+        tokens, last_ns = min(tokens + rate * (now_ns - last_ns) / 1e9, rate), now_ns
+        if counted:
+            assert refusal is None
+            continue
+        short = min(rows, rate) - tokens
+        assert abs(short) < 1e-6 or (refusal is not None) == (short > 0)
+        if refusal is None:
+            tokens -= rows
+
+
 def test_under_overload_a_modest_tenant_gets_what_it_asks_for() -> None:
     """One tenant asks nine times as much as the other; together they ask for three times the capacity."""
     capacity = 32 / 0.069

@@ -128,20 +128,27 @@ class Admission(Generic[E]):
     def check(self, now_ns: int, request: Request, executors: Executors, *, counted: bool = False) -> Refusal | None:
         """Return why the request is refused; None where it is let in.
 
+        A tenant's rate is charged with what is let in.
+
         Args:
             counted: it was let in before and is looked at once more, after its features were fetched.
         """
+        charged = bool(self._rate and request.tenant) and not counted
         refusal = self._check_room(request, executors)
         if refusal is None and request.tenant:
-            refusal = self._check_tenant(now_ns, request, executors, counted)
-        if refusal is not None or (not self._planner.waiting.rows and executors.idle):
-            return refusal  # with an idle executor whatever is predicted: what is too high must not close the door
-        if request.deadline_ns <= now_ns:
-            return None  # the planner answers what is too late already, as it does for everybody
-        return self._check_time(now_ns, request, executors)
+            refusal = self._check_tenant(now_ns, request, executors, charged)
+        if refusal is None:
+            refusal = self._check_time(now_ns, request, executors)
+        if refusal is None and charged:
+            self._charge(request)
+        return refusal
 
     def _check_time(self, now_ns: int, request: Request, executors: Executors) -> Refusal | None:
         """Refuse what would be late, or make others late."""
+        if not self._planner.waiting.rows and executors.idle:
+            return None  # whatever is predicted: what is too high must not close the door
+        if request.deadline_ns <= now_ns:
+            return None  # the planner answers what is too late already, as it does for everybody
         waiting, rows, deadline_left_ns = self._planner.waiting, request.rows, request.deadline_ns - now_ns
         left_ns = self._left_ns(deadline_left_ns, self._costs.of(request.kind).batch_ns(rows))
         shared = bool(request.tenant) and len(self._tenants) > 1 and self._others(now_ns, request.tenant)
@@ -257,26 +264,28 @@ class Admission(Generic[E]):
 
     # -- Tenants -----------------------------------------------------------------------------------------------------
 
-    def _check_tenant(self, now_ns: int, request: Request, executors: Executors, counted: bool) -> Refusal | None:
-        asked_ns, tokens = self._tenants.get(request.tenant, (now_ns, self._rate))
+    def _check_tenant(self, now_ns: int, request: Request, executors: Executors, charged: bool) -> Refusal | None:
+        most = max(self._rate, 1.0)
+        asked_ns, tokens = self._tenants.get(request.tenant, (now_ns, most))
+        tokens = min(tokens + self._rate * (now_ns - asked_ns) / 1e9, most)
         self._tenants[request.tenant] = (now_ns, tokens)
         self._tenants.move_to_end(request.tenant)
         if len(self._tenants) > _MOST_TENANTS:
             self._tenants.popitem(last=False)
-        if self._rate and not counted:
-            tokens = min(tokens + self._rate * (now_ns - asked_ns) / 1e9, max(self._rate, 1.0))
-            if tokens < min(request.rows, max(self._rate, 1.0)):
-                self._tenants[request.tenant] = (now_ns, tokens)
-                retry_ns = (min(request.rows, max(self._rate, 1.0)) - tokens) / self._rate * 1e9
-                return Refusal("rate", request.rows, self._rate, retry_ns)
-            # Below zero where one request brings more than a second's worth: it is paid for by waiting afterwards.
-            self._tenants[request.tenant] = (now_ns, tokens - request.rows)
+        if charged and tokens < min(request.rows, most):
+            retry_ns = (min(request.rows, most) - tokens) / self._rate * 1e9
+            return Refusal("rate", request.rows, self._rate, retry_ns)
         if self._share < 1.0:
             limit = max(self._share * self._planner.max_queue_rows, 1.0)
             held = self._planner.waiting.tenants.get(request.tenant, 0)
             if held and held + request.rows > limit:
                 return Refusal("tenant", held, limit, self.drain_ns(executors))
         return None
+
+    def _charge(self, request: Request) -> None:
+        asked_ns, tokens = self._tenants[request.tenant]
+        # Below zero where one request brings more than a second's worth: it is paid for by waiting afterwards.
+        self._tenants[request.tenant] = asked_ns, tokens - request.rows
 
     def _others(self, now_ns: int, tenant: str) -> bool:
         """Whether another tenant asked lately."""

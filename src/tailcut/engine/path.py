@@ -134,7 +134,7 @@ class Path:
             if fallback.takes(call, rows):
                 call.timings.lap(Stage.ADMIT, now_ns)
                 return
-            fallback = None  # asked, and once is enough: asking takes of what the tenant may ask for
+            fallback = None  # asked, and once is enough
         try:
             self.dispatcher.check_room(rows, call.deadline_ns, priority=call.priority, tenant=call.tenant)
         except (Shed, NotReady) as error:
