@@ -66,10 +66,14 @@ async def ask(path: Path, bench: PathBench, id_: int) -> str:
 
 
 async def until_on(path: Path, bench: PathBench, id_of: Callable[[int], Any]) -> None:
-    """Ask until the cache is on and sees repeats, 20,000 times at most: the first it sees may send it off again."""
+    """Ask until the cache is on and sees repeats, 20,000 times at most; once it is on it stays on."""
+    was_on = False
     for at in range(20_000):
         await ask(path, bench, id_of(at))
-        if at % 150 == 149 and metric(path, "on") and metric(path, "repeats") > 0.4:
+        is_on = bool(metric(path, "on"))
+        assert is_on or not was_on, f"off again, on the strength of {metric(path, 'repeats')}"
+        was_on = is_on
+        if at % 150 == 149 and is_on and metric(path, "repeats") > 0.4:
             return
     raise AssertionError(f"on: {metric(path, 'on')}, repeats: {metric(path, 'repeats')}")
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tailcut.cache import MemoryStore
 from tailcut.core.repeats import Share, Sketch
 from tailcut.core.worth import AGAINST, FOR, Worth
+from tailcut.engine.predictions import PredictionStore
 
 COUNTS = st.lists(st.integers(0, 500).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))), max_size=20)
 
@@ -110,6 +112,58 @@ def test_an_empty_cache_is_not_judged() -> None:
     made = worth()
     assert fed(made, 0.0, seconds=4) == []
     assert fed(made, 0.5, seconds=30, start_s=5) == ["for"]
+
+
+def test_a_run_of_misses_shorter_than_a_life_says_nothing() -> None:
+    made = worth()
+    assert fed(made, 0.5, 20) == ["for"]
+    for start_s in range(20, 200, 9):
+        assert fed(made, 0.0, 5, start_s, 5000) + fed(made, 1.0, 4, start_s + 5, 5000) == []
+    assert fed(made, 0.0, 30, 200) == ["off"]
+
+
+@given(
+    ttl_s=st.floats(5, 2000),
+    again=st.floats(0.2, 0.9),
+    keys=st.integers(20, 500),
+    jitter=st.sampled_from([0.0, 0.1]),
+)
+@example(ttl_s=100, again=0.9, keys=200, jitter=0.1)
+@example(ttl_s=50, again=0.6, keys=1000, jitter=0.0)
+@settings(max_examples=15)
+def test_once_it_is_on_again_it_stays_on_for_what_brought_it_back(
+    ttl_s: float, again: float, keys: int, jitter: float
+) -> None:
+    """Keys in turn, each again within an entry's life; all entries are made, and so end, together.
+
+    Until then no key comes twice, and what is kept of those fills the store.
+
+    Args:
+        again: when a key is asked for again, in lives.
+    """
+    now_s = 0.0
+    size_bytes = 8 + 100 + 200 + 160  # key, value and what an entry costs the cache and the store
+    store: MemoryStore[bytes] = MemoryStore(2 * keys * size_bytes, lambda: now_s)
+    drawn = random.Random(3).random
+    cache = PredictionStore(store, ttl_s, name="tensor", size=lambda _: 100, jitter=jitter, auto=True, draw=drawn)
+    cache.worth.cost(5e3, 5e3)
+    cache.worth.missed(1e6)
+
+    def ask(number: int) -> bool:
+        nonlocal now_s
+        now_s += again * ttl_s / keys
+        key = number.to_bytes(8)
+        if not cache.worth.on:
+            cache.watch([key])
+        elif store.get_nowait(key) is None:
+            cache.keep([(key, b"", 1e9)])
+            cache.count(1)
+        return cache.worth.on
+
+    first = next(number for number in range(100_000) if not ask(number))
+    states = [ask(first + 1 + at % keys) for at in range(int(30 / again) * keys)]
+    assert states[-1]
+    assert states == sorted(states), "off, then on, and no more changes"
 
 
 def test_a_full_cache_is_judged_at_once() -> None:

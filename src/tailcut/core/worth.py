@@ -7,6 +7,9 @@ pays from this share of repeats on:
 
 It is switched off where the share is surely below that, or below ``AGAINST``, and on again where it is surely half as
 much again above it, or above ``FOR`` and the break-even. What is between the two changes nothing.
+
+Entries that were made together end together, and until each was asked for once more all look-ups miss. So the share
+must have been too low for a whole life before it counts: within one, whoever comes again has found what he left.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ _LEAST_LOOKUPS = 100
 _FIRST_PATIENCE_S = 60.0
 _FIRST_PAUSE_S = 10.0
 _LONGEST_PAUSE_S = 3600.0
+_LONGEST_PROOF_S = 3600.0
+_YOUNG = 0.5
 _WEIGHT = 1 / 16
 _OUTLIER = 10.0
 """A time counts as at most so many times what is expected: one hiccup says little about the next request."""
@@ -51,6 +56,8 @@ class Worth:
     __slots__ = (
         "_auto",
         "_due_s",
+        "_low_since_s",
+        "_old_s",
         "_pause_s",
         "_settled",
         "advice",
@@ -74,6 +81,8 @@ class Worth:
         # An empty cache cannot hit: its first look-ups say nothing.
         self._due_s = now_s + min(life_s, _FIRST_PATIENCE_S)
         self._settled = False
+        self._old_s = now_s + _YOUNG * life_s
+        self._low_since_s: float | None = None
         self._pause_s = _FIRST_PAUSE_S
 
     @property
@@ -122,11 +131,14 @@ class Worth:
             return self._judge_on(now_s, low, high, least)
         if now_s >= self._due_s and (low > _BACK * least or (low > self.break_even and self.share.value >= FOR)):
             self._switch(True, now_s + self.life_s)
+            self._old_s = now_s + _YOUNG * self.life_s
             return "on"
         return ""
 
     def _judge_on(self, now_s: float, low: float, high: float, least: float) -> Event:
-        if high < least:
+        if high >= least:
+            self._low_since_s = None
+        elif self._is_low_for_good(now_s):
             if self._auto:
                 self._switch(False, now_s + self._pause_s)
                 self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
@@ -139,11 +151,18 @@ class Worth:
             return self._advise(1, "for")
         return ""
 
+    def _is_low_for_good(self, now_s: float) -> bool:
+        """Whether the share has been too low for a life; at once where no entry can have ended yet."""
+        if self._low_since_s is None:
+            self._low_since_s = now_s
+        return now_s < self._old_s or now_s - self._low_since_s >= min(self.life_s, _LONGEST_PROOF_S)
+
     def _switch(self, on: bool, due_s: float) -> None:
         self.on = on
         self.decided = self.share.value
         self.share = Share()
         self._settled = False
+        self._low_since_s = None
         self._due_s = due_s
 
     def _advise(self, advice: int, event: Event) -> Event:

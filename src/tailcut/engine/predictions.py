@@ -98,6 +98,7 @@ class PredictionStore(Generic[V]):
     __slots__ = (
         "_counted",
         "_draw",
+        "_foreign",
         "_jitter",
         "_misses",
         "_size",
@@ -141,6 +142,7 @@ class PredictionStore(Generic[V]):
         self._sketch = Sketch()
         self._misses = 0
         self._counted = (0, 0)
+        self._foreign = 0
 
     def keep(self, made: Sequence[tuple[bytes, V, float]]) -> None:
         """Keep answers, each for the cache's TTL and not longer than its own life in seconds."""
@@ -174,7 +176,7 @@ class PredictionStore(Generic[V]):
         lookups = seen.hits + seen.misses
         hits_before, lookups_before = self._counted
         self._counted = hits, lookups
-        full = seen.evictions > 0
+        full = seen.evictions > self._foreign
         repeats = min(hits - hits_before, lookups - lookups_before)
         self._say(self.worth.judge(self.store.monotonic_s(), lookups - lookups_before, repeats, full=full))
 
@@ -187,6 +189,8 @@ class PredictionStore(Generic[V]):
             seen = self.store.statistics()
             shared_hits = self.shared.hits if self.shared is not None else 0
             self._counted = seen.hits + self.joins + shared_hits, seen.hits + seen.misses
+            # What it still holds of the time before goes first; only then its own entries do.
+            self._foreign = seen.evictions + seen.entries
 
     async def close(self) -> None:
         """Close the shared level."""
