@@ -18,6 +18,7 @@ from tests.integration.serving import Served
 pytestmark = pytest.mark.integration
 
 PAGES = ROOT / "docs" / "how-to"
+PATIENT = 'slo.timeout="10s"'  # what is answered is the question here, not how soon on a machine that others use
 
 
 def printed(page: str, language: str) -> list[str]:
@@ -48,10 +49,12 @@ def save_model(path: Path) -> None:
 def test_code_of_the_client(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = "\n".join(printed("client.md", "python"))
     assert "http://127.0.0.1:8700" in code
+    assert "timeout_s=0.25" in code
     prepare(tmp_path)
-    with Served(tmp_path, prepared=True) as server:
+    with Served(tmp_path, settings=(PATIENT,), prepared=True) as server:
         names: dict[str, object] = {"__name__": "page"}
-        exec(compile(code.replace(":8700", f":{server.port}"), "client.md", "exec"), names)
+        code = code.replace(":8700", f":{server.port}").replace("timeout_s=0.25", "timeout_s=10.0")
+        exec(compile(code.replace("timeout_s=1.0", "timeout_s=10.0"), "client.md", "exec"), names)
         names["client"].close()  # type: ignore[attr-defined]
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("{'probability': ")
@@ -66,7 +69,7 @@ def test_requests_to_what_is_served(tmp_path: Path) -> None:
     prepare(tmp_path)
     requests = [command for command in commands(PAGES / "serve.md") if command[0] == "curl"]
     assert len(requests) == 2
-    with Served(tmp_path, prepared=True) as server:
+    with Served(tmp_path, settings=(PATIENT,), prepared=True) as server:
         for _, url, _, body in requests:
             host, path = url.removeprefix("http://").split("/", 1)
             assert host == "127.0.0.1:8700"
@@ -78,6 +81,7 @@ def test_requests_to_what_is_served(tmp_path: Path) -> None:
 def test_code_of_an_application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(tmp_path)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TAILCUT_SLO__TIMEOUT", "10s")
     (code,) = printed("serve.md", "python")
     names: dict[str, Any] = {}
     exec(compile(code, "serve.md", "exec"), names)

@@ -206,19 +206,32 @@ def test_the_pool_grows_where_work_waits(tmp_path: Path) -> None:
 
 def test_a_model_that_dies_at_every_batch_fails_its_requests_and_nothing_else(tmp_path: Path) -> None:
     async def use(engine: Engine) -> None:
-        async def murder() -> None:
-            while True:
-                for executor in processes(engine.opened.pool):
-                    if engine.path.dispatcher.running.rows:
-                        executor.kill()
+        pool = engine.opened.pool
+        open_one = pool._open_one
+
+        def open_stopped() -> Any:
+            runtime = open_one()
+            assert isinstance(runtime, RemoteRuntime)
+            os.kill(runtime.process.pid, signal.SIGSTOP)  # it dies in its batch, however quick it would have been
+            pool._open_one = open_one
+            return runtime
+
+        async def kill_at_work() -> None:
+            killed: set[ProcessExecutor] = set()
+            while len(killed) < 2:
+                await until(lambda: engine.path.dispatcher.running.rows == 1)
+                for executor in set(processes(pool)) - killed:
+                    executor.kill()
+                    killed.add(executor)
                 await asyncio.sleep(0)
 
-        killer = asyncio.create_task(murder())
-        for executor in processes(engine.opened.pool):
-            os.kill(executor.runtime.process.pid, signal.SIGSTOP)
+        pool._open_one = open_stopped
+        (first,) = processes(pool)
+        os.kill(first.runtime.process.pid, signal.SIGSTOP)
+        killer = asyncio.create_task(kill_at_work())
         with pytest.raises(ExecutorLost, match="SIGKILL"):
             await ask(engine)
-        killer.cancel()
+        await killer
         await until(lambda: engine.opened.executors == 1)
         assert len(await ask(engine)) == 1
 
