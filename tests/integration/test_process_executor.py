@@ -299,7 +299,7 @@ def test_what_cannot_be_replaced_is_not_tried_at_every_look(tmp_path: Path) -> N
         pool._open_one = refuse
         await ask(engine)
         await until(lambda: attempts == 1)
-        pool._open_after_s = float("inf")
+        pool._reopening._after_s = float("inf")
         for _ in range(3):
             pool._look()
         assert attempts == 1
