@@ -1,45 +1,32 @@
 """An application with a known delay in each stage; the test copies this file and lets it be profiled as it is.
 
-Every delay is timed where it happens and written down under the request's number, so that the test compares with what
-really took place and not with what was asked of a busy machine. NAPS: the file for that. REDIS, POSTGRES: servers.
+REDIS, POSTGRES: servers. What the delays really took is written down by ``naps`` (profile_naps.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sqlite3
 import threading
 import time
-from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from contextvars import Context, ContextVar
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from contextvars import Context
 from typing import Annotated, Any
 
 import anyio.to_thread
 import asyncpg
 import httpx
+import naps
 import redis
 import redis.asyncio
 import torch
 from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
+from naps import planted
 from psycopg_pool import ConnectionPool
 from pydantic import BaseModel, field_serializer, field_validator
-
-number: ContextVar[str] = ContextVar("number", default="")
-naps: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-
-
-@contextmanager
-def planted(stage: str) -> Iterator[None]:
-    begun = time.perf_counter_ns()
-    try:
-        yield
-    finally:
-        naps[number.get()][stage] += time.perf_counter_ns() - begun
 
 
 def nap(stage: str, seconds: float) -> int:
@@ -109,15 +96,10 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     app.state.aredis = redis.asyncio.Redis.from_url(os.environ["REDIS"])
     app.state.client = httpx.AsyncClient()
     yield
-    with open(os.environ["NAPS"], "w") as file:
-        json.dump(naps, file)
+    naps.write()
 
 
-async def remember(request: Request) -> None:
-    number.set(request.headers.get("x-tailcut-profile", ""))
-
-
-app = FastAPI(lifespan=lifespan, dependencies=[Depends(remember)])
+app = FastAPI(lifespan=lifespan, dependencies=[Depends(naps.remember)])
 
 
 @app.post("/sqlite")
@@ -243,7 +225,7 @@ async def wait_for_async_lock(body: Body, request: Request) -> int:
 async def slow_dependency() -> int:
     begun = time.perf_counter_ns()
     await asyncio.sleep(0.007)
-    naps[number.get()]["code"] += time.perf_counter_ns() - begun
+    naps.took("code", time.perf_counter_ns() - begun)
     return 1
 
 
@@ -266,7 +248,7 @@ async def exhausted(body: Body) -> int:
     await begun.wait()
     asked = time.perf_counter_ns()
     started = await anyio.to_thread.run_sync(time.perf_counter_ns, limiter=alone)
-    naps[number.get()]["wait"] += started - asked
+    naps.took("wait", started - asked)
     await task
     return 1
 
@@ -282,5 +264,5 @@ async def executor(body: Body) -> int:
 
     taken: list[int] = []
     await asyncio.get_running_loop().run_in_executor(None, work)
-    naps[number.get()]["code"] += taken[0]
+    naps.took("code", taken[0])
     return 1

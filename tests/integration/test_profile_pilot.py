@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.integration.planting import HERE, Recorded, found_shares, missed, of_path, record_planted
 from tests.integration.servers import postgres_server, redis_server
 
 from tailcut.core.profiling.attribution import attribute
@@ -18,11 +16,9 @@ from tailcut.core.profiling.flat import STAGES
 from tailcut.core.profiling.functions import functions_of
 from tailcut.core.profiling.records import Recording, Request, Span, Stage
 from tailcut.profile.files import load_recording, save_recording
-from tailcut.profile.pilot import PilotPlan, record
 
 pytestmark = pytest.mark.integration
 
-HERE = Path(__file__).parent
 ROUTES = {
     "sqlite": Stage.SQL,
     "psycopg": Stage.SQL,
@@ -43,46 +39,24 @@ ROUTES = {
     "executor": Stage.CODE,
 }
 
-Recorded = tuple[Recording, dict[int, dict[str, float]]]
-"""The recording, and nanoseconds that each request really spent in each stage where a delay is planted."""
-
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pilot")
-    shutil.copy(HERE / "profile_planted.py", folder / "planted.py")
-    (folder / "planted_traffic.py").write_text(
-        "from itertools import cycle\n"
-        f"def bodies(seed):\n    return cycle([(f'/{{name}}', {{'n': 1}}) for name in {list(ROUTES)!r}])\n"
-    )
-    return folder
-
-
-@pytest.fixture(scope="module")
-def recorded(folder: Path) -> Iterator[Recorded]:
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     """Two hundred requests of all kinds, mixed, and what each of them really waited for."""
-    with pytest.MonkeyPatch.context() as patch, postgres_server() as postgres, redis_server() as redis:
-        patch.syspath_prepend(str(folder))
-        plan = PilotPlan(
-            target="planted:app",
-            payloads="planted_traffic:bodies",
-            path="/",
+    with postgres_server() as postgres, redis_server() as redis:
+        yield record_planted(
+            tmp_path_factory.mktemp("pilot"),
+            "planted",
+            [f"/{name}" for name in ROUTES],
+            {"n": 1},
             rate=35.0,
             duration_s=6.0,
-            warmup_s=1.0,
-            directory=str(folder),
-            environment={"NAPS": str(folder / "naps.json"), "REDIS": redis.url, "POSTGRES": postgres.url},
-            overhead_rounds=0,
+            environment={"REDIS": redis.url, "POSTGRES": postgres.url},
         )
-        recording = record(plan)
-        naps = {int(key): value for key, value in json.loads((folder / "naps.json").read_text()).items() if key}
-        yield recording, naps
 
 
 def of_route(recording: Recording, name: str) -> list[Request]:
-    found = [one for one in recording.requests if one.path == f"/{name}"]
-    assert len(found) >= 5
-    return found
+    return of_path(recording, f"/{name}")
 
 
 def spans_of(recording: Recording, name: str, stage: Stage) -> list[Span]:
@@ -90,17 +64,7 @@ def spans_of(recording: Recording, name: str, stage: Stage) -> list[Span]:
 
 
 def test_every_planted_delay_is_found_in_its_stage(recorded: Recorded) -> None:
-    recording, naps = recorded
-    found = attribute(recording)
-    assert (found.stage_ns.sum(axis=1) == found.flat.done_ns - found.flat.intended_ns).all()
-    shares: dict[str, list[float]] = defaultdict(list)
-    for place, one in enumerate(found.flat.requests):
-        stage = ROUTES[one.path.strip("/")]
-        really_ns = naps[one.number][stage.value]
-        shares[one.path.strip("/")].append(found.stage_ns[place, STAGES.index(stage)] / really_ns)
-    medians = {name: float(np.median(values)) for name, values in shares.items()}
-    assert set(medians) == set(ROUTES)
-    assert {name: share for name, share in medians.items() if not 0.9 <= share <= 1.1} == {}
+    assert missed(found_shares(recorded, {f"/{name}": stage for name, stage in ROUTES.items()})) == {}
 
 
 def test_the_planted_stage_is_the_largest_of_its_route(

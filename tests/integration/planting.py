@@ -1,0 +1,93 @@
+"""Records an application with a known delay in each stage, and compares what was found with what it really took."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from tailcut.core.profiling.attribution import attribute
+from tailcut.core.profiling.flat import STAGES
+from tailcut.core.profiling.records import Recording, Request, Stage
+from tailcut.profile.pilot import PilotPlan, record
+
+HERE = Path(__file__).parent
+
+Recorded = tuple[Recording, dict[int, dict[str, float]]]
+"""The recording, and nanoseconds that each request really spent in each stage where a delay is planted."""
+
+
+def record_planted(
+    folder: Path,
+    module: str,
+    paths: Sequence[str],
+    body: Mapping[str, object],
+    *,
+    rate: float,
+    duration_s: float,
+    sample_s: float = 6.0,
+    layers: bool = True,
+    environment: Mapping[str, str] | None = None,
+) -> Recorded:
+    """Let ``profile_{module}.py`` be profiled as it is, from a folder of its own, its paths asked for in turn."""
+    shutil.copy(HERE / f"profile_{module}.py", folder / f"{module}.py")
+    shutil.copy(HERE / "profile_naps.py", folder / "naps.py")
+    (folder / f"{module}_traffic.py").write_text(
+        "from itertools import cycle\n"
+        f"def bodies(seed):\n    return cycle([(path, {dict(body)!r}) for path in {list(paths)!r}])\n"
+    )
+    plan = PilotPlan(
+        target=f"{module}:app",
+        payloads=f"{module}_traffic:bodies",
+        path="/",
+        rate=rate,
+        duration_s=duration_s,
+        warmup_s=1.0,
+        sample_s=sample_s,
+        layers=layers,
+        directory=str(folder),
+        environment={"NAPS": str(folder / "naps.json"), **(environment or {})},
+        overhead_rounds=0,
+    )
+    recording = record(plan)
+    naps = {int(key): value for key, value in json.loads((folder / "naps.json").read_text()).items() if key}
+    return recording, naps
+
+
+def of_path(recording: Recording, path: str) -> list[Request]:
+    found = [one for one in recording.requests if one.path == path]
+    assert len(found) >= 5
+    return found
+
+
+def only(recording: Recording, path: str) -> Recording:
+    """The recording as if nothing but this path had been asked for, without what something else held up.
+
+    Requests come at random: some meet another one's delay, and on a busy machine a neighbour. Three quarters remain.
+    """
+    asked = sorted(of_path(recording, path), key=lambda one: one.done_ns - one.intended_ns)
+    kept = {one.number for one in asked[: -(-3 * len(asked) // 4)]}
+    return msgspec.structs.replace(recording, requests=tuple(one for one in recording.requests if one.number in kept))
+
+
+def found_shares(recorded: Recorded, stages: Mapping[str, Stage]) -> dict[str, float]:
+    """Of what a path's requests really spent in its planted stage, which share was found there: the median."""
+    recording, naps = recorded
+    found = attribute(recording)
+    assert (found.stage_ns.sum(axis=1) == found.flat.done_ns - found.flat.intended_ns).all()
+    shares: dict[str, list[float]] = defaultdict(list)
+    for place, one in enumerate(found.flat.requests):
+        stage = stages[one.path]
+        shares[one.path].append(found.stage_ns[place, STAGES.index(stage)] / naps[one.number][stage.value])
+    assert set(shares) == set(stages)
+    return {path: float(np.median(values)) for path, values in shares.items()}
+
+
+def missed(shares: Mapping[str, float], tolerance: float = 0.1) -> dict[str, float]:
+    """Those that are further off than that."""
+    return {path: share for path, share in shares.items() if abs(share - 1.0) > tolerance}

@@ -1,0 +1,184 @@
+"""An application of another shape, that of examples/minilm: FastAPI, a synchronous handler in the pool of threads that
+tokenises, computes and answers with embeddings. The test copies this file and lets it be profiled as it is.
+
+The last part of the path says what is slow. What that really took is written down by ``naps`` (profile_naps.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from contextvars import Context, ContextVar
+from typing import Annotated
+
+import anyio.to_thread
+import naps
+import torch
+from fastapi import Depends, FastAPI, Request
+from naps import planted
+from pydantic import BaseModel, Field, field_serializer, field_validator
+from tokenizers import Encoding, Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+
+WORDS = ("[PAD]", "[UNK]", "solve", "the", "linear", "system", "by", "decomposition")
+SIZE = 32
+THREADS = 4
+
+slow: ContextVar[str] = ContextVar("slow", default="")
+one_at_a_time = threading.Lock()
+local = threading.local()
+
+
+class Question(BaseModel):
+    texts: Annotated[list[str], Field(min_length=1)]
+
+    @field_validator("texts")
+    @classmethod
+    def strip(cls, texts: list[str]) -> list[str]:
+        if slow.get() == "validation":
+            with planted("decode"):
+                time.sleep(0.006)
+        return [text.strip() for text in texts]
+
+
+class Answer(BaseModel):
+    embeddings: list[list[float]]
+
+    @field_serializer("embeddings")
+    def rounded(self, embeddings: list[list[float]]) -> list[list[float]]:
+        if slow.get() == "encoder":
+            with planted("encode"):
+                time.sleep(0.008)
+        return [[round(value, 6) for value in embedding] for embedding in embeddings]
+
+
+class Layer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(SIZE, SIZE)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        if slow.get() == "model":
+            with planted("model"):
+                time.sleep(0.005)
+        return torch.relu(self.inner(hidden))
+
+
+class Encoder(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = torch.nn.Embedding(len(WORDS), SIZE)
+        self.layers = torch.nn.Sequential(Layer(), Layer())
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        hidden = self.layers(self.words(ids)) * mask.unsqueeze(-1)
+        return torch.nn.functional.normalize(hidden.sum(dim=1), dim=1)
+
+
+def make_tokenizer() -> Tokenizer:
+    made = Tokenizer(WordLevel({word: place for place, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    made.pre_tokenizer = Whitespace()
+    made.enable_padding(pad_token="[PAD]")
+    return made
+
+
+tokenizer = make_tokenizer()
+model = Encoder().eval()
+
+
+def tokenise(texts: list[str]) -> list[Encoding]:
+    if slow.get() == "tokenizer":
+        with planted("code"):
+            time.sleep(0.012)
+    return tokenizer.encode_batch([text.lower() for text in texts])
+
+
+def prefix() -> str:
+    """What goes in front of a text is kept in a database."""
+    if not hasattr(local, "connection"):
+        local.connection = sqlite3.connect(":memory:")
+        local.connection.create_function("prefix", 0, slow_prefix)
+    return str(local.connection.execute("SELECT prefix()").fetchall()[0][0])
+
+
+def slow_prefix() -> str:
+    with planted("sql"):
+        time.sleep(0.005)
+    return "the"
+
+
+def hold(taken: threading.Event) -> None:
+    with one_at_a_time:
+        taken.set()
+        time.sleep(0.01)
+
+
+def wait_for_lock() -> None:
+    taken = threading.Event()
+    holder = threading.Thread(target=hold, args=(taken,))
+    holder.start()
+    taken.wait()
+    with planted("lock"):
+        one_at_a_time.acquire()
+    one_at_a_time.release()
+    holder.join()
+
+
+async def authorise(request: Request, part: str) -> None:
+    """A hook before every request, which blocks the event loop."""
+    slow.set(part)
+    if part == "hook":
+        with planted("code"):
+            time.sleep(0.02)
+
+
+async def take_threads(part: str) -> None:
+    """All threads of the pool are taken for 12 ms, by nobody's request."""
+    if part == "pool":
+        begun = asyncio.Semaphore(0)
+        loop = asyncio.get_running_loop()
+
+        def occupy() -> None:
+            loop.call_soon_threadsafe(begun.release)
+            time.sleep(0.012)
+
+        for _ in range(THREADS):
+            kept.add(task := Context().run(asyncio.create_task, anyio.to_thread.run_sync(occupy)))
+            task.add_done_callback(kept.discard)
+        for _ in range(THREADS):
+            await begun.acquire()
+    asked_ns.set(time.perf_counter_ns())
+
+
+kept: set[asyncio.Task[None]] = set()
+asked_ns: ContextVar[int] = ContextVar("asked_ns", default=0)
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    torch.set_num_threads(1)
+    anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
+    yield
+    naps.write()
+
+
+app = FastAPI(lifespan=lifespan, dependencies=[Depends(naps.remember), Depends(authorise), Depends(take_threads)])
+
+
+@app.post("/embed/{part}")
+def embed(question: Question, part: str) -> Answer:
+    if part == "pool":
+        naps.took("wait", time.perf_counter_ns() - asked_ns.get())
+    texts = [f"{prefix()} {text}" for text in question.texts] if part == "query" else question.texts
+    tokens = tokenise(texts)
+    ids, mask = (torch.tensor([getattr(one, name) for one in tokens]) for name in ("ids", "attention_mask"))
+    if part == "lock":
+        wait_for_lock()
+    with one_at_a_time, torch.inference_mode():
+        embeddings = model(ids, mask)
+    return Answer(embeddings=embeddings.tolist())
