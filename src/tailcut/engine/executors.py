@@ -92,4 +92,5 @@ class ThreadExecutor:
                 self._loop.call_soon_threadsafe(self._done, self, batch, result, started_ns, finished_ns)
             except RuntimeError:
                 break  # the loop is closed: nobody is left to be told
+            del batch, result  # an idle thread keeps nobody's arrays
         self._runtime.close()

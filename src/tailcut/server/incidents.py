@@ -6,17 +6,34 @@ from tailcut.core.blame import place
 from tailcut.errors import DeadlineExceeded, FeatureUnavailable, NotReady, TailcutError
 from tailcut.observe.failures import FailureLog
 
+_MOST_CAUSES = 8
+
 
 def note(failures: FailureLog, route: str, error: TailcutError, now_ns: int) -> str:
-    """Log an error that a request ended with, where it is the operator's business.
+    """Log an error that a request ended with, where it is the operator's business. Its tracebacks are gone afterwards.
 
     Returns:
         the incident under which the log has it; empty where it is not logged.
     """
     is_ours = error.status >= 500 and not isinstance(error, DeadlineExceeded | NotReady)
-    if not is_ours and not error.detail:
-        return ""
-    return failures.failed(_kind(error), f"{route} failed: {error.explained}", _bug(error), now_ns)
+    incident = ""
+    if is_ours or error.detail:
+        incident = failures.failed(_kind(error), f"{route} failed: {error.explained}", _bug(error), now_ns)
+    _forget_way(error)
+    return incident
+
+
+def _forget_way(error: BaseException | None) -> None:
+    """Drop the tracebacks of an error and of its causes.
+
+    Their frames know the request, its future and so the error itself. Only the garbage collector would free them, and
+    with them the body, the tensors and the connection; in overload that is what there is most of.
+    """
+    for _ in range(_MOST_CAUSES):
+        if error is None:
+            return
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def _kind(error: TailcutError) -> str:

@@ -135,7 +135,10 @@ class FaultyRuntime:
         with self._lock:
             error = self._errors.pop(0) if self._errors else None
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # which knows this frame
         return self._runtime.run(inputs, outputs)
 
     def close(self) -> None:
