@@ -12,9 +12,10 @@ from tailcut.profile.hooks.wrapping import wrap, wrap_present
 
 
 def _short(method: Any, url: Any) -> str:
-    # Without the query: it holds keys, and there are as many of those as there are requests.
+    # Without the query: it holds keys, and there are as many of those as there are requests. Nor user and password.
     parts = urlsplit(str(url))
-    return f"{method} {parts.scheme}://{parts.netloc}{parts.path}" if parts.netloc else f"{method} {parts.path}"
+    host = parts.netloc.rpartition("@")[2]
+    return f"{method} {parts.scheme}://{host}{parts.path}" if host else f"{method} {parts.path}"
 
 
 def _of_request(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
