@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,9 @@ from tailcut.errors import ProfileError
 from tailcut.load import Samples
 from tailcut.load.payloads import build_requests
 from tailcut.load.plan import LoadPlan, parse_url
-from tailcut.profile.child import Route, Said
+from tailcut.load.summary import RunFacts
+from tailcut.profile.assembling import Run, assemble
+from tailcut.profile.child import Heard, Route, Said
 from tailcut.profile.diagnosis import check_target, choose_path, explain_answers, explain_failure
 from tailcut.profile.files import load_recording
 from tailcut.profile.matching import match_requests
@@ -118,6 +122,32 @@ def test_most_answers_must_be_good_ones() -> None:
     assert silent is not None
     assert "got no answer" in silent.message
     assert "Killed" in silent.hint
+
+
+def user(mail: str) -> None:
+    try:
+        {}[mail]
+    except KeyError as error:
+        raise LookupError(f"no user {mail}\nBob: {mail}") from error
+
+
+def test_a_note_names_an_exception_and_not_what_it_says() -> None:
+    """Its text holds what was asked about."""
+    with pytest.raises(LookupError) as caught:
+        user("alice@example.com")
+    trace = "".join(traceback.format_exception(caught.value)).rstrip()
+    assert "alice@example.com" in trace
+    run = Run(
+        load=LoadPlan(url="http://127.0.0.1:1/", rate=10.0, duration_s=1.0), ready=Said(kind="ready"),
+        samples=sent((100, 101, 102, 500)), facts=RunFacts(window_s=1.0), looks=(), looks_interval_ns=1, spy_problem="",
+        heard=Heard(requests=(), moments=(), hooks=(), failures=(trace,), notes=(), cpu_ns=0, delay_ns=0),
+    )  # fmt: skip
+    notes = assemble("app:app", run, None).notes
+    assert any(
+        re.fullmatch(r"the application raised: LookupError in user \(test_profile_recording.py:\d+\)", note)
+        for note in notes
+    )
+    assert not any("alice" in note or "Bob" in note for note in notes)
 
 
 def test_the_only_route_that_takes_the_method_is_taken() -> None:

@@ -11,6 +11,7 @@ from tailcut.cli._load_flags import objectives
 from tailcut.cli._profiling import DEFAULT_RATE, Wanted, kind_of
 from tailcut.cli.console import usage
 from tailcut.cli.options import load_manifest
+from tailcut.core.redaction import command_without_secrets
 from tailcut.errors import ManifestError, ProfileError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def read_wanted(
             layers=None if layers == "off" else layers,
             shapes=read_shapes(shape or []),
             log=log,
-            command=shlex.join(["tailcut", *sys.argv[1:]]),
+            command=shlex.join(command_without_secrets(["tailcut", *sys.argv[1:]])),
         )
 
 

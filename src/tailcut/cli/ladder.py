@@ -13,6 +13,7 @@ import typer
 
 from tailcut.cli.console import ExitCode, note, usage, write
 from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples
+from tailcut.core.redaction import command_without_secrets
 from tailcut.core.slo import parse_duration_s
 from tailcut.errors import LoadTestError
 
@@ -64,7 +65,7 @@ def ladder(
     from tailcut.ladder import LadderOptions, climb
     from tailcut.ladder import short as shortened
 
-    command = shlex.join(["tailcut", *sys.argv[1:]])
+    command = shlex.join(command_without_secrets(["tailcut", *sys.argv[1:]]))
     with usage():
         options = LadderOptions(out=out, rates=_rates(rates), only=_names(only_rungs), seed=seed, command=command)
     options = msgspec.structs.replace(options, comfortable_rate=comfortable, capacity=capacity)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
@@ -12,6 +14,10 @@ from tailcut.load import LoadPlan, Samples, summarise_run
 from tailcut.load.summary import RunFacts
 from tailcut.profile.child import Heard, Said
 from tailcut.profile.matching import match_requests
+
+_RAISED = re.compile(r"([A-Za-z_][\w.]*)(?::|\Z)")
+_FRAME = re.compile(r'\s+File "(?P<file>.+)", line (?P<line>\d+), in (?P<name>\S+)')
+_LIBRARY = re.compile(r"/site-packages/|/dist-packages/|/lib/python3|^<")
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,5 +89,17 @@ def _notes(run: Run) -> Iterator[str]:
         counts = {**result.statuses, **result.errors}
         yield "not every request was answered 2xx: " + ", ".join(f"{count} {kind}" for kind, count in counts.items())
     if run.heard.failures:
-        yield f"the application raised: {run.heard.failures[0].splitlines()[-1]}"
+        yield f"the application raised: {raised(run.heard.failures[0])}"
     yield from result.warnings
+
+
+def raised(trace: str) -> str:
+    """Name the exception at the end of a traceback and where it was raised; not its text, which may hold payloads."""
+    lines = trace.splitlines()
+    frames = [(number, found) for number, line in enumerate(lines) if (found := _FRAME.match(line))]
+    # Below the innermost frame comes the exception; its text may have lines of its own.
+    below = lines[frames[-1][0] + 1 :] if frames else lines[-1:]
+    name = next((found[1] for line in below if (found := _RAISED.match(line))), "")
+    own = [found for _, found in frames if not _LIBRARY.search(found["file"])] or [found for _, found in frames]
+    place = f" in {own[-1]['name']} ({Path(own[-1]['file']).name}:{own[-1]['line']})" if own else ""
+    return f"{name.rpartition('.')[2] or 'an exception'}{place}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.profiling.server_timing import TAILCUT
+from tailcut.core.redaction import without_secrets
 from tailcut.load import LoadPlan, LoadResult
 from tailcut.load.plan import check_plan, parse_url
 from tailcut.load.runner import OnProgress
@@ -32,7 +33,9 @@ def record_url(plan: LoadPlan, *, on_progress: OnProgress | None = None) -> tupl
     """
     check_plan(plan)
     trip_ns = round_trip(parse_url(plan.url))
-    recording, result = record_load(plan, plan.url, known=TAILCUT, round_trip_ns=trip_ns, on_progress=on_progress)
+    recording, result = record_load(
+        plan, without_secrets(plan.url), known=TAILCUT, round_trip_ns=trip_ns, on_progress=on_progress
+    )
     told = [span for one in recording.requests for span in one.spans if span.stage != Stage.NETWORK]
     if any(one.entered_ns >= 0 for one in recording.requests):
         return recording, result

@@ -21,8 +21,8 @@ _TOKENS = re.compile(
     |(?P<space>\s+)""",
     re.VERBOSE | re.DOTALL,
 )
-"""A text that is not closed (it was cut off), or holds a quote after a backslash, which ends it in some databases and not
-in others, is a value up to the end."""
+"""A text that is not closed (it was cut off), or holds a quote after a backslash (which ends it in some databases and
+not in others), is a value up to the end."""
 _LISTS = re.compile(r"\(\s*\?(?:\s*,\s*\?)+\s*\)")
 _ROWS = re.compile(r"\(\?…?\)(?:\s*,\s*\(\?…?\))+")
 _NAME_AFTER = re.compile(

@@ -1,0 +1,38 @@
+"""What is left out of text that is kept and passed on, such as a report's command line: passwords, tokens, keys."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+LEFT_OUT = "…"
+
+_USER = re.compile(r"(?<=://)[^/?#\s]*@")
+_QUERY = re.compile(r"(?<=[?#]).+")
+_NAMED = re.compile(r"(?i)((?:password|passwd|pwd|secret|token|api[_-]?key)=)[^\s&;,'\"]+")
+_HEADER = "--header"
+
+
+def without_secrets(url: str) -> str:
+    """Leave out a URL's user and password, and what follows its path."""
+    return _QUERY.sub(LEFT_OUT, _USER.sub(f"{LEFT_OUT}@", url), count=1)
+
+
+def command_without_secrets(words: Sequence[str]) -> list[str]:
+    """Leave out of a command line the values of headers, and what is secret in URLs and settings."""
+    shown: list[str] = []
+    for word in words:
+        if shown and shown[-1] == _HEADER:
+            shown.append(_header(word))
+        elif word.startswith(f"{_HEADER}="):
+            shown.append(f"{_HEADER}={_header(word.partition('=')[2])}")
+        elif word.lower().startswith(("http://", "https://")):
+            shown.append(without_secrets(word))
+        else:
+            shown.append(_NAMED.sub(rf"\1{LEFT_OUT}", _USER.sub(f"{LEFT_OUT}@", word)))
+    return shown
+
+
+def _header(text: str) -> str:
+    name, colon, _ = text.partition(":")
+    return f"{name}: {LEFT_OUT}" if colon else LEFT_OUT

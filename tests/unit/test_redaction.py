@@ -1,0 +1,35 @@
+"""Command lines and URLs as reports keep them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailcut.core.redaction import command_without_secrets, without_secrets
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://h:80/predict", "https://h:80/predict"),
+        ("https://h/predict?api_key=s3cret&x=1", "https://h/predict?…"),
+        ("https://bob:s3c@ret@h/predict#s3cret", "https://…@h/predict#…"),
+    ],
+)
+def test_a_url_without_who_asks(url: str, shown: str) -> None:
+    assert without_secrets(url) == shown
+
+
+def test_a_command_line_without_what_nobody_else_may_know() -> None:
+    """Flags and names stay: the line says how something was measured."""
+    words = (
+        *("tailcut", "profile", "https://h/predict?key=s3cret", "--header", "Authorization: Bearer s3cret"),
+        *("--header=X-Key: s3cret", "--header", "s3cret", "--set", "features.database=postgres://bob:s3cret@h/db"),
+        *("--set", "store=host=h password=s3cret user=u", "--slo", "p95=25ms", "--rate", "20"),
+    )
+    shown = command_without_secrets(words)
+    assert not [word for word in shown if "s3cret" in word]
+    assert shown[2:6] == ["https://h/predict?…", "--header", "Authorization: …", "--header=X-Key: …"]
+    assert shown[9:] == [
+        "features.database=postgres://…@h/db", "--set", "store=host=h password=… user=u", "--slo", "p95=25ms",
+        "--rate", "20",
+    ]  # fmt: skip
