@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import importlib
 import os
 import sqlite3
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,27 +20,27 @@ from typing import Any
 import pytest
 
 from tailcut.core.profiling.records import Span, Stage
-from tailcut.profile import tracing
+from tailcut.profile import clocks, tracing
 from tailcut.profile.hooks import sqlite, threads
 from tailcut.profile.hooks.caches import _command, _pipeline
 from tailcut.profile.hooks.http import _short
 from tailcut.profile.hooks.imports import ImportHooks
 from tailcut.profile.hooks.locks import _TracedLock, _waiting
-from tailcut.profile.hooks.wrapping import awaited, called, fixed, wrap
+from tailcut.profile.hooks.wrapping import awaited, called, wrap
 from tailcut.profile.middleware import Profiled
 from tailcut.profile.places import Places
-from tailcut.profile.tracing import Open, Trace, close_span, current, open_span, tracer
+from tailcut.profile.spans import one_line, requests_of
+from tailcut.profile.tracing import Open, Trace, close_span, current, open_root, open_span, open_timed, tracer
 
 
 @pytest.fixture
 def request_() -> Iterator[Trace]:
     """A request that this code works for."""
-    trace = Trace(7, "POST", "/predict")
     tracer.clear()
-    tracer.enter(trace)
-    root = Open(trace, Stage.FRAMEWORK, "fastapi", "", None)
-    trace.spans.append(root)
-    token = current.set(root)
+    trace = tracer.enter(7, "POST", "/predict")
+    assert trace is not None
+    token = current.set(None)
+    open_root(trace, Stage.FRAMEWORK, "fastapi", "")
     yield trace
     current.reset(token)
     tracer.clear()
@@ -46,22 +48,26 @@ def request_() -> Iterator[Trace]:
 
 def spans(trace: Trace) -> tuple[Span, ...]:
     """As they are written down, without what took next to nothing."""
-    return tracer.requests()[0].spans
+    return requests_of(tracer)[0].spans
 
 
 def kept(trace: Trace) -> list[tuple[str, str]]:
-    return [(span.stage.value, span.label) for span in trace.spans[1:]]
+    return [(span.stage.value, one_line(span.label)) for span in trace.spans[1:]]
+
+
+def place_of(span: Open) -> str:
+    return span.place if isinstance(span.place, str) else tracer.places.at(span.place, span.at)
 
 
 def test_a_call_outside_of_any_request_is_the_plain_call() -> None:
-    assert called(lambda x: x + 1, Stage.SQL, fixed("never"))(1) == 2
+    assert called(lambda x: x + 1, Stage.SQL, "never")(1) == 2
     assert open_span(Stage.SQL, "never") is None
 
 
 def test_the_outermost_of_calls_of_one_kind_is_kept(request_: Trace) -> None:
-    inner = called(lambda: 1, Stage.HTTP, fixed("urllib3"))
-    other = called(lambda: inner() + 1, Stage.LOCK, fixed("lock"))
-    outer = called(lambda: inner() + other(), Stage.HTTP, fixed("requests"))
+    inner = called(lambda: 1, Stage.HTTP, "urllib3")
+    other = called(lambda: inner() + 1, Stage.LOCK, "lock")
+    outer = called(lambda: inner() + other(), Stage.HTTP, "requests")
     assert outer() == 3
     assert kept(request_) == [("http", "requests"), ("lock", "lock"), ("http", "urllib3")]
     assert request_.spans[2].parent is request_.spans[1]
@@ -73,7 +79,7 @@ def test_a_call_that_raises_ends_its_span(request_: Trace) -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        called(fail, Stage.CODE, fixed("fail"))()
+        called(fail, Stage.CODE, "fail")()
     assert current.get() is request_.spans[0]
     assert request_.spans[1].end_ns >= request_.spans[1].start_ns
     assert request_.spans[1].cpu_ns >= 0
@@ -82,7 +88,7 @@ def test_a_call_that_raises_ends_its_span(request_: Trace) -> None:
 def test_tasks_inherit_the_request_and_lie_side_by_side(request_: Trace) -> None:
     async def run() -> None:
         both = asyncio.Barrier(2)
-        call = awaited(both.wait, Stage.HTTP, fixed("GET"))
+        call = awaited(both.wait, Stage.HTTP, "GET")
         await asyncio.gather(call(), call())
 
     asyncio.run(run())
@@ -96,12 +102,12 @@ def test_wrapping_twice_wraps_once(request_: Trace) -> None:
         def send(self) -> int:
             return 1
 
-    wrap(Client, "send", Stage.HTTP, fixed("GET"))
-    wrap(Client, "send", Stage.HTTP, fixed("GET"))
+    wrap(Client, "send", Stage.HTTP, "GET")
+    wrap(Client, "send", Stage.HTTP, "GET")
     assert Client().send() == 1
     assert kept(request_) == [("http", "GET")]
     with pytest.raises(AttributeError):
-        wrap(Client, "receive", Stage.HTTP, fixed("GET"))
+        wrap(Client, "receive", Stage.HTTP, "GET")
 
 
 def test_sqlite_connections_are_traced_with_their_rows(request_: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +127,7 @@ def test_sqlite_connections_are_traced_with_their_rows(request_: Trace, monkeypa
     assert list(dict.fromkeys(labels)) == [
         "CREATE TABLE t (x INTEGER)", "INSERT INTO t VALUES (?)", "COMMIT", "SELECT x FROM t", "SELECT max(x) FROM t",
     ]  # fmt: skip
-    assert all(span.place.startswith("tests/unit/test_profile_hooks.py:") for span in request_.spans[1:])
+    assert all(place_of(span).startswith("tests/unit/test_profile_hooks.py:") for span in request_.spans[1:])
     connection.close()
 
 
@@ -164,7 +170,7 @@ def test_work_in_an_executor_belongs_to_its_request(request_: Trace, monkeypatch
     threads._hook_loop(asyncio.base_events)
 
     def work() -> int:
-        return int(called(lambda: 2, Stage.SQL, fixed("SELECT"))())
+        return int(called(lambda: 2, Stage.SQL, "SELECT")())
 
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(work).result() == 2
@@ -172,8 +178,8 @@ def test_work_in_an_executor_belongs_to_its_request(request_: Trace, monkeypatch
     stages = [stage for stage, _ in kept(request_)]
     assert stages == ["wait", "code", "sql", "wait", "code", "sql", "loop"]
     code = request_.spans[2]
-    assert code.label.endswith("work")
-    assert code.place.startswith("tests/unit/test_profile_hooks.py:")
+    assert str(code.label).endswith("work")
+    assert place_of(code).startswith("tests/unit/test_profile_hooks.py:")
     assert code.thread != request_.spans[0].thread
     assert request_.spans[3].parent is code
     assert code.cpu_ns >= 0
@@ -258,7 +264,7 @@ def test_a_request_is_entered_left_and_remembers_what_it_raised() -> None:
     scope = {"type": "http", "headers": [(b"x-tailcut-profile", b"3")], "method": "GET", "path": "/a"}
     with pytest.raises(ValueError, match="after the reply"):
         asyncio.run(Profiled(application)(scope, receive, send))
-    (one,) = tracer.requests()
+    (one,) = requests_of(tracer)
     assert (one.number, one.method, one.path, one.status) == (3, "GET", "/a", 200)
     assert one.entered_ns <= one.left_ns
     assert tracer.failures[0].endswith("ValueError: after the reply")
@@ -285,7 +291,7 @@ def test_labels_hold_what_is_the_same_from_request_to_request() -> None:
     assert _command((None, "MGET", "a", "b", "c"), {}) == "MGET (3 arguments)"
 
     class Pipeline:
-        command_stack = (((("GET", "a")), {}), ((("GET", "b")), {}), ((("SET", "c", 1)), {}))
+        command_stack: Any = (((("GET", "a")), {}), ((("GET", "b")), {}), ((("SET", "c", 1)), {}))
 
     assert _pipeline((Pipeline(),), {}) == "pipeline of 3 (GET, SET)"
 
@@ -305,3 +311,114 @@ def test_places_tell_the_users_files_from_libraries(tmp_path: Path) -> None:
         f"test_profile_hooks.py:{test_places_tell_the_users_files_from_libraries.__code__.co_firstlineno}"
     )
     assert places.describe(len) == ("len", "", False)
+
+
+def test_what_is_kept_of_a_request_is_nothing_to_the_garbage_collector(request_: Trace) -> None:
+    called(lambda: 1, Stage.SQL, "SELECT 1")()
+    assert not any(gc.is_tracked(one) for one in (request_, *request_.spans))
+
+
+def test_what_is_forgotten_is_freed(request_: Trace) -> None:
+    class Text(str):
+        pass
+
+    label = Text("SELECT 1")
+    called(lambda: 1, Stage.SQL, label)()
+    held = weakref.ref(label)
+    del label
+    assert held() is not None
+    tracer.clear()
+    assert held() is None
+
+
+def test_a_call_is_placed_where_the_users_code_makes_it(request_: Trace) -> None:
+    def library(call: Any) -> Any:
+        return call()
+
+    library.__code__ = library.__code__.replace(co_filename="/usr/lib/python3/site-packages/driver.py")
+    call = called(lambda: [None] * 100_000, Stage.SQL, "SELECT\n 1")
+    line = sys._getframe().f_lineno + 1
+    library(call)
+    (span,) = [one for one in spans(request_) if one.stage is Stage.SQL]
+    assert (span.label, span.place) == ("SELECT 1", f"tests/unit/test_profile_hooks.py:{line}")
+
+
+def test_a_span_that_is_open_when_the_recording_ends_has_no_cpu_time(request_: Trace) -> None:
+    parent = current.get()
+    assert parent is not None
+    opened = open_timed(parent, Stage.SQL, "SELECT 1")
+    for _ in range(1000):
+        opened.label = "SELECT 2"
+    assert [(one.label, one.cpu_ns, one.delay_ns) for one in spans(request_)[1:]] == [("SELECT 2", -1, -1)]
+
+
+class Clocks:
+    """A wall clock and a CPU clock that are set, and how often the latter was asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.cpu_ns, self.asked = 0, 0
+        monkeypatch.setattr(clocks, "thread_time_ns", self.read)
+
+    def read(self) -> int:
+        self.asked += 1
+        return self.cpu_ns
+
+
+def test_a_short_span_is_cpu_time_and_asks_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake, clock = Clocks(monkeypatch), clocks.ThreadClock()
+    begun = clock.cpu_at(10**9)
+    assert clock.cpu_since(10**9, begun, 10**9 + 20_000) == 20_000
+    after = clock.cpu_at(10**9 + 25_000)
+    assert after == begun + 25_000
+    assert clock.cpu_since(10**9 + 25_000, after, 10**9 + 35_000) == 10_000
+    assert fake.asked == 1
+
+
+def test_of_a_long_span_the_clock_says_how_much_was_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake, clock = Clocks(monkeypatch), clocks.ThreadClock()
+    begun = clock.cpu_at(10**9)
+    fake.cpu_ns += 300_000
+    assert clock.cpu_since(10**9, begun, 10**9 + 5_000_000) == 300_000
+    # The next one, close to its end, begins with what it said.
+    begun = clock.cpu_at(10**9 + 5_010_000)
+    fake.cpu_ns += 10_000 + 70_000
+    assert clock.cpu_since(10**9 + 5_010_000, begun, 10**9 + 6_000_000) == 70_000
+    assert fake.asked == 3
+
+
+def test_where_a_thread_slept_between_two_spans_the_clock_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake, clock = Clocks(monkeypatch), clocks.ThreadClock()
+    begun = clock.cpu_at(10**9)
+    assert clock.cpu_since(10**9, begun, 10**9 + 10_000) == 10_000
+    fake.cpu_ns = 12_000
+    assert clock.cpu_at(10**9 + 3_000_000) == 12_000
+    assert fake.asked == 2
+
+
+def test_times_that_are_added_up_are_read_again_before_their_errors_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake, clock = Clocks(monkeypatch), clocks.ThreadClock()
+    for number in range(100):
+        at = 10**9 + number * 30_000
+        clock.cpu_since(at, clock.cpu_at(at), at + 20_000)
+    assert 10 <= fake.asked <= 20
+
+
+def test_an_event_loop_that_idles_between_callbacks_computes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake, clock = Clocks(monkeypatch), clocks.ThreadClock()
+    clock.cpu_since(10**9, clock.cpu_at_callback(10**9), 10**9 + 50_000)
+    fake.cpu_ns += 8_000 + 400_000
+    start = 10**9 + 20_000_000
+    begun = clock.cpu_at_callback(start)
+    assert 395_000 <= clock.cpu_since(start, begun, start + 2_000_000) <= 400_000
+    assert fake.asked == 2
+
+
+def test_a_sleeping_thread_has_no_cpu_time_and_a_computing_one_has(request_: Trace) -> None:
+    nothing = threading.Event()
+    called(lambda: nothing.wait(0.02), Stage.HTTP, "asleep")()
+    called(lambda: sum(range(300_000)), Stage.SQL, "busy")()
+    found = {one.label: one for one in spans(request_)}
+    assert 0 <= found["asleep"].cpu_ns < 5_000_000
+    busy = found["busy"]
+    assert busy.cpu_ns + max(busy.delay_ns, 0) <= busy.end_ns - busy.start_ns
+    assert busy.cpu_ns > 1_000_000

@@ -196,7 +196,7 @@ def _sendable(wanted: Wanted) -> Iterator[Wanted]:
 
 
 def _pilot(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
-    from tailcut.profile.pilot import PilotPlan
+    from tailcut.profile.pilot import OVERHEAD_ROUNDS, PilotPlan
     from tailcut.profile.pilot import record as record_pilot
 
     plan = wanted.plan
@@ -214,7 +214,7 @@ def _pilot(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
             directory=str(wanted.directory),
             environment=dict(environment),
             loop=wanted.loop,
-            overhead_rounds=3 if wanted.overhead else 0,
+            overhead_rounds=OVERHEAD_ROUNDS if wanted.overhead else 0,
             layers=wanted.layers == "",
             seed=plan.seed,
         ),

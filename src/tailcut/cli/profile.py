@@ -85,7 +85,7 @@ def profile(
         typer.Option("--levers/--no-levers", help="Simulate what each lever would win; takes some ten seconds."),
     ] = True,
     overhead: Annotated[
-        bool, typer.Option("--overhead/--no-overhead", help="Measure what profiling itself costs; takes half a minute.")
+        bool, typer.Option("--overhead/--no-overhead", help="Measure what profiling itself costs; takes a minute.")
     ] = True,
     layers: Annotated[
         str,

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio.events
 import gc
-import time
 from types import CodeType
 from typing import Any
 
 from tailcut.core.profiling.records import Stage
+from tailcut.profile.clocks import now, of_thread
 from tailcut.profile.places import code_of
-from tailcut.profile.tracing import Trace, current, now, tracer
+from tailcut.profile.tracing import Trace, current, tracer
 
 BLOCKED_NS = 1_000_000
 """A callback that runs longer than this is worth naming."""
@@ -24,22 +24,23 @@ Handle = asyncio.events.Handle
 def watch_loop() -> None:
     """Time every callback of asyncio's loop, and know which request it works for."""
     original: Any = Handle._run
-    thread_time_ns = time.thread_time_ns
     tracer.times_loop = True
 
     def run(self: Any) -> None:
         span = self._context.get(current)
         tracer.entered = None
-        cpu_ns = thread_time_ns() if span is not None else 0
+        clock = of_thread.clock
         start_ns = now()
+        cpu_ns = clock.cpu_at_callback(start_ns)
         try:
             original(self)
         finally:
             end_ns = now()
+            cpu_ns = clock.cpu_since(start_ns, cpu_ns, end_ns)
             # A request that began in this callback is known only after it.
             trace = span.trace if span is not None else tracer.entered
             if trace is not None:
-                trace.cpu_ns += thread_time_ns() - (cpu_ns or trace.began_cpu_ns)
+                trace.cpu_ns += cpu_ns
             if end_ns - start_ns > BLOCKED_NS:
                 _blocked(self, trace, start_ns, end_ns)
 
@@ -48,22 +49,22 @@ def watch_loop() -> None:
 
 def watch_collections() -> None:
     """Time every garbage collection; it stops all threads."""
-    began_ns = 0
+    began_ns, labels = 0, [f"generation {number}" for number in range(len(gc.get_threshold()))]
 
     def collected(phase: str, info: dict[str, int]) -> None:
         nonlocal began_ns
         if phase == "start":
             began_ns = now()
         else:
-            tracer.moment(Stage.GC, began_ns, now(), f"generation {info['generation']}", "", -1)
+            tracer.moment(Stage.GC, began_ns, now(), labels[info["generation"]], "", -1)
 
     gc.callbacks.append(collected)
 
 
 def _blocked(handle: Any, trace: Trace | None, start_ns: int, end_ns: int) -> None:
     label, place = _describe(handle._callback)
-    if trace is not None and not place and trace.endpoint:
-        label, _, place = trace.endpoint.rstrip(")").partition(" (")
+    if trace is not None and not place and trace.endpoint is not None:
+        label, place = trace.endpoint
     number = trace.number if trace is not None else -1
     tracer.moment(Stage.LOOP, start_ns, end_ns, label, place, number)
 

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from tailcut.core.profiling.records import Stage
+from tailcut.profile.clocks import now
 from tailcut.profile.places import code_of
-from tailcut.profile.tracing import DROPPED_NS, Open, Trace, add_span, current, now, tracer
+from tailcut.profile.tracing import DROPPED_NS, Open, Trace, add_span, current, open_root, tracer
 
 HEADER = b"x-tailcut-profile"
 _MAX_FAILURES = 3
@@ -34,14 +35,11 @@ class Profiled:
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Serve one request."""
         number = _number(scope) if scope["type"] == "http" else -1
-        if number < 0:
+        trace = tracer.enter(number, scope["method"], scope["path"]) if number >= 0 else None
+        if trace is None:
             await self._application(scope, receive, send)
             return
-        trace = Trace(number, scope["method"], scope["path"])
-        tracer.enter(trace)
-        root = Open(trace, self._stage, self._label, self._place, None)
-        trace.spans.append(root)
-        current.set(root)
+        root = open_root(trace, self._stage, self._label, self._place)
         tracer.entered = trace
         try:
             await self._application(scope, _receiving(receive), _sending(trace, send))

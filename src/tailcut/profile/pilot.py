@@ -29,8 +29,10 @@ from tailcut.profile.spying import Spy
 from tailcut.profile.trials import OnStep, bears, measure_overhead, too_fast
 
 HEADER = "x-tailcut-profile"
-_OVERHEAD_REQUESTS = 450.0
-"""Of each run that shows what profiling costs, at least: a p95 should rest on four hundred."""
+OVERHEAD_ROUNDS = 9
+"""Pairs of runs that show what profiling costs; odd, so that one of them is the median."""
+_OVERHEAD_REQUESTS = 200.0
+"""Of each run that shows what profiling costs, at least: ten beyond its p95."""
 
 _PROBE_RATE = 20.0
 _PROBE_S = 0.3
@@ -77,8 +79,8 @@ class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
     ready_s: float = 60.0
     sample_rate: float = 50.0
     sample_s: float = 6.0
-    overhead_rounds: int = 3
-    overhead_s: float = 4.0
+    overhead_rounds: int = OVERHEAD_ROUNDS
+    overhead_s: float = 2.0
     layers: bool = True
     seed: int = 0
 
@@ -166,7 +168,7 @@ def _overhead(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, say: OnStep)
         duration_s = max(plan.overhead_s, _OVERHEAD_REQUESTS / plan.rate)
         without = msgspec.structs.replace(_on(load, plain), duration_s=duration_s)
         with_ = msgspec.structs.replace(load, duration_s=duration_s, numbered=HEADER)
-        return measure_overhead(without, with_, rounds=plan.overhead_rounds, say=say)
+        return measure_overhead(without, with_, rounds=plan.overhead_rounds, begin=pilot.begin, say=say)
 
 
 def _check(plan: PilotPlan) -> None:

@@ -11,8 +11,11 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 _OWN = os.path.dirname(os.path.abspath(__file__))
-_DEPTH = 50
+_LOOKS = range(50)
 _MAX_FUNCTIONS = 10_000
+_LIBRARY, _USER, _BELOW = range(3)
+"""Whose a file is; below the hooks that take requests in there is nothing of any request."""
+_ENTRIES = frozenset(os.path.join(_OWN, name) for name in ("blocking.py", "middleware.py", "hooks/threads.py"))
 
 
 class Places:
@@ -30,16 +33,14 @@ class Places:
         self._libraries = tuple(
             os.path.join(folder, "") for one in found for folder in {os.path.abspath(one), os.path.realpath(one)}
         )
-        self._of_user: dict[str, bool] = {}
+        self._kinds: dict[str, int] = {}
         self._names: dict[str, str] = {}
         self._functions: dict[FunctionType, tuple[str, str, bool]] = {}
 
     def is_user(self, filename: str) -> bool:
         """Say whether a code object's file is the user's own."""
-        known = self._of_user.get(filename)
-        if known is None:
-            known = self._of_user[filename] = self._judge(filename)
-        return known
+        kind = self._kinds.get(filename)
+        return (self._kind(filename) if kind is None else kind) == _USER
 
     def name(self, filename: str) -> str:
         """Name a file: relative to the user's folder, or from the library's package on."""
@@ -48,18 +49,31 @@ class Places:
             known = self._names[filename] = self._shorten(filename)
         return known
 
-    def here(self, frame: FrameType | None) -> str:
-        """Name the user's innermost line at or below ``frame``; empty where none is on the stack."""
-        of_user = self._of_user
-        for _ in range(_DEPTH):
+    def spot(self, frame: FrameType | None) -> tuple[str | CodeType, int]:
+        """Find the user's innermost code at or below ``frame`` and the instruction that it is at, which ``at`` names.
+
+        Returns:
+            them; "" and 0 where none is on the stack.
+        """
+        kinds = self._kinds
+        for _ in _LOOKS:
             if frame is None:
                 break
-            filename = frame.f_code.co_filename
-            known = of_user.get(filename)
-            if known or (known is None and self.is_user(filename)):
-                return f"{self.name(filename)}:{frame.f_lineno}"
+            code = frame.f_code
+            kind = kinds.get(code.co_filename)
+            if kind is None:
+                kind = self._kind(code.co_filename)
+            if kind != _LIBRARY:
+                return (code, frame.f_lasti) if kind == _USER else ("", 0)
             frame = frame.f_back
-        return ""
+        return "", 0
+
+    def at(self, code: CodeType, instruction: int) -> str:
+        """Name the line of an instruction."""
+        for start, end, line in code.co_lines():
+            if start <= instruction < end and line is not None:
+                return f"{self.name(code.co_filename)}:{line}"
+        return self.of_code(code)
 
     def of_code(self, code: CodeType) -> str:
         """Name where a function begins."""
@@ -83,6 +97,11 @@ class Places:
         if code is None:
             return name, "", False
         return code.co_qualname.replace("<locals>.", ""), self.of_code(code), self.is_user(code.co_filename)
+
+    def _kind(self, filename: str) -> int:
+        kind = _BELOW if filename in _ENTRIES else _USER if self._judge(filename) else _LIBRARY
+        self._kinds[filename] = kind
+        return kind
 
     def _judge(self, filename: str) -> bool:
         if not filename or filename.startswith("<"):

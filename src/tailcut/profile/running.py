@@ -20,6 +20,7 @@ from tailcut.profile.captured import captured
 from tailcut.profile.child import Commands, Heard, Options, Route, Said
 from tailcut.profile.importing import Unusable, load_application, needed_parameters
 from tailcut.profile.middleware import Profiled
+from tailcut.profile.spans import requests_of
 from tailcut.profile.spying import allow_spying
 from tailcut.profile.tracing import tracer
 
@@ -76,7 +77,7 @@ class _Window:
         if tracer.dropped:
             tracer.note(f"{tracer.dropped} requests were more than a recording holds; they are not in it")
         heard = Heard(
-            requests=tracer.requests(),
+            requests=requests_of(tracer),
             moments=tuple(tracer.moments),
             hooks=tuple(tracer.hooked),
             notes=tuple(tracer.notes),

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from math import floor, log10
 
 import msgspec
+import numpy as np
+from numpy.typing import ArrayLike
 
 from tailcut.core.profiling.records import Latencies, Overhead
 from tailcut.core.slo import Objectives
-from tailcut.core.statistics import percentile, samples_needed
+from tailcut.core.statistics import bootstrap, samples_needed, spread
 from tailcut.errors import ProfileError
 from tailcut.ladder.pilot import queue_grows
 from tailcut.load import LoadPlan, LoadResult, SearchLimits, find_capacity, measure, summarise_run
@@ -24,14 +26,18 @@ _MOST_LOST = 0.02
 
 OnStep = Callable[[str], None]
 """Hears, in words, what is being done."""
+Begin = Callable[[], None]
 
 
 def bears(load: LoadPlan) -> bool:
     """Say whether answers keep up with the plan's rate."""
+    return not _grows(_run(_trial(load)))
+
+
+def _trial(load: LoadPlan) -> LoadPlan:
     # What is in flight at the window's edges must not decide.
     duration_s = min(max(_TRIAL_S, _TRIAL_REQUESTS / (load.rate or 1.0)), _LONGEST_TRIAL_S)
-    trial = msgspec.structs.replace(load, duration_s=duration_s, warmup_s=1.0, seed=load.seed + 1)
-    return not _grows(_run(trial))
+    return msgspec.structs.replace(load, duration_s=duration_s, warmup_s=1.0, seed=load.seed + 1)
 
 
 def _grows(result: LoadResult) -> str:
@@ -66,39 +72,59 @@ def too_fast(target: str, load: LoadPlan) -> ProfileError:
     )
 
 
-def measure_overhead(without: LoadPlan, with_: LoadPlan, *, rounds: int, say: OnStep) -> Overhead:
+def measure_overhead(without: LoadPlan, with_: LoadPlan, *, rounds: int, begin: Begin, say: OnStep) -> Overhead:
     """Send the same load to the application without profiling and with it, in turns.
+
+    Both runs of a round have the same arrivals and payloads, so what a round is compared by is their quotient: from
+    round to round it differs by what else the machine did, and not by which requests came close together.
 
     Args:
         without: the load on the application as it is.
         with_: the same on the profiled one.
         rounds: pairs of runs.
+        begin: lets the profiled one forget what was recorded: it shall hold no more than in a recording.
         say: hears what is being done.
 
     Raises:
         ProfileError: a run was not answered at all.
     """
+    # The profiled one has answered the trial; caches and prepared statements of the other are filled like its own.
+    _run(_trial(without))
     pairs: list[tuple[Latencies, Latencies]] = []
     for number in range(rounds):
         say(f"measuring profiling's own overhead, round {number + 1} of {rounds}")
         seed = with_.seed + 100 + number
-        plans = [msgspec.structs.replace(one, seed=seed, warmup_s=_WARM_S) for one in (without, with_)]
+        plain, seen = (msgspec.structs.replace(one, seed=seed, warmup_s=_WARM_S) for one in (without, with_))
+        begin()
         # The order changes from round to round: the first of a pair may meet a machine that just idled.
         if number % 2:
-            profiled = _latencies(plans[1])
-            pairs.append((_latencies(plans[0]), profiled))
+            profiled = _latencies(seen)
+            pairs.append((_latencies(plain), profiled))
         else:
-            pairs.append((_latencies(plans[0]), _latencies(plans[1])))
-    p50, p95 = (_longer(pairs, name) for name in ("p50_ms", "p95_ms"))
-    fewest, better = min(one.requests for pair in pairs for one in pair), samples_needed(0.95)
-    note = f"its p95 rests on {fewest} requests a run, better {better}" if fewest < better else ""
-    return Overhead(rate=with_.rate or 0.0, rounds=tuple(pairs), p50_share=p50, p95_share=p95, note=note)
+            pairs.append((_latencies(plain), _latencies(seen)))
+    (p50, p50_range), (p95, p95_range) = (_longer(pairs, name) for name in ("p50_ms", "p95_ms"))
+    return Overhead(
+        rate=with_.rate or 0.0, rounds=tuple(pairs), p50_share=p50, p95_share=p95, note=_few(pairs),
+        p50_range=p50_range, p95_range=p95_range,
+    )  # fmt: skip
 
 
-def _longer(pairs: list[tuple[Latencies, Latencies]], name: str) -> float:
-    # Of the medians, not of the pairs: one round that something else disturbed spoils one value and not a ratio.
-    bare, seen = (percentile([getattr(pair[side], name) for pair in pairs], 0.5) for side in (0, 1))
-    return seen / bare - 1.0
+def _longer(pairs: list[tuple[Latencies, Latencies]], name: str) -> tuple[float, tuple[float, float]]:
+    """How much longer it takes with profiling, as a share, and the interval that this lies in.
+
+    The median of the rounds: one that something else disturbed spoils one quotient of many.
+    """
+    shares = [getattr(seen, name) / getattr(plain, name) - 1.0 for plain, seen in pairs]
+    return _middle(shares), bootstrap(shares, _middle, seed=len(shares))
+
+
+def _middle(values: ArrayLike) -> float:
+    return spread(np.asarray(values, dtype=np.float64).tolist()).mid
+
+
+def _few(pairs: list[tuple[Latencies, Latencies]]) -> str:
+    fewest, better = min(sum(pair[side].requests for pair in pairs) for side in (0, 1)), samples_needed(0.95)
+    return f"its p95 rests on {fewest} requests, better {better}" if fewest < better else ""
 
 
 def _latencies(load: LoadPlan) -> Latencies:
@@ -110,7 +136,12 @@ def _latencies(load: LoadPlan) -> Latencies:
             f" {load.timeout_s:g} s {profiled}, at a rate that was fine before",
             hint="the application hangs now and then: a deadlock, or a database that locks?",
         )
-    return Latencies(requests=result.latency_ms.count, p50_ms=result.latency_ms.p50, p95_ms=result.latency_ms.p95)
+    return Latencies(
+        requests=result.latency_ms.count,
+        p50_ms=result.latency_ms.p50,
+        p95_ms=result.latency_ms.p95,
+        cpu_ms=result.cpu_s_per_1000 or 0.0,
+    )
 
 
 def _run(load: LoadPlan) -> LoadResult:

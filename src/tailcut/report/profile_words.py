@@ -87,12 +87,24 @@ def overhead_words(overhead: Overhead | None, kind: str) -> str:
         return "Profiling cost the server nothing: it is what the client saw and what the server tells anyway."
     if overhead is None:
         return "What profiling cost was not measured."
-    runs = "; ".join(f"{ms(plain.p95_ms)} to {ms(seen.p95_ms)} ms" for plain, seen in overhead.rounds)
     note = f" ({overhead.note})" if overhead.note else ""
+    p95, p50 = _ranged(overhead.p95_share, overhead.p95_range), _ranged(overhead.p50_share, overhead.p50_range)
     return (
-        f"Profiling cost {signed(overhead.p95_share)} of the p95 and {signed(overhead.p50_share)} of the median at"
-        f" {overhead.rate:.3g} requests/s, measured without and with it in turns (p95 {runs}){note}."
+        f"Profiling cost {p95} of the p95 and {p50} of the median at {overhead.rate:.3g} requests/s{_cpu(overhead)}:"
+        f" the median of {len(overhead.rounds)} rounds, each the same requests without and with it{note}."
     )
+
+
+def _ranged(share: float, between: tuple[float, float] | None) -> str:
+    if between is None:
+        return signed(share)
+    return f"{signed(share)} ({100 * between[0]:+.1f} to {100 * between[1]:+.1f}, 95 % confidence)"
+
+
+def _cpu(overhead: Overhead) -> str:
+    """Milliseconds of CPU, which are known better than what they do to the tail."""
+    added = sorted(seen.cpu_ms - plain.cpu_ms for plain, seen in overhead.rounds if plain.cpu_ms and seen.cpu_ms)
+    return f", {added[len(added) // 2]:+.2f} ms of CPU a request" if added else ""
 
 
 def layers_words(model: ModelLayers) -> list[str]:

@@ -145,11 +145,12 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Latencies(msgspec.Struct, frozen=True, kw_only=True):
-    """Milliseconds of a run, from the intended send time to the last byte."""
+    """Milliseconds of a run, from the intended send time to the last byte, and of CPU per request (0: not known)."""
 
     requests: int
     p50_ms: float
     p95_ms: float
+    cpu_ms: float = 0.0
 
 
 class Overhead(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,7 +159,8 @@ class Overhead(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         rate: requests per second of these runs.
         rounds: (plain, profiled) one after the other.
-        p50_share, p95_share: how much longer with profiling, as a share of without; medians over the rounds of both.
+        p50_share, p95_share: how much longer with profiling, as a share of without; the median of the rounds.
+        p50_range, p95_range: where these medians lie in 95 of 100 such measurements; None: not known.
         note: what makes the figures weaker than they look.
     """
 
@@ -167,6 +169,8 @@ class Overhead(msgspec.Struct, frozen=True, kw_only=True):
     p50_share: float
     p95_share: float
     note: str = ""
+    p50_range: tuple[float, float] | None = None
+    p95_range: tuple[float, float] | None = None
 
 
 class Pilot(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,12 +7,17 @@ from typing import Any
 
 from tailcut.core.profiling.records import Stage
 from tailcut.profile.hooks.imports import Hook
-from tailcut.profile.hooks.wrapping import fixed, text_of, wrap, wrap_present
+from tailcut.profile.hooks.wrapping import wrap, wrap_present
+from tailcut.profile.spans import one_line
+
+
+def _name(value: Any) -> str:
+    return value if isinstance(value, str) else one_line(value if isinstance(value, bytes) else str(value))
 
 
 def _command(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     # The command and how many arguments, not the keys: there are as many of those as there are users.
-    name = text_of(args[1]) if len(args) > 1 else "command"
+    name = _name(args[1]) if len(args) > 1 else "command"
     return f"{name} ({len(args) - 2} arguments)" if len(args) > 3 else name
 
 
@@ -21,7 +26,7 @@ def _pipeline(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     names: list[str] = []
     for one in list(stack)[:50]:
         command = one[0] if isinstance(one, tuple) else getattr(one, "args", ("?",))
-        name = text_of(command[0]) if command else "?"
+        name = _name(command[0]) if command else "?"
         if name not in names:
             names.append(name)
     return f"pipeline of {len(stack)} ({', '.join(names)})"
@@ -33,15 +38,12 @@ def _hook_client(module: ModuleType) -> None:
 
 
 def _hook_connections(module: ModuleType) -> None:
-    wrap(module.BlockingConnectionPool, "get_connection", Stage.WAIT, fixed("Redis's connection pool"))
+    wrap(module.BlockingConnectionPool, "get_connection", Stage.WAIT, "Redis's connection pool")
 
 
 def _hook_memcached(module: ModuleType) -> None:
-    def label(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        return "memcached"
-
     names = ("get", "get_many", "gets", "set", "set_many", "delete", "incr", "multi_get")
-    wrap_present(module.Client, names, Stage.CACHE, label)
+    wrap_present(module.Client, names, Stage.CACHE, "memcached")
 
 
 HOOKS: dict[str, Hook] = {

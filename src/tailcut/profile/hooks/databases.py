@@ -9,20 +9,20 @@ from typing import Any
 
 from tailcut.core.profiling.records import Stage
 from tailcut.profile.hooks.imports import Hook
-from tailcut.profile.hooks.wrapping import fixed, text_of, wrap, wrap_present
-from tailcut.profile.tracing import Open, close_span, current, open_span, tracer
+from tailcut.profile.hooks.wrapping import query_of, wrap, wrap_present
+from tailcut.profile.tracing import Open, close_span, current, open_under, tracer
 
 
-def _query(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def _query(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | bytes:
     # (self, query, ...)
-    return text_of(args[1] if len(args) > 1 else kwargs.get("query", kwargs.get("command", "")))
+    return query_of(args[1] if len(args) > 1 else kwargs.get("query", kwargs.get("command", "")))
 
 
-def _fetched(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def _fetched(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | bytes:
     # psycopg keeps the query on the cursor; asyncpg the statement's text.
     cursor = args[0]
     query = getattr(getattr(cursor, "_query", None), "query", None) or getattr(cursor, "_query", None)
-    return text_of(query) if query else "fetch"
+    return query_of(query) if query else "fetch"
 
 
 def _hook_psycopg(name: str) -> Hook:
@@ -37,15 +37,15 @@ def _hook_psycopg(name: str) -> Hook:
 def _hook_connection(name: str) -> Hook:
     def hook(module: ModuleType) -> None:
         connection = getattr(module, name)
-        wrap(connection, "commit", Stage.SQL, fixed("COMMIT"))
-        wrap(connection, "rollback", Stage.SQL, fixed("ROLLBACK"))
+        wrap(connection, "commit", Stage.SQL, "COMMIT")
+        wrap(connection, "rollback", Stage.SQL, "ROLLBACK")
 
     return hook
 
 
 def _hook_pool(name: str) -> Hook:
     def hook(module: ModuleType) -> None:
-        wrap(getattr(module, name), "getconn", Stage.WAIT, fixed("psycopg_pool"))
+        wrap(getattr(module, name), "getconn", Stage.WAIT, "psycopg_pool")
 
     return hook
 
@@ -61,7 +61,7 @@ def _hook_prepared(module: ModuleType) -> None:
 
 
 def _hook_asyncpg_pool(module: ModuleType) -> None:
-    wrap(module.Pool, "_acquire", Stage.WAIT, fixed("asyncpg's pool"))
+    wrap(module.Pool, "_acquire", Stage.WAIT, "asyncpg's pool")
 
 
 def _hook_sqlalchemy(module: ModuleType) -> None:
@@ -73,7 +73,8 @@ def _hook_sqlalchemy(module: ModuleType) -> None:
     def before(connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
         parent = current.get()
         if parent is not None and parent.stage is not Stage.SQL and context is not None:
-            context._tailcut = open_span(Stage.SQL, text_of(statement), tracer.places.here(sys._getframe(1)))
+            place, at = tracer.places.spot(sys._getframe(1))
+            context._tailcut = open_under(parent, Stage.SQL, query_of(statement), place, at)
 
     def after(connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
         _close(context)
@@ -94,7 +95,7 @@ def _close(context: Any) -> None:
 
 
 def _hook_sqlalchemy_pool(module: ModuleType) -> None:
-    wrap(module.QueuePool, "_do_get", Stage.WAIT, fixed("SQLAlchemy's pool"))
+    wrap(module.QueuePool, "_do_get", Stage.WAIT, "SQLAlchemy's pool")
 
 
 def _hook_pymysql(module: ModuleType) -> None:

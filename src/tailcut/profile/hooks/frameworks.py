@@ -14,14 +14,14 @@ from typing import Any
 
 from tailcut.core.profiling.records import Stage
 from tailcut.profile.hooks.imports import Hook
-from tailcut.profile.hooks.wrapping import fixed, wrap
-from tailcut.profile.tracing import Open, close_span, current, open_span, tracer
+from tailcut.profile.hooks.wrapping import wrap
+from tailcut.profile.tracing import Open, close_span, current, open_span, open_under, tracer
 
 
 def _hook_requests(module: ModuleType) -> None:
-    wrap(module.Request, "json", Stage.DECODE, fixed("JSON"))
+    wrap(module.Request, "json", Stage.DECODE, "JSON")
     if hasattr(module.Request, "_get_form"):
-        wrap(module.Request, "_get_form", Stage.DECODE, fixed("form"))
+        wrap(module.Request, "_get_form", Stage.DECODE, "form")
 
 
 def _hook_responses(module: ModuleType) -> None:
@@ -30,11 +30,12 @@ def _hook_responses(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def init(self: Any, content: Any = None, *args: Any, **kwargs: Any) -> None:
-        if content is None or current.get() is None:
+        parent = current.get() if content is not None else None
+        if parent is None:
             original(self, content, *args, **kwargs)
             return
         label, place, users = tracer.places.describe(type(self).render)
-        span = open_span(Stage.ENCODE, label if users else type(self).__name__, place if users else "")
+        span = open_under(parent, Stage.ENCODE, label if users else type(self).__name__, place if users else "")
         try:
             original(self, content, *args, **kwargs)
         finally:
@@ -63,9 +64,11 @@ def _endpoint(function: Callable[..., Any]) -> Any:
 
     @functools.wraps(function)
     async def traced(*args: Any, **kwargs: Any) -> Any:
-        span = open_span(Stage.CODE, label, place)
-        if span is not None:
-            span.trace.endpoint = f"{label} ({place})"
+        parent = current.get()
+        if parent is None:
+            return await function(*args, **kwargs)
+        parent.trace.endpoint = (label, place)
+        span = open_under(parent, Stage.CODE, label, place)
         try:
             return await function(*args, **kwargs)
         finally:
@@ -76,27 +79,31 @@ def _endpoint(function: Callable[..., Any]) -> Any:
 
 def _hook_fastapi(module: ModuleType) -> None:
     _wrap_endpoint(module)
-    wrap(module, "serialize_response", Stage.ENCODE, fixed("response model"))
+    wrap(module, "serialize_response", Stage.ENCODE, "response model")
 
 
 def _wrap_endpoint(module: ModuleType) -> None:
     original = module.run_endpoint_function
 
-    @functools.wraps(original)
-    async def run_endpoint_function(*args: Any, **kwargs: Any) -> Any:
-        parent = current.get()
-        dependant = kwargs.get("dependant", args[0] if args else None)
-        if parent is None or dependant is None:
-            return await original(*args, **kwargs)
-        label, place, _ = tracer.places.describe(dependant.call)
-        parent.trace.endpoint = f"{label} ({place})"
-        if not kwargs.get("is_coroutine", args[2] if len(args) > 2 else False):
-            return await original(*args, **kwargs)
-        span = open_span(Stage.CODE, label, place)
+    async def in_span(parent: Open, label: str, place: str, args: Any, kwargs: Any) -> Any:
+        span = open_under(parent, Stage.CODE, label, place)
         try:
             return await original(*args, **kwargs)
         finally:
             close_span(span)
+
+    # No coroutine of its own where there is no span: a synchronous endpoint has one in its thread.
+    @functools.wraps(original)
+    def run_endpoint_function(*args: Any, **kwargs: Any) -> Any:
+        parent = current.get()
+        dependant = kwargs.get("dependant", args[0] if args else None)
+        if parent is None or dependant is None:
+            return original(*args, **kwargs)
+        label, place, _ = tracer.places.describe(dependant.call)
+        parent.trace.endpoint = (label, place)
+        if not kwargs.get("is_coroutine", args[2] if len(args) > 2 else False):
+            return original(*args, **kwargs)
+        return in_span(parent, label, place, args, kwargs)
 
     module.run_endpoint_function = run_endpoint_function  # type: ignore[attr-defined]
 
@@ -106,27 +113,31 @@ def _hook_dependencies(module: ModuleType) -> None:
 
     The span of a call begins when the recursion returns and ends when the next one begins, or the parameters are read.
     """
-    wrap(module, "request_body_to_args", Stage.DECODE, fixed("body validation"))
+    wrap(module, "request_body_to_args", Stage.DECODE, "body validation")
     original = module.solve_dependencies
     parameters = module.request_params_to_args
 
-    @functools.wraps(original)
-    async def solve_dependencies(*args: Any, **kwargs: Any) -> Any:
-        outer = current.get()
-        if outer is None:
-            return await original(*args, **kwargs)
+    async def solved_in(outer: Open, dependant: Any, args: Any, kwargs: Any) -> Any:
         _end_call(outer)
-        dependant = kwargs.get("dependant")
-        nested = kwargs.get("dependency_cache") is not None
         try:
             solved = await original(*args, **kwargs)
         finally:
             _end_call(current.get())
-        if nested and getattr(dependant, "call", None) is not None:
-            label, place, users = tracer.places.describe(dependant.call)  # type: ignore[union-attr]
+        if kwargs.get("dependency_cache") is not None and getattr(dependant, "call", None) is not None:
+            label, place, users = tracer.places.describe(dependant.call)
             if users:
                 open_span(Stage.CODE, f"{_CALL}{label}", place)
         return solved
+
+    @functools.wraps(original)
+    def solve_dependencies(*args: Any, **kwargs: Any) -> Any:
+        outer = current.get()
+        dependant = kwargs.get("dependant")
+        # The endpoint itself, without any dependency: there is no call to tell apart.
+        alone = kwargs.get("dependency_cache") is None and not getattr(dependant, "dependencies", True)
+        if outer is None or alone:
+            return original(*args, **kwargs)
+        return solved_in(outer, dependant, args, kwargs)
 
     @functools.wraps(parameters)
     def request_params_to_args(*args: Any, **kwargs: Any) -> Any:
@@ -141,7 +152,7 @@ _CALL = "dependency "
 
 
 def _end_call(span: Open | None) -> None:
-    if span is not None and span.stage is Stage.CODE and span.label.startswith(_CALL):
+    if span is not None and span.stage is Stage.CODE and str(span.label).startswith(_CALL):
         close_span(span)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from tailcut.core.profiling.records import Stage
 from tailcut.profile.hooks.imports import Hook
-from tailcut.profile.tracing import LEAVES, close_span, close_timed, current, open_span, open_timed, tracer
+from tailcut.profile.tracing import LEAVES, close_span, close_timed, current, open_timed, open_under, tracer
 
 _WAITS = LEAVES | {Stage.WAIT, Stage.LOCK}
 
@@ -22,26 +22,32 @@ _WAITS = LEAVES | {Stage.WAIT, Stage.LOCK}
 class _TracedLock:
     """A lock, or a reentrant one, whose waits are spans."""
 
+    __slots__ = ("__weakref__", "_label", "_lock", "_try", "release")
+
     def __init__(self, lock: Any, label: str) -> None:
         self._lock = lock
         self._label = label
+        self._try = lock.acquire
+        self.release = lock.release
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        if self._lock.acquire(False):
+        if self._try(False):
             return True
-        if not blocking or current.get() is None:
+        parent = current.get() if blocking else None
+        if parent is None:
             return bool(self._lock.acquire(blocking, timeout))
-        opened = open_timed(Stage.LOCK, self._label, tracer.places.here(sys._getframe(1)))
+        place, at = tracer.places.spot(sys._getframe(1))
+        span = open_timed(parent, Stage.LOCK, self._label, place, at)
         try:
             return bool(self._lock.acquire(blocking, timeout))
         finally:
-            close_timed(opened)
+            close_timed(span)
 
     def __enter__(self) -> bool:
-        return self.acquire()
+        return self._try(False) or self.acquire()
 
     def __exit__(self, *error: object) -> None:
-        self._lock.release()
+        self.release()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._lock, name)
@@ -86,11 +92,12 @@ def _waiting(function: Callable[..., Any], stage: Stage, label: str) -> Any:
         parent = current.get()
         if parent is None or parent.stage in _WAITS:
             return function(self, *args, **kwargs)
-        opened = open_timed(stage, label, tracer.places.here(sys._getframe(1)))
+        place, at = tracer.places.spot(sys._getframe(1))
+        span = open_timed(parent, stage, label, place, at)
         try:
             return function(self, *args, **kwargs)
         finally:
-            close_timed(opened)
+            close_timed(span)
 
     return traced
 
@@ -123,7 +130,8 @@ def _awaiting(function: Callable[..., Any], stage: Stage, label: str, *, users_o
             return await function(self, *args, **kwargs)
         if users_only and not tracer.places.is_user(frame.f_code.co_filename):
             return await function(self, *args, **kwargs)
-        span = open_span(stage, label, tracer.places.here(frame))
+        place, at = tracer.places.spot(frame)
+        span = open_under(parent, stage, label, place, at)
         try:
             return await function(self, *args, **kwargs)
         finally:

@@ -11,9 +11,10 @@ from typing import Any
 
 from tailcut.core.profiling.records import Stage
 from tailcut.profile.captured import captured
+from tailcut.profile.clocks import now
 from tailcut.profile.hooks.imports import Hook
 from tailcut.profile.hooks.wrapping import called, wrap, wrap_present
-from tailcut.profile.tracing import close_timed, current, now, open_timed, tracer
+from tailcut.profile.tracing import close_timed, current, open_timed, tracer
 
 _ESTIMATOR = ("predict", "predict_proba", "predict_log_proba", "decision_function", "transform")
 
@@ -43,13 +44,13 @@ def _hook_torch(module: ModuleType) -> None:
             if shortcut and self._compiled_call_impl is None:
                 return self._call_impl(*args, **kwargs)
             return original(self, *args, **kwargs)
-        opened = open_timed(Stage.MODEL, type(self).__name__, tracer.places.here(sys._getframe(1)))
-        began_ns = now()
+        place, at = tracer.places.spot(sys._getframe(1))
+        span = open_timed(parent, Stage.MODEL, type(self).__name__, place, at)
         try:
             return original(self, *args, **kwargs)
         finally:
-            close_timed(opened)
-            captured.torch(self, args, kwargs, now() - began_ns)
+            close_timed(span)
+            captured.torch(self, args, kwargs, span.end_ns - span.start_ns)
 
     module.Module.__call__ = call
 

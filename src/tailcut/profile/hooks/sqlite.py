@@ -11,9 +11,10 @@ from types import ModuleType
 from typing import Any
 
 from tailcut.core.profiling.records import Stage
+from tailcut.profile.clocks import now, of_thread
 from tailcut.profile.hooks.imports import Hook
-from tailcut.profile.hooks.wrapping import text_of
-from tailcut.profile.tracing import Open, add_span, close_timed, current, now, open_timed, thread_time_ns, tracer
+from tailcut.profile.hooks.wrapping import query_of
+from tailcut.profile.tracing import Open, add_span, close_timed, current, open_timed, tracer
 
 _JOIN_NS = 8_000
 """Rows that are asked for one by one with less than this in between are one span: most of it is the hook's own."""
@@ -23,7 +24,7 @@ _MAX_FETCHES = 200
 class _TracedCursor(sqlite3.Cursor):
     """A cursor with spans around what SQLite does: it computes rows when they are asked for, not before."""
 
-    _sql = ""
+    _sql: str | bytes = ""
     _last: Open | None = None
     _fetches = 0
 
@@ -61,24 +62,26 @@ class _TracedCursor(sqlite3.Cursor):
         parent = current.get()
         if parent is None or parent.stage is Stage.SQL:
             return function(sql, *args)
-        self._sql = text_of(sql)
+        self._sql = query_of(sql)
         self._fetches = 0
-        opened = open_timed(Stage.SQL, self._sql, tracer.places.here(sys._getframe(2)))
-        self._last = opened[0] if opened is not None else None
+        place, at = tracer.places.spot(sys._getframe(2))
+        self._last = span = open_timed(parent, Stage.SQL, self._sql, place, at)
         try:
             return function(sql, *args)
         finally:
-            close_timed(opened)
+            close_timed(span)
 
     def _fetched(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
         if parent is None or parent.stage is Stage.SQL:
             return function(*args, **kwargs)
-        start_ns, cpu_ns = now(), thread_time_ns()
+        clock, start_ns = of_thread.clock, now()
+        cpu_ns = clock.cpu_at(start_ns)
         try:
             return function(*args, **kwargs)
         finally:
-            self._keep(parent, start_ns, now(), thread_time_ns() - cpu_ns)
+            end_ns = now()
+            self._keep(parent, start_ns, end_ns, clock.cpu_since(start_ns, cpu_ns, end_ns))
 
     def _keep(self, parent: Open, start_ns: int, end_ns: int, cpu_ns: int) -> None:
         last = self._last
@@ -88,8 +91,8 @@ class _TracedCursor(sqlite3.Cursor):
                 last.cpu_ns += cpu_ns
         elif self._fetches < _MAX_FETCHES:
             self._fetches += 1
-            place = last.place if last is not None else ""
-            self._last = add_span(parent, Stage.SQL, self._sql, start_ns, end_ns, place)
+            place, at = (last.place, last.at) if last is not None else ("", 0)
+            self._last = add_span(parent, Stage.SQL, self._sql, start_ns, end_ns, place, at)
             self._last.cpu_ns, self._last.delay_ns = cpu_ns, 0
 
 
@@ -121,11 +124,12 @@ def _plain(label: str, function: Callable[[], None]) -> None:
     if parent is None or parent.stage is Stage.SQL:
         function()
         return
-    opened = open_timed(Stage.SQL, label, tracer.places.here(sys._getframe(2)))
+    place, at = tracer.places.spot(sys._getframe(2))
+    span = open_timed(parent, Stage.SQL, label, place, at)
     try:
         function()
     finally:
-        close_timed(opened)
+        close_timed(span)
 
 
 @functools.cache

@@ -14,8 +14,9 @@ from types import ModuleType
 from typing import Any
 
 from tailcut.core.profiling.records import Stage
+from tailcut.profile.clocks import now, of_thread
 from tailcut.profile.hooks.imports import Hook
-from tailcut.profile.tracing import Open, add_span, close_timed, current, delay_ns, now, open_timed, tracer
+from tailcut.profile.tracing import Open, add_span, close_timed, current, open_timed, tracer
 
 _INHERITED = frozenset({Stage.ENCODE, Stage.DECODE, Stage.FRAMEWORK})
 
@@ -45,18 +46,16 @@ class _Handed:
         add_span(parent, Stage.WAIT, self._pool, self._asked_ns, now())
         label, place, users = tracer.places.describe(_meant(self._function, self._arguments))
         stage = Stage.CODE if users or parent.stage not in _INHERITED else parent.stage
-        waited_ns = delay_ns()
-        opened = open_timed(stage, label, place)
+        # What the thread waited for a core to get here is no part of what it runs.
+        of_thread.clock.read_delay()
+        span = open_timed(parent, stage, label, place)
         try:
             return self._function(*args, **kwargs)
         finally:
-            close_timed(opened)
-            if opened is not None:
-                span = opened[0]
-                # Its own part and that of the calls in it.
-                span.delay_ns = delay_ns() - waited_ns if waited_ns >= 0 else -1
-                parent.trace.cpu_ns += span.cpu_ns
-            self.ended_ns = now()
+            close_timed(span)
+            # Its own part and that of the calls in it.
+            parent.trace.cpu_ns += span.cpu_ns
+            self.ended_ns = span.end_ns
 
     def returned(self) -> None:
         """Keep the time from the function's end to the event loop's taking its result."""

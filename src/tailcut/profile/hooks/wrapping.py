@@ -9,11 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from tailcut.core.profiling.records import Stage
-from tailcut.profile.tracing import LEAVES, Open, close_span, close_timed, current, open_span, open_timed, tracer
+from tailcut.profile.tracing import LEAVES, close_span, close_timed, current, open_timed, open_under, shortened, tracer
 
-Label = Callable[[tuple[Any, ...], dict[str, Any]], str]
-_LABEL_CHARS = 2_000
+Label = str | Callable[[tuple[Any, ...], dict[str, Any]], str | bytes]
+"""What a call is called: always the same, or made of its arguments."""
 _FRAMEWORKS = frozenset({Stage.DECODE, Stage.ENCODE, Stage.FRAMEWORK})
+"""What frameworks do has no line of the user's below it; looking for one would walk the whole stack."""
 
 
 def wrap(owner: Any, name: str, stage: Stage, label: Label) -> None:
@@ -47,32 +48,44 @@ def wrap_present(owner: Any, names: tuple[str, ...], stage: Stage, label: Label)
 
 def called(function: Callable[..., Any], stage: Stage, label: Label) -> Any:
     """A function with a span around each call."""
-    leaf = stage in LEAVES
+    current_span, spot, frame_of = current.get, tracer.places.spot, sys._getframe
+    own = stage if stage in LEAVES else None
+    looks = stage not in _FRAMEWORKS
 
     @functools.wraps(function)
     def traced(*args: Any, **kwargs: Any) -> Any:
-        parent = current.get()
-        if parent is None or (leaf and parent.stage is stage):
+        parent = current_span()
+        if parent is None or parent.stage is own:
             return function(*args, **kwargs)
-        opened = open_timed(stage, label(args, kwargs)[:_LABEL_CHARS], _place(stage, parent))
+        name = label if isinstance(label, str) else label(args, kwargs)
+        place, at = spot(frame_of(1)) if looks else ("", 0)
+        if looks and not place:
+            place, at = parent.place, parent.at
+        span = open_timed(parent, stage, name, place, at)
         try:
             return function(*args, **kwargs)
         finally:
-            close_timed(opened)
+            close_timed(span)
 
     return traced
 
 
 def awaited(function: Callable[..., Any], stage: Stage, label: Label) -> Any:
     """A coroutine function with a span around each call."""
-    leaf = stage in LEAVES
+    current_span, spot, frame_of = current.get, tracer.places.spot, sys._getframe
+    own = stage if stage in LEAVES else None
+    looks = stage not in _FRAMEWORKS
 
     @functools.wraps(function)
     async def traced(*args: Any, **kwargs: Any) -> Any:
-        parent = current.get()
-        if parent is None or (leaf and parent.stage is stage):
+        parent = current_span()
+        if parent is None or parent.stage is own:
             return await function(*args, **kwargs)
-        span = open_span(stage, label(args, kwargs)[:_LABEL_CHARS], _place(stage, parent))
+        name = label if isinstance(label, str) else label(args, kwargs)
+        place, at = spot(frame_of(1)) if looks else ("", 0)
+        if looks and not place:
+            place, at = parent.place, parent.at
+        span = open_under(parent, stage, name, place, at)
         try:
             return await function(*args, **kwargs)
         finally:
@@ -81,24 +94,6 @@ def awaited(function: Callable[..., Any], stage: Stage, label: Label) -> Any:
     return traced
 
 
-def _place(stage: Stage, parent: Open) -> str:
-    # What frameworks do has no line of the user's below it; looking for one would walk the whole stack.
-    if stage in _FRAMEWORKS:
-        return ""
-    return tracer.places.here(sys._getframe(2)) or parent.place
-
-
-def fixed(text: str) -> Label:
-    """A label that is always the same."""
-    return lambda args, kwargs: text
-
-
-def text_of(value: Any) -> str:
-    """A query as text, its white space in one line."""
-    return _one_line(value) if isinstance(value, str | bytes) else _one_line(str(value))
-
-
-@functools.lru_cache(maxsize=1024)
-def _one_line(value: str | bytes) -> str:
-    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-    return " ".join(text.split())
+def query_of(value: Any) -> str | bytes:
+    """A query as it is kept until the recording is over: text as it was given, anything else as text."""
+    return shortened(value if isinstance(value, (str, bytes)) else str(value))

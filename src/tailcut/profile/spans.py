@@ -1,0 +1,87 @@
+"""What was traced, as records to keep: made when the recording is over, so that no request pays for it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from types import CodeType
+
+from tailcut.core.profiling.records import Request, Span
+from tailcut.profile.clocks import now
+from tailcut.profile.places import Places
+from tailcut.profile.tracing import DROPPED_NS, Open, Trace, Tracer
+
+_LABEL_CHARS = 2_000
+
+
+def requests_of(tracer: Tracer) -> tuple[Request, ...]:
+    """Hand out what the server's side knows of each request; the client's times are added by who has them."""
+    end_ns, names = now(), _Names(tracer.places)
+    return tuple(_request(trace, end_ns, names, known=tracer.times_loop) for trace in list(tracer.traces))
+
+
+@functools.lru_cache(maxsize=4096)
+def one_line(label: str | bytes) -> str:
+    """A label as text, its white space in one line."""
+    text = label.decode("utf-8", "replace") if isinstance(label, bytes) else label
+    return " ".join(text.split())[:_LABEL_CHARS]
+
+
+class _Names:
+    """Names places of code by file and line, each once."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        # By identity: code that does the same in another file is equal. The spans keep it alive.
+        self._known: dict[tuple[int, int], str] = {}
+
+    def __call__(self, place: str | CodeType, at: int) -> str:
+        if isinstance(place, str):
+            return place
+        known = self._known.get((id(place), at))
+        if known is None:
+            known = self._known[id(place), at] = self._places.at(place, at)
+        return known
+
+
+def _request(trace: Trace, end_ns: int, names: _Names, *, known: bool) -> Request:
+    return Request(
+        number=trace.number,
+        intended_ns=-1,
+        sent_ns=-1,
+        done_ns=-1,
+        entered_ns=trace.entered_ns,
+        left_ns=trace.left_ns,
+        status=trace.status,
+        cpu_ns=trace.cpu_ns if known else -1,
+        method=trace.method,
+        path=trace.path,
+        endpoint=f"{trace.endpoint[0]} ({trace.endpoint[1]})" if trace.endpoint is not None else "",
+        spans=_spans(list(trace.spans), end_ns, names),
+    )
+
+
+def _spans(spans: Sequence[Open], end_ns: int, names: _Names) -> tuple[Span, ...]:
+    kept: list[Span] = []
+    index: dict[int, int] = {}
+    parents = {id(span.parent) for span in spans}
+    for span in sorted(spans, key=lambda one: (one.start_ns, -(one.end_ns if one.end_ns >= 0 else end_ns))):
+        over = span.end_ns >= 0
+        closed_ns = span.end_ns if over else end_ns
+        if closed_ns - span.start_ns < DROPPED_NS and id(span) not in parents:
+            continue
+        index[id(span)] = len(kept)
+        kept.append(
+            Span(
+                stage=span.stage,
+                label=one_line(span.label),
+                place=names(span.place, span.at),
+                start_ns=span.start_ns,
+                end_ns=closed_ns,
+                parent=index.get(id(span.parent), -1),
+                thread=span.thread,
+                cpu_ns=span.cpu_ns if over else -1,
+                delay_ns=span.delay_ns if over else -1,
+            )
+        )
+    return tuple(kept)
