@@ -22,22 +22,33 @@ class Facts:
     """What decides beside the forecasts.
 
     Attributes:
-        met: the SLO is met at the rate, with a fifth of capacity to spare.
+        met: the whole SLO is met as it was measured and as it is foretold, with a fifth of capacity to spare.
+        missed: it was missed as it was measured, or the percentile is foretold to be beyond its limit.
+        unmended: requests that failed where that alone misses the SLO: no lever mends it.
         model_share: of the time of the requests near the percentile.
         fetches: most that one request does.
         rows: that a request asks about, on average.
+        aim: what is to be met, in words.
         limit_ms: of the percentile.
         now: without any lever.
         seen_ms: the percentile as it was measured, or as it is foretold where that is worse.
     """
 
     met: bool
+    missed: bool
+    unmended: int
     model_share: float
     fetches: int
     rows: float
+    aim: str
     limit_ms: float
     now: Forecast
     seen_ms: float
+
+    @property
+    def off(self) -> float:
+        """How many times what is foretold what was measured is; 1 where that is less."""
+        return max(1.0, self.seen_ms / self.now.p95_ms) if self.now.p95_ms else 1.0
 
 
 def refusal_of(lever: LeverName, state: State, facts: Facts) -> str:

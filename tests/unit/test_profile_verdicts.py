@@ -1,0 +1,82 @@
+"""What a profile says of its SLO: advice never calls met what the same report calls missed."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from tests.unit.test_profile_levers import advice, pilot, reasons
+
+from tailcut.core.profiling import forecast as forecasts
+from tailcut.core.profiling.levers import Known
+from tailcut.core.profiling.records import Overhead, Recording
+
+_MS = 1_000_000
+_COUNT = 400
+
+
+@pytest.fixture(autouse=True)
+def few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked here is no question of a few percent."""
+    monkeypatch.setattr(forecasts, "REQUESTS", 250)
+    monkeypatch.setattr(forecasts, "_CAPACITY_REQUESTS", 80)
+
+
+def failing(recording: Recording, every: int) -> Recording:
+    return msgspec.structs.replace(
+        recording,
+        requests=tuple(
+            msgspec.structs.replace(one, status=500) if one.number % every == 0 else one for one in recording.requests
+        ),
+    )
+
+
+@pytest.mark.parametrize("slo", ["p95=200ms", "p50=200ms,errors=1%"])
+def test_requests_that_failed_are_no_slo_that_is_met(slo: str) -> None:
+    """One in ten: no lever helps, however quick the others were."""
+    found = advice(failing(pilot(), 10), slo=slo)
+    assert found.summary[0] == "40 requests failed, which alone misses the SLO and no lever mends: begin there"
+    assert not any("nothing needs doing" in line or "SLO should be met" in line for line in found.summary)
+    assert not any("the SLO is met" in reason for reason in reasons(found).values())
+
+
+def test_few_failures_do_not_hide_what_is_too_slow() -> None:
+    """One in a hundred is within the SLO."""
+    found = advice(failing(pilot(sql_ms=12.0), 100), slo="p95=6ms,errors=2%")
+    assert any(line.startswith("the SLO's p95 of 6 ms should be met after") for line in found.summary)
+
+
+def test_the_objective_that_is_missed_is_aimed_at() -> None:
+    """Not the first."""
+    found = advice(pilot(sql_ms=6.0), slo="p50=60ms,p95=8ms")
+    assert (found.percentile, found.limit_ms) == ("p95", 8.0)
+    assert not any("nothing needs doing" in line for line in found.summary)
+    assert any(line.startswith("the SLO's p95 of 8 ms") for line in found.summary)
+
+
+def test_what_is_met_only_without_profiling_is_not_called_met() -> None:
+    """The report's verdict is on what was measured; advice takes out what profiling cost."""
+    recording = pilot(code_ms=6.0, sql_ms=0.5, rate=2.0)
+    cost = Overhead(rate=2.0, rounds=(), p50_share=0.5, p95_share=0.5)
+    recording = msgspec.structs.replace(recording, overhead=cost)
+    wall_ms = sorted((one.done_ns - one.intended_ns) / _MS for one in recording.requests)[int(0.95 * _COUNT)]
+    slo = f"p95={wall_ms - 1.0:.3f}ms"
+    found = advice(recording, slo=slo)
+    assert found.now.p95_ms < found.limit_ms  # or this test asks nothing
+    assert not any("is met:" in line for line in found.summary)
+
+
+def test_a_lever_is_enough_only_if_it_is_from_what_was_measured() -> None:
+    """Where the simulation is below the limit as things are, any lever seems to be enough."""
+    slow = pilot(sql_ms=6.0)
+    # A tenth waited for something that no queue explains.
+    late = [
+        msgspec.structs.replace(one, done_ns=one.done_ns + 30 * _MS) if one.number % 10 == 0 else one
+        for one in slow.requests
+    ]
+    found = advice(msgspec.structs.replace(slow, requests=tuple(late)), slo="p95=25ms", known=Known(cores=1))
+    assert found.now.p95_ms < 25.0 < found.calibration.measured_p95_ms  # or this test asks nothing
+    afters = [one.after_p95_ms or 0.0 for one in found.levers if one.order]
+    off = found.calibration.measured_p95_ms / found.now.p95_ms
+    promised = [line for line in found.summary if "should be met after" in line]
+    assert bool(promised) == any(after * off <= 25.0 for after in afters)
+    assert not promised or afters[0] * off <= 25.0 or repr(found.levers[0].lever) not in promised[0]
