@@ -89,9 +89,13 @@ def test_a_deployment_by_its_own_timings(tmp_path: Path) -> None:
 
 
 def test_a_url_from_outside(url: str, tmp_path: Path) -> None:
-    done = profile(f"{url}/timing", *SHORT, "--json", "profile.json", folder=tmp_path)
+    secrets = (f"{url}/timing/0?key=s3cret", "--header", "Authorization: Bearer s3cret")
+    done = profile(*secrets, *SHORT, "--json", "profile.json", folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "profile.json").read_text())
+    kept = (tmp_path / "profile.json").read_text()
+    assert "s3cret" not in kept + done.stdout
+    found = json.loads(kept)
+    assert found["target"] == f"{url}/timing/0?…"
     stages = {line["stage"] for line in found["budget"]["lines"]}
     assert {"network", "model", "wait"} <= stages
     silent = profile(f"{url}/delay/5", *SHORT, folder=tmp_path)

@@ -32,8 +32,8 @@ ENTRY = ("_Handed.__call__", f"{OWN}/hooks/threads.py", 47)
 def sent(*rows: tuple[int, int, int, int]) -> Samples:
     intended, out, done, status = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
     return Samples(
-        intended_ns=intended, sent_ns=out, done_ns=done, status=status.astype(np.int16), cache=np.zeros(4, np.int8),
-        cache_names=("",), stages_ms={}, measured_from_ns=100,
+        intended_ns=intended, sent_ns=out, done_ns=done, status=status.astype(np.int16),
+        cache=np.zeros(len(rows), np.int8), cache_names=("",), stages_ms={}, measured_from_ns=100,
     )  # fmt: skip
 
 
