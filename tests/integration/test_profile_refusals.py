@@ -16,9 +16,10 @@ from tailcut.profile.pilot import PilotPlan, record
 pytestmark = pytest.mark.integration
 
 BAD = """
-import asyncio, os, time
+import asyncio, itertools, os, time
 
 number = 3
+turns = itertools.count()
 
 def wsgi(environ, start_response):
     return []
@@ -54,6 +55,9 @@ unroutable = answering(404, b'{"detail":"Not Found"}')
 unprocessable = answering(422, b'{"detail":[{"loc":["body","n"]}]}')
 raising = answering(500, b"", fails=True)
 slow = answering(200, b"{}", wait_s=0.04)
+
+async def flaky(scope, receive, send):
+    await (raising if scope["type"] == "http" and next(turns) % 5 == 4 else answers)(scope, receive, send)
 
 async def broken(scope, receive, send):
     await receive()
@@ -138,6 +142,16 @@ def test_what_never_gets_ready_is_given_up_and_shown(folder: Path) -> None:
 )
 def test_what_does_not_answer_is_refused(folder: Path, target: str, says: str, way_out: str) -> None:
     refused(folder, target, says, way_out)
+
+
+def test_what_fails_now_and_then_is_profiled_and_said(folder: Path) -> None:
+    """One exception in five answers is no queue."""
+    found = record(plan(folder, "bad:flaky", rate=40.0, duration_s=1.0, layers=False))
+    failed = [one for one in found.requests if one.status == 500]
+    assert 0.15 < len(failed) / len(found.requests) < 0.25
+    assert any(note.startswith("not every request was answered 2xx") for note in found.notes)
+    assert any(note.startswith("the application raised: ValueError in application (bad.py:") for note in found.notes)
+    assert not left_running(folder)
 
 
 def test_a_rate_that_is_too_much_is_said_with_the_one_that_is_not(

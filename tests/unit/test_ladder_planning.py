@@ -97,6 +97,7 @@ def result(offered: float, throughput: float, stopped: str = "") -> LoadResult:
         offered_rps=offered,
         throughput_rps=throughput,
         goodput_rps=throughput,
+        replied_rps=throughput,
         latency_ms=None,
         lag_ms=None,
         stopped=stopped,

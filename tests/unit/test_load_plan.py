@@ -186,6 +186,11 @@ def test_goodput_leaves_late_answers_out() -> None:
     assert (result.throughput_rps, result.goodput_rps) == (4.0, 3.0)
 
 
+def test_replies_are_counted_whatever_they_say() -> None:
+    result = summarise_run(LoadPlan(url=URL), made_samples([200, 302, 500, -3], [1] * 4), RunFacts(window_s=1.0))
+    assert (result.throughput_rps, result.replied_rps) == (1.0, 3.0)
+
+
 def test_a_late_generator_is_told() -> None:
     samples = made_samples([200] * 3, [10.0] * 3)
     late = msgspec.structs.replace(samples, sent_ns=samples.intended_ns + 2_000_000)

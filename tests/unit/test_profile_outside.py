@@ -116,6 +116,15 @@ def test_a_rate_that_is_too_much_is_refused_with_one_that_is_not() -> None:
     assert too_fast(_result(100), "http://here") is None
 
 
+def test_errors_are_no_queue_and_refusals_are() -> None:
+    """Whoever answers every request bears the rate, whatever the answer is."""
+    for answered, status in ((80, 500), (0, 302), (90, 404)):
+        assert too_fast(_result(answered, status=status), "http://here") is None
+    error = too_fast(_result(80, status=503), "http://here")
+    assert error is not None
+    assert "it answered 80/s and refused 20 requests" in error.message
+
+
 def test_what_was_not_answered_is_told_by_kind() -> None:
     assert load_notes(_result(98, status=503))[0] == "not answered: 503 2"
     assert not any("not answered" in note for note in load_notes(_result(100)))

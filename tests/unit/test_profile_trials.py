@@ -5,11 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tailcut.core.profiling.records import Latencies, Overhead
 from tailcut.core.statistics import summarise
-from tailcut.load import LoadPlan
+from tailcut.load import LoadPlan, Samples
+from tailcut.load.summary import RunFacts
 from tailcut.profile import trials
 from tailcut.report.profile_words import overhead_words
 
@@ -75,6 +77,40 @@ def test_the_words_hold_the_interval_and_the_cpu_time(monkeypatch: pytest.Monkey
     assert "95 % confidence) of the p95" in words
     assert "+0.30 ms of CPU a request" in words
     assert f"the median of {ROUNDS} rounds" in words
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, *statuses: int) -> None:
+    """Every request is answered after 4 ms, with these statuses in turn; -3 is no answer."""
+
+    def measured(load: LoadPlan) -> tuple[Samples, RunFacts]:
+        count = int((load.rate or 1.0) * load.duration_s)
+        at_ns = np.arange(count, dtype=np.int64) * int(load.duration_s / count * 1e9)
+        status = np.resize(np.array(statuses, dtype=np.int16), count)
+        samples = Samples(
+            intended_ns=at_ns, sent_ns=at_ns, done_ns=at_ns + 4_000_000, status=status,
+            cache=np.zeros(count, np.int8), cache_names=("",), stages_ms={}, measured_from_ns=0,
+        )  # fmt: skip
+        return samples, RunFacts(window_s=load.duration_s)
+
+    monkeypatch.setattr(trials, "measure", measured)
+
+
+@pytest.mark.parametrize("statuses", [(200,), (200, 200, 200, 200, 500), (200, 404), (302,)])
+def test_whoever_replies_bears_the_rate(monkeypatch: pytest.MonkeyPatch, statuses: tuple[int, ...]) -> None:
+    """Whatever it says."""
+    answering(monkeypatch, *statuses)
+    assert trials.bears(WITHOUT)
+
+
+def test_whoever_stays_silent_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, 200, 200, -3)
+    assert not trials.bears(WITHOUT)
+
+
+def test_redirects_have_a_latency(monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, 302)
+    found = trials.measure_overhead(WITHOUT, WITH, rounds=1, begin=lambda: None, say=lambda text: None)
+    assert found.rounds[0][0].p95_ms == pytest.approx(4.0)
 
 
 def test_a_recording_of_before_is_told_without_interval() -> None:

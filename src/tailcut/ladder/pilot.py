@@ -65,10 +65,11 @@ def measure_pilot(plan: LoadPlan, slo: Objectives, limits: SearchLimits) -> Pilo
 
 def queue_grows(result: LoadResult) -> str:
     """Say why a step shows a growing queue; empty where it does not."""
-    # Requests in flight at the window's edges are no backlog: at low rates they alone are more than 2 %.
+    # Requests in flight at the window's edges are no backlog: at low rates they alone are more than 2 %. Nor is what
+    # was answered with an error: that is judged as one.
     edge_rps = 3.0 / result.window_s
-    if not result.stopped and result.throughput_rps < 0.98 * result.offered_rps - edge_rps:
-        return f"answers fall behind: {result.throughput_rps:.1f}/s of {result.offered_rps:.1f}/s offered"
+    if not result.stopped and result.replied_rps < 0.98 * result.offered_rps - edge_rps:
+        return f"answers fall behind: {result.replied_rps:.1f}/s of {result.offered_rps:.1f}/s offered"
     return result.first_miss
 
 

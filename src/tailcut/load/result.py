@@ -27,6 +27,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
         offered_rps: requests per second that were meant to be sent.
         throughput_rps: answers per second that arrived within the window.
         goodput_rps: of them, those within the loosest latency objective (all of them without one).
+        replied_rps: replies of any status per second that arrived within the window.
         latency_ms: from the intended send time to the last byte; 2xx answers, and requests given up at their time-out.
             Quick failures are left out, so that refusing fast does not look like answering fast.
         lag_ms: from the intended to the actual send time: the generator's own lateness, and waits for a connection.
@@ -53,6 +54,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     offered_rps: float
     throughput_rps: float
     goodput_rps: float
+    replied_rps: float
     latency_ms: Percentiles | None
     lag_ms: Percentiles | None
     stages_ms: dict[str, Percentiles] = {}

@@ -64,6 +64,7 @@ def summarise_run(plan: LoadPlan, samples: Samples, facts: RunFacts) -> LoadResu
         offered_rps=requests / facts.window_s,
         throughput_rps=_answers_in_window(samples, facts.window_s, None) / facts.window_s,
         goodput_rps=_answers_in_window(samples, facts.window_s, plan.slo.loosest_ns) / facts.window_s,
+        replied_rps=_inside(samples, facts.window_s, samples.status > 0) / facts.window_s,
         latency_ms=latency_ms,
         lag_ms=lag_ms,
         stages_ms=stages_ms,
@@ -83,12 +84,17 @@ def summarise_run(plan: LoadPlan, samples: Samples, facts: RunFacts) -> LoadResu
 
 
 def _answers_in_window(samples: Samples, window_s: float, limit_ns: int | None) -> int:
-    start_ns = samples.measured_from_ns
-    inside = (samples.done_ns >= start_ns) & (samples.done_ns < start_ns + int(window_s * 1e9))
-    good = inside & (samples.status >= 200) & (samples.status < 300)
+    good = (samples.status >= 200) & (samples.status < 300)
     if limit_ns is not None:
         good &= samples.done_ns - samples.intended_ns <= limit_ns
-    return int(good.sum())
+    return _inside(samples, window_s, good)
+
+
+def _inside(samples: Samples, window_s: float, chosen: npt.NDArray[np.bool_]) -> int:
+    """Count those of the chosen requests whose replies arrived within the window."""
+    start_ns = samples.measured_from_ns
+    inside = (samples.done_ns >= start_ns) & (samples.done_ns < start_ns + int(window_s * 1e9))
+    return int((inside & chosen).sum())
 
 
 def _per_1000(cpu_s: float | None, replies: int) -> float | None:

@@ -88,16 +88,17 @@ def requests_of(
 
 def too_fast(result: LoadResult, target: str) -> ProfileError | None:
     """Refuse a rate that is more than the target bears, with one that is not; None where it keeps up."""
-    # Requests in flight at the window's edges are no backlog: at low rates they alone are more than 2 %.
-    edge_rps = 3.0 / result.window_s
-    if result.throughput_rps >= _KEEPS_UP * result.offered_rps - edge_rps:
+    # Requests in flight at the window's edges are no backlog: at low rates they alone are more than 2 %. Nor are
+    # errors; but who refuses says that it was too much.
+    borne_rps = result.replied_rps - result.sheds / result.window_s
+    if borne_rps >= _KEEPS_UP * result.offered_rps - 3.0 / result.window_s:
         return None
-    digits = 0 if result.throughput_rps >= 15 else 1
+    digits = 0 if borne_rps >= 15 else 1
     refused = f" and refused {result.sheds} requests" if result.sheds else ""
     return ProfileError(
-        f"{target} cannot bear {result.offered_rps:.4g} requests/s: it answered {result.throughput_rps:.4g}/s{refused},"
+        f"{target} cannot bear {result.offered_rps:.4g} requests/s: it answered {borne_rps:.4g}/s{refused},"
         " and the profile would show its queue only",
-        hint=f"profile it at what it bears, such as --rate {max(_COMFORTABLE * result.throughput_rps, 0.5):.{digits}f}",
+        hint=f"profile it at what it bears, such as --rate {max(_COMFORTABLE * borne_rps, 0.5):.{digits}f}",
     )
 
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from tailcut.core.profiling.records import Latencies, Overhead
 from tailcut.core.slo import Objectives
-from tailcut.core.statistics import bootstrap, samples_needed, spread
+from tailcut.core.statistics import bootstrap, samples_needed, spread, summarise
 from tailcut.errors import ProfileError
 from tailcut.ladder.pilot import queue_grows
 from tailcut.load import LoadPlan, LoadResult, SearchLimits, find_capacity, measure, summarise_run
@@ -132,7 +132,7 @@ def _latencies(load: LoadPlan) -> Latencies:
     if result.latency_ms is None or result.errors.get("timeout", 0) > _MOST_LOST * result.requests:
         profiled = "with profiling" if load.numbered else "without profiling"
         raise ProfileError(
-            f"{result.requests - result.answered} of {result.requests} requests got no answer within"
+            f"{result.requests - sum(result.statuses.values())} of {result.requests} requests got no answer within"
             f" {load.timeout_s:g} s {profiled}, at a rate that was fine before",
             hint="the application hangs now and then: a deadlock, or a database that locks?",
         )
@@ -146,7 +146,13 @@ def _latencies(load: LoadPlan) -> Latencies:
 
 def _run(load: LoadPlan) -> LoadResult:
     samples, facts = measure(load)
-    return summarise_run(load, samples, facts)
+    result = summarise_run(load, samples, facts)
+    if result.latency_ms is None:
+        # An application that redirects is as good as any other; what it answers is not 2xx.
+        good = (samples.intended_ns >= samples.measured_from_ns) & (samples.status > 0) & (samples.status < 400)
+        latency_ms = summarise((samples.done_ns - samples.intended_ns)[good] / 1e6)
+        result = msgspec.structs.replace(result, latency_ms=latency_ms)
+    return result
 
 
 def _rounded(rate: float) -> float:
