@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,6 +36,7 @@ def register(app: typer.Typer) -> None:
 
 
 def profile(
+    context: typer.Context,
     target: Annotated[
         str,
         typer.Argument(
@@ -125,6 +127,7 @@ def profile(
         from tailcut.report.profile_json import load_report
 
         with usage():
+            _refuse_others(context, ("from_", "html"))
             _check_files(html)
         raise typer.Exit(_show(load_report(from_), None, html))
     if not target and manifest is None and layers not in {"", "off"}:
@@ -154,6 +157,20 @@ def profile(
     raise typer.Exit(_profile(wanted, levers, json_path, html, raw))
 
 
+def _refuse_others(context: typer.Context, allowed: Collection[str]) -> None:
+    """Refuse what else stands on the command line: it would be left out without a word."""
+    sources = {one: context.get_parameter_source(one.name or "") for one in context.command.params}
+    given = [
+        max(one.opts, key=len)
+        for one, source in sources.items()
+        if source is not None and source.name == "COMMANDLINE" and one.name not in allowed
+    ]
+    if given:
+        raise ManifestError(
+            f"{', '.join(given)} with --from, which shows a profile as it was kept", hint="only --html goes with it"
+        )
+
+
 def _check_files(*paths: Path | None) -> None:
     """Refuse before the run what could not be written after it."""
     from tailcut.load.files import prepare
@@ -181,6 +198,7 @@ def _only_layers(
     import msgspec
 
     from tailcut.cli._profiling import only_layers
+    from tailcut.report.profile_json import write_file
     from tailcut.report.profile_text import render_layers
 
     if html is not None:
@@ -188,14 +206,14 @@ def _only_layers(
     found = only_layers(model, shapes, app_dir)
     write(render_layers(found))
     if json_path is not None:
-        json_path.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+        write_file(json_path, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
         note(f"wrote {json_path}")
     return ExitCode.OK
 
 
 def _show(report: ProfileReport, json_path: Path | None, html: Path | None) -> ExitCode:
     from tailcut.report.profile_html import render_profile_html
-    from tailcut.report.profile_json import save_report
+    from tailcut.report.profile_json import save_report, write_file
     from tailcut.report.profile_text import render_profile
 
     # Files first: whoever pipes the text into head still gets them.
@@ -203,7 +221,7 @@ def _show(report: ProfileReport, json_path: Path | None, html: Path | None) -> E
         save_report(report, json_path)
         note(f"wrote {json_path}")
     if html is not None:
-        html.write_text(render_profile_html(report), encoding="utf-8")
+        write_file(html, render_profile_html(report).encode())
         note(f"wrote {html}")
     write(render_profile(report))
     return ExitCode.OK if report.met else ExitCode.FAILED

@@ -114,6 +114,8 @@ def check_plan(plan: LoadPlan) -> None:
         raise LoadTestError(f"{' and '.join(given)} are given together", hint="give one of --rate, --ramp and --trace")
     if plan.rate is not None and not 0 < plan.rate < inf:
         raise LoadTestError(f"--rate is {plan.rate:g} requests/s", hint="give a finite rate above 0")
+    if plan.seed < 0:
+        raise LoadTestError(f"--seed is {plan.seed}", hint="give 0 or a whole number above it")
     if plan.connections < 1:
         raise LoadTestError(f"--connections is {plan.connections}", hint="allow at least 1")
     if plan.timeout_s <= 0:

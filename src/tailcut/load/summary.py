@@ -46,10 +46,9 @@ def summarise_run(plan: LoadPlan, samples: Samples, facts: RunFacts) -> LoadResu
     status = samples.status[measured]
     took_ms = (samples.done_ns - samples.intended_ns)[measured] / 1e6
     answered = (status >= 200) & (status < 300)
-    judged_ms = took_ms[answered | (status == Failure.TIMEOUT)]
     sent = measured & (samples.sent_ns >= 0)
     lag_ms = summarise((samples.sent_ns - samples.intended_ns)[sent] / 1e6)
-    latency_ms = summarise(judged_ms)
+    latency_ms = summarise(took_ms[answered | (status == Failure.TIMEOUT)])
     requests, failed = int(status.size), int((~answered).sum())
     stages_ms, cache, cache_total_ms = _server_side(samples, measured, answered)
     return LoadResult(

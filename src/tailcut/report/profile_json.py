@@ -149,9 +149,18 @@ def save_report(report: ProfileReport, path: Path) -> None:
     Raises:
         ProfileError: the file cannot be written.
     """
+    write_file(path, msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file, and the folders that it is in.
+
+    Raises:
+        ProfileError: it cannot be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+        path.write_bytes(content)
     except OSError as error:
         raise ProfileError(f"cannot write {path}: {error.strerror}", hint="choose a folder that is writable") from error
 
