@@ -16,6 +16,16 @@ from tailcut.engine.unread import refused_unread
 from tailcut.errors import Shed
 
 MS = 1_000_000
+NOW = 2_000 * MS
+
+
+def standing(target: Target, now_ns: int) -> Overload:
+    """Some were late for long."""
+    overload = Overload(target)
+    overload.see(max(now_ns - 2 * target.timeout_ns, 0), late=True)
+    overload.see(now_ns, late=True)
+    assert overload.stands
+    return overload
 
 
 class Crowded(Bench):
@@ -24,8 +34,7 @@ class Crowded(Bench):
     async def begin(self) -> None:
         self.open()
         planner = self.dispatcher.planner
-        planner.overload = Overload(Target(60 * MS, 500 * MS))
-        planner.overload.stands = True
+        planner.overload = standing(Target(60 * MS, 500 * MS), self.clock.monotonic_ns())
         self.dispatcher.costs.seed({1: 10.0 * MS, 2: 60.0 * MS, 4: 130.0 * MS})
         for _ in self.executors:
             self.submit(1, 1, 1, 1, slack_s=0.5)
@@ -45,7 +54,7 @@ def test_nobody_while_an_executor_is_idle_and_nothing_waits() -> None:
 
     async def main() -> None:
         await bench.begin()
-        with pytest.raises(Shed, match="while a backlog stands the SLO leaves 45 ms"):
+        with pytest.raises(Shed, match="while a backlog stands the SLO leaves 57 ms"):
             bench.ask()
         assert bench.refuses
         bench.executors[0].finish()
@@ -60,16 +69,15 @@ def test_nobody_while_an_executor_is_idle_and_nothing_waits() -> None:
 
 def test_nobody_for_what_a_tenant_is_refused_for_its_own_backlog() -> None:
     planner: Planner[Entry] = Planner(max_rows=4, max_queue_rows=100, target=Target(60 * MS, 500 * MS))
-    assert planner.overload is not None
-    planner.overload.stands = True
+    planner.overload = standing(Target(60 * MS, 500 * MS), NOW)
     costs = Costs()
     costs.seed({1: 10.0 * MS, 2: 10.0 * MS, 4: 10.0 * MS})
     admission, busy = Admission(planner, costs), Executors(usable=1, idle=0, left_ns=5.0 * MS)
-    assert admission.check(0, Request(1, 500 * MS, tenant="small"), busy) is None
-    for _ in range(8):
-        planner.offer(Entry(1, 500 * MS, tenant="large", target_ns=60 * MS))
-    refusal = admission.check(0, Request(1, 500 * MS, tenant="large"), busy)
+    assert admission.check(NOW, Request(1, NOW + 500 * MS, tenant="small"), busy) is None
+    for _ in range(12):
+        planner.offer(Entry(1, NOW + 500 * MS, tenant="large", target_ns=NOW + 60 * MS))
+    refusal = admission.check(NOW, Request(1, NOW + 500 * MS, tenant="large"), busy)
     assert refusal is not None
     assert refusal.why == "slo"
-    assert admission.check(0, Request(1, 500 * MS), busy) is None, "a token without a tenant"
-    assert not planner.overload.is_full(0, planner.queue_rows)
+    assert admission.check(NOW, Request(1, NOW + 500 * MS), busy) is None, "a token without a tenant"
+    assert not planner.overload.is_full(NOW, planner.queue_rows)

@@ -60,13 +60,21 @@ def test_below_the_capacity_the_percentile_is_no_worse() -> None:
 
 
 @pytest.mark.parametrize("load", [1.5, 3.0, 10.0])
-def test_far_beyond_the_capacity_what_is_accepted_meets_the_slo(load: float) -> None:
-    arrivals = offsets_ns(steady(load * CAPACITY, SECONDS), 2)
-    outcome = simulate(scenario(arrivals, loop_ns=20_000.0))
+@pytest.mark.parametrize(
+    ("cost", "rows", "limit_ms"),
+    [(COST, 8, 62), (Cost(3.5 * MS, 0.45 * MS), 32, 40), (Cost(5.0 * MS, 1.5 * MS), 16, 60)],
+)
+def test_far_beyond_the_capacity_it_is_used_up_and_what_is_accepted_meets_the_slo(
+    load: float, cost: Cost, rows: int, limit_ms: int
+) -> None:
+    capacity = rows * 1e9 / cost.batch_ns(rows)
+    arrivals = offsets_ns(steady(load * capacity, SECONDS), 2)
+    known = {1 << power: cost.batch_ns(1 << power) for power in range(rows.bit_length())}
+    outcome = simulate(scenario(arrivals, cost, loop_ns=20_000.0, max_rows=rows, limit_ns=limit_ms * MS, known=known))
     later = arrivals > 2e9  # once it was seen that the backlog stands, and it was worked off
-    met = np.nan_to_num(outcome.latency_ns, nan=np.inf) <= LIMIT_NS
-    assert (met & later).sum() >= 0.88 * CAPACITY * (SECONDS - 2)
-    assert (met | outcome.shed)[later].mean() >= 0.99
+    met = np.nan_to_num(outcome.latency_ns, nan=np.inf) <= limit_ms * MS
+    assert (met & later).sum() >= 0.94 * capacity * (SECONDS - 2)
+    assert (met | outcome.shed)[later].mean() >= 0.995
     assert outcome.broken <= 0.001
 
 
@@ -101,7 +109,7 @@ def test_a_target_follows_the_clients_own_deadline() -> None:
     assert target.of(1000, 2500) == 2060, "who can wait a second longer is in time a second later"
 
 
-def test_a_backlog_stands_once_it_outlasts_bursts_and_until_the_server_is_at_rest() -> None:
+def test_a_backlog_stands_once_it_outlasts_bursts_and_until_less_comes_than_can_be_answered() -> None:
     overload = Overload(Target(limit_ns=10, timeout_ns=1000))
     for now in (0, 150, 200):
         overload.see(now, late=True)
@@ -115,9 +123,28 @@ def test_a_backlog_stands_once_it_outlasts_bursts_and_until_the_server_is_at_res
     overload.see(502, late=False)
     assert overload.stands, "else it would be let in again what has just been worked off"
     overload.rest()
+    assert overload.stands, "a server that refuses what it has no time for has moments of rest"
+    for now in range(511, 912, 10):
+        overload.arrived(now, rows=1, row_ns=10)
+        assert overload.stands, "as much comes as can be answered"
+    assert overload.gap_ns == pytest.approx(10, abs=0.5)
+    for now in range(922, 1113, 11):
+        assert overload.stands, "it is judged by a while"
+        overload.arrived(now, rows=1, row_ns=10)
+    overload.arrived(1124, rows=1, row_ns=10)
     assert not overload.stands
-    overload.see(503, late=True)
+    overload.see(1125, late=True)
     assert not overload.stands
+
+
+def test_a_backlog_that_nobody_comes_to_is_not_told_of_for_ever() -> None:
+    overload = Overload(Target(limit_ns=10, timeout_ns=1000))
+    overload.see(0, late=True)
+    overload.see(300, late=True)
+    assert overload.is_seen(450)
+    assert not overload.is_seen(501)
+    overload.arrived(600, rows=1, row_ns=10)
+    assert not overload.stands, "nor does who comes next have to make it end"
 
 
 def test_a_late_request_is_not_made_to_miss_its_deadline_by_another_that_fills_up_the_batch() -> None:

@@ -7,18 +7,24 @@ that were accepted before it: what is accepted is answered. The prediction for o
 
 with a margin for what is not known exactly, and, for all that is not in the next batch, a reserve for one hiccup as
 they were seen lately. Where not even that batch could wait a hiccup out, there is no reserve: it would save nobody.
+
+While a backlog stands it is refused as well where it would miss the SLO: see ``core.boarding``.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from math import sqrt
-from typing import Generic, Literal, NamedTuple
+from typing import Generic, Literal
 
 from tailcut.core.batching import Planner
+from tailcut.core.boarding import Boarding, Missed, applies, tightest_ns
 from tailcut.core.costs import FREE, Cost
 from tailcut.core.learning import Costs
+from tailcut.core.refusal import Executors, Refusal, Request
+from tailcut.core.tenants import Tenants
 from tailcut.core.waiting import DEFAULT_LEVEL, E
+
+__all__ = ["Admission", "Executors", "Refusal", "Request"]
 
 _DRIFT = 1.05
 """Expectations are taken this much longer: so far off is the mean of twenty batches that vary by a fifth."""
@@ -33,57 +39,6 @@ _CALM = 0.9995
 
 _OTHERS = 0.5
 """While others are there, a tenant's own backlog counts for so much more than it is."""
-
-_ACTIVE_NS = 2_000_000_000
-_MOST_TENANTS = 1024
-"""A tenant is there for two seconds after its last request; so many are remembered."""
-
-
-class Refusal(NamedTuple):
-    """Why a request is not accepted.
-
-    Attributes:
-        why: "rows" or "bytes": the queue is full; "late": it would miss its deadline; "slo": it would miss the SLO's
-            target, and a backlog stands; "crowds": others would miss theirs; "tenant": its tenant has more than its
-            share of the queue; "rate": more than its rate.
-        never: it could not be accepted at any time.
-        value, limit: what was seen and what is allowed, in the unit of ``why`` (nanoseconds for "late", "slo" and
-            "crowds").
-        ahead_rows: rows that would run first.
-        retry_ns: when it may be accepted.
-    """
-
-    why: Literal["rows", "bytes", "late", "slo", "crowds", "tenant", "rate"]
-    value: float
-    limit: float
-    retry_ns: float
-    ahead_rows: int = 0
-    never: bool = False
-
-
-class Executors(NamedTuple):
-    """What the executors are doing.
-
-    Attributes:
-        usable: how many can be counted on.
-        idle: how many of them run nothing.
-        left_ns: what the running batches are still expected to take, summed.
-    """
-
-    usable: int
-    idle: int
-    left_ns: float
-
-
-class Request(NamedTuple):
-    """What admission needs to know of a request."""
-
-    rows: int
-    deadline_ns: int
-    level: int = DEFAULT_LEVEL
-    tenant: str = ""
-    size_bytes: int = 0
-    kind: int = 0
 
 
 class Admission(Generic[E]):
@@ -104,20 +59,20 @@ class Admission(Generic[E]):
         self._easy_rows = min(planner.max_rows, planner.max_queue_rows)
         self._costs = costs
         self._share = tenant_share
-        self._rate = tenant_rows_per_s
         self._caution = 0.0
         self._looked_at = FREE
         self._easy_ns = 0.0
-        self._tenants: OrderedDict[str, tuple[int, float]] = OrderedDict()
-        """Tenant -> when it last asked, and the rows that it may still ask for, then."""
+        self._tenants = Tenants(tenant_rows_per_s)
 
     def is_easy(self, now_ns: int, rows: int, deadline_ns: int, kind: int = 0) -> bool:
         """Whether a request without a tenant can be let in without a closer look.
 
         It is in the next batch, and has time for four that take long. Most requests are let in so.
         """
-        waiting = self._waiting
+        waiting, overload = self._waiting, self._planner.overload
         kinds = waiting.kinds
+        if overload is not None and overload.stands:
+            return False
         if waiting.rows + rows > self._easy_rows or (kinds and (len(kinds) > 1 or kind not in kinds)):
             return False
         cost = self._costs.of(kind)
@@ -133,26 +88,31 @@ class Admission(Generic[E]):
         Args:
             counted: it was let in before and is looked at once more, after its features were fetched.
         """
-        charged = bool(self._rate and request.tenant) and not counted
+        overload = self._planner.overload
+        if overload is not None and overload.stands and not counted:
+            overload.arrived(now_ns, request.rows, self._row_ns(request, executors))
+        charged = bool(self._tenants.rows_per_s and request.tenant) and not counted
         refusal = self._check_room(request, executors)
         if refusal is None and request.tenant:
             refusal = self._check_tenant(now_ns, request, executors, charged)
         if refusal is None:
             refusal = self._check_time(now_ns, request, executors)
         if refusal is None and charged:
-            self._charge(request)
+            self._tenants.charge(request.tenant, request.rows)
         return refusal
 
     def _check_time(self, now_ns: int, request: Request, executors: Executors) -> Refusal | None:
         """Refuse what would be late, or make others late."""
-        if not self._planner.waiting.rows and executors.idle:
-            return None  # whatever is predicted: what is too high must not close the door
-        if request.deadline_ns <= now_ns:
-            return None  # the planner answers what is too late already, as it does for everybody
+        if (not self._planner.waiting.rows and executors.idle) or request.deadline_ns <= now_ns:
+            # Where nobody is before it, whatever is predicted: what is too high must not close the door. And what is
+            # too late already the planner answers, as it does for everybody.
+            return None
         waiting, rows, deadline_left_ns = self._planner.waiting, request.rows, request.deadline_ns - now_ns
         left_ns = self._left_ns(deadline_left_ns, self._costs.of(request.kind).batch_ns(rows))
-        shared = bool(request.tenant) and len(self._tenants) > 1 and self._others(now_ns, request.tenant)
+        shared = bool(request.tenant) and self._tenants.others(now_ns, request.tenant)
         own = int(_OTHERS * (waiting.tenants.get(request.tenant, 0) + rows)) if shared else 0
+        if left_ns != deadline_left_ns and applies(self._planner.overload, waiting, request.level):
+            return self._check_place(now_ns, own, request, executors)
         all_ns = self.wait_ns(waiting.rows + own, request, executors, left_ns)
         if all_ns <= left_ns:
             return None
@@ -163,10 +123,41 @@ class Admission(Generic[E]):
             retry_ns = self.drain_ns(executors)
             if left_ns == deadline_left_ns:
                 return Refusal("late", all_ns, left_ns, retry_ns, first)
-            if self._planner.overload is not None and request.level == DEFAULT_LEVEL and rows == 1 and not own:
-                self._planner.overload.refused(now_ns, all_ns - left_ns, waiting.rows, retry_ns)
-            return Refusal("slo", all_ns, left_ns, retry_ns, first)
+            return self._refuse(now_ns, request, Missed(all_ns, left_ns, all_ns - left_ns), retry_ns, first, own)
         return self._check_later(now_ns, first, request, executors)
+
+    def _check_place(self, now_ns: int, own: int, request: Request, executors: Executors) -> Refusal | None:
+        """Refuse who has no place in a batch that ends in time, while a backlog stands.
+
+        Args:
+            own: rows that its tenant's own backlog counts for more than it is.
+        """
+        overload, waiting, cost = self._planner.overload, self._waiting, self._costs.of(request.kind)
+        assert overload is not None
+        starts_ns = [0.0] * executors.idle + list(executors.ends_ns) or [executors.left_ns]
+        boarding = Boarding(cost, starts_ns, self._full_rows(cost), overload.gap_ns)
+        limit_ns = overload.edge.of(0, request.deadline_ns - now_ns)
+        ahead = waiting.rows + own
+        missed = boarding.check(ahead, request.rows, limit_ns, tightest_ns(waiting, now_ns))
+        if missed is None:
+            return self._check_later(now_ns, ahead, request, executors)
+        return self._refuse(now_ns, request, missed, self.drain_ns(executors), ahead, own)
+
+    def _refuse(self, now_ns: int, request: Request, missed: Missed, retry_ns: float, ahead: int, own: int) -> Refusal:
+        overload = self._planner.overload
+        if overload is not None and request.level == DEFAULT_LEVEL and request.rows == 1 and not own:
+            overload.refused(now_ns, missed.opens_ns, self._waiting.rows, retry_ns)
+        return Refusal("slo", missed.end_ns, missed.limit_ns, retry_ns, ahead)
+
+    def _full_rows(self, cost: Cost) -> float:
+        """Rows of a batch where how much is done is all that counts."""
+        return cost.full_rows(self._planner.max_rows) if self._planner.merge else max(self._planner.batch_rows, 1.0)
+
+    def _row_ns(self, request: Request, executors: Executors) -> float:
+        """What all executors together take for a row of a full batch."""
+        cost = self._costs.of(request.kind)
+        full = self._full_rows(cost)
+        return cost.batch_ns(full) / full / max(executors.usable, 1)
 
     def _left_ns(self, left_ns: int, own_ns: float) -> int:
         """Return until when an answer must come, from now, of what is left until the deadline.
@@ -262,34 +253,13 @@ class Admission(Generic[E]):
     ) -> Refusal:
         return Refusal(why, waiting if size <= limit else size, limit, self.drain_ns(executors), never=size > limit)
 
-    # -- Tenants -----------------------------------------------------------------------------------------------------
-
     def _check_tenant(self, now_ns: int, request: Request, executors: Executors, charged: bool) -> Refusal | None:
-        most = max(self._rate, 1.0)
-        asked_ns, tokens = self._tenants.get(request.tenant, (now_ns, most))
-        tokens = min(tokens + self._rate * (now_ns - asked_ns) / 1e9, most)
-        self._tenants[request.tenant] = (now_ns, tokens)
-        self._tenants.move_to_end(request.tenant)
-        if len(self._tenants) > _MOST_TENANTS:
-            self._tenants.popitem(last=False)
-        if charged and tokens < min(request.rows, most):
-            retry_ns = (min(request.rows, most) - tokens) / self._rate * 1e9
-            return Refusal("rate", request.rows, self._rate, retry_ns)
+        short_ns = self._tenants.asks(now_ns, request.tenant, request.rows)
+        if charged and short_ns:
+            return Refusal("rate", request.rows, self._tenants.rows_per_s, short_ns)
         if self._share < 1.0:
             limit = max(self._share * self._planner.max_queue_rows, 1.0)
             held = self._planner.waiting.tenants.get(request.tenant, 0)
             if held and held + request.rows > limit:
                 return Refusal("tenant", held, limit, self.drain_ns(executors))
         return None
-
-    def _charge(self, request: Request) -> None:
-        asked_ns, tokens = self._tenants[request.tenant]
-        # Below zero where one request brings more than a second's worth: it is paid for by waiting afterwards.
-        self._tenants[request.tenant] = asked_ns, tokens - request.rows
-
-    def _others(self, now_ns: int, tenant: str) -> bool:
-        """Whether another tenant asked lately."""
-        for other in reversed(self._tenants):
-            if other != tenant:
-                return now_ns - self._tenants[other][0] <= _ACTIVE_NS
-        return False

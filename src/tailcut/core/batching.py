@@ -82,7 +82,7 @@ class Planner(Generic[E]):
         self.window = window
         self.overload = Overload(target) if target is not None else None
         self.waiting: Waiting[E] = Waiting()
-        self._forming = Forming(self.waiting, max_rows, merge, window)
+        self._forming = Forming(self.waiting, max_rows, merge, window, self.overload)
 
     @property
     def queue_rows(self) -> int:

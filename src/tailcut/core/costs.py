@@ -87,6 +87,18 @@ class Cost(NamedTuple):
         ]
         return sizes[waits.index(min(waits))]
 
+    def full_rows(self, rows: int) -> int:
+        """Return how many of at most ``rows`` share a batch where all that counts is how much is done.
+
+        The most of them, but for sizes that are dearer by the row than a smaller one.
+        """
+        if rows < 2 or not self.shaped:
+            return rows
+        sizes = [rows, *self._smaller(rows)]
+        each_ns = [self.batch_ns(size) / size for size in sizes]
+        limit_ns = _NO_DEARER * min(each_ns)
+        return next(size for size, each in zip(sizes, each_ns, strict=True) if each <= limit_ns)
+
     def _smaller(self, rows: int) -> list[int]:
         """Sizes below ``rows`` that are worth a thought, largest first."""
         if self.steps:
@@ -107,6 +119,9 @@ _FOLLOWERS = 8.0
 _MUCH_LESS = 0.6
 """Found by simulation of loads from 0.3 to 0.95 of the capacity, steady and in bursts: with these no latency
 percentile was worse than with largest batches, and where batching gains ten percent the p95 was a tenth lower."""
+
+_NO_DEARER = 1.05
+"""What is learned of two sizes differs by so much although they cost the same."""
 
 FREE = Cost(0.0, 0.0)
 """Nothing is known: every deadline that has not passed can be met."""

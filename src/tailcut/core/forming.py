@@ -7,27 +7,32 @@ from heapq import heappop, heappush
 from typing import Generic
 
 from tailcut.core.costs import Cost
+from tailcut.core.overload import Overload
 from tailcut.core.waiting import E, Heap, Item, Lanes, Waiting
 from tailcut.core.windows import Window
 
 _NO_LEVEL = 1 << 62
 _DEAR = 1.25
 _CHEAPER = 0.8
-"""Late entries fill up a batch of those on time where all together cost so much less than one after the other."""
+"""Late entries fill up a batch of those on time where all together cost so much less than one after the other, or
+where a backlog stands: then there is no better time for them."""
 
 
 class Forming(Generic[E]):
     """Takes batches out of what waits.
 
     Args:
-        max_rows, merge, window: see ``core.batching.Planner``.
+        max_rows, merge, window, overload: see ``core.batching.Planner``.
     """
 
-    def __init__(self, waiting: Waiting[E], max_rows: int, merge: bool, window: Window | None) -> None:
+    def __init__(
+        self, waiting: Waiting[E], max_rows: int, merge: bool, window: Window | None, overload: Overload | None
+    ) -> None:
         self._waiting = waiting
         self._max_rows = max_rows
         self._merge = merge
         self._window = window
+        self._overload = overload
         self._delayed_level = _NO_LEVEL
 
     def take(
@@ -122,7 +127,7 @@ class Forming(Generic[E]):
         """Leave behind what would make the batch dearer than it is worth; return the rows of ``taken``, now."""
         if len(taken) < 2:
             return rows
-        worth = cost.worth_rows(rows)
+        worth = cost.full_rows(rows) if self._is_pressed else cost.worth_rows(rows)
         if self._window is not None:
             worth = min(worth, self._window.rows(rows))
         if worth >= rows:
@@ -154,13 +159,19 @@ class Forming(Generic[E]):
                 tightest_ns = min(tightest_ns, heap[0][1])
             heappop(heap)
         more -= self._surplus(heap, found, rows + more)
-        if found and cost.batch_ns(rows + more) < _CHEAPER * (cost.batch_ns(rows) + cost.batch_ns(more)):
+        alone_ns = cost.batch_ns(rows) + cost.batch_ns(more)
+        if found and (self._is_pressed or cost.batch_ns(rows + more) < _CHEAPER * alone_ns):
             taken += found
         else:
             for item in found:
                 heappush(heap, item)
         if not heap:
             del self._waiting.late[lane]
+
+    @property
+    def _is_pressed(self) -> bool:
+        """Whether a backlog stands, so that what counts is how much is done."""
+        return self._overload is not None and self._overload.stands
 
     def _surplus(self, heap: Heap[E], found: list[Item[E]], rows: int) -> int:
         """Leave behind what the window does not want in a batch of ``rows``; return how many rows that is."""

@@ -2,8 +2,9 @@
 
 A backlog that a burst leaves behind is worked off, late but within the deadlines. One that stands is not: whatever is
 let in then makes everybody late for as long as the load lasts. So long as it stands, what would be late for the SLO is
-refused, and all that is accepted is answered within it. (A good queue and a bad one are told apart by how long they
-last, not by how long they are: K. Nichols and V. Jacobson, "Controlling Queue Delay", ACM Queue 10(5), 2012.)
+refused, and all that is accepted is answered within it; until so little comes that all of it can be. (A good queue and
+a bad one are told apart by how long they last, not by how long they are: K. Nichols and V. Jacobson, "Controlling Queue
+Delay", ACM Queue 10(5), 2012.)
 """
 
 from __future__ import annotations
@@ -11,13 +12,22 @@ from __future__ import annotations
 from typing import NamedTuple
 
 _AIM = 0.75
-"""Part of the SLO's limit that admission fills while a backlog stands. Then answers come as late as they are let come,
-so that every error of the prediction, and what the client meets outside the server, makes one late. The executors need
-no long queue to be busy."""
+"""Part of the SLO's limit that admission fills while a backlog stands of requests that do not share batches. Then
+answers come as late as they are let come, so that every error of the prediction, and what the client meets outside the
+server, makes one late. The executors need no long queue to be busy."""
+
+_EDGE = 0.95
+"""The same for requests whose batch is foreseen (``core.boarding``). Less would leave batches no time to fill up."""
 
 _PATIENCE = 20
 """A backlog stands once some were late for so many times the SLO's limit without a break. The same ratio as CoDel's
 interval and target; bursts of a quarter of a second do not count for a limit of 25 ms."""
+
+_FEWER = 0.95
+"""Once what came in a while takes less than this part of it, the backlog does not stand any more."""
+
+_GAPS = 50
+"""About so many gaps between requests count."""
 
 
 class Target(NamedTuple):
@@ -47,15 +57,20 @@ class Overload:
         target: of the SLO.
 
     Attributes:
-        aim: the target that admission fills while the backlog stands.
-        stands: from when this is known until the server is at rest once.
+        aim, edge: the targets that admission fills while the backlog stands; ``edge`` where a batch is foreseen.
+        stands: from when this is known until less comes than can be answered.
+        gap_ns: between two rows that come while it stands; 0 before the second.
         retry_ns: what the last request was told to wait that was refused for the SLO.
     """
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.aim = target._replace(limit_ns=int(_AIM * target.limit_ns))
+        self.edge = target._replace(limit_ns=int(_EDGE * target.limit_ns))
         self.stands = False
+        self.gap_ns = 0.0
+        self._gaps = self._came = 0
+        self._came_since_ns = self._last_ns = 0
         self.retry_ns = 0.0
         self._full_until_ns = 0
         self._full_rows = 0
@@ -68,8 +83,29 @@ class Overload:
             self._late_since_ns = -1
         elif self._late_since_ns < 0:
             self._late_since_ns = now_ns
-        elif now_ns - self._late_since_ns > self._patience_ns:
+        elif now_ns - self._late_since_ns > self._patience_ns and not self.stands:
             self.stands = True
+            self.gap_ns, self._gaps, self._came = 0.0, 0, 0
+            self._came_since_ns = self._last_ns = now_ns
+
+    def arrived(self, now_ns: int, rows: int, row_ns: float = 0.0) -> None:
+        """Take notice of a request while the backlog stands, and of its end.
+
+        Args:
+            row_ns: what the executors take together for a row of a full batch; 0 where it is not known here.
+        """
+        self._came += rows
+        self._gaps = min(self._gaps + 1, _GAPS)
+        self.gap_ns += ((now_ns - self._last_ns) / rows - self.gap_ns) / self._gaps
+        self._last_ns = now_ns
+        passed_ns = now_ns - self._came_since_ns
+        if row_ns and passed_ns > self._patience_ns:
+            self.stands = self._came * row_ns > _FEWER * passed_ns
+            self._came, self._came_since_ns = 0, now_ns
+
+    def is_seen(self, now_ns: int) -> bool:
+        """Whether the backlog stands and requests still come: who does not come cannot end it."""
+        return self.stands and now_ns - self._last_ns <= self._patience_ns
 
     def refused(self, now_ns: int, over_ns: float, rows: int, retry_ns: float) -> None:
         """Take notice of a request that was refused because it would have been late by ``over_ns``.
@@ -92,6 +128,5 @@ class Overload:
 
     def rest(self) -> None:
         """Take notice that nothing waits and nothing runs."""
-        self.stands = False
         self._full_until_ns = 0
         self._late_since_ns = -1

@@ -289,4 +289,4 @@ class _Run:
         left = [
             left_ns(self.now_ns - started_ns, rows, self.costs.cost) for started_ns, rows, _ in self.running.values()
         ]
-        return Executors(self.scenario.executors, len(self.idle), sum(left))
+        return Executors(self.scenario.executors, len(self.idle), sum(left), sorted(left))

@@ -230,6 +230,10 @@ class Waiting(Generic[E]):
                 found += sum([rows for at, rows in demand.items() if at <= grain])
         return found
 
+    def is_all_of(self, level: int) -> bool:
+        """Whether all that waits is of this level."""
+        return not self._demand or (len(self._demand) == 1 and level in self._demand)
+
     def later(self, level: int, deadline_ns: int) -> Iterator[tuple[int, int]]:
         """Yield (deadline, rows) of what an entry of this level and deadline would go before, soonest first."""
         demand = self._demand.get(level)

@@ -142,15 +142,16 @@ class Running:
             NotReady: there is none, and nobody knows when one comes.
         """
         if self.usable > 0:
-            return Executors(self.usable, len(self.idle), self.left_ns(now_ns, costs) if self._started else 0.0)
+            ends_ns = self.ends_ns(now_ns, costs)
+            return Executors(self.usable, len(self.idle), sum(ends_ns), ends_ns)
         expected = coming() if coming is not None else None
         if expected is None or expected.left_s is None:
             raise refusals.unavailable(expected.retry_s if expected is not None else 0.0)
         return Executors(0, 0, expected.left_s * 1e9)
 
-    def left_ns(self, now_ns: int, costs: CostSource) -> float:
-        """Return what the running batches still take, summed; those that are stuck or leave are not counted on."""
-        return sum(
+    def ends_ns(self, now_ns: int, costs: CostSource) -> list[float]:
+        """Return what each running batch still takes, ascending; those that are stuck or leave are not counted on."""
+        return sorted(
             [
                 left_ns(now_ns - started.started_ns, started.rows, costs.of(started.tickets[0].kind))
                 for executor, started in self._started.items()

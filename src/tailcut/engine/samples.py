@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from time import perf_counter_ns
 from typing import Any
 
 from tailcut.core.batching import Planner
@@ -46,8 +47,9 @@ def path_samples(path: Path) -> Iterator[Sample]:
 def _backlog(planner: Planner[Ticket]) -> Iterator[Sample]:
     overload, text = planner.overload, "Requests that wait and can no longer meet the SLO, but their deadline."
     yield Sample("tailcut_queue_late", text, "gauge", {}, planner.waiting.late_entries)
+    is_seen = overload is not None and overload.is_seen(perf_counter_ns())
     text = "1 while a backlog stands, so that what would miss the SLO is refused."
-    yield Sample("tailcut_overloaded", text, "gauge", {}, float(overload is not None and overload.stands))
+    yield Sample("tailcut_overloaded", text, "gauge", {}, float(is_seen))
 
 
 def _isolation(isolation: Isolation) -> Iterator[Sample]:

@@ -25,6 +25,7 @@ def refused_unread(path: Path, now_ns: int) -> Shed | None:
         return None  # it would run at once
     if path.fallback is not None or path.tensor_cache is not None or path.entity_cache is not None:
         return None
+    overload.arrived(now_ns, 1)
     limit_ms = overload.target.limit_ns / 1e6
     return Shed(
         f"overload: more waits than can be answered within the SLO's limit of {limit_ms:g} ms",

@@ -1,0 +1,104 @@
+"""Who is let in while a backlog stands: who finds a place in a batch that ends within the SLO's limit for all in it.
+
+A server that is asked for more than it can do must keep its batches large, or it does even less. But who has waited for
+long can be answered in time in a small batch only, and who comes while a small batch runs, waits for long: left alone,
+small batches stay small. So nobody boards before the next batch can be a full one that ends in time for who boards
+first. Of those who come before, none is missed, because more come than there are places.
+
+(In queueing theory a server behind such a gate is a gated one: H. Takagi, "Analysis of Polling Systems", 1986.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tailcut.core.costs import Cost
+from tailcut.core.overload import Overload
+from tailcut.core.waiting import E, Waiting
+
+_DRIFT = 1.05
+"""Batches are expected to take this much longer: so far off is the mean of twenty batches that vary by a fifth."""
+
+
+class Missed(NamedTuple):
+    """Why there is no place.
+
+    Attributes:
+        end_ns: when the batch is expected to end that has one, from now.
+        limit_ns: when it must end.
+        opens_ns: until when there will be none either, from now, unless less waits.
+    """
+
+    end_ns: float
+    limit_ns: float
+    opens_ns: float
+
+
+class Boarding(NamedTuple):
+    """What it is decided by.
+
+    Attributes:
+        cost: of batches of the request's kind.
+        starts_ns: when each executor can start the next batch, from now, ascending; one at least.
+        full: rows of a full batch.
+        gap_ns: between two rows that come; 0 where that is not known, and enough are taken to come.
+    """
+
+    cost: Cost
+    starts_ns: Sequence[float]
+    full: float
+    gap_ns: float
+
+    def check(self, ahead: int, rows: int, limit_ns: float, tightest_ns: float) -> Missed | None:
+        """Return why a request has no place; None where it has one.
+
+        Args:
+            ahead: rows that wait before it.
+            rows: of the request.
+            limit_ns: until when its answer must come, from now.
+            tightest_ns: until when the most urgent answer must come among those that wait, from now.
+        """
+        cost, full = self.cost, self.full
+        total = ahead + rows
+        before = int((total - 1) // full)
+        start_ns = self._start_ns(before)
+        own = total - before * full
+        mates = min(full, own + start_ns / self.gap_ns) if self.gap_ns else full
+        end_ns = start_ns + _DRIFT * cost.batch_ns(mates)
+        if end_ns > limit_ns:
+            # Places are given up when the next batch starts.
+            opens_ns = self.starts_ns[0] if before else self._opens_ns(own, start_ns, limit_ns)
+            return Missed(end_ns, limit_ns, opens_ns)
+        if not before and start_ns + cost.batch_ns(total) > tightest_ns:
+            return Missed(start_ns + cost.batch_ns(total), tightest_ns, start_ns)
+        return None
+
+    def _start_ns(self, before: int) -> float:
+        """Return when a batch starts that so many others go before."""
+        rounds, place = divmod(before, len(self.starts_ns))
+        return self.starts_ns[place] + rounds * _DRIFT * self.cost.batch_ns(self.full)
+
+    def _opens_ns(self, own: float, start_ns: float, limit_ns: float) -> float:
+        """Return how long it is until the batch would end in time; fewer will come after a request that comes later."""
+        full_ns = _DRIFT * self.cost.batch_ns(self.full)
+        latest_ns = max(limit_ns - full_ns, 0.0)
+        if self.gap_ns:
+            row_ns = full_ns / self.full
+            rest_ns = limit_ns - full_ns + row_ns * (self.full - own)
+            latest_ns = max(latest_ns, rest_ns / (1.0 + row_ns / self.gap_ns))
+        return max(start_ns - latest_ns, 0.0)
+
+
+def applies(overload: Overload | None, waiting: Waiting[E], level: int) -> bool:
+    """Whether the batch can be foreseen that a request will be in: a backlog stands, and all that waits is alike."""
+    if overload is None or not overload.stands:
+        return False
+    return len(waiting.lanes) <= 1 and len(waiting.late) <= 1 and len(waiting.kinds) <= 1 and waiting.is_all_of(level)
+
+
+def tightest_ns(waiting: Waiting[E], now_ns: int) -> float:
+    """Return until when the most urgent answer must come of what waits on time in one lane, from now."""
+    for heap in waiting.lanes.values():
+        return heap[0][1] - now_ns
+    return float("inf")

@@ -1,0 +1,72 @@
+"""Who boards while a backlog stands is answered in time, by what is known of batches, and so is who boarded before."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailcut.core.boarding import Boarding
+from tailcut.core.costs import Cost
+
+FULL = 8
+LIMIT = 100.0
+
+boardings = st.builds(
+    lambda base, row, starts, gap: Boarding(Cost(base, row), sorted(starts), FULL, gap),
+    st.floats(0, 60),
+    st.floats(0.5, 20),
+    st.lists(st.floats(0, 80), min_size=1, max_size=4),
+    st.one_of(st.just(0.0), st.floats(0.1, 50)),
+)
+
+
+@given(boardings, st.integers(0, 40), st.integers(1, 12), st.floats(0, 100))
+def test_who_boards_is_in_time_and_makes_nobody_late(
+    boarding: Boarding, ahead: int, rows: int, tightest: float
+) -> None:
+    if boarding.check(ahead, rows, LIMIT, tightest) is not None:
+        return
+    batches = -(-(ahead + rows) // FULL)
+    rounds, place = divmod(batches - 1, len(boarding.starts_ns))
+    own = ahead + rows - (batches - 1) * FULL
+    start = boarding.starts_ns[place] + rounds * boarding.cost.batch_ns(FULL)
+    assert start + boarding.cost.batch_ns(own) <= LIMIT
+    if batches == 1:
+        assert start + boarding.cost.batch_ns(own) <= tightest
+
+
+@given(boardings, st.integers(0, FULL - 1), st.floats(0, 1))
+def test_who_is_told_when_a_place_opens_has_none_before(boarding: Boarding, ahead: int, share: float) -> None:
+    boarding = boarding._replace(starts_ns=boarding.starts_ns[:1])
+    missed = boarding.check(ahead, 1, LIMIT, float("inf"))
+    if missed is None:
+        return
+    [start] = boarding.starts_ns
+    assert 0 <= missed.opens_ns <= start
+    sooner = boarding._replace(starts_ns=[start - 0.99 * share * missed.opens_ns])
+    assert sooner.check(ahead, 1, LIMIT, float("inf")) is not None
+
+
+@given(boardings, st.integers(0, 20))
+def test_less_that_waits_never_costs_a_place(boarding: Boarding, ahead: int) -> None:
+    if boarding.check(ahead + 1, 1, LIMIT, float("inf")) is None:
+        assert boarding.check(ahead, 1, LIMIT, float("inf")) is None
+
+
+def test_the_first_waits_until_there_is_time_for_a_full_batch() -> None:
+    busy = Boarding(Cost(0.0, 10.0), [80.0], FULL, gap_ns=1.0)
+    missed = busy.check(0, 1, 120.0, float("inf"))
+    assert missed is not None
+    assert missed.end_ns == 80 + 1.05 * 80
+    assert missed.opens_ns == 44
+    assert busy._replace(starts_ns=[80 - 44.0]).check(0, 1, 120.0, float("inf")) is None
+    rarely = busy._replace(gap_ns=40.0)
+    assert rarely.check(0, 1, 120.0, float("inf")) is None, "so few come that the batch will be a small one"
+
+
+def test_sizes_that_are_dearer_by_the_row_are_not_full_ones() -> None:
+    cost = Cost(0.0, 0.0, points=(10.0, 15.0, 20.0, 60.0), shaped=True)
+    assert cost.full_rows(8) == 4
+    assert cost.full_rows(3) == 3
+    assert Cost(0.0, 0.0, points=(10.0, 20.5, 42.0, 80.0), shaped=True).full_rows(8) == 8
+    assert Cost(0.0, 0.0, points=(10.0, 20.0, 40.0, 90.0)).full_rows(8) == 8, "nothing is known of lone rows"
