@@ -8,8 +8,10 @@ import pytest
 from tailcut.core.profiling.budget import LEAST_NEAR, make_budget, near_percentile
 from tailcut.core.profiling.perception import perceived, perception
 from tailcut.core.profiling.queries import normalise_address, normalise_command, normalise_query
-from tailcut.core.profiling.records import Moment, Recording, Request, Sample, Span, Stage
+from tailcut.core.profiling.records import Moment, Pilot, Recording, Request, Sample, Span, Stage
 from tailcut.core.slo import parse_objectives
+from tailcut.report.profile_tables import culprits_table
+from tailcut.report.profile_words import bottleneck
 
 _MS = 1_000_000
 
@@ -73,6 +75,69 @@ def test_functions_of_code_are_told_by_samples() -> None:
         ("slow (app.py:1)", pytest.approx(0.75)),
         ("quick (app.py:1)", pytest.approx(0.25)),
     ]
+
+
+def awaiting(pilot: Pilot, held_ms: float) -> Recording:
+    """An asynchronous handler of 32 ms each, whose callbacks held the loop for some of them."""
+    requests, moments = [], []
+    for number in range(40):
+        start = number * 100 * _MS
+        end = start + 32 * _MS
+        spans = (Span(stage=Stage.CODE, label="predict", place="app.py:9", start_ns=start, end_ns=end),)
+        requests.append(
+            Request(
+                number=number, intended_ns=start, sent_ns=start, entered_ns=start, left_ns=end, done_ns=end,
+                status=200, spans=spans,
+            )
+        )  # fmt: skip
+        held = start + int(held_ms * _MS)
+        moments.append(Moment(stage=Stage.LOOP, start_ns=start, end_ns=held, label="predict", request=number))
+    samples = (
+        Sample(stack=("burn (app.py:1)",), at_ns=0, weight_ns=80 * _MS, place="burn (app.py:1)", code=SPAN),
+    )  # fmt: skip
+    return recording(*requests, moments=tuple(moments), samples=samples, pilot=pilot)
+
+
+SPAN = ("predict", "app.py:9")
+
+
+def test_an_await_of_what_is_not_hooked_is_no_functions_fault() -> None:
+    """Two milliseconds ran, thirty were awaited: samples see the two only."""
+    budget = make_budget(awaiting(Pilot(loop="asyncio", cpu_s=40 * 0.0025), held_ms=2.0))
+    first, second = budget.culprits_of(Stage.CODE)
+    assert (first.awaits, first.near_ms, first.functions) == (True, pytest.approx(29.5), ())
+    assert (second.awaits, second.near_ms) == (False, pytest.approx(2.5))
+    assert second.functions[0].function == "burn (app.py:1)"
+    said = bottleneck(budget)
+    assert said.startswith(
+        "92 % of the p95 request is waiting for something that is not hooked, which predict at app.py:9"
+    )
+    assert "burn" not in said
+    table = culprits_table(budget)
+    assert any("predict at app.py:9 awaits what is not hooked" in row[-1] for row in table.rows)
+
+
+@pytest.mark.parametrize(
+    ("pilot", "held_ms"),
+    [
+        (Pilot(loop="asyncio", cpu_s=40 * 0.002), 32.0),
+        (Pilot(loop="asyncio", cpu_s=40 * 0.031), 0.0),
+        (Pilot(loop="uvloop", cpu_s=40 * 0.002), 0.0),
+        (Pilot(loop="asyncio"), 0.0),
+    ],
+    ids=[
+        "it blocks the loop",
+        "it computes in short callbacks",
+        "callbacks cannot be seen",
+        "nobody told the CPU time",
+    ],
+)
+def test_code_that_runs_awaits_nothing(pilot: Pilot, held_ms: float) -> None:
+    """Nor is it said where that cannot be known."""
+    budget = make_budget(awaiting(pilot, held_ms))
+    assert [one.awaits for one in budget.culprits_of(Stage.CODE)] == [False]
+    assert "is your own code: predict at app.py:9" in bottleneck(budget)
+    assert "100 % of the samples are in burn" in bottleneck(budget)
 
 
 def test_what_held_the_loop_is_named() -> None:

@@ -31,6 +31,7 @@ _PLAIN = (Stage.NETWORK, Stage.ACCEPT, Stage.GC, Stage.UNATTRIBUTED)
 """Stages whose names say all there is to say."""
 _WHOLE = 0.8
 """A name that takes this much of its stage stands for all of it."""
+_MOST = 0.5
 _LABEL = 90
 _THRESHOLDS = "up to 100 ms seems instant, 300 ms is noticed, after 1 s people lose their focus"
 
@@ -45,6 +46,11 @@ def bottleneck(budget: Budget) -> str:
     if line.stage in _PLAIN or not named:
         return f"{said} ({ms(line.near_ms)} of {ms(budget.near_ms)} ms)."
     first, *others = named
+    if first.awaits and first.near_share >= _MOST * line.near_share:
+        return (
+            f"{percent(first.near_share)} of the p95 request is waiting for something that is not hooked, which"
+            f" {_plain_name(first, _LABEL)} awaits ({ms(first.near_ms)} of {ms(budget.near_ms)} ms)."
+        )
     joined = " for " if line.stage == Stage.WAIT else ": "
     if first.near_share >= _WHOLE * line.near_share:
         told = f"{said}{joined}{name_of(first)}"
@@ -60,6 +66,11 @@ def bottleneck(budget: Budget) -> str:
 
 def name_of(culprit: Culprit, longest: int = _LABEL) -> str:
     """A culprit's label with its place."""
+    name = _plain_name(culprit, longest)
+    return f"{name} awaits what is not hooked" if culprit.awaits else name
+
+
+def _plain_name(culprit: Culprit, longest: int) -> str:
     label = shortened(culprit.label, longest)
     if culprit.place and culprit.place not in label:
         return f"{label} at {culprit.place}" if label else culprit.place

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from tailcut.core.profiling.attribution import Attribution, attribute
+from tailcut.core.profiling.awaiting import awaited_ns
+from tailcut.core.profiling.calls import Call, calls_of, shown_label
 from tailcut.core.profiling.flat import STAGES, Name
 from tailcut.core.profiling.functions import FunctionShare, functions_of, holders_of
 from tailcut.core.profiling.perception import perception
-from tailcut.core.profiling.queries import normalise_address, normalise_command, normalise_query
 from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.slo import Finding, Objectives, judge
 from tailcut.core.statistics import Percentiles, percentile, rank, summarise
@@ -21,6 +21,8 @@ from tailcut.core.statistics import Percentiles, percentile, rank, summarise
 LEAST_NEAR = 20
 _NEAR = (0.93, 0.97)
 _MOST_FUNCTIONS = 5
+_LEAST_AWAITED = 0.1
+"""Of a function's time: below, it is not worth a line of its own."""
 _UNNAMED = {
     Stage.NETWORK: "between client and server",
     Stage.ACCEPT: "sent, but the server had not begun: its event loop was busy",
@@ -30,11 +32,6 @@ _UNNAMED = {
     Stage.UNATTRIBUTED: "nobody knows",
 }
 """Labels of what belongs to no span."""
-_SHOWN: dict[Stage, Callable[[str], str]] = {
-    Stage.SQL: normalise_query,
-    Stage.HTTP: normalise_address,
-    Stage.CACHE: normalise_command,
-}
 
 
 class StageLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +60,7 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True):
         near_ms: per request near the p95; what runs inside it is not counted.
         near_share: of the time of the requests near the p95.
         functions: of user code those that samples saw, of waits for the event loop what held it; most time first.
+        awaits: the function awaited something that is not hooked: this is time in which nothing of it ran.
     """
 
     stage: Stage
@@ -71,19 +69,7 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True):
     near_ms: float
     near_share: float
     functions: tuple[FunctionShare, ...] = ()
-
-
-class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One query, address, cache command or model: how often and how long, all requests together."""
-
-    stage: Stage
-    text: str
-    place: str
-    calls: int
-    per_request: float
-    total_ms: float
-    mean_ms: float
-    p95_ms: float
+    awaits: bool = False
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,7 +141,7 @@ def make_budget(recording: Recording, slo: Objectives | None = None, found: Attr
         near_to_ms=float(wall_ms[near].max()) if len(near) else 0.0,
         near_ms=near_ms,
         culprits=_culprits(found, near, recording),
-        calls=_calls(found),
+        calls=calls_of(found),
         perception=perception(wall_ms),
         findings=judge_wall(slo, wall_ms, failed) if slo else (),
         notes=_notes(len(wall_ms), len(near), failed),
@@ -184,12 +170,6 @@ def judge_wall(slo: Objectives, wall_ms: npt.NDArray[np.float64], failed: int) -
     return judge(slo, {name: None if ms == np.inf else ms for name, ms in seen.items()}, failed, count)
 
 
-def shown_label(stage: Stage, label: str) -> str:
-    """A label without what differs from call to call."""
-    shown = _SHOWN.get(stage)
-    return shown(label) if shown else label
-
-
 def _lines(found: Attribution, near: npt.NDArray[np.int64]) -> tuple[StageLine, ...]:
     whole_ns = float(found.flat.wall_ns[near].sum()) or 1.0
     lines = []
@@ -216,11 +196,7 @@ def _culprits(found: Attribution, near: npt.NDArray[np.int64], recording: Record
     flat = found.flat
     if not len(near):
         return ()
-    chosen = np.isin(flat.request, near)
-    took_ns: defaultdict[Name, float] = defaultdict(float)
-    own = np.bincount(flat.name[chosen], weights=found.self_ns[chosen], minlength=len(flat.names))
-    for name, spent_ns in zip(flat.names, own.tolist(), strict=True):
-        took_ns[Name(name.stage, shown_label(name.stage, name.label), name.place)] += spent_ns
+    took_ns = _by_name(found, near, found.self_ns)
     in_spans: defaultdict[Stage, float] = defaultdict(float)
     for name, spent_ns in took_ns.items():
         in_spans[name.stage] += spent_ns
@@ -228,9 +204,16 @@ def _culprits(found: Attribution, near: npt.NDArray[np.int64], recording: Record
         rest_ns = float(found.stage_ns[near, place].sum()) - in_spans[stage]
         if rest_ns > 0.5:
             took_ns[Name(stage, _UNNAMED.get(stage, ""), "")] += rest_ns
+    waited_ns = {
+        name: spent_ns
+        for name, spent_ns in _by_name(found, near, awaited_ns(found, recording)).items()
+        if spent_ns > _LEAST_AWAITED * took_ns[name]
+    }
     functions = _functions(found, recording, near)
     whole_ns = float(flat.wall_ns[near].sum()) or 1.0
-    ranked = sorted(((spent_ns, name) for name, spent_ns in took_ns.items() if spent_ns > 0), reverse=True)
+    parts = [(spent_ns - waited_ns.get(name, 0.0), name, False) for name, spent_ns in took_ns.items()]
+    parts += [(spent_ns, name, True) for name, spent_ns in waited_ns.items()]
+    ranked = sorted((one for one in parts if one[0] > 0), reverse=True)
     return tuple(
         Culprit(
             stage=name.stage,
@@ -238,10 +221,24 @@ def _culprits(found: Attribution, near: npt.NDArray[np.int64], recording: Record
             place=name.place,
             near_ms=spent_ns / len(near) / 1e6,
             near_share=spent_ns / whole_ns,
-            functions=functions.get(name, ())[:_MOST_FUNCTIONS],
+            functions=() if awaits else functions.get(name, ())[:_MOST_FUNCTIONS],
+            awaits=awaits,
         )
-        for spent_ns, name in ranked
+        for spent_ns, name, awaits in ranked
     )
+
+
+def _by_name(
+    found: Attribution, near: npt.NDArray[np.int64], spent_ns: npt.NDArray[np.float64] | npt.NDArray[np.int64]
+) -> defaultdict[Name, float]:
+    """Sum what the chosen requests' spans took, by names without what differs from call to call."""
+    flat = found.flat
+    chosen = np.isin(flat.request, near)
+    sums = np.bincount(flat.name[chosen], weights=spent_ns[chosen], minlength=len(flat.names))
+    took_ns: defaultdict[Name, float] = defaultdict(float)
+    for name, took in zip(flat.names, sums.tolist(), strict=True):
+        took_ns[Name(name.stage, shown_label(name.stage, name.label), name.place)] += took
+    return took_ns
 
 
 def _functions(
@@ -253,34 +250,6 @@ def _functions(
     }
     holders = holders_of(recording.moments)
     return named | {Name(stage, _UNNAMED[stage], ""): holders for stage in (Stage.LOOP, Stage.ACCEPT)}
-
-
-def _calls(found: Attribution) -> tuple[Call, ...]:
-    flat = found.flat
-    wanted = {Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.MODEL}
-    groups: defaultdict[Name, list[int]] = defaultdict(list)
-    for number, name in enumerate(flat.names):
-        if name.stage in wanted:
-            groups[Name(name.stage, shown_label(name.stage, name.label), name.place)].append(number)
-    length_ns = flat.end_ns - flat.start_ns
-    order = np.argsort(flat.name, kind="stable")
-    edges = np.searchsorted(flat.name[order], np.arange(len(flat.names) + 1))
-    calls = []
-    for name, numbers in groups.items():
-        took_ms = np.concatenate([length_ns[order[edges[one] : edges[one + 1]]] for one in numbers]) / 1e6
-        calls.append(
-            Call(
-                stage=name.stage,
-                text=name.label,
-                place=name.place,
-                calls=len(took_ms),
-                per_request=len(took_ms) / len(flat.requests),
-                total_ms=float(took_ms.sum()),
-                mean_ms=float(took_ms.mean()),
-                p95_ms=percentile(took_ms, 0.95),
-            )
-        )
-    return tuple(sorted(calls, key=lambda call: -call.total_ms))
 
 
 def _notes(answered: int, near: int, failed: int) -> tuple[str, ...]:

@@ -99,5 +99,9 @@ class Holdups:
 
     def loop_ns(self, request: Ints, start: Ints, end: Ints) -> Ints:
         """How long others' work held the event loop, collections left out, shape [n]."""
+        return self.held.within(start, end) - self.own_ns(request, start, end)
+
+    def own_ns(self, request: Ints, start: Ints, end: Ints) -> Ints:
+        """How long its own work held the event loop, collections left out, shape [n]."""
         shift = request * self.stride_ns - self.origin_ns
-        return self.held.within(start, end) - self.own.within(start + shift, end + shift)
+        return self.own.within(start + shift, end + shift)

@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 
 from tailcut.core.profiling.attribution import Attribution
-from tailcut.core.profiling.budget import near_percentile, shown_label
+from tailcut.core.profiling.budget import near_percentile
+from tailcut.core.profiling.calls import shown_label
 from tailcut.core.profiling.flat import STAGES
 from tailcut.core.profiling.records import Sample, Span
 
