@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tailcut.core.profiling import attribution
 from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.flat import STAGES, Flat, Ints
-from tailcut.core.profiling.records import Moment, Recording, Request, Sample, Span, Stage
+from tailcut.core.profiling.records import Moment, Recording, Request, Span, Stage
 from tailcut.core.profiling.sweep import sweep
 
 _STAGES = st.sampled_from([Stage.SQL, Stage.MODEL, Stage.CODE, Stage.FRAMEWORK])
@@ -63,41 +63,32 @@ def recordings(draw: st.DrawFn) -> Recording:
         stage = draw(st.sampled_from([Stage.GC, Stage.LOOP]))
         end = start + draw(st.integers(0, 20))
         moments.append(Moment(stage=stage, start_ns=start, end_ns=end, request=draw(st.integers(-1, 11))))
-    samples = [
-        Sample(stack=("f",), at_ns=draw(_TIME), weight_ns=draw(st.integers(0, 20)), request=8, place="f (a.py:1)")
-        for _ in range(draw(st.integers(0, 4)))
-    ]
-    return Recording(
-        target="a:b", rate=1.0, duration_s=1.0, requests=tuple(requests), moments=tuple(moments), samples=tuple(samples)
-    )
+    return Recording(target="a:b", rate=1.0, duration_s=1.0, requests=tuple(requests), moments=tuple(moments))
 
 
 @given(recordings())
 @settings(max_examples=300, deadline=None)
 def test_stages_sum_to_the_wall_time_and_none_is_negative(recording: Recording) -> None:
-    """Whatever spans, moments and samples there are."""
+    """Whatever spans and moments there are."""
     found = attribute(recording)
     assert (found.stage_ns.sum(axis=1) == found.flat.wall_ns).all()
     assert (found.stage_ns >= 0).all()
     assert (found.self_ns >= 0).all()
-    assert sum(found.gaps.code.values()) <= found.stage_ns[:, STAGES.index(Stage.CODE)].sum()
 
 
 @given(recordings(), st.randoms(use_true_random=False))
 @settings(max_examples=150, deadline=None)
 def test_order_does_not_matter(recording: Recording, random: object) -> None:
-    """Neither that of requests, nor of spans, moments or samples."""
+    """Neither that of requests, nor of spans or moments."""
     requests = [_reordered(one, random) for one in recording.requests]
     order = list(range(len(requests)))
     random.shuffle(order)  # type: ignore[attr-defined]
-    moments, samples = list(recording.moments), list(recording.samples)
+    moments = list(recording.moments)
     random.shuffle(moments)  # type: ignore[attr-defined]
-    random.shuffle(samples)  # type: ignore[attr-defined]
     other = msgspec.structs.replace(
         recording,
         requests=tuple(requests[place] for place in order),
         moments=tuple(moments),
-        samples=tuple(samples),
     )
     assert (attribute(other).stage_ns == attribute(recording).stage_ns[order]).all()
 
@@ -117,7 +108,6 @@ def test_arrays_and_sweep_agree(recording: Recording) -> None:
         swept = attribute(recording)
     assert (at_once.stage_ns == swept.stage_ns).all()
     assert (at_once.self_ns == swept.self_ns).all()
-    assert at_once.gaps.code == swept.gaps.code
     assert _intervals(at_once) == _intervals(swept)
 
 

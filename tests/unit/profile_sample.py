@@ -48,7 +48,7 @@ def recording(count: int = 400, seed: int = 0) -> Recording:
             end = begin + int(ms * MS)
             spans.append(Span(stage=stage, label=label, place=place, start_ns=begin, end_ns=end, parent=0))
             if stage == Stage.CODE:
-                samples += _samples(number, begin, end)
+                samples += _samples(label, place, begin, end)
             begin = end
         if wait:
             moments.append(Moment(stage=Stage.LOOP, start_ns=at, end_ns=at + wait, label="flush", place="audit.py:9"))
@@ -88,12 +88,12 @@ def recording(count: int = 400, seed: int = 0) -> Recording:
     )
 
 
-def _samples(number: int, begin: int, end: int) -> list[Sample]:
+def _samples(label: str, place: str, begin: int, end: int) -> list[Sample]:
     found = []
     for look, at in enumerate(range(begin + MS, end, 2 * MS)):
         inner = "rolling_mean (features.py:71)" if look % 4 else "as_row <script> (features.py:88)"
         stack = ("predict (app.py:20)", "recompute (features.py:60)", inner)
-        found.append(Sample(stack=stack, at_ns=at, weight_ns=2 * MS, request=number, place=inner, idle=look % 5 == 4))
+        found.append(Sample(stack=stack, at_ns=at, weight_ns=2 * MS, place=inner, code=(label, place)))
     return found
 
 

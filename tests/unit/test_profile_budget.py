@@ -59,22 +59,28 @@ def test_shares_are_of_the_requests_near_the_p95() -> None:
 
 
 def test_functions_of_code_are_told_by_samples() -> None:
-    """Only by those in the code's own time: one taken during a query says nothing of the code."""
+    """Only by those in the code's own time: a stack in which a query ran says nothing of the code."""
     requests = [request(number, 10.0, 10.0) for number in range(30)]
     samples = [
         Sample(
-            stack=("predict (app.py:9)", f"{name} (app.py:1)"), at_ns=one.intended_ns + at_ms * _MS,
-            weight_ns=weight_ms * _MS, request=one.number, place=f"{name} (app.py:1)",
+            stack=("predict (app.py:9)", *inner), at_ns=0, weight_ns=looks * 20 * _MS,
+            place=f"{name} (app.py:{line})", code=code,
         )
-        for one in requests
-        for name, at_ms, weight_ms in (("query", 5, 5), ("slow", 15, 6), ("quick", 18, 2))
+        for name, line, looks, code, inner in (
+            ("query", 12, 50, ("", ""), ("execute (driver.py:3)",)),
+            ("slow", 20, 5, SPAN, ()),
+            ("slow", 20, 1, SPAN, ("lower (library.py:7)",)),
+            ("quick", 30, 2, SPAN, ()),
+            ("other", 40, 90, ("other", "app.py:40"), ()),
+        )
     ]  # fmt: skip
-    budget = make_budget(recording(*requests, samples=tuple(samples)))
+    budget = make_budget(recording(*requests, samples=tuple(samples), sample_interval_ns=20 * _MS))
     code = budget.culprits_of(Stage.CODE)[0]
-    assert [(one.function, one.share) for one in code.functions] == [
-        ("slow (app.py:1)", pytest.approx(0.75)),
-        ("quick (app.py:1)", pytest.approx(0.25)),
+    assert [(one.function, one.samples) for one in code.functions] == [
+        ("slow (app.py:20)", 6),
+        ("quick (app.py:30)", 2),
     ]
+    assert code.functions[0].share == pytest.approx(0.75)
 
 
 def awaiting(pilot: Pilot, held_ms: float) -> Recording:

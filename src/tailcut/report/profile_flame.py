@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from tailcut.core.profiling.picture import IDLE, Frame
+from tailcut.core.profiling.picture import Frame
 from tailcut.core.profiling.records import Stage
 from tailcut.report.profile_words import ms, percent
 
@@ -14,7 +14,7 @@ _LETTER = 6.8
 _LEAST = 0.8
 """Narrower frames are left out, in pixels."""
 _DEEPEST = 48
-_STYLES = {str(stage) for stage in Stage} | {IDLE}
+_STYLES = {str(stage) for stage in Stage}
 
 
 def flame_graph(root: Frame) -> str:

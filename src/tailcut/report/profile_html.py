@@ -145,8 +145,8 @@ def _flame(report: ProfileReport) -> str:
     inner = graph
     if report.stacks is not None:
         text = (
-            "Sampled stacks of the threads that worked on requests, all requests together; grey where the thread"
-            " waited. Exact times are above; samples say which functions they went to."
+            "Sampled stacks of the threads that worked on requests, all requests together. Exact times are above;"
+            " samples say which functions they went to."
         )
         inner += f"<h3>Down to functions</h3><p>{text}</p>{flame_graph(report.stacks)}"
     text = "A request near the p95: width is time, what runs inside something stands below it, largest first."

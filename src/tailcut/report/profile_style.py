@@ -33,7 +33,6 @@ CSS = f"""{ladder_style.CSS}
 {_RULES}
 {"".join(f".fr{place}{{fill:{colour}}}" for place, colour in enumerate(_FRAMES))}
 .root {{ fill:var(--line) }}
-.st-idle {{ fill:#c3c8cd }}
 .hover {{ fill:transparent }}
 .hover:hover {{ fill:var(--ink); fill-opacity:.12 }}
 .frame rect {{ stroke:var(--card); stroke-width:.8 }}

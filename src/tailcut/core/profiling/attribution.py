@@ -4,8 +4,8 @@ A moment belongs to the innermost span that covers it; where several run side by
 collection of garbage stops them all, what others do on the event loop holds up what runs there, and time in which a
 span's thread was ready to run but had no core is a wait.
 
-What no span covers is between client and server (network, or waiting to be accepted), held up in the same ways, or the
-user's code, where a sample was taken in it. Else nobody knows.
+What no span covers is between client and server (network, or waiting to be accepted), or held up in the same ways. Else
+nobody knows.
 
 Requests whose spans lie one after the other and inside one another, nearly all, are done at once, as sums over arrays.
 """
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailcut.core.profiling.flat import STAGE_AT, STAGES, Flat, Ints, flatten
-from tailcut.core.profiling.gaps import Gaps, attribute_gaps, read_samples
+from tailcut.core.profiling.gaps import Gaps, attribute_gaps
 from tailcut.core.profiling.holdups import Holdups
 from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.profiling.sweep import Swept, sweep
@@ -63,7 +63,6 @@ def attribute(recording: Recording) -> Attribution:
     own, gaps = _own(flat, holdups)
     self_ns = _attribute_spans(flat, own, stage_ns)
     attribute_gaps(flat, gaps, holdups, stage_ns)
-    read_samples(flat, gaps, recording.samples, place_of, stage_ns)
     return Attribution(flat, stage_ns, self_ns, gaps)
 
 

@@ -209,7 +209,7 @@ def _culprits(found: Attribution, near: npt.NDArray[np.int64], recording: Record
         for name, spent_ns in _by_name(found, near, awaited_ns(found, recording)).items()
         if spent_ns > _LEAST_AWAITED * took_ns[name]
     }
-    functions = _functions(found, recording, near)
+    functions = _functions(recording)
     whole_ns = float(flat.wall_ns[near].sum()) or 1.0
     parts = [(spent_ns - waited_ns.get(name, 0.0), name, False) for name, spent_ns in took_ns.items()]
     parts += [(spent_ns, name, True) for name, spent_ns in waited_ns.items()]
@@ -241,13 +241,8 @@ def _by_name(
     return took_ns
 
 
-def _functions(
-    found: Attribution, recording: Recording, near: npt.NDArray[np.int64]
-) -> dict[Name, tuple[FunctionShare, ...]]:
-    named = {
-        Name(Stage.CODE, label, place): shares
-        for (label, place), shares in functions_of(found, recording, near).items()
-    }
+def _functions(recording: Recording) -> dict[Name, tuple[FunctionShare, ...]]:
+    named = {Name(Stage.CODE, label, place): shares for (label, place), shares in functions_of(recording).items()}
     holders = holders_of(recording.moments)
     return named | {Name(stage, _UNNAMED[stage], ""): holders for stage in (Stage.LOOP, Stage.ACCEPT)}
 

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from tailcut.core.profiling.flat import STAGE_AT, Flat, Ints
 from tailcut.core.profiling.holdups import Holdups
-from tailcut.core.profiling.records import Sample, Stage
+from tailcut.core.profiling.records import Stage
 
 _GC, _LOOP, _ACCEPT = STAGE_AT[Stage.GC], STAGE_AT[Stage.LOOP], STAGE_AT[Stage.ACCEPT]
-_NETWORK, _CODE, _UNKNOWN = STAGE_AT[Stage.NETWORK], STAGE_AT[Stage.CODE], STAGE_AT[Stage.UNATTRIBUTED]
+_NETWORK, _UNKNOWN = STAGE_AT[Stage.NETWORK], STAGE_AT[Stage.UNATTRIBUTED]
 
 
 @dataclass
 class Gaps:
-    """Intervals within requests: ``request`` is an index into the flat requests; each shape [gaps].
-
-    ``code`` is what samples say of them: (request's index, function) -> nanoseconds.
-    """
+    """Intervals within requests: ``request`` is an index into the flat requests; each shape [gaps]."""
 
     request: Ints
     start_ns: Ints
     end_ns: Ints
-    code: dict[tuple[int, str], int] = field(default_factory=dict)
 
     @staticmethod
     def between(flat: Flat, roots: Ints, requests: Ints) -> Gaps:
@@ -77,26 +73,3 @@ def attribute_gaps(flat: Flat, gaps: Gaps, holdups: Holdups, stage_ns: Ints) -> 
             np.add.at(stage_ns[:, busy], request, busy_ns)
             left = left - gc_ns - busy_ns
         np.add.at(stage_ns[:, rest], request, left)
-
-
-def read_samples(
-    flat: Flat, gaps: Gaps, samples: Iterable[Sample], place_of: Mapping[int, int], stage_ns: Ints
-) -> None:
-    """Give to the user's code what samples saw of it where no span was, at most what is unattributed."""
-    seen = [one for one in samples if one.place and one.request in place_of]
-    if not seen:
-        return
-    order = np.lexsort((gaps.start_ns, gaps.request))
-    begins = np.searchsorted(gaps.request[order], np.arange(len(flat.requests) + 1))
-    reached: dict[int, int] = {}
-    for one in sorted(seen, key=lambda sample: (sample.at_ns, sample.place, sample.weight_ns)):
-        request = place_of[one.request]
-        for gap in order[begins[request] : begins[request + 1]].tolist():
-            if not gaps.start_ns[gap] <= one.at_ns < gaps.end_ns[gap]:
-                continue
-            low = max(int(gaps.start_ns[gap]), one.at_ns - one.weight_ns, reached.get(request, 0))
-            took = min(max(one.at_ns - low, 0), int(stage_ns[request, _UNKNOWN]))
-            reached[request] = one.at_ns
-            stage_ns[request, _UNKNOWN] -= took
-            stage_ns[request, _CODE] += took
-            gaps.code[request, one.place] = gaps.code.get((request, one.place), 0) + took

@@ -17,7 +17,6 @@ from tailcut.core.profiling.records import Sample, Span
 COLUMNS = 200
 LEAST_SHARE = 0.002
 """A frame below this share of all is too narrow to be seen."""
-IDLE = "idle"
 
 Trail = tuple[tuple[str, str], ...]
 """(name, style) from the outermost to the innermost frame."""
@@ -50,7 +49,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         name: what it is, with its place.
-        style: the stage, or ``idle``; empty where it is neither.
+        style: the stage; empty where it is none.
         value: with its children's.
         children: the largest first.
     """
@@ -106,11 +105,10 @@ def spans_tree(found: Attribution) -> Frame:
 
 
 def stacks_tree(samples: Iterable[Sample]) -> Frame:
-    """Nest sampled stacks: milliseconds of all samples together; a thread that waited ends in a frame ``idle``."""
+    """Nest sampled stacks: milliseconds of all samples together."""
     times: defaultdict[Trail, float] = defaultdict(float)
     for one in samples:
-        path: Trail = tuple((name, "") for name in one.stack)
-        times[(*path, (IDLE, IDLE)) if one.idle else path] += one.weight_ns / 1e6
+        times[tuple((name, "") for name in one.stack)] += one.weight_ns / 1e6
     return tree_of(times, "all samples")
 
 

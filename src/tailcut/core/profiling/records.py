@@ -122,26 +122,21 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One look at what a thread that worked on a request was doing.
+    """Looks at what a thread that worked on a request was doing, those that saw the same stack together.
 
     Args:
         stack: "function (file.py:line)", outermost first; frames of the server below the application are left out.
-        at_ns: when it was taken.
-        weight_ns: the time that it stands for: since the look before.
-        request: number of the request that the thread worked on; -1: none, or not known.
+        at_ns: when looking began.
+        weight_ns: the time that it stands for: of each look that since the look before.
         place: "function (file.py:line)" of the innermost frame of the user's own code; empty where there is none.
-        code: label and place of the span of code that the stack lies in, where that is known by the stack and not by
-            request and time; then ``at_ns`` is only the beginning of the sampling.
-        idle: the thread used (almost) no CPU since the look before: it slept or waited.
+        code: label and place of the span of code that the stack lies in; empty where it lies in none, or another kind.
     """
 
     stack: tuple[str, ...]
     at_ns: int
     weight_ns: int
-    request: int = -1
     place: str = ""
     code: tuple[str, str] = ("", "")
-    idle: bool = False
 
 
 class Latencies(msgspec.Struct, frozen=True, kw_only=True):

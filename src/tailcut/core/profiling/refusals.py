@@ -9,7 +9,7 @@ import numpy as np
 
 from tailcut.core.profiling import priors
 from tailcut.core.profiling.forecast import Forecast
-from tailcut.core.profiling.levers import LeverName, State, factor
+from tailcut.core.profiling.levers import PARALLEL, LeverName, State, factor
 from tailcut.core.profiling.priors import Prior
 from tailcut.core.worth import AGAINST
 
@@ -130,7 +130,7 @@ def basis_of(lever: LeverName, state: State) -> tuple[str, ...]:
     if lever == "serving path":
         return (f"prior: {known.path_cpu_ns / 1e6:.2f} ms a request inside the server, tailcut's own runs",)
     if lever == "more executors":
-        return (f"{min(4, known.cores)} processes on {known.cores} cores",)
+        return (f"{min(PARALLEL, known.cores)} processes on {known.cores} cores",)
     return ("as recorded",)
 
 
