@@ -51,7 +51,7 @@ def url() -> Iterator[str]:
 
 def test_an_application_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "my_app.py").write_text(APP)
-    (tmp_path / "bodies.jsonl").write_text("".join(f'{{"entities": [{number % 5}]}}\n' for number in range(50)))
+    (tmp_path / "bodies.jsonl").write_text("".join(f'{{"entities": [{number % 5}]}}\n' for number in range(20)))
     kept = ("--json", "out/profile.json", "--html", "out/profile.html", "--raw", "out/raw.bin")
     flags = ("--payloads", "bodies.jsonl", "--slo", "p95=5ms", "--no-overhead", "--path", "predict")
     done = profile("my_app:app", *SHORT, *flags, *kept, folder=tmp_path)
@@ -60,6 +60,7 @@ def test_an_application_as_it_is(tmp_path: Path) -> None:
     assert "of the p95 request is waiting for another thread at my_app.py:14" in done.stdout
     assert "SELECT ?, ?" in done.stdout
     assert "entities[]" in done.stdout
+    assert "note: 20 payloads were sent 2 times over" in done.stdout
     found = json.loads((tmp_path / "out" / "profile.json").read_text())
     assert (found["kind"], found["target"]) == ("pilot", "my_app:app")
     share = {line["stage"]: line["near_share"] for line in found["budget"]["lines"]}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.unit.test_profile_levers import advice, pilot, reasons
+from tests.unit.test_profile_levers import advice, bodies, pilot, reasons
 
 from tailcut.core.profiling import forecast as forecasts
+from tailcut.core.profiling.advice import advise, know
+from tailcut.core.profiling.diversity import read_diversity
 from tailcut.core.profiling.levers import Known
 from tailcut.core.profiling.records import Overhead, Recording
 
@@ -80,3 +82,24 @@ def test_a_lever_is_enough_only_if_it_is_from_what_was_measured() -> None:
     promised = [line for line in found.summary if "should be met after" in line]
     assert bool(promised) == any(after * off <= 25.0 for after in afters)
     assert not promised or afters[0] * off <= 25.0 or repr(found.levers[0].lever) not in promised[0]
+
+
+def test_payloads_that_are_sent_again_and_again_are_no_repeats() -> None:
+    """Fifty, all different: a cache wins nothing, however often the load begins again."""
+    recording, sent = pilot(), bodies(50, 50)
+    diversity = read_diversity(((number / 50.0, body) for number, body in enumerate(sent)), timed=False)
+    found = advise(recording, known=know(recording, sent, diversity, 50.0), diversity=diversity)
+    assert found is not None
+    for lever in ("feature cache", "prediction cache"):
+        assert reasons(found)[lever] == "not worth it: 0.0% of the requests repeat, fewer than 5%"
+
+
+def test_caches_are_played_at_the_logs_own_times() -> None:
+    """Two of three repeat, half of them within the life of an entry: minutes are not squeezed into seconds."""
+    recording = pilot()
+    sent, at_s = [b'{"id":1}', b'{"id":1}', b'{"id":1}'], [0.0, 10.0, 3600.0]
+    diversity = read_diversity(zip(at_s, sent, strict=True), timed=True)
+    known = know(recording, sent, diversity, 50.0, at_s=at_s)
+    assert [known.feature_hits[number] for number in range(6)] == [0.0, 1.0, 0.0, 0.0, 1.0, 0.0]
+    assert [known.prediction_hits[number] for number in range(3)] == [False, True, False]
+    assert set(known.feature_hits) == {one.number for one in recording.requests}

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tailcut.core.profiling.records import Recording
     from tailcut.load import LoadPlan
     from tailcut.manifest import Manifest
+    from tailcut.profile.diversity import PayloadLog
     from tailcut.profile.layers import InputShape
     from tailcut.report.profile_json import Kind, ProfileReport
 
@@ -88,14 +89,14 @@ class Recorded:
     Attributes:
         recording: of the target.
         diversity: of its payloads; None where there are none.
-        bodies: of the requests, by their numbers.
+        log: those that it rests on, each once; None where there are none.
         layers: of the models that it runs.
-        notes: why there are no layers, where there are none.
+        notes: why there are no layers, where there are none, and of the payloads.
     """
 
     recording: Recording
     diversity: Diversity | None
-    bodies: tuple[bytes, ...]
+    log: PayloadLog | None
     layers: tuple[ModelLayers, ...]
     notes: tuple[str, ...]
 
@@ -107,7 +108,8 @@ def record(asked: Wanted) -> Recorded:
         TailcutError: it cannot be profiled.
     """
     with _around(asked) as environment, _sendable(asked) as wanted:
-        diversity, bodies = _payloads(wanted)
+        log, said = _payloads(wanted)
+        diversity = log.diversity() if log is not None else None
         given = _given_layers(wanted, environment)
         if wanted.kind == "pilot":
             recording = _pilot(wanted, environment)
@@ -119,7 +121,7 @@ def record(asked: Wanted) -> Recorded:
             with ProgressLine() as line:
                 recording, _ = record_url(wanted.plan, on_progress=line.show)
         found, notes = _own_layers(wanted, recording, environment)
-    return Recorded(recording, diversity, bodies, (*given, *found), notes)
+    return Recorded(recording, diversity, log, (*given, *found), (*said, *notes))
 
 
 def only_layers(model: str, shapes: tuple[InputShape, ...], directory: Path) -> ModelLayers:
@@ -141,7 +143,8 @@ def report_of(wanted: Wanted, found: Recorded, *, levers: bool) -> ProfileReport
     advice = None
     if levers and wanted.kind == "pilot":
         note("simulating what each lever would win")
-        advice = advice_of(found.recording, slo, found.diversity, found.bodies)
+        bodies, at_s = (found.log.bodies, found.log.at_s) if found.log is not None else ((), ())
+        advice = advice_of(found.recording, slo, found.diversity, bodies, at_s)
     return make_report(
         found.recording,
         kind=wanted.kind,
@@ -275,17 +278,18 @@ def _own_layers(
         return (), (f"no slow layers: {error.explained}; {error.hint}",)
 
 
-def _payloads(wanted: Wanted) -> tuple[Diversity | None, tuple[bytes, ...]]:
-    """How alike the payloads are (of the whole log where they are a file), and the bodies of the run."""
+def _payloads(wanted: Wanted) -> tuple[PayloadLog | None, tuple[str, ...]]:
+    """What is asked for, each payload once: the log, the file of payloads, or what their function yields."""
     from tailcut.load.plan import intended_times
     from tailcut.profile.diversity import read_payload_log, sent_payloads
 
     plan = wanted.plan
     rate = plan.rate or DEFAULT_RATE
     if not plan.payloads:
-        return (read_payload_log(wanted.log, rate=rate).diversity() if wanted.log else None), ()
+        return (read_payload_log(wanted.log, rate=rate) if wanted.log else None), ()
     count = int(intended_times(plan).size)
     sent = sent_payloads(plan.payloads, rate=rate, count=count, seed=plan.seed)
     file = wanted.log or (Path(plan.payloads) if Path(plan.payloads).is_file() else None)
-    log = sent if file is None else read_payload_log(file, rate=rate)
-    return log.diversity(), sent.bodies
+    times = count / len(sent.bodies)
+    said = f"{len(sent.bodies)} payloads were sent {times:.3g} times over: what repeats only by that is counted nowhere"
+    return sent if file is None else read_payload_log(file, rate=rate), (said,) if times > 1 else ()

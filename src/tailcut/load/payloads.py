@@ -44,6 +44,15 @@ def build_requests(plan: LoadPlan, target: Target, count: int) -> list[bytes]:
     return _numbered(chosen, plan.numbered) if plan.numbered else chosen
 
 
+def count_bodies(plan: LoadPlan, most: int) -> int:
+    """Count the bodies before they begin again, up to ``most``.
+
+    Raises:
+        LoadTestError: as ``build_requests``.
+    """
+    return sum(1 for _ in islice(_bodies(plan), most))
+
+
 def _numbered(requests: list[bytes], name: str) -> list[bytes]:
     # After the request line: the first line's end is the only one that is sure to be there.
     made = []

@@ -12,7 +12,7 @@ import msgspec
 from tailcut.core.profiling.diversity import Diversity, read_diversity, sample_for
 from tailcut.errors import ProfileError
 from tailcut.load import LoadPlan
-from tailcut.load.payloads import build_requests
+from tailcut.load.payloads import build_requests, count_bodies
 from tailcut.load.plan import parse_url
 
 _TIMED = frozenset({"time", "payload"})
@@ -70,18 +70,19 @@ def read_payload_log(path: Path, *, rate: float) -> PayloadLog:
 
 
 def sent_payloads(payloads: str, *, rate: float, count: int, seed: int = 0) -> PayloadLog:
-    """Make the first payloads that a load sends, in the order of its requests' numbers.
+    """Make the first payloads that a load sends, in the order of its requests' numbers, each once.
 
     Args:
         payloads: a .jsonl file or ``module:callable``, as of ``LoadPlan``.
         rate: requests per second.
-        count: how many; a file is repeated, as the load does.
+        count: how many at most. The load begins again where there are fewer: those repeats are of its making.
         seed: of the payloads.
 
     Raises:
         LoadTestError: the payloads cannot be read.
     """
     plan = LoadPlan(url="http://127.0.0.1:1/", rate=rate, payloads=payloads, seed=seed)
+    count = count_bodies(plan, count)
     made: dict[bytes, bytes] = {}
     bodies = []
     for request in build_requests(plan, parse_url(plan.url), count):

@@ -128,18 +128,22 @@ def make_report(
 
 
 def advice_of(
-    recording: Recording, slo: Objectives, diversity: Diversity | None, bodies: Sequence[bytes]
+    recording: Recording,
+    slo: Objectives,
+    diversity: Diversity | None,
+    bodies: Sequence[bytes],
+    at_s: Sequence[float] | None = None,
 ) -> Advice | None:
     """Say what levers would win, where the server's own stages are known; takes some ten seconds.
 
     Args:
         slo: objectives; without any the p95 is to be as low as it gets.
         diversity: of the payloads.
-        bodies: of the requests, by their numbers; empty: nothing is known of what caches would win.
+        bodies, at_s: payloads and when they came, as of ``know``; empty: nothing is known of what caches would win.
     """
     if not any(span.stage != Stage.NETWORK for one in recording.requests for span in one.spans):
         return None
-    known = know(recording, bodies, diversity, recording.rate)
+    known = know(recording, bodies, diversity, recording.rate, at_s=at_s)
     return advise(recording, known=known, slo=slo if slo.latency else None, diversity=diversity)
 
 

@@ -85,13 +85,22 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def know(
-    recording: Recording, bodies: Sequence[bytes], diversity: Diversity | None, rate: float, known: Known | None = None
+    recording: Recording,
+    bodies: Sequence[bytes],
+    diversity: Diversity | None,
+    rate: float,
+    known: Known | None = None,
+    *,
+    at_s: Sequence[float] | None = None,
 ) -> Known:
     """Fill in what the recording and the payloads say: family, cores, and which requests caches would have answered.
 
     Args:
-        bodies: payloads by request's number; empty: nothing is known of repeats.
+        bodies: payloads in the order of the requests' numbers, which begin again where these end: caches are played
+            over them once, and what repeats only because a load began again is no hit. Empty: nothing is known.
+        rate: requests per second that they are laid out at.
         known: what the caller knows better; its fields that are set stay.
+        at_s: when they came, ascending, where that is known.
     """
     known = known or Known()
     if not known.family:
@@ -101,14 +110,15 @@ def know(
     if not bodies or diversity is None:
         return known
     keys = keys_of(bodies, entity_field(diversity))
-    at_s = np.arange(len(bodies)) / rate
+    came_s = np.arange(len(bodies)) / rate if at_s is None else np.asarray(at_s, dtype=np.float64)
+    numbers = [one.number for one in recording.requests]
     if not known.feature_hits:
-        shares = answered_shares(keys, at_s, life_s=FEATURE_LIFE_S, size=CACHE_ENTRIES)
-        hits = dict(enumerate(shares.tolist()))
+        shares = answered_shares(keys, came_s, life_s=FEATURE_LIFE_S, size=CACHE_ENTRIES)
+        hits = {number: float(shares[number % len(bodies)]) for number in numbers}
         known = replace(known, feature_hits=hits, feature_life_s=FEATURE_LIFE_S)
     if not known.prediction_hits:
-        shares = answered_shares(keys, at_s, life_s=PREDICTION_LIFE_S, size=CACHE_ENTRIES)
-        whole = dict(enumerate((shares >= 1.0).tolist()))
+        shares = answered_shares(keys, came_s, life_s=PREDICTION_LIFE_S, size=CACHE_ENTRIES)
+        whole = {number: bool(shares[number % len(bodies)] >= 1.0) for number in numbers}
         known = replace(known, prediction_hits=whole, prediction_life_s=PREDICTION_LIFE_S)
     return known
 
