@@ -1,26 +1,25 @@
 """Does a profile of the pilot foretell what the ladder then measures?  python -m benchmarks.profile_ladder
 
 Profiles the flight_risk pilot, foretells the p95 and the capacity of every rung, in the ladder's own order, and puts
-them beside a ladder's file. Nothing of the rungs is run: beside the profile there are three small runs on an idle
-machine (the model's calls on each runtime, the manifest's queries one after the other, which keys repeat).
+them beside a ladder's file. Nothing of the rungs is run: beside the profile there are four small runs on an idle
+machine (the model's calls on each runtime, the manifest's queries, the pilot's, which keys repeat).
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import log
 from pathlib import Path
 
 import msgspec
 
-from benchmarks.profile_ladder_report import Compared, compare, render
+from benchmarks.profile_ladder_report import STEEP, Compared, compare, render
 from benchmarks.profile_ladder_runs import Window, known_of
 from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.budget import make_budget
-from tailcut.core.profiling.forecast import Calibration, Forecast, calibrate, capacity, forecast
+from tailcut.core.profiling.forecast import Calibration, Forecast, calibrate, forecast
 from tailcut.core.profiling.levers import Known, LeverName, State, begin, pull
 from tailcut.core.profiling.records import Recording
 from tailcut.core.profiling.work import read_work
@@ -56,12 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             save_recording(recording, options.save)
         os.sched_setaffinity(0, {0})
         window = _window(ladder)
-        known = known_of(load(options.folder), window)
+        known = _with_database(known_of(load(options.folder), window, recording.rate), variables)
     recording = _measured_by_the_ladder(recording, window)
-    known = _with_database(recording, ladder, known)
     with_runs = _foretell(recording, ladder, known)
-    # What a profile says on its own: queries as recorded, factors from elsewhere.
-    alone = replace(known, runtime=None, batch_share=None, fetches=(), family="torch")
+    # What a profile says on its own: queries as recorded, nothing known of the database, factors from elsewhere.
+    alone = Known(
+        feature_hits=known.feature_hits, prediction_hits=known.prediction_hits, int8=known.int8, family="torch"
+    )
     without_runs = _foretell(recording, ladder, alone)
     text = render(
         ladder, recording, make_budget(recording), known, with_runs, without_runs, commit=commit_of(Path.cwd())
@@ -114,21 +114,11 @@ def _measured_by_the_ladder(recording: Recording, window: Window) -> Recording:
     return msgspec.structs.replace(recording, requests=requests, pilot=pilot)
 
 
-def _with_database(recording: Recording, ladder: LadderRecord, known: Known) -> Known:
-    """Say how the database shares the two cores: in that way in which the pilot bears what it was found to bear."""
-    if ladder.pilot is None or not ladder.pilot.saturation_rate or not ladder.pilot.unloaded_p95_ms:
+def _with_database(known: Known, variables: Mapping[str, str]) -> Known:
+    """Say which cores the database has: all of the machine, as the ladder has it; the server has the first of them."""
+    if not variables["FLIGHT_RISK_DATABASE"].startswith("postgresql://"):
         return known
-    limit_ms, bears = 4 * ladder.pilot.unloaded_p95_ms, ladder.pilot.saturation_rate
-    work = read_work(recording, attribute(recording))
-    ways = [
-        replace(known, database_cores=cores, database_beside=beside)
-        for cores, beside in ((0, False), (2, False), (1, False), (0, True))
-    ]
-
-    def misses_by(way: Known) -> float:
-        return abs(log(max(capacity(calibrate(begin(work, way))[0], limit_ms), 1.0) / bears))
-
-    return min(ways, key=misses_by)
+    return replace(known, database_cores=max((os.cpu_count() or 1) - 1, 0), database_beside=True)
 
 
 def _foretell(recording: Recording, ladder: LadderRecord, known: Known) -> list[Compared]:
@@ -146,8 +136,12 @@ def _rung(state: State, name: str, ladder: LadderRecord, calibration: Calibratio
     for rate_name in ladder.rate_names:
         rung = next(one for one in ladder.rungs if one.name == name)
         measured = [one for one in rung.measurements if one.rate_name == rate_name]
-        foretold: Forecast = forecast(state, measured[0].rate, limit_ms=25.0)
-        found.append(compare(name, rate_name, measured, rung.capacity, foretold, calibration))
+        rate = measured[0].rate
+        foretold: Forecast = forecast(state, rate, limit_ms=25.0)
+        quicker, slower = (
+            forecast(replace(state, work=state.work.scaled(cpu=1.0 + part)), rate).p95_ms for part in (-STEEP, STEEP)
+        )
+        found.append(compare(name, rate_name, measured, rung.capacity, foretold, calibration, (quicker, slower)))
     return found
 
 

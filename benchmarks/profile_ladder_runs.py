@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
@@ -13,21 +12,20 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from benchmarks.profile_ladder_queries import fetches_of, manifests_queries, pilots_share
 from tailcut.core.profiling.hits import answered_shares, keys_of
 from tailcut.core.profiling.levers import Known
 from tailcut.core.profiling.priors import Prior, measured
 from tailcut.core.slo import parse_duration_s
 from tailcut.core.tensors import Arrays
 from tailcut.errors import ArtifactError
-from tailcut.features import FeatureService
-from tailcut.manifest import Features, Manifest, resolve
+from tailcut.manifest import Features, Manifest
 from tailcut.profile.diversity import sent_payloads
 from tailcut.registry import Registry
 from tailcut.runtimes import Runtime, open_runtime
 from tailcut.runtimes.live import source_of
 
 _CALLS = 200
-_FETCHES = 150
 _ROWS = (1, 8)
 _PAUSE_S = 0.005
 """Between two calls: at the ladder's rates caches have other things in them when a request comes."""
@@ -41,10 +39,16 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     end: int
 
 
-def known_of(manifest: Manifest, window: Window) -> Known:
-    """Run what is to be known of the levers."""
+def known_of(manifest: Manifest, window: Window, rate: float) -> Known:
+    """Run what is to be known of the levers.
+
+    Args:
+        rate: at which the pilot was profiled.
+    """
     torch_ms, onnx_ms = _model_ms(manifest, "torch"), _model_ms(manifest, "onnx")
     bodies = sent_payloads(manifest.deployment.ladder.traffic, rate=window.rate, count=window.end).bodies
+    asked = bodies[window.first : window.end]
+    queries = manifests_queries(manifest, asked, rate)
     return Known(
         feature_hits=_feature_hits(manifest.deployment.features, bodies, window),
         prediction_hits=_prediction_hits(float(manifest.deployment.cache.entity.ttl_s), bodies, window),
@@ -52,7 +56,9 @@ def known_of(manifest: Manifest, window: Window) -> Known:
         runtime=measured(torch_ms[1] / onnx_ms[1], f"a row: torch {torch_ms[1]:.2f}, ONNX {onnx_ms[1]:.2f} ms"),
         int8=_int8(manifest, onnx_ms[1]),
         batch_share=measured(_shared(onnx_ms), f"8 rows take {onnx_ms[8]:.2f} ms on ONNX"),
-        fetches=asyncio.run(_fetches(manifest, bodies)),
+        fetches=fetches_of(queries, range(window.first, window.end), len(manifest.deployment.features.groups)),
+        fetches_share=queries.database_share,
+        database_share=pilots_share(asked),
     )  # fmt: skip
 
 
@@ -92,26 +98,6 @@ def _int8(manifest: Manifest, onnx_ms: float) -> Prior:
 def _shared(took_ms: Mapping[int, float]) -> float:
     """Which share of a row's time a batch takes once: T(n) = T(1) (share + (1 - share) n)."""
     return min(max((8 - took_ms[8] / took_ms[1]) / 7, 0.0), 1.0)
-
-
-async def _fetches(manifest: Manifest, bodies: Sequence[bytes]) -> tuple[tuple[tuple[float, float], ...], ...]:
-    """Fetch every group one after the other, request after request, nothing cached: CPU and waiting of each."""
-    features = msgspec.structs.replace(manifest.deployment.features, cache="off", concurrent=False, refresh_ahead=False)
-    service = await FeatureService.open(features, resolve=lambda reference: resolve(reference, manifest))
-    groups = len(features.groups)
-    found = []
-    try:
-        for number, body in enumerate(bodies[: _FETCHES + 20]):
-            keys = [service.parse_entity(one) for one in msgspec.json.decode(body)["entities"]]
-            began_ns, began_cpu_ns = time.perf_counter_ns(), time.process_time_ns()
-            await service.fetch(keys, "", time.monotonic() + 5.0)
-            took_ns, cpu_ns = time.perf_counter_ns() - began_ns, time.process_time_ns() - began_cpu_ns
-            if number >= 20:
-                found.append(((cpu_ns / groups, max(took_ns - cpu_ns, 0) / groups),) * groups)
-            await asyncio.sleep(_PAUSE_S)
-    finally:
-        await service.close()
-    return tuple(found)
 
 
 def _feature_hits(features: Features, bodies: Sequence[bytes], window: Window) -> dict[int, float]:

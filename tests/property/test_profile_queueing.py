@@ -44,6 +44,19 @@ def test_waiting_takes_no_core() -> None:
     assert play(Service(database=1), np.zeros(100), queries).latency_ns.max() == 500 * _MS
 
 
+def test_a_database_beside_the_server_takes_the_core_that_is_free_first() -> None:
+    """Its own, then the interpreter's; where it has none, it takes turns with what the interpreter does."""
+    query: list[Phase] = [(At.DATABASE, 0.9 * _MS)]
+    alone = play(Service(database=1), np.arange(2.0), [query] * 2)
+    assert alone.latency_ns / _MS == pytest.approx([0.9, 1.8], abs=0.001)
+    beside = play(Service(database=1, beside=True), np.arange(3.0), [query] * 3)
+    assert beside.latency_ns / _MS == pytest.approx([0.9, 0.9, 1.8], abs=0.001)
+    assert beside.busy_share == 0.0
+    jobs = [[(At.PYTHON, 0.9 * _MS)], query]
+    assert play(Service(beside=True), np.arange(2.0), jobs).latency_ns / _MS == pytest.approx([0.9, 1.8], abs=0.001)
+    assert play(Service(database=1, beside=True), np.arange(2.0), jobs).latency_ns.max() / _MS == pytest.approx(0.9)
+
+
 def test_a_pool_of_threads_lets_so_many_in() -> None:
     """Two threads: the third request waits for one of the first two."""
     job: list[Phase] = [(At.TAKE, 0.0), (At.NOWHERE, 10 * _MS), (At.GIVE, 0.0)]
@@ -71,16 +84,24 @@ _JOBS = st.lists(
 )
 
 
-@given(_JOBS, st.integers(1, 3), st.integers(0, 2), st.integers(0, 2), st.integers(0, 3), st.integers(0, 2))
+@given(
+    _JOBS, st.integers(1, 3), st.integers(0, 2), st.integers(0, 2), st.booleans(), st.integers(0, 3), st.integers(0, 2)
+)
 @settings(deadline=None)
 def test_every_request_ends_and_none_before_its_work_is_done(
-    jobs: list[list[tuple[At, int]]], processes: int, executors: int, database: int, threads: int, gap: int
+    jobs: list[list[tuple[At, int]]],
+    processes: int,
+    executors: int,
+    database: int,
+    beside: bool,
+    threads: int,
+    gap: int,
 ) -> None:
     """Whatever there is of cores, executors and threads; more of them never take longer in all."""
     laid: list[list[Phase]] = [[(At.TAKE, 0.0), *job, (At.GIVE, 0.0)] if number % 2 else [*job] for number, job in
                                enumerate(jobs)]  # fmt: skip
     arrivals = np.arange(len(jobs)) * gap * 700_000.0
-    service = Service(processes=processes, executors=executors, threads=threads, database=database)
+    service = Service(processes=processes, executors=executors, threads=threads, database=database, beside=beside)
     found = play(service, arrivals, laid)
     work = np.array([sum(length for _, length in job) for job in jobs], dtype=float)
     assert (found.latency_ns >= work - 1).all()

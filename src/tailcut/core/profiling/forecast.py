@@ -160,11 +160,12 @@ def _saturation(state: State) -> float:
         limits.append(service.executors / max(model_ns, 1.0) * 1e9)
     else:
         python_ns += model_ns
+    database_ns, processes = work.wait_of(Stage.SQL) * service.database_share, max(service.processes, 1)
+    limits.append(processes / max(python_ns, 1.0) * 1e9)
     if service.beside:
-        python_ns += work.wait_of(Stage.SQL)
-    limits.append(max(service.processes, 1) / max(python_ns, 1.0) * 1e9)
-    if service.database:
-        limits.append(service.database / max(work.wait_of(Stage.SQL), 1.0) * 1e9)
+        limits.append((processes + service.database) / max(python_ns + database_ns, 1.0) * 1e9)
+    elif service.database:
+        limits.append(service.database / max(database_ns, 1.0) * 1e9)
     return 1.1 * min(limits)
 
 
@@ -188,6 +189,7 @@ def phases_of(job: Job, service: Service) -> list[Phase]:
     threads = [number for number, part in enumerate(job) if part.thread] if service.threads else []
     last = threads[-1] if threads else -1
     queries = service.database > 0 or service.beside
+    computing = service.database_share if queries else 0.0
 
     def add(at: At, length_ns: float) -> None:
         if phases and phases[-1][0] is at and at is not At.MODEL:
@@ -198,7 +200,9 @@ def phases_of(job: Job, service: Service) -> list[Phase]:
     for number, part in enumerate(job):
         if threads and number == threads[0]:
             phases.append((At.TAKE, 0.0))
-        add(At.DATABASE if part.stage == Stage.SQL and queries else At.NOWHERE, part.wait_ns)
+        in_database_ns = part.wait_ns * computing if part.stage == Stage.SQL else 0.0
+        add(At.NOWHERE, part.wait_ns - in_database_ns)
+        add(At.DATABASE, in_database_ns)
         add(At.MODEL if part.stage == Stage.MODEL else At.PYTHON, part.cpu_ns)
         if number == last:
             phases.append((At.GIVE, 0.0))

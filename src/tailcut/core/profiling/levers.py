@@ -49,11 +49,14 @@ class Known:
         runtime, int8: how many times quicker; None: as elsewhere.
         batch_share: share of a row's time that a batch takes once; None: as elsewhere.
         model_ms: a call of the model on an idle machine; None: as recorded.
-        fetches: what a request's fetches take where they are others than those recorded: CPU and waiting of each in
-            nanoseconds; one list is drawn per request; empty: as recorded.
+        fetches: by request's number, what its fetches take where they are others than those recorded: CPU and waiting
+            of each in nanoseconds. Those of a request that is not named are as recorded.
         cores: that the service may use.
         database_cores: that answer its queries; 0: more than are asked for (a database on a machine of its own).
-        database_beside: it has no core but the service's own.
+        database_beside: it takes the service's own core too where that is free first; without any of its own, always.
+        database_share: of a recorded query's waiting that the database computes; the rest is on the way and takes no
+            core. Where the database has cores to compute on.
+        fetches_share: the same of ``fetches``.
         lookup_ns: what a look-up of a request's features takes of a core.
         path_cpu_ns: of a request through tailcut's path.
     """
@@ -67,10 +70,12 @@ class Known:
     int8: Prior | None = None
     batch_share: Prior | None = None
     model_ms: float | None = None
-    fetches: tuple[tuple[tuple[float, float], ...], ...] = ()
+    fetches: Mapping[int, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     cores: int = 1
     database_cores: int = 0
     database_beside: bool = False
+    database_share: float = 1.0
+    fetches_share: float = 1.0
     lookup_ns: float = priors.LOOKUP_NS
     path_cpu_ns: float = priors.PATH_CPU_NS
 
@@ -90,8 +95,9 @@ def begin(work: Work, known: Known) -> State:
     in_threads = any(part.stage == Stage.MODEL and part.thread for job in work.jobs for part in job)
     executors = known.cores if in_threads and known.cores > 1 else 0
     service = Service(
-        executors=executors, threads=work.threads, database=known.database_cores, beside=known.database_beside
-    )
+        executors=executors, threads=work.threads,
+        database=known.database_cores, beside=known.database_beside, database_share=known.database_share,
+    )  # fmt: skip
     return State(work, service, known)
 
 
@@ -218,12 +224,11 @@ def _serving_path(state: State, bound: bool) -> State:
     """Leave the pilot's web stack: its server, framework, validation, encoding and thread pool."""
     known = state.known
     ingress = _INGRESS - {Stage.UNATTRIBUTED}
-    fetched = iter(_drawn(known, len(state.work.jobs)))
 
-    def change(job: Job) -> Job:
+    def change(number: int, job: Job) -> Job:
         kept = [part for part in job if part.stage not in ingress and part.stage not in QUEUEING]
-        if known.fetches and any(part.stage in FETCHING for part in kept):
-            others = [Part(Stage.SQL, -1, cpu_ns, wait_ns, False) for cpu_ns, wait_ns in next(fetched)]
+        if number in known.fetches and any(part.stage in FETCHING for part in kept):
+            others = [Part(Stage.SQL, -1, cpu_ns, wait_ns, False) for cpu_ns, wait_ns in known.fetches[number]]
             kept = [*others, *(part for part in kept if part.stage not in FETCHING)]
         kept = [part._replace(thread=False) for part in kept]
         network_ns = sum(part.wait_ns for part in job if part.stage == Stage.NETWORK)
@@ -234,14 +239,11 @@ def _serving_path(state: State, bound: bool) -> State:
             kept.insert(models[0], Part(Stage.WAIT, HANDED_OVER, priors.THREAD_NS / 2, priors.THREAD_NS / 2, False))
         return (Part(Stage.NETWORK, -1, known.path_cpu_ns, network_ns, False), *kept)
 
-    return replace(_jobs(state, change), service=replace(state.service, threads=0))
-
-
-def _drawn(known: Known, count: int) -> list[tuple[tuple[float, float], ...]]:
-    if not known.fetches:
-        return []
-    chosen = np.random.default_rng(1).integers(0, len(known.fetches), count)
-    return [known.fetches[place] for place in chosen.tolist()]
+    work = state.work
+    jobs = tuple(change(number, job) for number, job in zip(work.numbers.tolist(), work.jobs, strict=True))
+    share = known.fetches_share if known.fetches else state.service.database_share
+    service = replace(state.service, threads=0, database_share=share)
+    return replace(state, work=replace(work, jobs=jobs), service=service)
 
 
 def _before(job: Job, part: Part) -> Job:

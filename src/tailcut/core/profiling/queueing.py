@@ -49,7 +49,8 @@ class Service:
         executors: that run models; 0: models take the interpreter's time (one core for all, or on the event loop). What
             waits for it together is then one batch, where there is batching.
         database: cores that answer queries; 0: as many as are asked for.
-        beside: the database has the interpreter's core, and takes its turns there.
+        beside: the database takes its turns on the interpreters' cores too, where those are free first.
+        database_share: of a query's waiting that the database computes; the rest takes no core.
         threads: of the pool for synchronous handlers; 0: as many as are asked for.
         batch_share: of a model's time that a batch of any size takes once; the rest is per row. 0: no batching.
         max_rows: of a batch.
@@ -59,6 +60,7 @@ class Service:
     executors: int = 0
     database: int = 0
     beside: bool = False
+    database_share: float = 1.0
     threads: int = 0
     batch_share: float = 0.0
     max_rows: int = 32
@@ -122,15 +124,21 @@ class _Play:
             at, length = job[place]
             if at is At.NOWHERE:
                 self._later(now + length, number, place + 1)
-            elif at is At.PYTHON or (at is At.MODEL and shared) or (at is At.DATABASE and beside):
+            elif at is At.PYTHON or (at is At.MODEL and shared):
                 self._in_turn(self.free_ns, now, at, number, place, left if left >= 0 else length, left < 0)
             elif at is At.DATABASE:
-                self._in_turn(self.database_ns, now, at, number, place, left if left >= 0 else length, left < 0)
+                cores = self._free_first(now) if beside else self.database_ns
+                self._in_turn(cores, now, at, number, place, left if left >= 0 else length, left < 0)
             else:
                 self._resource(now, at, number, place, length)
         span_ns = self.arrivals_ns[-1] - self.arrivals_ns[0] if self.arrivals_ns else 0.0
         latency_ns = np.array(self.done_ns) - np.array(self.arrivals_ns)
         return Played(latency_ns, self.python_ns / span_ns / len(self.free_ns) if span_ns else 0.0)
+
+    def _free_first(self, now: float) -> list[float]:
+        """Of the database's cores and the interpreters', those of which one is free first; its own where all are."""
+        own = self.database_ns
+        return own if own and own[0] <= max(self.free_ns[0], now) else self.free_ns
 
     def _in_turn(
         self, free_ns: list[float], now: float, at: At, number: int, place: int, left: float, begins: bool
