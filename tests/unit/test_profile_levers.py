@@ -227,11 +227,11 @@ def test_the_slo_is_met_already() -> None:
 
 
 def test_a_model_that_is_a_trifle() -> None:
-    """3 % of the time, of a model that INT8 and another runtime would make twice as quick; and one of a quarter."""
+    """Below 3 % of the time, though INT8 and another runtime make it twice as quick; and one of a quarter."""
     known = Known(feature_hits={0: 0.0}, prediction_hits={0: False})
-    trifle, large = (reasons(advice(pilot(sql_ms=sql_ms, model_ms=4.0), known=known)) for sql_ms in (60.0, 6.0))
+    trifle, large = (reasons(advice(pilot(sql_ms=sql_ms, model_ms=4.0), known=known)) for sql_ms in (90.0, 6.0))
     for lever in ("runtime", "INT8", "batching"):
-        assert trifle[lever].startswith("not worth it: the model is 3.")
+        assert trifle[lever].startswith("not worth it: the model is 2.")
         assert "the model is" not in large[lever]
 
 
