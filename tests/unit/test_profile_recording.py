@@ -76,6 +76,15 @@ def test_a_stack_is_known_by_the_function_of_a_code_span(tmp_path: Path) -> None
     assert make_sample(library, 20, 5, known, places).place == "burn (app.py:3)"
 
 
+def test_a_stack_in_a_dependency_is_known_by_its_call(tmp_path: Path) -> None:
+    """What it does in a thread has a span of its own, named as it is."""
+    places = Places(str(tmp_path))
+    frames = [ENTRY, ("authorise", str(tmp_path / "app.py"), 14)]
+    call, inside = ("dependency authorise", "app.py:10"), ("authorise", "app.py:10")
+    assert make_sample(frames, 1, 0, {call}, places).code == call
+    assert make_sample(frames, 1, 0, {call, inside}, places).code == inside
+
+
 def test_time_below_a_hook_is_the_hooks(tmp_path: Path) -> None:
     places = Places(str(tmp_path))
     app = str(tmp_path / "app.py")
