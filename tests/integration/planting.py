@@ -18,7 +18,7 @@ from tailcut.profile.pilot import PilotPlan, record
 
 HERE = Path(__file__).parent
 
-Recorded = tuple[Recording, dict[int, dict[str, float]]]
+Recorded = tuple[Recording, dict[int, dict[str, int]]]
 """The recording, and nanoseconds that each request really spent in each stage where a delay is planted."""
 
 
@@ -55,8 +55,16 @@ def record_planted(
         overhead_rounds=0,
     )
     recording = record(plan)
-    naps = {int(key): value for key, value in json.loads((folder / "naps.json").read_text()).items() if key}
-    return recording, naps
+    naps = json.loads((folder / "naps.json").read_text())
+    return recording, {one.number: _spent(one, naps[str(one.number)]) for one in recording.requests}
+
+
+def _spent(one: Request, naps: Mapping[str, Sequence[tuple[int, int]]]) -> dict[str, int]:
+    """What it spent in each stage, of this run: application and client read the same clock."""
+    return {
+        stage: sum(spent_ns for at_ns, spent_ns in found if one.intended_ns <= at_ns <= one.done_ns)
+        for stage, found in naps.items()
+    }
 
 
 def of_path(recording: Recording, path: str) -> list[Request]:

@@ -19,7 +19,8 @@ from pathlib import Path
 from fastapi import Request
 
 number: ContextVar[str] = ContextVar("number", default="")
-naps: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+naps: dict[str, dict[str, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
+"""By request's number and stage: when a delay was over, and how long it took. A number comes again in another run."""
 
 
 async def remember(request: Request) -> None:
@@ -47,7 +48,7 @@ def ready_ns() -> int:
 
 
 def took(stage: str, spent_ns: int) -> None:
-    naps[number.get()][stage] += spent_ns
+    naps[number.get()][stage].append((time.perf_counter_ns(), spent_ns))
 
 
 def write() -> None:

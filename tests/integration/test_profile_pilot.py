@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.integration.planting import HERE, Recorded, found_shares, missed, of_path, record_planted
+from tests.integration.planting import HERE, Recorded, found_shares, missed, of_path, only, record_planted
 from tests.integration.servers import postgres_server, redis_server
 
 from tailcut.core.profiling.attribution import attribute
@@ -67,13 +67,10 @@ def test_every_planted_delay_is_found_in_its_stage(recorded: Recorded) -> None:
     assert missed(found_shares(recorded, {f"/{name}": stage for name, stage in ROUTES.items()})) == {}
 
 
-def test_the_planted_stage_is_the_largest_of_its_route(
-    recorded: Recorded,
-) -> None:
-    found = attribute(recorded[0])
+def test_the_planted_stage_is_the_largest_of_its_route(recorded: Recorded) -> None:
     for name, stage in ROUTES.items():
-        places = [place for place, one in enumerate(found.flat.requests) if one.path == f"/{name}"]
-        largest = STAGES[int(np.median(found.stage_ns[places], axis=0).argmax())]
+        found = attribute(only(recorded[0], f"/{name}"))
+        largest = STAGES[int(np.median(found.stage_ns, axis=0).argmax())]
         # In these two, what is waited for is done by the same request elsewhere.
         assert largest is stage or name in {"pool", "lock"}, (name, largest)
 
@@ -119,13 +116,9 @@ def test_what_blocks_the_loop_is_named(recorded: Recorded) -> None:
     assert len(named) == len(long)
 
 
-def test_samples_name_the_function_that_took_the_time(
-    recorded: Recorded,
-) -> None:
+def test_samples_name_the_function_that_took_the_time(recorded: Recorded) -> None:
     recording, _ = recorded
-    found = attribute(recording)
-    shares = functions_of(found, recording, np.arange(len(found.flat.requests)))
-    block = next(value for (label, _), value in shares.items() if label == "block")
+    block = next(value for (label, _), value in functions_of(recording).items() if label == "block")
     assert block[0].function.startswith("nap (planted.py:")
     assert any("hook (planted.py" in frame for one in recording.samples for frame in one.stack)
 

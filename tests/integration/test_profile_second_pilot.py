@@ -93,6 +93,14 @@ def test_the_framework_s_steps_are_named(recorded: Recorded, part: str, label: s
     assert words in said
 
 
+def test_the_slow_function_is_named(recorded: Recorded) -> None:
+    """Of code in a thread of the pool, and of a hook on the event loop."""
+    for part, name in (("tokenizer", "tokenise"), ("hook", "authorise")):
+        found, said = culprit(recorded, part)
+        assert found.functions[0].function.startswith(f"{name} (embedder.py:")
+        assert name == "authorise" or f"of the samples are in {found.functions[0].function}" in said
+
+
 def test_a_stage_that_is_not_slow_is_not_blamed(recorded: Recorded) -> None:
     """The same handler takes a tenth of that in each stage where nothing is planted."""
     recording, _ = recorded

@@ -153,7 +153,9 @@ def _run(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said) -> R
     heard = pilot.heard()
     with Spy(pilot.pid, plan.sample_rate) as spy:
         seconds = min(plan.sample_s, plan.duration_s)
-        measure(msgspec.structs.replace(load, duration_s=seconds, warmup_s=0.0, seed=load.seed + 2))
+        # Numbered too: only what belongs to a request is handed to threads in a way that their stacks show.
+        sampled = msgspec.structs.replace(load, duration_s=seconds, warmup_s=0.0, seed=load.seed + 2, numbered=HEADER)
+        measure(sampled)
         spy.stop()
         looks = spy.samples(heard.requests, Places(plan.directory))
         return Run(

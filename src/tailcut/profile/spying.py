@@ -28,6 +28,8 @@ from tailcut.profile.places import Places
 _LONGEST_S = 3600
 _STOP_S = 10.0
 _ENTRIES = ("__call__", "run")
+_DEPENDENCY = "dependency "
+"""Before the name of a dependency, in the label of its call (``hooks.frameworks``)."""
 _OWN = "/tailcut/profile/"
 _FRAME = re.compile(r"(?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)")
 
@@ -173,10 +175,12 @@ def make_sample(
 
 
 def _code_of(name: str, file: str, line: int, known: Collection[tuple[str, str]]) -> tuple[str, str] | None:
-    for label, place in known:
-        begins_in, _, first = place.rpartition(":")
-        if label == name and begins_in == file and int(first) <= line:
-            return label, place
+    # What a dependency does in a thread is a span of its own name inside its call.
+    for called in (name, f"{_DEPENDENCY}{name}"):
+        for label, place in known:
+            begins_in, _, first = place.rpartition(":")
+            if label == called and begins_in == file and int(first) <= line:
+                return label, place
     return None
 
 
