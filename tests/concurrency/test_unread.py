@@ -54,7 +54,7 @@ def test_nobody_while_an_executor_is_idle_and_nothing_waits() -> None:
 
     async def main() -> None:
         await bench.begin()
-        with pytest.raises(Shed, match="while a backlog stands the SLO leaves 57 ms"):
+        with pytest.raises(Shed, match="while a backlog stands the SLO leaves 54 ms"):
             bench.ask()
         assert bench.refuses
         bench.executors[0].finish()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.boarding import Boarding
+from tailcut.core.boarding import Boarding, most_rows
 from tailcut.core.costs import Cost
+from tailcut.core.overload import Target
 
 FULL = 8
 LIMIT = 100.0
@@ -62,6 +63,15 @@ def test_the_first_waits_until_there_is_time_for_a_full_batch() -> None:
     assert busy._replace(starts_ns=[80 - 44.0]).check(0, 1, 120.0, float("inf")) is None
     rarely = busy._replace(gap_ns=40.0)
     assert rarely.check(0, 1, 120.0, float("inf")) is None, "so few come that the batch will be a small one"
+
+
+@given(st.integers(1, 64), st.floats(0, 100), st.floats(0.1, 50))
+def test_a_full_batch_leaves_time_to_board_it(max_rows: int, base: float, row: float) -> None:
+    cost, target = Cost(base, row), Target(100, 1000)
+    rows = most_rows(cost, max_rows, target)
+    assert 1 <= rows <= max_rows
+    assert rows == 1 or cost.batch_ns(rows) <= 80
+    assert rows == max_rows or 1.05 * cost.batch_ns(rows + 1) > 79.9
 
 
 def test_sizes_that_are_dearer_by_the_row_are_not_full_ones() -> None:

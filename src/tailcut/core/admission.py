@@ -17,7 +17,7 @@ from math import sqrt
 from typing import Generic, Literal
 
 from tailcut.core.batching import Planner
-from tailcut.core.boarding import Boarding, Missed, applies, tightest_ns
+from tailcut.core.boarding import Boarding, Missed, applies, most_rows, tightest_ns
 from tailcut.core.costs import FREE, Cost
 from tailcut.core.learning import Costs
 from tailcut.core.refusal import Executors, Refusal, Request
@@ -62,6 +62,7 @@ class Admission(Generic[E]):
         self._caution = 0.0
         self._looked_at = FREE
         self._easy_ns = 0.0
+        self._filled, self._filled_rows = FREE, 1.0
         self._tenants = Tenants(tenant_rows_per_s)
 
     def is_easy(self, now_ns: int, rows: int, deadline_ns: int, kind: int = 0) -> bool:
@@ -150,8 +151,13 @@ class Admission(Generic[E]):
         return Refusal("slo", missed.end_ns, missed.limit_ns, retry_ns, ahead)
 
     def _full_rows(self, cost: Cost) -> float:
-        """Rows of a batch where how much is done is all that counts."""
-        return cost.full_rows(self._planner.max_rows) if self._planner.merge else max(self._planner.batch_rows, 1.0)
+        """Rows of a batch where how much is done is all that counts, while a backlog stands."""
+        if cost is not self._filled:
+            planner = self._planner
+            assert planner.overload is not None
+            full = float(cost.full_rows(planner.max_rows)) if planner.merge else max(planner.batch_rows, 1.0)
+            self._filled, self._filled_rows = cost, min(full, most_rows(cost, planner.max_rows, planner.overload.edge))
+        return self._filled_rows
 
     def _row_ns(self, request: Request, executors: Executors) -> float:
         """What all executors together take for a row of a full batch."""

@@ -10,15 +10,19 @@ first. Of those who come before, none is missed, because more come than there ar
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from tailcut.core.costs import Cost
-from tailcut.core.overload import Overload
+from tailcut.core.overload import Overload, Target
 from tailcut.core.waiting import E, Waiting
 
 _DRIFT = 1.05
 """Batches are expected to take this much longer: so far off is the mean of twenty batches that vary by a fifth."""
+
+_BATCH = 0.8
+"""Part of the limit that a batch may take. The rest is what those have to board in who make it a full one."""
 
 
 class Missed(NamedTuple):
@@ -27,7 +31,8 @@ class Missed(NamedTuple):
     Attributes:
         end_ns: when the batch is expected to end that has one, from now.
         limit_ns: when it must end.
-        opens_ns: until when there will be none either, from now, unless less waits.
+        opens_ns: until when there will be none either, from now, unless less waits; where that alone makes places, the
+            SLO's limit.
     """
 
     end_ns: float
@@ -67,11 +72,9 @@ class Boarding(NamedTuple):
         mates = min(full, own + start_ns / self.gap_ns) if self.gap_ns else full
         end_ns = start_ns + _DRIFT * cost.batch_ns(mates)
         if end_ns > limit_ns:
-            # Places are given up when the next batch starts.
-            opens_ns = self.starts_ns[0] if before else self._opens_ns(own, start_ns, limit_ns)
-            return Missed(end_ns, limit_ns, opens_ns)
+            return Missed(end_ns, limit_ns, limit_ns if before else self._opens_ns(own, start_ns, limit_ns))
         if not before and start_ns + cost.batch_ns(total) > tightest_ns:
-            return Missed(start_ns + cost.batch_ns(total), tightest_ns, start_ns)
+            return Missed(start_ns + cost.batch_ns(total), tightest_ns, limit_ns)
         return None
 
     def _start_ns(self, before: int) -> float:
@@ -88,6 +91,11 @@ class Boarding(NamedTuple):
             rest_ns = limit_ns - full_ns + row_ns * (self.full - own)
             latest_ns = max(latest_ns, rest_ns / (1.0 + row_ns / self.gap_ns))
         return max(start_ns - latest_ns, 0.0)
+
+
+def most_rows(cost: Cost, max_rows: int, target: Target) -> int:
+    """Return how many rows a full batch may have so that it leaves those who come for it a fifth of the limit."""
+    return max(bisect_right(range(1, max_rows + 1), _BATCH / _DRIFT * target.limit_ns, key=cost.batch_ns), 1)
 
 
 def applies(overload: Overload | None, waiting: Waiting[E], level: int) -> bool:

@@ -16,7 +16,7 @@ _AIM = 0.75
 answers come as late as they are let come, so that every error of the prediction, and what the client meets outside the
 server, makes one late. The executors need no long queue to be busy."""
 
-_EDGE = 0.95
+_EDGE = 0.9
 """The same for requests whose batch is foreseen (``core.boarding``). Less would leave batches no time to fill up."""
 
 _PATIENCE = 20
