@@ -31,10 +31,10 @@ class Protocol:
             yield b" " * 100_000
 
 
-@pytest.mark.parametrize(
-    ("headers", "pieces"), [({"content-length": "300000"}, 3), ({}, 3), ({"content-length": "300"}, 0)]
-)
-def test_a_large_body_is_let_come_after_the_refusal(tmp_path: Path, headers: dict[str, str], pieces: int) -> None:
+@pytest.mark.parametrize("headers", [{"content-length": "300000"}, {}, {"content-length": "300"}])
+def test_a_body_is_let_come_after_the_refusal(tmp_path: Path, headers: dict[str, str]) -> None:
+    """A small one, too: many clients send the head alone first."""
+
     async def refuse(method: str, path: str, headers: HeaderMap, body: Body) -> Reply:
         return error_reply(Shed("overload", hint="retry", retry_after_s=1.0))
 
@@ -43,4 +43,4 @@ def test_a_large_body_is_let_come_after_the_refusal(tmp_path: Path, headers: dic
     protocol = Protocol()
     scope = SimpleNamespace(method="POST", path=INFER, headers=headers, http_version="1.1", client="c")
     asyncio.run(application.__rsgi__(scope, protocol))
-    assert protocol.events == ["429"] + ["piece"] * pieces
+    assert protocol.events == ["429"] + ["piece"] * 3

@@ -47,8 +47,6 @@ _PARENT_CHECK_S = 1.0
 
 _REFUSED = 400
 _OVERLOADED = 429
-_SHORT_DIGITS = 4
-_UNKNOWN = "unknown"
 _REST_S = 1.0
 _REST_BYTES = 1024 * 1024
 
@@ -106,9 +104,9 @@ class RSGIApplication:
             protocol.response_bytes(reply.status, reply.headers, reply.body)
         except RuntimeError:
             log.debug("the client was gone before its reply could be written")
-        if reply.status == _OVERLOADED and len(scope.headers.get("content-length") or _UNKNOWN) > _SHORT_DIGITS:
-            # What little there is comes along with the head. Of more, the connection would be closed over the rest,
-            # and clients that still send it see that instead of the reply.
+        if reply.status == _OVERLOADED:
+            # It may have been refused unread. The connection would be closed over what is left, and clients that
+            # still send it (many send the head alone first) would see that instead of the reply.
             await _read_rest(protocol)
 
     def _watch_parent(self, loop: asyncio.AbstractEventLoop) -> None:
