@@ -37,7 +37,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
         {"texts": [TEXT]},
         rate=30.0,
         duration_s=4.0,
-        sample_s=4.0,
+        sample_s=3.0,
         layers=False,
     )
 
