@@ -18,8 +18,9 @@ from tailcut.profile.pilot import PilotPlan, record
 
 HERE = Path(__file__).parent
 
-Recorded = tuple[Recording, dict[int, dict[str, int]]]
-"""The recording, and nanoseconds that each request really spent in each stage where a delay is planted."""
+Recorded = tuple[Recording, dict[int, dict[str, tuple[int, int]]]]
+"""The recording, and nanoseconds that each request really spent in each stage where a delay is planted: at least (what
+it could have run in but had no core left out, as on a busy machine) and at most."""
 
 
 def record_planted(
@@ -59,11 +60,12 @@ def record_planted(
     return recording, {one.number: _spent(one, naps[str(one.number)]) for one in recording.requests}
 
 
-def _spent(one: Request, naps: Mapping[str, Sequence[tuple[int, int]]]) -> dict[str, int]:
+def _spent(one: Request, naps: Mapping[str, Sequence[tuple[int, int, int]]]) -> dict[str, tuple[int, int]]:
     """What it spent in each stage, of this run: application and client read the same clock."""
+    mine = {stage: [nap for nap in found if one.intended_ns <= nap[0] <= one.done_ns] for stage, found in naps.items()}
     return {
-        stage: sum(spent_ns for at_ns, spent_ns in found if one.intended_ns <= at_ns <= one.done_ns)
-        for stage, found in naps.items()
+        stage: (sum(spent - without for _, spent, without in found), sum(spent for _, spent, _ in found))
+        for stage, found in mine.items()
     }
 
 
@@ -91,7 +93,9 @@ def found_shares(recorded: Recorded, stages: Mapping[str, Stage]) -> dict[str, f
     shares: dict[str, list[float]] = defaultdict(list)
     for place, one in enumerate(found.flat.requests):
         stage = stages[one.path]
-        shares[one.path].append(found.stage_ns[place, STAGES.index(stage)] / naps[one.number][stage.value])
+        seen_ns = int(found.stage_ns[place, STAGES.index(stage)])
+        least_ns, most_ns = naps[one.number][stage.value]
+        shares[one.path].append(seen_ns / min(max(seen_ns, least_ns), most_ns))
     assert set(shares) == set(stages)
     return {path: float(np.median(values)) for path, values in shares.items()}
 

@@ -64,8 +64,7 @@ class Layer(torch.nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         if slow.get() == "model":
-            with planted("model"):
-                time.sleep(0.005)
+            time.sleep(0.005)
         return torch.relu(self.inner(hidden))
 
 
@@ -76,6 +75,10 @@ class Encoder(torch.nn.Module):
         self.layers = torch.nn.Sequential(Layer(), Layer())
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        with planted("model"):
+            return self.embedded(ids, mask)
+
+    def embedded(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         hidden = self.layers(self.words(ids)) * mask.unsqueeze(-1)
         return torch.nn.functional.normalize(hidden.sum(dim=1), dim=1)
 

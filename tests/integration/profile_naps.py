@@ -19,8 +19,11 @@ from pathlib import Path
 from fastapi import Request
 
 number: ContextVar[str] = ContextVar("number", default="")
-naps: dict[str, dict[str, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
-"""By request's number and stage: when a delay was over, and how long it took. A number comes again in another run."""
+naps: dict[str, dict[str, list[tuple[int, int, int]]]] = defaultdict(lambda: defaultdict(list))
+"""By request's number and stage: when a delay was over, how long it took, and how much of that it had no core.
+
+A number comes again in another run.
+"""
 
 
 async def remember(request: Request) -> None:
@@ -34,21 +37,21 @@ def planted(stage: str) -> Iterator[None]:
     try:
         yield
     finally:
-        took(stage, time.perf_counter_ns() - begun - (ready_ns() - ready))
+        took(stage, time.perf_counter_ns() - begun, ready_ns() - ready)
 
 
 def ready_ns() -> int:
-    """How long this thread could have run but had no core: on a busy machine that is no part of the delay, but a wait.
+    """How long this thread could have run but had no core: where a profile knows it, it is a wait.
 
-    Not on the event loop's thread, where a profile cannot tell it from the delay either.
+    On the event loop's thread nobody knows whose it was.
     """
     if threading.current_thread() is threading.main_thread():
         return 0
     return int(Path("/proc/thread-self/schedstat").read_text().split()[1])
 
 
-def took(stage: str, spent_ns: int) -> None:
-    naps[number.get()][stage].append((time.perf_counter_ns(), spent_ns))
+def took(stage: str, spent_ns: int, without_core_ns: int = 0) -> None:
+    naps[number.get()][stage].append((time.perf_counter_ns(), spent_ns, without_core_ns))
 
 
 def write() -> None:
