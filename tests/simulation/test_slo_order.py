@@ -8,9 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tailcut.core.admission import Admission, Executors, Request
 from tailcut.core.arrivals import bursts_ns, offsets_ns, steady
 from tailcut.core.batching import Entry, Planner
 from tailcut.core.costs import Cost
+from tailcut.core.learning import Costs
 from tailcut.core.overload import Overload, Target
 from tailcut.core.service import noisy
 from tailcut.core.simulation import Outcome, Scenario, simulate
@@ -215,3 +217,35 @@ def test_long_late_requests_behind_a_short_one_run_before_their_deadline() -> No
         [batch] = plan.batches
         now_ns += int(Lengths().of(batch[0].kind).batch_ns(len(batch))) + 1
     assert not given_up
+
+
+@pytest.mark.parametrize(
+    "more", [{"rows": (5,)}, {"rows": (5,), "merge": False}, {"max_rows": 32, "window": lambda: Fixed(2 * MS, (5,))}]
+)
+def test_batches_that_cannot_be_filled_up_do_not_end_a_backlog(more: dict[str, object]) -> None:
+    """A batch of five does no more than five, whatever could be in one."""
+    cost = Cost(5.0 * MS, 1.5 * MS)
+    capacity = 5e9 / cost.batch_ns(5) / more.get("rows", (1,))[0]  # type: ignore[index]
+    arrivals = offsets_ns(steady(1.1 * capacity, 8.0), 2)
+    outcome = simulate(scenario(arrivals, cost, **more))
+    later = arrivals > 2e9
+    met = np.nan_to_num(outcome.latency_ns, nan=np.inf) <= LIMIT_NS
+    assert (met & later).sum() >= 0.94 * capacity * 6.0
+    assert (met | outcome.shed)[later].mean() >= 0.99
+
+
+@pytest.mark.parametrize(("every_ms", "stands"), [(5, True), (7, False)])
+def test_how_long_those_are_that_come_is_told_by_those_that_wait(every_ms: int, stands: bool) -> None:
+    """At the door each counts as one of the shortest, which take a millisecond; of those that wait half take eleven."""
+    planner: Planner[Entry] = Planner(max_rows=8, max_queue_rows=100, target=Target(60 * MS, 500 * MS))
+    overload, costs = planner.overload, Costs()
+    assert overload is not None
+    for kind, row_ms in ((4, 1.0), (48, 11.0)):
+        costs.seed({rows: rows * row_ms * MS for rows in (1, 2, 4, 8)}, kind)
+        planner.offer(Entry(1, 100_000 * MS, kind, kind=kind))
+    overload.see(0, late=True)
+    overload.see(501 * MS, late=True)
+    admission, busy = Admission(planner, costs), Executors(1, 0, 0.0)
+    for now_ns in range(501 * MS, 2501 * MS, every_ms * MS):
+        admission.check(now_ns, Request(1, now_ns + 500 * MS, kind=4), busy)
+    assert overload.stands == stands

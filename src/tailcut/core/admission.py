@@ -62,7 +62,8 @@ class Admission(Generic[E]):
         self._caution = 0.0
         self._looked_at = FREE
         self._easy_ns = 0.0
-        self._filled, self._filled_rows = FREE, 1.0
+        self._filled: dict[int, tuple[Cost, float]] = {}
+        """Kind -> its cost, and the rows of a full batch by it."""
         self._tenants = Tenants(tenant_rows_per_s)
 
     def is_easy(self, now_ns: int, rows: int, deadline_ns: int, kind: int = 0) -> bool:
@@ -136,7 +137,7 @@ class Admission(Generic[E]):
         overload, waiting, cost = self._planner.overload, self._waiting, self._costs.of(request.kind)
         assert overload is not None
         starts_ns = [0.0] * executors.idle + list(executors.ends_ns) or [executors.left_ns]
-        boarding = Boarding(cost, starts_ns, self._full_rows(cost), overload.gap_ns)
+        boarding = Boarding(cost, starts_ns, self._full_rows(request.kind), overload.gap_ns)
         limit_ns = overload.edge.of(0, request.deadline_ns - now_ns)
         ahead = waiting.rows + own
         missed = boarding.check(ahead, request.rows, limit_ns, tightest_ns(waiting, now_ns))
@@ -150,20 +151,32 @@ class Admission(Generic[E]):
             overload.refused(now_ns, missed.opens_ns, self._waiting.rows, retry_ns)
         return Refusal("slo", missed.end_ns, missed.limit_ns, retry_ns, ahead)
 
-    def _full_rows(self, cost: Cost) -> float:
+    def _full_rows(self, kind: int) -> float:
         """Rows of a batch where how much is done is all that counts, while a backlog stands."""
-        if cost is not self._filled:
-            planner = self._planner
+        planner, cost = self._planner, self._costs.of(kind)
+        if not planner.merge:
+            return max(planner.batch_rows, 1.0)
+        known = self._filled.get(kind)
+        if known is None or known[0] is not cost:
             assert planner.overload is not None
-            full = float(cost.full_rows(planner.max_rows)) if planner.merge else max(planner.batch_rows, 1.0)
-            self._filled, self._filled_rows = cost, min(full, most_rows(cost, planner.max_rows, planner.overload.edge))
-        return self._filled_rows
+            full = min(cost.full_rows(planner.max_rows), most_rows(cost, planner.max_rows, planner.overload.edge))
+            known = cost, float(full if planner.window is None else planner.window.rows(full))
+            self._filled[kind] = known
+        return known[1]
 
     def _row_ns(self, request: Request, executors: Executors) -> float:
-        """What all executors together take for a row of a full batch."""
-        cost = self._costs.of(request.kind)
-        full = self._full_rows(cost)
-        return cost.batch_ns(full) / full / max(executors.usable, 1)
+        """What all executors together take for a row of full batches of such requests.
+
+        How long its rows are is not known yet: of all kinds that wait it may be any.
+        """
+        kinds = self._waiting.kinds or {request.kind: 1}
+        found = 0.0
+        for kind, count in kinds.items():
+            size = self._full_rows(kind) if self._planner.merge else float(request.rows)
+            if 1 < request.rows <= self._planner.max_rows:
+                size = max(size // request.rows, 1.0) * request.rows  # requests are not divided to fill a batch
+            found += count * self._costs.of(kind).batch_ns(size) / size
+        return found / sum(kinds.values()) / max(executors.usable, 1)
 
     def _left_ns(self, left_ns: int, own_ns: float) -> int:
         """Return until when an answer must come, from now, of what is left until the deadline.

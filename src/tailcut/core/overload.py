@@ -27,7 +27,7 @@ _FEWER = 0.95
 """Once what came in a while takes less than this part of it, the backlog does not stand any more."""
 
 _GAPS = 50
-"""About so many gaps between requests count."""
+"""About so many gaps between rows count."""
 
 
 class Target(NamedTuple):
@@ -69,7 +69,8 @@ class Overload:
         self.edge = target._replace(limit_ns=int(_EDGE * target.limit_ns))
         self.stands = False
         self.gap_ns = 0.0
-        self._gaps = self._came = 0
+        self._gaps = 0
+        self._row_ns = self._work_ns = 0.0
         self._came_since_ns = self._last_ns = 0
         self.retry_ns = 0.0
         self._full_until_ns = 0
@@ -85,23 +86,26 @@ class Overload:
             self._late_since_ns = now_ns
         elif now_ns - self._late_since_ns > self._patience_ns and not self.stands:
             self.stands = True
-            self.gap_ns, self._gaps, self._came = 0.0, 0, 0
+            self.gap_ns, self._gaps, self._work_ns = 0.0, 0, 0.0
             self._came_since_ns = self._last_ns = now_ns
 
     def arrived(self, now_ns: int, rows: int, row_ns: float = 0.0) -> None:
         """Take notice of a request while the backlog stands, and of its end.
 
         Args:
-            row_ns: what the executors take together for a row of a full batch; 0 where it is not known here.
+            row_ns: what the executors take together for a row like its own; 0 where it is not known here: as much as
+                for the last one.
         """
-        self._came += rows
-        self._gaps = min(self._gaps + 1, _GAPS)
-        self.gap_ns += ((now_ns - self._last_ns) / rows - self.gap_ns) / self._gaps
-        self._last_ns = now_ns
+        self._gaps = min(self._gaps + rows, _GAPS)
+        gap_ns = max(now_ns - self._last_ns, 0) / rows  # some have waited a little since they came
+        self.gap_ns += (gap_ns - self.gap_ns) * min(rows / self._gaps, 1.0)
+        self._last_ns = max(now_ns, self._last_ns)
+        self._row_ns = row_ns or self._row_ns
+        self._work_ns += rows * self._row_ns
         passed_ns = now_ns - self._came_since_ns
         if row_ns and passed_ns > self._patience_ns:
-            self.stands = self._came * row_ns > _FEWER * passed_ns
-            self._came, self._came_since_ns = 0, now_ns
+            self.stands = self._work_ns > _FEWER * passed_ns
+            self._work_ns, self._came_since_ns = 0.0, now_ns
 
     def is_seen(self, now_ns: int) -> bool:
         """Whether the backlog stands and requests still come: who does not come cannot end it."""
