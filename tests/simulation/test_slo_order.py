@@ -249,3 +249,42 @@ def test_how_long_those_are_that_come_is_told_by_those_that_wait(every_ms: int, 
     for now_ns in range(501 * MS, 2501 * MS, every_ms * MS):
         admission.check(now_ns, Request(1, now_ns + 500 * MS, kind=4), busy)
     assert overload.stands == stands
+
+
+def crowded(deadlines_ms: tuple[int, ...]) -> tuple[Planner[Entry], Admission[Entry], Overload]:
+    """A backlog stands at 600 ms, batches of 8 take 16 ms, and one runs; the limit is 60 ms, the usual time-out 500."""
+    planner: Planner[Entry] = Planner(max_rows=8, max_queue_rows=10_000, target=Target(60 * MS, 500 * MS))
+    overload, costs = planner.overload, Costs()
+    assert overload is not None
+    costs.seed({rows: (8.0 + rows) * MS for rows in (1, 2, 4, 8)})
+    overload.see(0, late=True)
+    overload.see(600 * MS, late=True)
+    for deadline_ms in deadlines_ms:
+        deadline_ns = (600 + deadline_ms) * MS
+        planner.offer(Entry(1, deadline_ns, target_ns=planner.target_ns(600 * MS, deadline_ns)))
+    return planner, Admission(planner, costs), overload
+
+
+def asked(admission: Admission[Entry], deadline_ms: int) -> bool:
+    request = Request(1, (600 + deadline_ms) * MS)
+    return admission.check(600 * MS, request, Executors(1, 0, 8.0 * MS, [8.0 * MS])) is None
+
+
+def test_those_who_can_wait_for_longer_keep_nobody_out_who_cannot() -> None:
+    _, admission, _ = crowded((5_000,) * 100)
+    assert asked(admission, 500)
+    assert asked(admission, 5_000)
+    _, admission, _ = crowded((5_000,) * 100 + (500,) * 16)
+    assert not asked(admission, 500), "behind two batches of its own kind"
+    assert not asked(admission, 100), "nor does a short deadline go first"
+
+
+def test_nobody_is_refused_unread_for_a_deadline_that_is_not_the_usual_one() -> None:
+    for waiting, deadline_ms, full in (
+        ((500,) * 16, 500, True),
+        ((500,) * 16, 56, False),
+        ((5_000,) * 3000, 5_000, False),
+    ):
+        planner, admission, overload = crowded(waiting)
+        assert not asked(admission, deadline_ms)
+        assert overload.is_full(600 * MS, planner.queue_rows) is full

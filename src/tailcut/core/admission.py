@@ -125,7 +125,7 @@ class Admission(Generic[E]):
             retry_ns = self.drain_ns(executors)
             if left_ns == deadline_left_ns:
                 return Refusal("late", all_ns, left_ns, retry_ns, first)
-            return self._refuse(now_ns, request, Missed(all_ns, left_ns, all_ns - left_ns), retry_ns, first, own)
+            return self._refuse(now_ns, request, Missed(all_ns, left_ns, all_ns - left_ns), retry_ns, first)
         return self._check_later(now_ns, first, request, executors)
 
     def _check_place(self, now_ns: int, own: int, request: Request, executors: Executors) -> Refusal | None:
@@ -139,16 +139,20 @@ class Admission(Generic[E]):
         starts_ns = [0.0] * executors.idle + list(executors.ends_ns) or [executors.left_ns]
         boarding = Boarding(cost, starts_ns, self._full_rows(request.kind), overload.gap_ns)
         limit_ns = overload.edge.of(0, request.deadline_ns - now_ns)
-        ahead = waiting.rows + own
-        missed = boarding.check(ahead, request.rows, limit_ns, tightest_ns(waiting, now_ns))
+        # Who can wait for longer than usual is behind those who cannot. A short deadline is no pass.
+        before = waiting.rows_before(request.level, max(request.deadline_ns, now_ns + overload.target.timeout_ns))
+        ahead, behind = before + own, waiting.rows - before
+        missed = boarding.check(ahead, request.rows, limit_ns, tightest_ns(waiting, now_ns), behind)
         if missed is None:
             return self._check_later(now_ns, ahead, request, executors)
-        return self._refuse(now_ns, request, missed, self.drain_ns(executors), ahead, own)
+        return self._refuse(now_ns, request, missed, self.drain_ns(executors), ahead)
 
-    def _refuse(self, now_ns: int, request: Request, missed: Missed, retry_ns: float, ahead: int, own: int) -> Refusal:
-        overload = self._planner.overload
-        if overload is not None and request.level == DEFAULT_LEVEL and request.rows == 1 and not own:
-            overload.refused(now_ns, missed.opens_ns, self._waiting.rows, retry_ns)
+    def _refuse(self, now_ns: int, request: Request, missed: Missed, retry_ns: float, ahead: int) -> Refusal:
+        overload, rows = self._planner.overload, self._waiting.rows
+        assert overload is not None
+        is_usual = request.level == DEFAULT_LEVEL and request.rows == 1 and ahead == rows
+        if is_usual and overload.target.is_usual(request.deadline_ns - now_ns):
+            overload.refused(now_ns, missed.opens_ns, rows, retry_ns)
         return Refusal("slo", missed.end_ns, missed.limit_ns, retry_ns, ahead)
 
     def _full_rows(self, kind: int) -> float:

@@ -55,7 +55,7 @@ class Boarding(NamedTuple):
     full: float
     gap_ns: float
 
-    def check(self, ahead: int, rows: int, limit_ns: float, tightest_ns: float) -> Missed | None:
+    def check(self, ahead: int, rows: int, limit_ns: float, tightest_ns: float, behind: int = 0) -> Missed | None:
         """Return why a request has no place; None where it has one.
 
         Args:
@@ -63,13 +63,14 @@ class Boarding(NamedTuple):
             rows: of the request.
             limit_ns: until when its answer must come, from now.
             tightest_ns: until when the most urgent answer must come among those that wait, from now.
+            behind: rows that wait, and run after the request: they fill its batch up.
         """
         cost, full = self.cost, self.full
         total = ahead + rows
         before = int((total - 1) // full)
         start_ns = self._start_ns(before)
         own = total - before * full
-        mates = min(full, own + start_ns / self.gap_ns) if self.gap_ns else full
+        mates = min(full, own + behind + start_ns / self.gap_ns) if self.gap_ns else full
         end_ns = start_ns + _DRIFT * cost.batch_ns(mates)
         if end_ns > limit_ns:
             return Missed(end_ns, limit_ns, limit_ns if before else self._opens_ns(own, start_ns, limit_ns))

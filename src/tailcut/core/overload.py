@@ -26,6 +26,9 @@ interval and target; bursts of a quarter of a second do not count for a limit of
 _FEWER = 0.95
 """Once what came in a while takes less than this part of it, the backlog does not stand any more."""
 
+_USUAL = 0.9
+"""Of the usual deadline so much is left of who has only been received."""
+
 _GAPS = 50
 """About so many gaps between rows count."""
 
@@ -48,6 +51,10 @@ class Target(NamedTuple):
         """
         usual_ns, patient_ns = since_ns + self.limit_ns, deadline_ns - self.timeout_ns + self.limit_ns
         return min(deadline_ns, max(usual_ns, patient_ns))
+
+    def is_usual(self, left_ns: int) -> bool:
+        """Whether a request has no more and no clearly less than the usual time left."""
+        return _USUAL * self.timeout_ns <= left_ns <= self.timeout_ns
 
 
 class Overload:
