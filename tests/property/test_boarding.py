@@ -36,20 +36,29 @@ def test_who_boards_is_in_time_and_makes_nobody_late(
         assert start + boarding.cost.batch_ns(own) <= tightest
 
 
-@given(boardings, st.integers(0, FULL - 1), st.floats(0, 1))
+@given(boardings, st.integers(0, 40), st.floats(0, 1))
 def test_who_is_told_when_a_place_opens_has_none_before(boarding: Boarding, ahead: int, share: float) -> None:
-    boarding = boarding._replace(starts_ns=boarding.starts_ns[:1])
     missed = boarding.check(ahead, 1, LIMIT, float("inf"))
     if missed is None:
         return
-    [start] = boarding.starts_ns
-    assert 0 <= missed.opens_ns <= start
-    sooner = boarding._replace(starts_ns=[start - 0.99 * share * missed.opens_ns])
+    passed = 0.99 * share * missed.opens_ns
+    assert passed <= missed.end_ns
+    sooner = boarding._replace(starts_ns=[max(start - passed, 0) for start in boarding.starts_ns])
     assert sooner.check(ahead, 1, LIMIT, float("inf")) is not None
+
+
+def test_a_place_on_the_second_executor_opens_while_the_first_is_still_busy() -> None:
+    busy = Boarding(Cost(0.0, 10.0), [50.0, 60.0], FULL, gap_ns=1.0)
+    missed = busy.check(FULL, 1, 120.0, float("inf"))
+    assert missed is not None
+    assert missed.opens_ns == 24
+    assert busy._replace(starts_ns=[26.0, 36.0]).check(FULL, 1, 120.0, float("inf")) is None
 
 
 @given(boardings, st.integers(0, 20))
 def test_less_that_waits_never_costs_a_place(boarding: Boarding, ahead: int) -> None:
+    if len(boarding.starts_ns) > 1 and ahead % FULL == FULL - 1:
+        return  # the next would be the first of another batch, which another executor runs, and it may be a small one
     if boarding.check(ahead + 1, 1, LIMIT, float("inf")) is None:
         assert boarding.check(ahead, 1, LIMIT, float("inf")) is None
 

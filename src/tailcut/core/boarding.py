@@ -73,7 +73,7 @@ class Boarding(NamedTuple):
         mates = min(full, own + behind + start_ns / self.gap_ns) if self.gap_ns else full
         end_ns = start_ns + _DRIFT * cost.batch_ns(mates)
         if end_ns > limit_ns:
-            return Missed(end_ns, limit_ns, limit_ns if before else self._opens_ns(own, start_ns, limit_ns))
+            return Missed(end_ns, limit_ns, self._opens_ns(own, start_ns, limit_ns))
         if not before and start_ns + cost.batch_ns(total) > tightest_ns:
             return Missed(start_ns + cost.batch_ns(total), tightest_ns, limit_ns)
         return None
