@@ -13,9 +13,10 @@ FULL = 8
 LIMIT = 100.0
 
 boardings = st.builds(
-    lambda base, row, starts, gap: Boarding(Cost(base, row), sorted(starts), FULL, gap),
+    lambda base, row, late, starts, gap: Boarding(Cost(base, row, late=late), sorted(starts), FULL, gap),
     st.floats(0, 60),
     st.floats(0.5, 20),
+    st.floats(1, 2),
     st.lists(st.floats(0, 80), min_size=1, max_size=4),
     st.one_of(st.just(0.0), st.floats(0.1, 50)),
 )
@@ -33,7 +34,7 @@ def test_who_boards_is_in_time_and_makes_nobody_late(
     start = boarding.starts_ns[place] + rounds * boarding.cost.batch_ns(FULL)
     assert start + boarding.cost.batch_ns(own) <= LIMIT
     if batches == 1:
-        assert start + boarding.cost.batch_ns(own) <= tightest
+        assert start + boarding.cost.late_ns(own) <= tightest, "else the planner would cut the batch"
 
 
 @given(boardings, st.integers(0, 40), st.floats(0, 1))
@@ -72,6 +73,12 @@ def test_the_first_waits_until_there_is_time_for_a_full_batch() -> None:
     assert busy._replace(starts_ns=[80 - 44.0]).check(0, 1, 120.0, float("inf")) is None
     rarely = busy._replace(gap_ns=40.0)
     assert rarely.check(0, 1, 120.0, float("inf")) is None, "so few come that the batch will be a small one"
+
+
+def test_nobody_boards_a_batch_that_would_be_cut_for_those_who_are_in_it() -> None:
+    busy = Boarding(Cost(0.0, 10.0, late=1.5), [10.0], FULL, gap_ns=20.0)
+    assert busy.check(3, 1, 1000.0, 70.0) is None
+    assert busy.check(3, 1, 1000.0, 69.0) is not None, "expected at 50, but one in twenty takes half as long again"
 
 
 @given(st.integers(1, 64), st.floats(0, 100), st.floats(0.1, 50))

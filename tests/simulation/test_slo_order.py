@@ -288,3 +288,16 @@ def test_nobody_is_refused_unread_for_a_deadline_that_is_not_the_usual_one() -> 
         planner, admission, overload = crowded(waiting)
         assert not asked(admission, deadline_ms)
         assert overload.is_full(600 * MS, planner.queue_rows) is full
+
+
+def test_batches_that_differ_by_a_fifth_in_time_are_not_cut_short() -> None:
+    """Who boards leaves those who boarded before time for a batch that takes long: the planner asks for it as well."""
+    cost = Cost(5.0 * MS, 1.5 * MS)
+    capacity, known = 16e9 / cost.batch_ns(16), {1 << power: cost.batch_ns(1 << power) for power in range(5)}
+    arrivals = offsets_ns(steady(2.0 * capacity, 6.0), 4)
+    more = {"max_rows": 16, "limit_ns": 60 * MS, "known": known, "loop_ns": 5_000.0}
+    outcome = simulate(scenario(arrivals, cost, service=noisy(cost, 4, sigma=0.2), **more))
+    later = arrivals > 2e9
+    met = np.nan_to_num(outcome.latency_ns, nan=np.inf) <= 60 * MS
+    assert (met & later).sum() >= 0.85 * capacity * 4.0
+    assert (met | outcome.shed)[later].mean() >= 0.985

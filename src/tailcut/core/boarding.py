@@ -74,8 +74,9 @@ class Boarding(NamedTuple):
         end_ns = start_ns + _DRIFT * cost.batch_ns(mates)
         if end_ns > limit_ns:
             return Missed(end_ns, limit_ns, self._opens_ns(own, start_ns, limit_ns))
-        if not before and start_ns + cost.batch_ns(total) > tightest_ns:
-            return Missed(start_ns + cost.batch_ns(total), tightest_ns, limit_ns)
+        if not before and start_ns + cost.late_ns(total) > tightest_ns:
+            # As the planner judges: it would cut the batch, and a small one follows from that.
+            return Missed(start_ns + cost.late_ns(total), tightest_ns, limit_ns)
         return None
 
     def _start_ns(self, before: int) -> float:
