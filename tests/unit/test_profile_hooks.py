@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import ctypes
 import gc
 import importlib
 import os
@@ -20,13 +21,13 @@ from typing import Any
 import pytest
 
 from tailcut.core.profiling.records import Span, Stage
-from tailcut.profile import clocks, tracing
+from tailcut.profile import blocking, clocks, tracing
 from tailcut.profile.hooks import sqlite, threads
 from tailcut.profile.hooks.caches import _command, _pipeline
 from tailcut.profile.hooks.http import _short
 from tailcut.profile.hooks.imports import ImportHooks
 from tailcut.profile.hooks.locks import _TracedLock, _waiting
-from tailcut.profile.hooks.wrapping import awaited, called, wrap
+from tailcut.profile.hooks.wrapping import awaited, brief, called, wrap
 from tailcut.profile.middleware import Profiled
 from tailcut.profile.places import Places
 from tailcut.profile.spans import one_line, requests_of
@@ -384,6 +385,9 @@ def test_of_a_long_span_the_clock_says_how_much_was_cpu_time(monkeypatch: pytest
     fake.cpu_ns += 10_000 + 70_000
     assert clock.cpu_since(10**9 + 5_010_000, begun, 10**9 + 6_000_000) == 70_000
     assert fake.asked == 3
+    # And what encloses it ends with what it said.
+    assert clock.cpu_since(10**9, 0, 10**9 + 6_020_000) == 400_000
+    assert fake.asked == 3
 
 
 def test_where_a_thread_slept_between_two_spans_the_clock_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,20 +401,10 @@ def test_where_a_thread_slept_between_two_spans_the_clock_is_asked(monkeypatch: 
 
 def test_times_that_are_added_up_are_read_again_before_their_errors_do(monkeypatch: pytest.MonkeyPatch) -> None:
     fake, clock = Clocks(monkeypatch), clocks.ThreadClock()
-    for number in range(100):
+    for number in range(200):
         at = 10**9 + number * 30_000
         clock.cpu_since(at, clock.cpu_at(at), at + 20_000)
     assert 10 <= fake.asked <= 20
-
-
-def test_an_event_loop_that_idles_between_callbacks_computes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake, clock = Clocks(monkeypatch), clocks.ThreadClock()
-    clock.cpu_since(10**9, clock.cpu_at_callback(10**9), 10**9 + 50_000)
-    fake.cpu_ns += 8_000 + 400_000
-    start = 10**9 + 20_000_000
-    begun = clock.cpu_at_callback(start)
-    assert 395_000 <= clock.cpu_since(start, begun, start + 2_000_000) <= 400_000
-    assert fake.asked == 2
 
 
 def test_a_sleeping_thread_has_no_cpu_time_and_a_computing_one_has(request_: Trace) -> None:
@@ -422,3 +416,108 @@ def test_a_sleeping_thread_has_no_cpu_time_and_a_computing_one_has(request_: Tra
     busy = found["busy"]
     assert busy.cpu_ns + max(busy.delay_ns, 0) <= busy.end_ns - busy.start_ns
     assert busy.cpu_ns > 1_000_000
+
+
+def test_a_call_that_calls_nothing_has_a_span_only_if_it_took_time(request_: Trace) -> None:
+    fetch = brief(lambda size: [None] * size, Stage.SQL, "fetch")
+    assert len(fetch(200_000)) == 200_000
+    (span,) = request_.spans[1:]
+    assert (span.stage, span.label, span.parent) == (Stage.SQL, "fetch", request_.spans[0])
+    assert place_of(span).startswith("tests/unit/test_profile_hooks.py:")
+    assert 0 < span.cpu_ns <= span.end_ns - span.start_ns
+    before = len(request_.spans)
+    quick = brief(lambda: 1, Stage.SQL, "fetch")
+    assert [quick() for _ in range(100)] == [1] * 100
+    assert len(request_.spans) < before + 50
+    assert current.get() is request_.spans[0]
+
+
+def test_a_wait_for_a_core_is_what_the_kernel_counted_meanwhile(request_: Trace) -> None:
+    ms = 1_000_000
+    first, then, last = (b"%d %d 7\n" % (ms, waited) for waited in (3 * ms, 5 * ms, 6 * ms))
+
+    def span(parent: Open, label: str, start_ms: int, end_ms: int, cpu_ms: int, before: bytes, after: bytes) -> Open:
+        return Open(
+            request_, parent, Stage.SQL, label, "", 0, 1, start_ms * ms, end_ms * ms, cpu_ms * ms, before, after
+        )
+
+    outer = span(request_.spans[0], "predict", 0, 10, 2, first, last)
+    request_.spans += [
+        outer,
+        span(outer, "SELECT 1", 1, 8, 1, first, then),
+        span(outer, "none", 8, 9, 0, then, then),
+        # What is counted after it was last read may be more than a span had time for.
+        span(outer, "capped", 9, 10, 1, then, last),
+        span(outer, "unknown", 9, 10, 1, b"", last),
+        Open(request_, outer, Stage.HTTP, "awaited", "", 0, 0, 9 * ms, 10 * ms),
+    ]
+    found = {one.label: (one.cpu_ns, one.delay_ns) for one in spans(request_)}
+    assert found["predict"] == (2 * ms, 3 * ms)
+    assert found["SELECT 1"] == (1 * ms, 2 * ms)
+    assert found["none"] == (0, 0)
+    assert found["capped"] == (1 * ms, 0)
+    assert found["unknown"] == (1 * ms, -1)
+    assert found["awaited"] == found["fastapi"] == (-1, -1)
+    # What is in others is not counted twice.
+    assert requests_of(tracer)[0].cpu_ns == 2 * ms
+
+
+def test_waits_for_a_core_are_asked_for_once_and_of_each_part_while_there_are_some(
+    request_: Trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel says that each time that it is asked the thread has waited for longer."""
+    step_ns, lines = 0, 0
+
+    def pread(file: int, buffer: Any, *rest: int) -> int:
+        nonlocal lines
+        lines += 1
+        line = b"0 %d 0\n\0" % (lines * step_ns)
+        ctypes.memmove(buffer, line, len(line))
+        return len(line)
+
+    def asleep() -> Any:
+        return called(lambda: threading.Event().wait(0.002), Stage.HTTP, "GET")()
+
+    monkeypatch.setattr(clocks, "_pread", pread)
+    monkeypatch.setattr(clocks, "of_thread", clocks._OfThread())
+    monkeypatch.setattr(tracing, "of_thread", clocks.of_thread)
+    monkeypatch.setattr(clocks.ThreadClock, "noted_until_ns", 0)
+    monkeypatch.setattr(clocks, "_NOTED_NS", 60_000_000_000)
+    outer = called(lambda: [asleep() for _ in range(3)], Stage.CODE, "predict")
+    outer()
+    assert lines == 2
+    step_ns = 2_000_000
+    outer()
+    assert lines in (3, 4)  # it began a moment after the one before had ended
+    begun = lines
+    outer()
+    assert lines >= begun + 4
+    found = [one for one in spans(request_) if one.label == "GET"]
+    assert [one.delay_ns for one in found[:3]] == [0, 0, 0]
+    assert all(one.delay_ns >= 1_500_000 for one in found[-3:])
+
+
+def test_what_holds_the_loop_is_known_by_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        # In the callback that takes the request in, and in the one that finishes it.
+        spin()
+        await asyncio.sleep(0)
+        spin()
+
+    def spin() -> None:
+        end = clocks.now() + 2 * blocking.BLOCKED_NS
+        while clocks.now() < end:
+            pass
+
+    async def run() -> None:
+        scope = {"type": "http", "headers": [(b"x-tailcut-profile", b"5")], "method": "GET", "path": "/"}
+        await asyncio.create_task(Profiled(application)(scope, None, None))  # type: ignore[arg-type]
+        spin()
+
+    monkeypatch.setattr(blocking.Handle, "_run", blocking.Handle._run)
+    blocking.watch_loop()
+    tracer.clear()
+    asyncio.run(run())
+    found = [(one.request, one.label.rpartition(".")[2]) for one in tracer.moments if one.stage is Stage.LOOP]
+    assert found == [(5, "application"), (5, "__call__"), (-1, "run")]
+    tracer.clear()

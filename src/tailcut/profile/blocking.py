@@ -11,9 +11,9 @@ from types import CodeType
 from typing import Any
 
 from tailcut.core.profiling.records import Stage
-from tailcut.profile.clocks import now, of_thread
+from tailcut.profile.clocks import now
 from tailcut.profile.places import code_of
-from tailcut.profile.tracing import Trace, current, tracer
+from tailcut.profile.tracing import current, tracer
 
 BLOCKED_NS = 1_000_000
 """A callback that runs longer than this is worth naming."""
@@ -22,27 +22,15 @@ Handle = asyncio.events.Handle
 
 
 def watch_loop() -> None:
-    """Time every callback of asyncio's loop, and know which request it works for."""
+    """Time every callback of asyncio's loop; of one that was long, find which request it worked for."""
     original: Any = Handle._run
-    tracer.times_loop = True
 
     def run(self: Any) -> None:
-        span = self._context.get(current)
-        tracer.entered = None
-        clock = of_thread.clock
         start_ns = now()
-        cpu_ns = clock.cpu_at_callback(start_ns)
-        try:
-            original(self)
-        finally:
-            end_ns = now()
-            cpu_ns = clock.cpu_since(start_ns, cpu_ns, end_ns)
-            # A request that began in this callback is known only after it.
-            trace = span.trace if span is not None else tracer.entered
-            if trace is not None:
-                trace.cpu_ns += cpu_ns
-            if end_ns - start_ns > BLOCKED_NS:
-                _blocked(self, trace, start_ns, end_ns)
+        original(self)
+        end_ns = now()
+        if end_ns - start_ns > BLOCKED_NS:
+            _blocked(self, start_ns, end_ns)
 
     Handle._run = run  # type: ignore[method-assign]
 
@@ -61,7 +49,10 @@ def watch_collections() -> None:
     gc.callbacks.append(collected)
 
 
-def _blocked(handle: Any, trace: Trace | None, start_ns: int, end_ns: int) -> None:
+def _blocked(handle: Any, start_ns: int, end_ns: int) -> None:
+    span = handle._context.get(current)
+    # Before it was taken in and after it was finished, its context does not know the request.
+    trace = span.trace if span is not None else tracer.touched if tracer.touched_ns >= start_ns else None
     label, place = _describe(handle._callback)
     if trace is not None and not place and trace.endpoint is not None:
         label, place = trace.endpoint

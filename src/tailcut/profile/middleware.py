@@ -14,6 +14,7 @@ from tailcut.profile.tracing import DROPPED_NS, Open, Trace, add_span, current, 
 HEADER = b"x-tailcut-profile"
 _MAX_FAILURES = 3
 _LINES = 12
+_RECEIVE, _ENCODE = Stage.RECEIVE, Stage.ENCODE
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -40,14 +41,15 @@ class Profiled:
             await self._application(scope, receive, send)
             return
         root = open_root(trace, self._stage, self._label, self._place)
-        tracer.entered = trace
+        tracer.touched, tracer.touched_ns = trace, trace.entered_ns
         try:
             await self._application(scope, _receiving(receive), _sending(trace, send))
         except Exception as error:
             failed(error)
             raise
         finally:
-            root.end_ns = now()
+            root.end_ns = end_ns = now()
+            tracer.touched, tracer.touched_ns = trace, end_ns
             current.set(None)
 
 
@@ -89,7 +91,7 @@ def _receiving(receive: Receive) -> Receive:
         try:
             return await receive()
         finally:
-            _keep(parent, Stage.RECEIVE, "body", start_ns)
+            _keep(parent, _RECEIVE, "body", start_ns)
 
     return received
 
@@ -101,7 +103,7 @@ def _sending(trace: Trace, send: Send) -> Send:
         try:
             await send(message)
         finally:
-            _keep(parent, Stage.ENCODE, "send", start_ns)
+            _keep(parent, _ENCODE, "send", start_ns)
             if message["type"] == "http.response.start":
                 trace.status = message["status"]
             elif message["type"] == "http.response.body" and not message.get("more_body", False):

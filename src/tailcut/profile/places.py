@@ -7,7 +7,7 @@ import os
 import site
 import sysconfig
 from collections.abc import Callable
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 _OWN = os.path.dirname(os.path.abspath(__file__))
@@ -81,6 +81,9 @@ class Places:
 
     def describe(self, function: Any) -> tuple[str, str, bool]:
         """Name a callable, its place, and whether it is the user's."""
+        # Of a context manager made of a generator the methods are all alike; the generator is what is meant.
+        if isinstance(function, MethodType) and not hasattr(function.__self__, "gen"):
+            function = function.__func__
         if not isinstance(function, FunctionType):
             return self._describe(function)
         known = self._functions.get(function)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import CodeType
 
 from tailcut.core.profiling.records import Request, Span
-from tailcut.profile.clocks import now
+from tailcut.profile.clocks import delay_between, now
 from tailcut.profile.places import Places
 from tailcut.profile.tracing import DROPPED_NS, Open, Trace, Tracer
 
@@ -17,7 +17,7 @@ _LABEL_CHARS = 2_000
 def requests_of(tracer: Tracer) -> tuple[Request, ...]:
     """Hand out what the server's side knows of each request; the client's times are added by who has them."""
     end_ns, names = now(), _Names(tracer.places)
-    return tuple(_request(trace, end_ns, names, known=tracer.times_loop) for trace in list(tracer.traces))
+    return tuple(_request(trace, end_ns, names) for trace in list(tracer.traces))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -44,7 +44,8 @@ class _Names:
         return known
 
 
-def _request(trace: Trace, end_ns: int, names: _Names, *, known: bool) -> Request:
+def _request(trace: Trace, end_ns: int, names: _Names) -> Request:
+    spans, cpu_ns = _spans(list(trace.spans), end_ns, names)
     return Request(
         number=trace.number,
         intended_ns=-1,
@@ -53,21 +54,25 @@ def _request(trace: Trace, end_ns: int, names: _Names, *, known: bool) -> Reques
         entered_ns=trace.entered_ns,
         left_ns=trace.left_ns,
         status=trace.status,
-        cpu_ns=trace.cpu_ns if known else -1,
+        cpu_ns=cpu_ns,
         method=trace.method,
         path=trace.path,
         endpoint=f"{trace.endpoint[0]} ({trace.endpoint[1]})" if trace.endpoint is not None else "",
-        spans=_spans(list(trace.spans), end_ns, names),
+        spans=spans,
     )
 
 
-def _spans(spans: Sequence[Open], end_ns: int, names: _Names) -> tuple[Span, ...]:
+def _spans(spans: Sequence[Open], end_ns: int, names: _Names) -> tuple[tuple[Span, ...], int]:
+    """Records of the spans, parents first, and the CPU time of those that have it; -1: none has."""
     kept: list[Span] = []
     index: dict[int, int] = {}
+    total_ns = -1
     parents = {id(span.parent) for span in spans}
     for span in sorted(spans, key=lambda one: (one.start_ns, -(one.end_ns if one.end_ns >= 0 else end_ns))):
-        over = span.end_ns >= 0
-        closed_ns = span.end_ns if over else end_ns
+        closed_ns = span.end_ns if span.end_ns >= 0 else end_ns
+        cpu_ns, delay_ns = _times(span)
+        if cpu_ns >= 0 and not _within_timed(span):
+            total_ns = max(total_ns, 0) + cpu_ns
         if closed_ns - span.start_ns < DROPPED_NS and id(span) not in parents:
             continue
         index[id(span)] = len(kept)
@@ -80,8 +85,21 @@ def _spans(spans: Sequence[Open], end_ns: int, names: _Names) -> tuple[Span, ...
                 end_ns=closed_ns,
                 parent=index.get(id(span.parent), -1),
                 thread=span.thread,
-                cpu_ns=span.cpu_ns if over else -1,
-                delay_ns=span.delay_ns if over else -1,
+                cpu_ns=cpu_ns,
+                delay_ns=delay_ns,
             )
         )
-    return tuple(kept)
+    return tuple(kept), total_ns
+
+
+def _times(span: Open) -> tuple[int, int]:
+    """CPU time and delay of a span; -1: not known."""
+    if span.end_ns < 0 or span.cpu_ns < 0:
+        return -1, -1
+    off_ns = span.end_ns - span.start_ns - span.cpu_ns
+    return span.cpu_ns, min(delay_between(span.before, span.after), off_ns)
+
+
+def _within_timed(span: Open) -> bool:
+    parent = span.parent
+    return parent is not None and parent.thread == span.thread and parent.cpu_ns >= 0

@@ -23,7 +23,6 @@ LEAVES = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.MODEL})
 _MAX_TRACES = 100_000
 _MAX_SPANS = 2_000
 _MAX_MOMENTS = 100_000
-_KEPT_CHARS = 8_000
 DROPPED_NS = 3_000
 """A span without children that took less is no news, and records cost memory."""
 
@@ -42,7 +41,6 @@ class Trace(msgspec.Struct, gc=False, eq=False):
     endpoint: tuple[str, str] | None = None
     left_ns: int = -1
     status: int = 0
-    cpu_ns: int = 0
 
 
 class Open(msgspec.Struct, gc=False, eq=False):
@@ -52,7 +50,8 @@ class Open(msgspec.Struct, gc=False, eq=False):
         label: as it was given; ``requests`` makes it one line.
         place: "file.py:line", or the code in which instruction ``at`` is meant.
         thread: number of its thread.
-        cpu_ns, delay_ns: until the end, what the clock showed at the beginning; -1: not timed.
+        cpu_ns: until the end, what the clock showed at the beginning; -1: not timed.
+        before, after: its thread's schedule at the beginning and the end.
     """
 
     trace: Trace
@@ -65,12 +64,15 @@ class Open(msgspec.Struct, gc=False, eq=False):
     start_ns: int
     end_ns: int = -1
     cpu_ns: int = -1
-    delay_ns: int = -1
+    before: bytes = b""
+    after: bytes = b""
 
 
 current: ContextVar[Open | None] = ContextVar("tailcut_span", default=None)
 """The innermost open span of whatever runs; None outside of the load's requests."""
 _set_current = current.set
+# Looking a member up in its enumeration costs as much as making a span.
+CODE, WAIT, MODEL, SQL = Stage.CODE, Stage.WAIT, Stage.MODEL, Stage.SQL
 
 
 class Tracer:
@@ -84,10 +86,9 @@ class Tracer:
         self.hooked: list[str] = []
         self.failures: list[str] = []
         self.dropped = 0
-        self.times_loop = False
-        """Whether callbacks of the event loop are timed: else nobody knows a request's CPU time."""
-        self.entered: Trace | None = None
-        """The request that the running callback of the event loop took in."""
+        self.touched: Trace | None = None
+        """The request that was last taken in or finished, at ``touched_ns``."""
+        self.touched_ns = 0
 
     def clear(self) -> None:
         """Forget what was recorded."""
@@ -136,8 +137,9 @@ def open_under(parent: Open, stage: Stage, label: str | bytes, place: str | Code
     """Begin a span inside of ``parent``, the current one."""
     trace = parent.trace
     span = Open(trace, parent, stage, label, place, at, of_thread.clock.number, now())
-    if len(trace.spans) < _MAX_SPANS:
-        trace.spans.append(span)
+    spans = trace.spans
+    if len(spans) < _MAX_SPANS:
+        spans.append(span)
     _set_current(span)
     return span
 
@@ -156,12 +158,25 @@ def close_span(span: Open | None) -> None:
 
 
 def add_span(
-    parent: Open, stage: Stage, label: str | bytes, start_ns: int, end_ns: int, place: str | CodeType = "", at: int = 0
+    parent: Open,
+    stage: Stage,
+    label: str | bytes,
+    start_ns: int,
+    end_ns: int,
+    place: str | CodeType = "",
+    at: int = 0,
+    cpu_ns: int = -1,
+    before: bytes = b"",
+    after: bytes = b"",
 ) -> Open:
     """Keep a span that is over."""
-    span = Open(parent.trace, parent, stage, label, place, at, of_thread.clock.number, start_ns, end_ns)
-    if len(parent.trace.spans) < _MAX_SPANS:
-        parent.trace.spans.append(span)
+    trace = parent.trace
+    span = Open(
+        trace, parent, stage, label, place, at, of_thread.clock.number, start_ns, end_ns, cpu_ns, before, after
+    )  # fmt: skip
+    spans = trace.spans
+    if len(spans) < _MAX_SPANS:
+        spans.append(span)
     return span
 
 
@@ -171,9 +186,12 @@ def open_timed(parent: Open, stage: Stage, label: str | bytes, place: str | Code
     trace = parent.trace
     start_ns = now()
     cpu_ns = clock.cpu_at(start_ns)
-    span = Open(trace, parent, stage, label, place, at, clock.number, start_ns, -1, cpu_ns, clock.delay_ns)
-    if len(trace.spans) < _MAX_SPANS:
-        trace.spans.append(span)
+    number = clock.number
+    before = clock.schedule if parent.cpu_ns >= 0 and parent.thread == number else clock.look(start_ns)
+    span = Open(trace, parent, stage, label, place, at, number, start_ns, -1, cpu_ns, before)
+    spans = trace.spans
+    if len(spans) < _MAX_SPANS:
+        spans.append(span)
     _set_current(span)
     return span
 
@@ -181,14 +199,12 @@ def open_timed(parent: Open, stage: Stage, label: str | bytes, place: str | Code
 def close_timed(span: Open) -> None:
     """End what ``open_timed`` began, with how long the thread computed, and waited for a core."""
     end_ns = now()
-    _set_current(span.parent)
-    clock, start_ns = of_thread.clock, span.start_ns
+    clock, parent, start_ns = of_thread.clock, span.parent, span.start_ns
+    _set_current(parent)
     span.cpu_ns = cpu_ns = clock.cpu_since(start_ns, span.cpu_ns, end_ns)
-    span.delay_ns = clock.delay_since(span.delay_ns, end_ns - start_ns - cpu_ns)
+    if parent is not None and parent.cpu_ns >= 0 and parent.thread == span.thread:
+        span.after = clock.schedule
+    else:
+        span.after = clock.look_since(span.before, start_ns, cpu_ns, end_ns)
     # Last: whoever finds it set may read the others.
     span.end_ns = end_ns
-
-
-def shortened(label: str | bytes) -> str | bytes:
-    """Cut what would cost memory: a query may hold megabytes of values."""
-    return label if len(label) <= _KEPT_CHARS else label[:_KEPT_CHARS]

@@ -10,7 +10,7 @@ from typing import Any
 from tailcut.core.profiling.records import Stage
 from tailcut.profile.hooks.imports import Hook
 from tailcut.profile.hooks.wrapping import query_of, wrap, wrap_present
-from tailcut.profile.tracing import Open, close_span, current, open_under, tracer
+from tailcut.profile.tracing import SQL, Open, close_span, current, open_under, tracer
 
 
 def _query(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | bytes:
@@ -28,8 +28,8 @@ def _fetched(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | bytes:
 def _hook_psycopg(name: str) -> Hook:
     def hook(module: ModuleType) -> None:
         cursor = getattr(module, name)
-        wrap_present(cursor, ("execute", "executemany"), Stage.SQL, _query)
-        wrap_present(cursor, ("fetchall", "fetchmany"), Stage.SQL, _fetched)
+        wrap_present(cursor, ("execute", "executemany"), Stage.SQL, _query, leaf=True)
+        wrap_present(cursor, ("fetchall", "fetchmany"), Stage.SQL, _fetched, leaf=True)
 
     return hook
 
@@ -37,8 +37,8 @@ def _hook_psycopg(name: str) -> Hook:
 def _hook_connection(name: str) -> Hook:
     def hook(module: ModuleType) -> None:
         connection = getattr(module, name)
-        wrap(connection, "commit", Stage.SQL, "COMMIT")
-        wrap(connection, "rollback", Stage.SQL, "ROLLBACK")
+        wrap(connection, "commit", Stage.SQL, "COMMIT", leaf=True)
+        wrap(connection, "rollback", Stage.SQL, "ROLLBACK", leaf=True)
 
     return hook
 
@@ -72,9 +72,9 @@ def _hook_sqlalchemy(module: ModuleType) -> None:
 
     def before(connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
         parent = current.get()
-        if parent is not None and parent.stage is not Stage.SQL and context is not None:
+        if parent is not None and parent.stage is not SQL and context is not None:
             place, at = tracer.places.spot(sys._getframe(1))
-            context._tailcut = open_under(parent, Stage.SQL, query_of(statement), place, at)
+            context._tailcut = open_under(parent, SQL, query_of(statement), place, at)
 
     def after(connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
         _close(context)

@@ -15,7 +15,9 @@ from typing import Any
 from tailcut.core.profiling.records import Stage
 from tailcut.profile.hooks.imports import Hook
 from tailcut.profile.hooks.wrapping import wrap
-from tailcut.profile.tracing import Open, close_span, current, open_span, open_under, tracer
+from tailcut.profile.tracing import CODE, Open, close_span, current, open_span, open_under, tracer
+
+_ENCODE = Stage.ENCODE
 
 
 def _hook_requests(module: ModuleType) -> None:
@@ -35,7 +37,7 @@ def _hook_responses(module: ModuleType) -> None:
             original(self, content, *args, **kwargs)
             return
         label, place, users = tracer.places.describe(type(self).render)
-        span = open_under(parent, Stage.ENCODE, label if users else type(self).__name__, place if users else "")
+        span = open_under(parent, _ENCODE, label if users else type(self).__name__, place if users else "")
         try:
             original(self, content, *args, **kwargs)
         finally:
@@ -68,7 +70,7 @@ def _endpoint(function: Callable[..., Any]) -> Any:
         if parent is None:
             return await function(*args, **kwargs)
         parent.trace.endpoint = (label, place)
-        span = open_under(parent, Stage.CODE, label, place)
+        span = open_under(parent, CODE, label, place)
         try:
             return await function(*args, **kwargs)
         finally:
@@ -86,7 +88,7 @@ def _wrap_endpoint(module: ModuleType) -> None:
     original = module.run_endpoint_function
 
     async def in_span(parent: Open, label: str, place: str, args: Any, kwargs: Any) -> Any:
-        span = open_under(parent, Stage.CODE, label, place)
+        span = open_under(parent, CODE, label, place)
         try:
             return await original(*args, **kwargs)
         finally:
@@ -126,7 +128,7 @@ def _hook_dependencies(module: ModuleType) -> None:
         if kwargs.get("dependency_cache") is not None and getattr(dependant, "call", None) is not None:
             label, place, users = tracer.places.describe(dependant.call)
             if users:
-                open_span(Stage.CODE, f"{_CALL}{label}", place)
+                open_span(CODE, f"{_CALL}{label}", place)
         return solved
 
     @functools.wraps(original)
@@ -152,7 +154,7 @@ _CALL = "dependency "
 
 
 def _end_call(span: Open | None) -> None:
-    if span is not None and span.stage is Stage.CODE and str(span.label).startswith(_CALL):
+    if span is not None and span.stage is CODE and str(span.label).startswith(_CALL):
         close_span(span)
 
 

@@ -1,4 +1,4 @@
-"""Locks that a request waits for. One that is free costs what it cost before; only waiting makes a span.
+"""Locks that a request waits for. One that is free costs one call more than before; only waiting makes a span.
 
 ``threading.Lock`` is C's. Those that the user's own modules make are replaced by a class that tries without waiting
 first; those of libraries stay as they are and show up in the samples.
@@ -16,7 +16,8 @@ from tailcut.core.profiling.records import Stage
 from tailcut.profile.hooks.imports import Hook
 from tailcut.profile.tracing import LEAVES, close_span, close_timed, current, open_timed, open_under, tracer
 
-_WAITS = LEAVES | {Stage.WAIT, Stage.LOCK}
+# A tuple: the members' hash is Python's, and is asked for in every request.
+_WAITS = (*LEAVES, Stage.WAIT, Stage.LOCK)
 
 
 class _TracedLock:

@@ -14,7 +14,7 @@ from tailcut.profile.captured import captured
 from tailcut.profile.clocks import now
 from tailcut.profile.hooks.imports import Hook
 from tailcut.profile.hooks.wrapping import called, wrap, wrap_present
-from tailcut.profile.tracing import close_timed, current, open_timed, tracer
+from tailcut.profile.tracing import MODEL, close_timed, current, open_timed, tracer
 
 _ESTIMATOR = ("predict", "predict_proba", "predict_log_proba", "decision_function", "transform")
 
@@ -30,7 +30,7 @@ def _method(name: str) -> Any:
 def _hook_torch(module: ModuleType) -> None:
     """``Module.__call__`` of the outermost module; those inside pass with one comparison."""
     original = module.Module.__call__
-    modules = sys.modules
+    modules, model, current_span = sys.modules, MODEL, current.get
     # What torch's own does where nothing is compiled: a model has dozens of modules, and each call of one more costs.
     known = all(hasattr(module.Module, name) for name in ("_wrapped_call_impl", "_compiled_call_impl", "_call_impl"))
     shortcut = known and original is module.Module._wrapped_call_impl
@@ -39,13 +39,13 @@ def _hook_torch(module: ModuleType) -> None:
         # A compiler that traces the module must not see the spans. (torch itself is not whole yet when it is hooked.)
         if "torch._dynamo" in modules and modules["torch"].compiler.is_compiling():
             return original(self, *args, **kwargs)
-        parent = current.get()
-        if parent is None or parent.stage is Stage.MODEL:
+        parent = current_span()
+        if parent is None or parent.stage is model:
             if shortcut and self._compiled_call_impl is None:
                 return self._call_impl(*args, **kwargs)
             return original(self, *args, **kwargs)
         place, at = tracer.places.spot(sys._getframe(1))
-        span = open_timed(parent, Stage.MODEL, type(self).__name__, place, at)
+        span = open_timed(parent, model, type(self).__name__, place, at)
         try:
             return original(self, *args, **kwargs)
         finally:

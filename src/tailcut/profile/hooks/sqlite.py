@@ -14,7 +14,7 @@ from tailcut.core.profiling.records import Stage
 from tailcut.profile.clocks import now, of_thread
 from tailcut.profile.hooks.imports import Hook
 from tailcut.profile.hooks.wrapping import query_of
-from tailcut.profile.tracing import Open, add_span, close_timed, current, open_timed, tracer
+from tailcut.profile.tracing import SQL, Open, add_span, close_timed, current, open_timed, tracer
 
 _JOIN_NS = 8_000
 """Rows that are asked for one by one with less than this in between are one span: most of it is the hook's own."""
@@ -48,7 +48,7 @@ class _TracedCursor(sqlite3.Cursor):
 
     def __next__(self) -> Any:
         parent = current.get()
-        if parent is None or parent.stage is Stage.SQL:
+        if parent is None or parent.stage is SQL:
             return super().__next__()
         start_ns = now()
         try:
@@ -60,12 +60,12 @@ class _TracedCursor(sqlite3.Cursor):
 
     def _traced(self, function: Callable[..., Any], sql: str, args: tuple[Any, ...]) -> Any:
         parent = current.get()
-        if parent is None or parent.stage is Stage.SQL:
+        if parent is None or parent.stage is SQL:
             return function(sql, *args)
         self._sql = query_of(sql)
         self._fetches = 0
         place, at = tracer.places.spot(sys._getframe(2))
-        self._last = span = open_timed(parent, Stage.SQL, self._sql, place, at)
+        self._last = span = open_timed(parent, SQL, self._sql, place, at)
         try:
             return function(sql, *args)
         finally:
@@ -73,7 +73,7 @@ class _TracedCursor(sqlite3.Cursor):
 
     def _fetched(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
-        if parent is None or parent.stage is Stage.SQL:
+        if parent is None or parent.stage is SQL:
             return function(*args, **kwargs)
         clock, start_ns = of_thread.clock, now()
         cpu_ns = clock.cpu_at(start_ns)
@@ -92,8 +92,9 @@ class _TracedCursor(sqlite3.Cursor):
         elif self._fetches < _MAX_FETCHES:
             self._fetches += 1
             place, at = (last.place, last.at) if last is not None else ("", 0)
-            self._last = add_span(parent, Stage.SQL, self._sql, start_ns, end_ns, place, at)
-            self._last.cpu_ns, self._last.delay_ns = cpu_ns, 0
+            # Nobody waits for a core in so short a time.
+            same = of_thread.clock.schedule
+            self._last = add_span(parent, SQL, self._sql, start_ns, end_ns, place, at, cpu_ns, same, same)
 
 
 class _TracedConnection(sqlite3.Connection):
@@ -121,11 +122,11 @@ class _TracedConnection(sqlite3.Connection):
 
 def _plain(label: str, function: Callable[[], None]) -> None:
     parent = current.get()
-    if parent is None or parent.stage is Stage.SQL:
+    if parent is None or parent.stage is SQL:
         function()
         return
     place, at = tracer.places.spot(sys._getframe(2))
-    span = open_timed(parent, Stage.SQL, label, place, at)
+    span = open_timed(parent, SQL, label, place, at)
     try:
         function()
     finally:

@@ -10,15 +10,18 @@ import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
-from types import ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from tailcut.core.profiling.records import Stage
-from tailcut.profile.clocks import now, of_thread
+from tailcut.profile.clocks import SHORT_NS, now
 from tailcut.profile.hooks.imports import Hook
-from tailcut.profile.tracing import Open, add_span, close_timed, current, open_timed, tracer
+from tailcut.profile.tracing import CODE, WAIT, Open, add_span, close_timed, current, open_timed, tracer
 
-_INHERITED = frozenset({Stage.ENCODE, Stage.DECODE, Stage.FRAMEWORK})
+# A tuple: the members' hash is Python's, and is asked for in every request.
+_INHERITED = (Stage.ENCODE, Stage.DECODE, Stage.FRAMEWORK)
+_LOOP = Stage.LOOP
+_PLAIN = (FunctionType, MethodType)
 
 
 class _Handed:
@@ -43,33 +46,44 @@ class _Handed:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         parent = self._parent
-        add_span(parent, Stage.WAIT, self._pool, self._asked_ns, now())
+        add_span(parent, WAIT, self._pool, self._asked_ns, now())
         label, place, users = tracer.places.describe(_meant(self._function, self._arguments))
-        stage = Stage.CODE if users or parent.stage not in _INHERITED else parent.stage
-        # What the thread waited for a core to get here is no part of what it runs.
-        of_thread.clock.read_delay()
-        span = open_timed(parent, stage, label, place)
+        if not users and parent.stage in _INHERITED:
+            return self._framework(label, place, args, kwargs)
+        span = open_timed(parent, CODE, label, place)
         try:
             return self._function(*args, **kwargs)
         finally:
             close_timed(span)
-            # Its own part and that of the calls in it.
-            parent.trace.cpu_ns += span.cpu_ns
             self.ended_ns = span.end_ns
+
+    def _framework(self, label: str, place: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run what the framework hands over to a thread for itself, validation for one: more of what it was doing."""
+        parent, began_ns = self._parent, now()
+        try:
+            return self._function(*args, **kwargs)
+        finally:
+            self.ended_ns = end_ns = now()
+            took_ns = end_ns - began_ns
+            cpu_ns = took_ns if took_ns < SHORT_NS else -1
+            add_span(parent, parent.stage, label, began_ns, end_ns, place, 0, cpu_ns)
 
     def returned(self) -> None:
         """Keep the time from the function's end to the event loop's taking its result."""
         if self.ended_ns:
-            add_span(self._parent, Stage.LOOP, "back from a thread", self.ended_ns, now())
+            add_span(self._parent, _LOOP, "back from a thread", self.ended_ns, now())
 
 
 def _meant(function: Any, arguments: tuple[Any, ...]) -> Any:
     """What a function that only calls another one is about: a context's run, the next item of a generator."""
     if isinstance(function, functools.partial):
-        arguments = (*function.args, *arguments)
         # FastAPI: _run_sync_endpoint(function=the endpoint, arguments=...)
-        if callable(inner := function.keywords.get("function")) and not tracer.places.describe(function.func)[2]:
+        inner = function.keywords.get("function")
+        if inner is not None and callable(inner) and not tracer.places.describe(function.func)[2]:
             return inner
+        if isinstance(function.func, _PLAIN):
+            return function.func
+        arguments = (*function.args, *arguments)
         if not isinstance(getattr(function.func, "__self__", None), Context):
             return function.func if not hasattr(function.func, "func") else _meant(function.func, arguments)
         function = function.func

@@ -9,16 +9,34 @@ from collections.abc import Callable
 from typing import Any
 
 from tailcut.core.profiling.records import Stage
-from tailcut.profile.tracing import LEAVES, close_span, close_timed, current, open_timed, open_under, shortened, tracer
+from tailcut.profile.clocks import now, of_thread
+from tailcut.profile.tracing import (
+    LEAVES,
+    add_span,
+    close_span,
+    close_timed,
+    current,
+    open_timed,
+    open_under,
+    tracer,
+)  # fmt: skip
 
 Label = str | Callable[[tuple[Any, ...], dict[str, Any]], str | bytes]
 """What a call is called: always the same, or made of its arguments."""
+_KEPT_CHARS = 8_000
+_BRIEF_NS = 10_000
 _FRAMEWORKS = frozenset({Stage.DECODE, Stage.ENCODE, Stage.FRAMEWORK})
 """What frameworks do has no line of the user's below it; looking for one would walk the whole stack."""
 
 
-def wrap(owner: Any, name: str, stage: Stage, label: Label) -> None:
+def wrap(owner: Any, name: str, stage: Stage, label: Label, *, leaf: bool = False) -> None:
     """Replace ``owner.name`` by the same with a span around each call, awaited or not.
+
+    Args:
+        owner: a class or module.
+        name: of the function in it.
+        stage, label: of the spans.
+        leaf: it calls nothing that has a span of its own.
 
     Raises:
         AttributeError: the owner has no such attribute; the library is another version than the hook knows.
@@ -27,13 +45,13 @@ def wrap(owner: Any, name: str, stage: Stage, label: Label) -> None:
     if getattr(original, "_tailcut", False):
         return
     function = getattr(owner, name)
-    make = awaited if inspect.iscoroutinefunction(function) else called
+    make = awaited if inspect.iscoroutinefunction(function) else brief if leaf else called
     wrapped = make(function, stage, label)
     wrapped._tailcut = True
     setattr(owner, name, wrapped)
 
 
-def wrap_present(owner: Any, names: tuple[str, ...], stage: Stage, label: Label) -> None:
+def wrap_present(owner: Any, names: tuple[str, ...], stage: Stage, label: Label, *, leaf: bool = False) -> None:
     """Wrap those of ``names`` that the owner has.
 
     Raises:
@@ -43,7 +61,7 @@ def wrap_present(owner: Any, names: tuple[str, ...], stage: Stage, label: Label)
     if not found:
         raise AttributeError(f"{owner!r} has none of {', '.join(names)}")
     for name in found:
-        wrap(owner, name, stage, label)
+        wrap(owner, name, stage, label, leaf=leaf)
 
 
 def called(function: Callable[..., Any], stage: Stage, label: Label) -> Any:
@@ -66,6 +84,35 @@ def called(function: Callable[..., Any], stage: Stage, label: Label) -> Any:
             return function(*args, **kwargs)
         finally:
             close_timed(span)
+
+    return traced
+
+
+def brief(function: Callable[..., Any], stage: Stage, label: Label) -> Any:
+    """A function that calls nothing that has a span: it gets its own when it is over, and none if it took no time."""
+    current_span, spot, frame_of = current.get, tracer.places.spot, sys._getframe
+
+    @functools.wraps(function)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        parent = current_span()
+        if parent is None or parent.stage is stage:
+            return function(*args, **kwargs)
+        clock, start_ns = of_thread.clock, now()
+        began_ns = clock.cpu_at(start_ns)
+        inside = parent.cpu_ns >= 0 and parent.thread == clock.number
+        before = clock.schedule if inside else clock.look(start_ns)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            end_ns = now()
+            if end_ns - start_ns >= _BRIEF_NS:
+                cpu_ns = clock.cpu_since(start_ns, began_ns, end_ns)
+                after = clock.schedule if inside else clock.look_since(before, start_ns, cpu_ns, end_ns)
+                name = label if isinstance(label, str) else label(args, kwargs)
+                place, at = spot(frame_of(1))
+                if not place:
+                    place, at = parent.place, parent.at
+                add_span(parent, stage, name, start_ns, end_ns, place, at, cpu_ns, before, after)
 
     return traced
 
@@ -96,4 +143,6 @@ def awaited(function: Callable[..., Any], stage: Stage, label: Label) -> Any:
 
 def query_of(value: Any) -> str | bytes:
     """A query as it is kept until the recording is over: text as it was given, anything else as text."""
-    return shortened(value if isinstance(value, (str, bytes)) else str(value))
+    text = value if isinstance(value, (str, bytes)) else str(value)
+    # A query may hold megabytes of values.
+    return text if len(text) <= _KEPT_CHARS else text[:_KEPT_CHARS]
