@@ -112,16 +112,21 @@ def _record(plan: PilotPlan, say: OnStep) -> Recording:
         load = _load_plan(plan, pilot, ready)
         _probe(load, pilot, ready)
         say(f"trying {plan.rate:g} requests/s")
-        if not bears(load):
-            say("the queue grows: looking for the rate that the application bears")
-            with _start(plan, profiled=False) as plain:
-                plain.wait_ready(plan.ready_s)
-                raise too_fast(plan.target, _on(load, plain))
-        overhead = _overhead(plan, load, pilot, say) if plan.overhead_rounds else None
-        say(f"recording for {plan.duration_s:g} s at {plan.rate:g} requests/s")
-        run = _run(plan, load, pilot, ready)
-        _check_answers(load, pilot, ready, run.samples, run.facts, run.heard)
-        found = _layers(pilot, say) if plan.layers else FoundLayers()
+        if bears(load):
+            return _profiled(plan, load, pilot, ready, say)
+    # Only now, when the profiled one is gone, and with it the requests that still queue there.
+    say("the queue grows: looking for the rate that the application bears")
+    with _start(plan, profiled=False) as plain:
+        plain.wait_ready(plan.ready_s)
+        raise too_fast(plan.target, _on(load, plain))
+
+
+def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said, say: OnStep) -> Recording:
+    overhead = _overhead(plan, load, pilot, say) if plan.overhead_rounds else None
+    say(f"recording for {plan.duration_s:g} s at {plan.rate:g} requests/s")
+    run = _run(plan, load, pilot, ready)
+    _check_answers(load, pilot, ready, run.samples, run.facts, run.heard)
+    found = _layers(pilot, say) if plan.layers else FoundLayers()
     recording = assemble(plan.target, run, overhead)
     return msgspec.structs.replace(recording, layers=found.layers, notes=(*recording.notes, *found.notes))
 
