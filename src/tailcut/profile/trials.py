@@ -21,8 +21,9 @@ _LONGEST_TRIAL_S = 20.0
 _TRIAL_REQUESTS = 60
 _WARM_S = 0.5
 _SEARCH_S = 20.0
-_BELOW, _LEAST_RPS = 64, 2.0
-"""The search comes from far below: whoever was asked for too much is still busy with it in the next trial."""
+_BELOW, _LEAST_RPS = 64, 10.0
+"""The search comes from far below: whoever was asked for too much is still busy with it in the next trial. But slow
+trials take long."""
 
 _COMFORT = 0.7
 _MOST_LOST = 0.02
@@ -58,9 +59,8 @@ def too_fast(target: str, load: LoadPlan) -> ProfileError:
     asked = load.rate or 0.0
     base = msgspec.structs.replace(load, duration_s=_TRIAL_S, warmup_s=_WARM_S)
     limits = SearchLimits(tolerance=0.1, max_rate=asked, max_total_s=_SEARCH_S)
-    found = find_capacity(
-        base, Objectives(errors=0.5), start_rate=max(asked / _BELOW, _LEAST_RPS), limits=limits, judge=_grows
-    ).rate
+    start_rate = max(asked / _BELOW, min(asked / 4, _LEAST_RPS), 2.0)
+    found = find_capacity(base, Objectives(errors=0.5), start_rate=start_rate, limits=limits, judge=_grows).rate
     if found >= asked * 0.95:
         return ProfileError(
             f"{target} bears {asked:g} requests/s, but not while it is profiled",
