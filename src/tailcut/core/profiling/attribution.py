@@ -129,7 +129,8 @@ def _sweep_one(flat: Flat, holdups: Holdups, rank: Ints, delay_ns: Ints, number:
     low, high = int(flat.first[number]), int(flat.first[number + 1])
     parent = flat.parent[low:high]
     wall_ns = int(flat.intended_ns[number]), int(flat.done_ns[number])
-    edges = np.unique(np.concatenate([flat.start_ns[low:high], flat.end_ns[low:high], wall_ns]))
+    long = low + np.flatnonzero(flat.end_ns[low:high] > flat.start_ns[low:high])  # spans of no length end no stretch
+    edges = np.unique(np.concatenate([flat.start_ns[long], flat.end_ns[long], wall_ns]))
     start, end = edges[:-1], edges[1:]
     gc_ns = holdups.gc_ns(start, end).tolist()
     loop_ns = holdups.loop_ns(np.full(len(start), number), start, end).tolist()
