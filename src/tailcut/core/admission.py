@@ -18,16 +18,13 @@ from typing import Generic, Literal
 
 from tailcut.core.batching import Planner
 from tailcut.core.boarding import Boarding, Missed, applies, most_rows, tightest_ns
-from tailcut.core.costs import FREE, Cost
+from tailcut.core.costs import DRIFT, FREE, Cost
 from tailcut.core.learning import Costs
 from tailcut.core.refusal import Executors, Refusal, Request
 from tailcut.core.tenants import Tenants
 from tailcut.core.waiting import DEFAULT_LEVEL, E
 
 __all__ = ["Admission", "Executors", "Refusal", "Request"]
-
-_DRIFT = 1.05
-"""Expectations are taken this much longer: so far off is the mean of twenty batches that vary by a fifth."""
 
 _SIGMAS = 2.0
 """The upper quantile's distance from the expectation is taken so many times: one in a thousand may be later."""
@@ -209,7 +206,7 @@ class Admission(Generic[E]):
         # Behind a backlog others come after it, so that its own batch will be full.
         own_ns = cost.batch_ns(min(total, full))
         before_ns = max(self._drain_ns(total, full, cost) - own_ns, 0.0)
-        wait_ns = _DRIFT * ((executors.left_ns + before_ns) / count + own_ns) + (cost.late - 1.0) * own_ns
+        wait_ns = DRIFT * ((executors.left_ns + before_ns) / count + own_ns) + (cost.late - 1.0) * own_ns
         if total <= full * count:
             return wait_ns  # it is in the next batch
         spare_ns = left_ns - 2 * cost.batch_ns(full)
@@ -252,7 +249,7 @@ class Admission(Generic[E]):
         """Refuse what would take the place of others that were promised theirs."""
         cost = self._costs.of(request.kind)
         full = max(self._planner.batch_rows, 1.0)
-        each_ns = _DRIFT * cost.batch_ns(full) / full / max(executors.usable, 1)
+        each_ns = DRIFT * cost.batch_ns(full) / full / max(executors.usable, 1)
         added_ns = each_ns * request.rows
         at_ns = self.wait_ns(first, request._replace(rows=0), executors)
         for deadline_ns, rows in self._planner.waiting.later(request.level, request.deadline_ns):

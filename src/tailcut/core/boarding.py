@@ -14,12 +14,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tailcut.core.costs import Cost
+from tailcut.core.costs import DRIFT, Cost
 from tailcut.core.overload import Overload, Target
 from tailcut.core.waiting import E, Waiting
-
-_DRIFT = 1.05
-"""Batches are expected to take this much longer: so far off is the mean of twenty batches that vary by a fifth."""
 
 _BATCH = 0.8
 """Part of the limit that a batch may take. The rest is what those have to board in who make it a full one."""
@@ -71,7 +68,7 @@ class Boarding(NamedTuple):
         start_ns = self._start_ns(before)
         own = total - before * full
         mates = min(full, own + behind + start_ns / self.gap_ns) if self.gap_ns else full
-        end_ns = start_ns + _DRIFT * cost.batch_ns(mates)
+        end_ns = start_ns + DRIFT * cost.batch_ns(mates)
         if end_ns > limit_ns:
             return Missed(end_ns, limit_ns, self._opens_ns(own, start_ns, limit_ns))
         if not before and start_ns + cost.late_ns(total) > tightest_ns:
@@ -82,11 +79,11 @@ class Boarding(NamedTuple):
     def _start_ns(self, before: int) -> float:
         """Return when a batch starts that so many others go before."""
         rounds, place = divmod(before, len(self.starts_ns))
-        return self.starts_ns[place] + rounds * _DRIFT * self.cost.batch_ns(self.full)
+        return self.starts_ns[place] + rounds * DRIFT * self.cost.batch_ns(self.full)
 
     def _opens_ns(self, own: float, start_ns: float, limit_ns: float) -> float:
         """Return how long it is until the batch would end in time; fewer will come after a request that comes later."""
-        full_ns = _DRIFT * self.cost.batch_ns(self.full)
+        full_ns = DRIFT * self.cost.batch_ns(self.full)
         latest_ns = max(limit_ns - full_ns, 0.0)
         if self.gap_ns:
             row_ns = full_ns / self.full
@@ -97,7 +94,7 @@ class Boarding(NamedTuple):
 
 def most_rows(cost: Cost, max_rows: int, target: Target) -> int:
     """Return how many rows a full batch may have so that it leaves those who come for it a fifth of the limit."""
-    return max(bisect_right(range(1, max_rows + 1), _BATCH / _DRIFT * target.limit_ns, key=cost.batch_ns), 1)
+    return max(bisect_right(range(1, max_rows + 1), _BATCH / DRIFT * target.limit_ns, key=cost.batch_ns), 1)
 
 
 def applies(overload: Overload | None, waiting: Waiting[E], level: int) -> bool:

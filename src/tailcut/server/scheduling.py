@@ -37,6 +37,9 @@ _AT_WORK = 0.1
 """Share of the time from which on threads beside the loop (loaders, hooks, streams) compute for long: a loop that does
 not go before them would wait for them."""
 
+_FAR = 0.5
+"""Share of the cores' time below which ``Saturation`` says no whatever others did, so that nobody need look."""
+
 
 class Times(NamedTuple):
     """Seconds, of the threads that there are.
@@ -61,7 +64,7 @@ class Scheduling:
     Args:
         policy: ``server.scheduling``.
         times: see ``thread_times``.
-        busy_s: see ``busy_s``, of the process's cores.
+        busy_s: see ``cores_busy_s``.
     """
 
     def __init__(
@@ -130,8 +133,8 @@ class Scheduling:
 
     def _fills_cores(self, passed_s: float, cpu_s: float) -> bool:
         """Whether the process fills its cores and nobody else computes there."""
-        if cpu_s < 0.5 * len(self._cores) * passed_s:
-            self._last_busy_s = None  # far from it: the file need not be read
+        if cpu_s < _FAR * len(self._cores) * passed_s:
+            self._last_busy_s = None
             return self._saturation.look(passed_s, cpu_s, cpu_s)
         busy_s, last_s = self._busy_s(self._cores), self._last_busy_s
         self._last_busy_s = busy_s
