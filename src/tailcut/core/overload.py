@@ -118,14 +118,15 @@ class Overload:
         """Whether the backlog stands and requests still come: who does not come cannot end it."""
         return self.stands and now_ns - self._last_ns <= self._patience_ns
 
-    def refused(self, now_ns: int, over_ns: float, rows: int, retry_ns: float) -> None:
-        """Take notice of a request that was refused because it would have been late by ``over_ns``.
+    def refused(self, now_ns: int, opens_ns: float, rows: int, retry_ns: float) -> None:
+        """Take notice of a request that was refused because it would have been late.
 
         Args:
+            opens_ns: for how long one like it would be refused as well, unless less waits.
             rows: that waited.
             retry_ns: what it was told to wait.
         """
-        self._full_until_ns = now_ns + int(over_ns)
+        self._full_until_ns = now_ns + int(opens_ns)
         self._full_rows = rows
         self.retry_ns = retry_ns
 
