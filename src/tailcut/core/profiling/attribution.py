@@ -101,9 +101,9 @@ def _own(flat: Flat, holdups: Holdups) -> tuple[_Own, Gaps]:
     """Find each span's own time, and the time that no span covers."""
     order, plain = _plain(flat)
     own = _Own(
-        _less_children(flat, flat.end_ns - flat.start_ns),
-        _less_children(flat, holdups.gc_ns(flat.start_ns, flat.end_ns)),
-        _less_children(flat, holdups.loop_ns(flat.request, flat.start_ns, flat.end_ns)),
+        less_children(flat, flat.end_ns - flat.start_ns),
+        less_children(flat, holdups.gc_ns(flat.start_ns, flat.end_ns)),
+        less_children(flat, holdups.loop_ns(flat.request, flat.start_ns, flat.end_ns)),
     )
     roots = order[(flat.parent[order] < 0) & plain[flat.request[order]]]
     gaps = Gaps.between(flat, roots, np.flatnonzero(plain))
@@ -118,7 +118,8 @@ def _own(flat: Flat, holdups: Holdups) -> tuple[_Own, Gaps]:
     return own, gaps
 
 
-def _less_children(flat: Flat, values: Ints) -> Ints:
+def less_children(flat: Flat, values: Ints) -> Ints:
+    """Return what is left of each span's value without those of its children, shape [spans]; may be below 0."""
     left = values.copy()
     inner = np.flatnonzero(flat.parent >= 0)
     np.subtract.at(left, flat.parent[inner], values[inner])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tailcut.core.profiling.attribution import Attribution, self_of
+from tailcut.core.profiling.attribution import Attribution, less_children, self_of
 from tailcut.core.profiling.dividing import Floats
 from tailcut.core.profiling.holdups import Holdups
 from tailcut.core.profiling.records import Recording, Stage
@@ -38,10 +38,7 @@ def _held_ns(found: Attribution, recording: Recording) -> Floats:
     place_of = {one.number: place for place, one in enumerate(flat.requests)}
     holdups = Holdups.of(recording.moments, place_of, (int(flat.intended_ns.min()), int(flat.done_ns.max())))
     held = holdups.own_ns(flat.request, flat.start_ns, flat.end_ns)
-    own = held.copy()
-    inner = np.flatnonzero(flat.parent >= 0)
-    np.subtract.at(own, flat.parent[inner], held[inner])
-    return np.maximum(own, 0).astype(np.float64)
+    return np.maximum(less_children(flat, held), 0).astype(np.float64)
 
 
 def _computing(found: Attribution, recording: Recording, code_ns: float) -> float:
