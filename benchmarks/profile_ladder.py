@@ -46,16 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _options(arguments)
     ladder = load_ladder(options.ladder)
     os.environ.setdefault("FLIGHT_RISK_HOME", str((options.folder / ".artifacts").resolve()))
-    from flight_risk.stacks import stack
-
-    with stack() as variables:
-        os.environ.update(variables)
-        recording = load_recording(options.recording) if options.recording else _record(options, variables)
-        if options.save:
-            save_recording(recording, options.save)
-        os.sched_setaffinity(0, {0})
-        window = _window(ladder)
-        known = _with_database(known_of(load(options.folder), window, recording.rate), variables)
+    window = _window(ladder)
+    recording, known = _kept(options) if options.recording and options.runs else _run(options, window)
     recording = _measured_by_the_ladder(recording, window)
     with_runs = _foretell(recording, ladder, known)
     # What a profile says on its own: queries as recorded, nothing known of the database, factors from elsewhere.
@@ -70,6 +62,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(text)
 
 
+def _kept(options: argparse.Namespace) -> tuple[Recording, Known]:
+    """Take what an earlier comparison recorded and ran: only what is made of it may differ."""
+    return load_recording(options.recording), msgspec.msgpack.decode(options.runs.read_bytes(), type=Known)
+
+
+def _run(options: argparse.Namespace, window: Window) -> tuple[Recording, Known]:
+    """Profile, unless there is a recording; run what a profile cannot know."""
+    from flight_risk.stacks import stack
+
+    with stack() as variables:
+        os.environ.update(variables)
+        recording = load_recording(options.recording) if options.recording else _record(options, variables)
+        os.sched_setaffinity(0, {0})
+        known = _with_database(known_of(load(options.folder), window, recording.rate), variables)
+    if options.save:
+        save_recording(recording, options.save / "recording.tailcut")
+        (options.save / "runs.msgpack").write_bytes(msgspec.msgpack.encode(known))
+    return recording, known
+
+
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=FOLDER, help="of the trained and built example")
@@ -77,7 +89,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=85.0, help="the pilot is profiled at, requests per second")
     parser.add_argument("--duration", type=float, default=20.0, help="seconds")
     parser.add_argument("--recording", type=Path, help="of an earlier run, instead of a new one")
-    parser.add_argument("--save", type=Path, help="keep the recording here")
+    parser.add_argument("--runs", type=Path, help="small runs of an earlier run, with --recording: nothing is run then")
+    parser.add_argument("--save", type=Path, help="keep recording.tailcut and runs.msgpack in this folder")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/profile_ladder.md"))
     return parser.parse_args(arguments)
 

@@ -64,6 +64,30 @@ def test_a_pool_of_threads_lets_so_many_in() -> None:
     assert sorted(found.latency_ns / _MS) == [10, 10, 20]
 
 
+def test_of_what_is_held_so_many_have_it_at_once() -> None:
+    """Each of its own: one of the first, two of the second; who waits does so first come first served."""
+    service = Service(held=(1, 2))
+    for what, ends in ((1.0, [10, 20, 30]), (2.0, [10, 10, 20])):
+        job: list[Phase] = [(At.TAKE, what), (At.NOWHERE, 10 * _MS), (At.GIVE, what)]
+        assert (play(service, np.zeros(3), [job] * 3).latency_ns / _MS).tolist() == ends
+
+
+def test_interpreters_and_executors_have_no_more_cores_than_there_are() -> None:
+    """Two of each on two cores: what four would do at once takes twice as long."""
+    jobs: list[list[Phase]] = [[(at, 0.9 * _MS)] for at in (At.PYTHON, At.PYTHON, At.MODEL, At.MODEL)]
+    ends = {cores: play(Service(processes=2, executors=2, cores=cores), np.zeros(4), jobs).latency_ns.max() / _MS
+            for cores in (0, 2, 4)}  # fmt: skip
+    assert ends == pytest.approx({0: 0.9, 2: 1.8, 4: 0.9})
+
+
+def test_a_long_batch_does_not_keep_the_cores() -> None:
+    """Two batches of 20 ms on both cores: half a millisecond of Python has its turn after some milliseconds."""
+    jobs: list[list[Phase]] = [[(At.MODEL, 20 * _MS)], [(At.MODEL, 20 * _MS)], [(At.PYTHON, 0.5 * _MS)]]
+    found = play(Service(executors=2, cores=2), np.array([0.0, 0.0, 1.0 * _MS]), jobs)
+    assert found.latency_ns[2] <= 4.5 * _MS
+    assert found.latency_ns.max() == pytest.approx(20.5 * _MS)
+
+
 @pytest.mark.parametrize("executors", [0, 1])
 def test_batches_share_what_a_batch_takes_once(executors: int) -> None:
     """Ten at once: the first runs alone, the other nine as one batch, on an executor and on the interpreter alike."""
@@ -84,27 +108,37 @@ _JOBS = st.lists(
 )
 
 
+def _with_locks(job: list[tuple[At, int]], number: int) -> list[Phase]:
+    """Nothing, a thread, a thread with a lock in it, or two locks of which one is in the other."""
+    held = ((), (0.0,), (0.0, 1.0), (1.0, 2.0))[number % 4]
+    return [*((At.TAKE, what) for what in held), *job, *((At.GIVE, what) for what in reversed(held))]
+
+
 @given(
-    _JOBS, st.integers(1, 3), st.integers(0, 2), st.integers(0, 2), st.booleans(), st.integers(0, 3), st.integers(0, 2)
-)
+    _JOBS, st.integers(1, 3), st.integers(0, 2), st.integers(0, 3), st.integers(0, 2), st.booleans(), st.integers(0, 3),
+    st.integers(0, 2),
+)  # fmt: skip
 @settings(deadline=None)
 def test_every_request_ends_and_none_before_its_work_is_done(
     jobs: list[list[tuple[At, int]]],
     processes: int,
     executors: int,
+    cores: int,
     database: int,
     beside: bool,
     threads: int,
     gap: int,
 ) -> None:
     """Whatever there is of cores, executors and threads; more of them never take longer in all."""
-    laid: list[list[Phase]] = [[(At.TAKE, 0.0), *job, (At.GIVE, 0.0)] if number % 2 else [*job] for number, job in
-                               enumerate(jobs)]  # fmt: skip
+    laid = [_with_locks(job, number) for number, job in enumerate(jobs)]
     arrivals = np.arange(len(jobs)) * gap * 700_000.0
-    service = Service(processes=processes, executors=executors, threads=threads, database=database, beside=beside)
+    service = Service(
+        processes=processes, executors=executors, cores=cores, threads=threads, database=database, beside=beside,
+        held=(1, 2),
+    )  # fmt: skip
     found = play(service, arrivals, laid)
     work = np.array([sum(length for _, length in job) for job in jobs], dtype=float)
     assert (found.latency_ns >= work - 1).all()
-    free = play(Service(processes=100, executors=100), arrivals, laid)
+    free = play(Service(processes=100, executors=100, held=(100, 100)), arrivals, laid)
     assert free.latency_ns == pytest.approx(work, abs=1)
     assert found.latency_ns.max() <= arrivals[-1] + work.sum() + 1

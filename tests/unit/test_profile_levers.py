@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 import pytest
 
 from tailcut.core.profiling import forecast as forecasts
-from tailcut.core.profiling.advice import Advice, advise, know
+from tailcut.core.profiling.advice import Advice, advise
 from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.diversity import read_diversity
 from tailcut.core.profiling.forecast import calibrate, capacity, forecast
+from tailcut.core.profiling.knowing import know
 from tailcut.core.profiling.levers import Known, begin, pull
 from tailcut.core.profiling.priors import int8_prior, measured, runtime_prior
 from tailcut.core.profiling.records import Overhead, Pilot, Recording, Request, Span, Stage
@@ -151,19 +154,75 @@ def test_removing_a_stage_wins_more_where_the_queue_is_long() -> None:
 
 
 @pytest.mark.parametrize(
-    "lever", ["feature cache", "concurrent I/O", "runtime", "INT8", "batching", "prediction cache", "serving path"]
+    "lever",
+    [
+        "feature cache",
+        "concurrent I/O",
+        "runtime",
+        "INT8",
+        "batching",
+        "prediction cache",
+        "serving path",
+        "more executors",
+    ],
 )
 def test_a_bound_is_no_worse_than_the_estimate(lever: str) -> None:
     """What a lever is aimed at takes no time: nothing that was estimated can be better."""
     recording = pilot(model_ms=4.0)
     hits = {number: 0.7 for number in range(_COUNT)}
     known = Known(family="torch", feature_hits=hits, prediction_hits={n: n % 2 == 0 for n in hits})
+    known = replace(known, cores=2 if lever == "more executors" else 1)
     state = begin(read_work(recording, attribute(recording)), known)
     before = forecast(state, _RATE).p95_ms
     estimate = forecast(pull(state, lever), _RATE).p95_ms  # type: ignore[arg-type]
     bound = forecast(pull(state, lever, bound=True), _RATE).p95_ms  # type: ignore[arg-type]
     assert bound <= estimate * 1.01
     assert estimate <= before * 1.01
+
+
+def test_more_executors_have_no_more_cores_than_the_machine() -> None:
+    """Ten milliseconds of CPU a request: two cores bear 200 of them, however many processes there are."""
+    recording = pilot(sql_ms=0.001, model_ms=5.0, code_ms=5.0)
+    state = begin(read_work(recording, attribute(recording)), Known(cores=2))
+    for bound in (False, True):
+        more = pull(state, "more executors", bound=bound)
+        assert 150.0 < capacity(more, 1000.0) <= 200.0 * 1.01
+        assert forecast(more, 260.0).p95_ms > 200.0
+
+
+def test_at_best_a_feature_cache_has_the_features_that_code_computes() -> None:
+    """20 ms of Python beside 1 ms of SQL: what it is of them cannot be told, but it may be all."""
+    found = {one.lever: one for one in advice(pilot(sql_ms=1.0, code_ms=20.0, rate=20.0)).levers}["feature cache"]
+    assert found.bound_p95_ms < 5.0 < 20.0 < found.p95_ms
+    assert "your own code is 8" in found.reason
+    nothing = advice(pilot(queries=0, sql_ms=0.001, code_ms=20.0, rate=20.0)).levers
+    found = {one.lever: one for one in nothing}["feature cache"]
+    assert found.reason.startswith("not worth it: no query, cache or address was asked in any request; your own")
+    assert found.bound_p95_ms < 5.0
+
+
+def test_at_best_is_never_worse_than_as_it_is() -> None:
+    """Nor than the estimate; and of a lever that changes nothing it is the same, to the last digit."""
+    found = advice(pilot(model_ms=0.0, code_ms=3.0))
+    for one in found.levers:
+        assert one.bound_p95_ms <= min(one.p95_ms, found.now.p95_ms)
+        assert one.bound_capacity >= max(one.capacity, found.now.capacity or 0.0)
+    runtime = {one.lever: one for one in found.levers}["runtime"]
+    assert (runtime.bound_p95_ms, runtime.bound_capacity) == (found.now.p95_ms, found.now.capacity)
+
+
+def test_a_capacity_is_never_a_rate_that_misses_the_limit() -> None:
+    """One thread that waits for 50 ms bears 20 a second; by its CPU alone it would be 100,000."""
+    recording = pilot(sql_ms=50.0, model_ms=0.0, code_ms=0.01)
+    recording = msgspec.structs.replace(recording, pilot=Pilot(threads=1))
+    found = capacity(begin(read_work(recording, attribute(recording)), Known()), 300.0)
+    assert 5.0 < found < 20.0
+
+
+def test_what_is_known_goes_through_a_file() -> None:
+    """benchmarks.profile_ladder keeps its small runs so."""
+    known = Known(feature_hits={3: 0.5}, fetches={3: ((1.0, 2.0),)}, int8=measured(1.5, "a run"), database_cores=1)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(known), type=Known) == known
 
 
 def test_fetches_at_once_wait_as_long_as_the_longest() -> None:

@@ -88,6 +88,19 @@ def test_levers_stand_in_their_order_with_what_they_rest_on(made: ProfileReport)
     assert "two queries and the code around them go" in render_profile_html(made)
 
 
+def test_a_doubt_stands_above_the_levers_that_it_is_about(made: ProfileReport) -> None:
+    """And not only at the end."""
+    assert made.advice is not None
+    assert "doubtful" not in render_profile(made)
+    doubted = msgspec.structs.replace(made.advice, doubts=("the <simulation> is off",))
+    told = msgspec.structs.replace(made, advice=doubted)
+    text = render_profile(told)
+    title, doubt = text.index("What each lever would win"), text.index("doubtful: the <simulation> is off\n")
+    assert title < doubt < text.index("as it is, simulated")
+    page = render_profile_html(told)
+    assert page.index("doubtful: the &lt;simulation&gt; is off") < page.index("as it is, simulated")
+
+
 def test_without_advice_there_is_no_table_of_levers() -> None:
     made = msgspec.structs.replace(report(profile_sample.recording(40)), advice=None)
     assert "lever" not in render_profile(made)

@@ -7,10 +7,13 @@ import pytest
 from tests.unit.test_profile_levers import advice, bodies, pilot, reasons
 
 from tailcut.core.profiling import forecast as forecasts
-from tailcut.core.profiling.advice import advise, know
+from tailcut.core.profiling.advice import advise
 from tailcut.core.profiling.diversity import read_diversity
+from tailcut.core.profiling.knowing import know
 from tailcut.core.profiling.levers import Known
 from tailcut.core.profiling.records import Overhead, Recording
+from tailcut.core.slo import parse_objectives
+from tailcut.report.profile_json import advice_of
 
 _MS = 1_000_000
 _COUNT = 400
@@ -103,3 +106,33 @@ def test_caches_are_played_at_the_logs_own_times() -> None:
     assert [known.feature_hits[number] for number in range(6)] == [0.0, 1.0, 0.0, 0.0, 1.0, 0.0]
     assert [known.prediction_hits[number] for number in range(3)] == [False, True, False]
     assert set(known.feature_hits) == {one.number for one in recording.requests}
+
+
+def test_a_simulation_that_is_far_off_promises_nothing() -> None:
+    """What was measured is within the SLO; that much more is borne is not said by what cannot repeat it."""
+    slow = pilot(sql_ms=6.0)
+    late = [
+        msgspec.structs.replace(one, done_ns=one.done_ns + 30 * _MS) if one.number % 10 == 0 else one
+        for one in slow.requests
+    ]
+    found = advice(msgspec.structs.replace(slow, requests=tuple(late)), slo="p95=100ms")
+    simulated_ms = found.calibration.simulated_p95_ms
+    assert found.doubts[0].startswith(f"as it is, the simulation has a p95 of {simulated_ms:.3g} ms")
+    assert found.summary[0].startswith("the SLO is met as it was measured, ")
+    assert found.summary[0].endswith(" of 100 ms; how much more is borne cannot be told")
+    assert not any("nothing needs doing" in line for line in found.summary)
+
+
+def test_what_is_met_is_not_said_to_be_reached_by_a_lever() -> None:
+    """Met as measured, with too little to spare: that is said, and no lever is called enough for what is met."""
+    found = advice(pilot(code_ms=6.0, rate=100.0), slo="p95=25ms")
+    assert found.calibration.measured_p95_ms < 25.0  # or this test asks nothing
+    assert found.summary[0].startswith("the SLO is met as it was measured, ")
+    assert not any("should be met after" in line for line in found.summary)
+
+
+def test_failures_alone_are_judged_without_a_limit_on_latency() -> None:
+    """An SLO of errors only."""
+    found = advice_of(failing(pilot(), 10), parse_objectives("errors=1%"), None, ())
+    assert found is not None
+    assert found.summary[0].startswith("40 requests failed, which alone misses the SLO")

@@ -88,7 +88,9 @@ def _levers(report: ProfileReport) -> str:
         f"<li>{escape(line)}</li>" for line in (*rests_on(advice), trust(advice, report.overhead), *advice.notes)
     )
     basis = f"<details><summary>What these estimates rest on</summary><ul>{rests}</ul></details>"
-    return _section("What to do", "", f"<ul>{summary}</ul><h3>Each lever</h3>{_table(levers_table(advice))}{basis}")
+    doubts = "".join(f'<p class="bad">doubtful: {escape(line)}</p>' for line in advice.doubts)
+    table = f"<h3>Each lever</h3>{doubts}{_table(levers_table(advice))}"
+    return _section("What to do", "", f"<ul>{summary}</ul>{table}{basis}")
 
 
 def _plot(report: ProfileReport) -> str:

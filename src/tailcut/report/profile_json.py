@@ -8,10 +8,11 @@ from typing import Literal
 
 import msgspec
 
-from tailcut.core.profiling.advice import Advice, advise, know
+from tailcut.core.profiling.advice import Advice, advise
 from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.budget import Budget, make_budget
 from tailcut.core.profiling.diversity import Diversity
+from tailcut.core.profiling.knowing import know
 from tailcut.core.profiling.layers import ModelLayers
 from tailcut.core.profiling.picture import Column, Frame, columns_of, spans_tree, stacks_tree
 from tailcut.core.profiling.records import Overhead, Pilot, Recording, Stage
@@ -144,7 +145,8 @@ def advice_of(
     if not any(span.stage != Stage.NETWORK for one in recording.requests for span in one.spans):
         return None
     known = know(recording, bodies, diversity, recording.rate, at_s=at_s)
-    return advise(recording, known=known, slo=slo if slo.latency else None, diversity=diversity)
+    judged = bool(slo.latency) or slo.errors is not None
+    return advise(recording, known=known, slo=slo if judged else None, diversity=diversity)
 
 
 def save_report(report: ProfileReport, path: Path) -> None:

@@ -88,7 +88,8 @@ def _levers(report: ProfileReport) -> Iterator[str]:
     advice = report.advice
     if advice is None:
         return
-    yield f"What each lever would win\n{aligned(levers_table(advice))}"
+    doubts = "".join(f"doubtful: {line}\n" for line in advice.doubts)
+    yield f"What each lever would win\n{doubts}{aligned(levers_table(advice))}"
     lines = [*rests_on(advice), trust(advice, report.overhead), *advice.notes]
     yield "These estimates rest on\n" + "\n".join(f"  {line}" for line in lines)
 

@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 
 from tailcut.core.profiling.levers import State
-from tailcut.core.profiling.queueing import At, Phase, Played, Service, play
+from tailcut.core.profiling.queueing import THREAD, At, Phase, Played, Service, play
 from tailcut.core.profiling.records import Stage
-from tailcut.core.profiling.work import Job
+from tailcut.core.profiling.work import Job, Part
 from tailcut.core.statistics import percentile
 
 REQUESTS = 2500
@@ -21,6 +21,8 @@ _CAPACITY_TOLERANCE = 0.05
 _MOST_WAIT_SCALE = 1.6
 _STEPS = 7
 _HIGHEST_RATE = 1e6
+_LEAST_RATE = 1.0
+_BEYOND = 1.1
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,13 +101,13 @@ def _capacity(state: State, laid: _Laid, limit_ms: float, share: float) -> float
         played = laid.play(rate, _CAPACITY_REQUESTS, 11)
         return percentile(played.latency_ns, share) / 1e6 <= limit_ms
 
-    high = _saturation(state)
-    if not within(min(1.0, high / 100)):
-        return 0.0
-    if high >= _HIGHEST_RATE and within(_HIGHEST_RATE):
+    most = _saturation(state)
+    high, least = _BEYOND * most, min(_LEAST_RATE, most / 100)
+    if most >= _HIGHEST_RATE and within(_HIGHEST_RATE):
         return _HIGHEST_RATE
-    low = next((high / parts for parts in (2, 8) if within(high / parts)), high / 100)
-    return _highest(within, low, high)
+    low = next((rate for rate in (high / 2, high / 8, high / 100, least) if within(rate)), 0.0)
+    # So few requests may be answered in time before a queue that grows is long.
+    return min(_highest(within, low, high), most) if low else 0.0
 
 
 def calibrate(state: State) -> tuple[State, Calibration]:
@@ -151,22 +153,23 @@ def _highest(within: Callable[[float], bool], low: float, high: float) -> float:
 
 
 def _saturation(state: State) -> float:
-    """The rate at which something has no time left, at least: the interpreters, the executors, the pool's threads."""
+    """The rate at which something has no time left: the interpreters, the executors, the machine's cores, a lock."""
     service, work = state.service, state.work
-    model_ns = work.cpu_of(Stage.MODEL) * (1.0 - service.batch_share * (1 - 1 / service.max_rows))
+    batched = 1.0 - service.batch_share * (1 - 1 / service.max_rows)
+    model_ns = work.cpu_of(Stage.MODEL) * batched
     python_ns = work.cpu_ns - work.cpu_of(Stage.MODEL)
-    limits = [_HIGHEST_RATE]
+    computed_ns, database_ns = python_ns + model_ns, work.wait_of(Stage.SQL) * service.database_share
+    processes = max(service.processes, 1)
+    cores = service.cores or processes + service.executors
+    limits = [(cores, computed_ns), (processes, python_ns if service.executors else computed_ns)]
     if service.executors:
-        limits.append(service.executors / max(model_ns, 1.0) * 1e9)
-    else:
-        python_ns += model_ns
-    database_ns, processes = work.wait_of(Stage.SQL) * service.database_share, max(service.processes, 1)
-    limits.append(processes / max(python_ns, 1.0) * 1e9)
+        limits.append((service.executors, model_ns))
     if service.beside:
-        limits.append((processes + service.database) / max(python_ns + database_ns, 1.0) * 1e9)
+        limits.append((cores + service.database, computed_ns + database_ns))
     elif service.database:
-        limits.append(service.database / max(database_ns, 1.0) * 1e9)
-    return 1.1 * min(limits)
+        limits.append((service.database, database_ns))
+    limits += [(at_once, work.held_ns(hold) * batched) for hold, at_once in enumerate(service.held)]
+    return min(_HIGHEST_RATE, *(servers / max(took_ns, 1.0) * 1e9 for servers, took_ns in limits))
 
 
 class _Laid:
@@ -186,24 +189,46 @@ class _Laid:
 def phases_of(job: Job, service: Service) -> list[Phase]:
     """Lay out a request's phases, those alike that follow one another as one."""
     phases: list[Phase] = []
-    threads = [number for number, part in enumerate(job) if part.thread] if service.threads else []
-    last = threads[-1] if threads else -1
     queries = service.database > 0 or service.beside
     computing = service.database_share if queries else 0.0
-
-    def add(at: At, length_ns: float) -> None:
-        if phases and phases[-1][0] is at and at is not At.MODEL:
-            phases[-1] = (at, phases[-1][1] + length_ns)
-        elif length_ns > 0:
-            phases.append((at, length_ns))
-
+    in_thread = _in_thread(job) if service.threads else range(0)
+    taken: list[int] = []
     for number, part in enumerate(job):
-        if threads and number == threads[0]:
-            phases.append((At.TAKE, 0.0))
+        if not part.cpu_ns + part.wait_ns:
+            continue
+        _take_and_give(phases, taken, part, number in in_thread)
         in_database_ns = part.wait_ns * computing if part.stage == Stage.SQL else 0.0
-        add(At.NOWHERE, part.wait_ns - in_database_ns)
-        add(At.DATABASE, in_database_ns)
-        add(At.MODEL if part.stage == Stage.MODEL else At.PYTHON, part.cpu_ns)
-        if number == last:
-            phases.append((At.GIVE, 0.0))
+        _add(phases, At.NOWHERE, part.wait_ns - in_database_ns)
+        _add(phases, At.DATABASE, in_database_ns)
+        _add(phases, At.MODEL if part.stage == Stage.MODEL else At.PYTHON, part.cpu_ns)
+    phases += [(At.GIVE, float(what)) for what in reversed(taken)]
     return phases
+
+
+def _in_thread(job: Job) -> range:
+    """From the first part that runs in a pool's thread to the last."""
+    threads = [number for number, part in enumerate(job) if part.thread]
+    return range(threads[0], threads[-1] + 1) if threads else range(0)
+
+
+def _take_and_give(phases: list[Phase], taken: list[int], part: Part, in_thread: bool) -> None:
+    """Give back what a part does not hold, and take what it does.
+
+    Only in ascending order: what was found out may be wrong, and requests that take two locks in either order wait for
+    each other for ever.
+    """
+    wanted = [*((THREAD,) if in_thread else ()), *(one + 1 for one in part.held)]
+    for what in [one for one in reversed(taken) if one not in wanted]:
+        phases.append((At.GIVE, float(what)))
+        taken.remove(what)
+    for what in wanted:
+        if what not in taken and (not taken or what > taken[-1]):
+            phases.append((At.TAKE, float(what)))
+            taken.append(what)
+
+
+def _add(phases: list[Phase], at: At, length_ns: float) -> None:
+    if phases and phases[-1][0] is at and at is not At.MODEL:
+        phases[-1] = (at, phases[-1][1] + length_ns)
+    elif length_ns > 0:
+        phases.append((at, length_ns))

@@ -14,6 +14,7 @@ import numpy as np
 
 from tailcut.core.profiling import priors
 from tailcut.core.profiling.dividing import FETCHING, QUEUEING
+from tailcut.core.profiling.holding import Hold
 from tailcut.core.profiling.priors import Prior
 from tailcut.core.profiling.queueing import Service
 from tailcut.core.profiling.records import Stage
@@ -29,12 +30,13 @@ LEVERS: tuple[LeverName, ...] = (
 )  # fmt: skip
 
 PARALLEL = 4
-"""How many executors "more executors" stands for, where the machine has the cores."""
+"""How many processes "more executors" stands for, where the machine has the cores."""
 INLINE_MS = 1.0
 """Models below that run on tailcut's event loop (docs/design.md, Executors)."""
 HANDED_OVER = -2
 """``Part.name`` of handing a batch to a thread and back."""
 _INGRESS = frozenset({Stage.NETWORK, Stage.RECEIVE, Stage.DECODE, Stage.FRAMEWORK, Stage.ENCODE, Stage.UNATTRIBUTED})
+_MODELS_ALONE = 0.8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,11 +93,12 @@ class State:
 
 
 def begin(work: Work, known: Known) -> State:
-    """Start from what was recorded: a model has cores of its own where there are any and it runs in threads."""
+    """Start from what was recorded: a model has an executor per core where there are several and it runs in threads."""
     in_threads = any(part.stage == Stage.MODEL and part.thread for job in work.jobs for part in job)
     executors = known.cores if in_threads and known.cores > 1 else 0
     service = Service(
-        executors=executors, threads=work.threads,
+        executors=executors, cores=max(known.cores, 1), threads=work.threads,
+        held=tuple(hold.at_once for hold in work.holds.found),
         database=known.database_cores, beside=known.database_beside, database_share=known.database_share,
     )  # fmt: skip
     return State(work, service, known)
@@ -144,6 +147,8 @@ def _jobs(state: State, change: Callable[[Job], Job]) -> State:
 
 def _feature_cache(state: State, bound: bool) -> State:
     known, work = state.known, state.work
+    # At best all that the user's own functions compute are features, which are kept as well.
+    goes = FETCHING | {Stage.CODE} if bound else FETCHING
     generator = np.random.default_rng(0)
     jobs = []
     for number, job in zip(work.numbers.tolist(), work.jobs, strict=True):
@@ -151,7 +156,7 @@ def _feature_cache(state: State, bound: bool) -> State:
         fetches = [part for part in job if part.stage in FETCHING]
         draws = generator.random(len(fetches)) if fetches else ()
         missed = {id(part) for part, draw in zip(fetches, draws, strict=True) if draw >= share}
-        kept = tuple(part for part in job if part.stage not in FETCHING or id(part) in missed)
+        kept = tuple(part for part in job if part.stage not in goes or id(part) in missed)
         if not bound and fetches:
             kept = _before(kept, Part(Stage.CACHE, -1, known.lookup_ns, 0.0, False))
         # Without a fetch nobody waits for a connection, a thread or its way back.
@@ -211,11 +216,16 @@ def _prediction_cache(state: State, bound: bool) -> State:
 
 
 def _executors(state: State, bound: bool) -> State:
-    many = len(state.work.jobs) if bound else min(PARALLEL, max(state.known.cores, 1))
+    """Processes of which each has an interpreter, a pool of threads, locks and connections of its own."""
+    service, cores = state.service, max(state.known.cores, 1)
+    many = cores if bound else min(PARALLEL, cores)
+    free = len(state.work.jobs)
     service = replace(
-        state.service,
-        processes=max(state.service.processes, many),
-        executors=max(state.service.executors, many) if state.service.executors else 0,
+        service,
+        processes=max(service.processes, many),
+        executors=max(service.executors, many) if service.executors else 0,
+        threads=0 if bound else service.threads * many,
+        held=tuple(free if bound else at_once * many for at_once in service.held),
     )
     return replace(state, service=service)
 
@@ -224,13 +234,14 @@ def _serving_path(state: State, bound: bool) -> State:
     """Leave the pilot's web stack: its server, framework, validation, encoding and thread pool."""
     known = state.known
     ingress = _INGRESS - {Stage.UNATTRIBUTED}
+    holds, queues = state.work.holds.found, _for_models(state.work)
 
     def change(number: int, job: Job) -> Job:
         kept = [part for part in job if part.stage not in ingress and part.stage not in QUEUEING]
         if number in known.fetches and any(part.stage in FETCHING for part in kept):
             others = [Part(Stage.SQL, -1, cpu_ns, wait_ns, False) for cpu_ns, wait_ns in known.fetches[number]]
             kept = [*others, *(part for part in kept if part.stage not in FETCHING)]
-        kept = [part._replace(thread=False) for part in kept]
+        kept = [part._replace(thread=False, held=_still_held(part, holds, queues)) for part in kept]
         network_ns = sum(part.wait_ns for part in job if part.stage == Stage.NETWORK)
         if bound:
             return (Part(Stage.NETWORK, -1, 0.0, network_ns, False), *kept)
@@ -244,6 +255,22 @@ def _serving_path(state: State, bound: bool) -> State:
     share = known.fetches_share if known.fetches else state.service.database_share
     service = replace(state.service, threads=0, database_share=share)
     return replace(state, work=replace(work, jobs=jobs), service=service)
+
+
+def _for_models(work: Work) -> frozenset[int]:
+    """Locks around little else than models: an executor runs one batch at a time anyway."""
+    held_ns = np.zeros((len(work.holds.found), 2))
+    for job in work.jobs:
+        for part in job:
+            for hold in part.held:
+                held_ns[hold, int(part.stage is Stage.MODEL)] += part.cpu_ns + part.wait_ns
+    alone = held_ns[:, 1] > _MODELS_ALONE * held_ns.sum(axis=1)
+    return frozenset(np.flatnonzero(alone).tolist())
+
+
+def _still_held(part: Part, holds: tuple[Hold, ...], queues: frozenset[int]) -> tuple[int, ...]:
+    """Which locks a part of the user's own code still holds in tailcut, and which connections: those of fetches."""
+    return tuple(one for one in part.held if one not in queues and (part.stage in FETCHING or not holds[one].pool))
 
 
 def _before(job: Job, part: Part) -> Job:

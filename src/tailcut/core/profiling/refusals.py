@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -11,9 +11,11 @@ from tailcut.core.profiling import priors
 from tailcut.core.profiling.forecast import Forecast
 from tailcut.core.profiling.levers import PARALLEL, LeverName, State, factor
 from tailcut.core.profiling.priors import Prior
+from tailcut.core.profiling.records import Stage
 from tailcut.core.worth import AGAINST
 
 LITTLE_MODEL = 0.05
+LARGE_CODE = 0.2
 MANY_ROWS = 32.0
 
 
@@ -22,28 +24,42 @@ class Facts:
     """What decides beside the forecasts.
 
     Attributes:
-        met: the whole SLO is met as it was measured and as it is foretold, with a fifth of capacity to spare.
-        missed: it was missed as it was measured, or the percentile is foretold to be beyond its limit.
+        met: the whole SLO is met as it was measured and as it is foretold, with a fifth of capacity to spare, and
+            nothing speaks against what is foretold.
+        within: it is met as it was measured, at the rate that is asked about.
+        missed: it was missed as it was measured; at another rate, the percentile is foretold to be beyond its limit.
         unmended: requests that failed where that alone misses the SLO: no lever mends it.
-        model_share: of the time of the requests near the percentile.
+        model_share, code_share: of the time of the requests near the percentile; the user's own code.
         fetches: most that one request does.
         rows: that a request asks about, on average.
         aim: what is to be met, in words.
         limit_ms: of the percentile.
         now: without any lever.
-        seen_ms: the percentile as it was measured, or as it is foretold where that is worse.
+        measured_ms: the percentile as it was measured; 0 where that was at another rate.
+        seen_ms: the worse of the two.
+        held: locks and connection pools that are simulated, in sentences.
+        limits: those of them that no lever of now gets past.
+        doubts: why the forecasts are not to be believed as they stand.
+        strays: by stage, what of it ran for no request in particular.
     """
 
     met: bool
+    within: bool
     missed: bool
     unmended: int
     model_share: float
+    code_share: float
     fetches: int
     rows: float
     aim: str
     limit_ms: float
     now: Forecast
+    measured_ms: float
     seen_ms: float
+    held: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    strays: Mapping[Stage, str] = field(default_factory=dict)
 
     @property
     def off(self) -> float:
@@ -51,27 +67,57 @@ class Facts:
         return max(1.0, self.seen_ms / self.now.p95_ms) if self.now.p95_ms else 1.0
 
 
+def figure(value: float) -> str:
+    """Three digits, and no power of ten."""
+    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
+
+
 def refusal_of(lever: LeverName, state: State, facts: Facts) -> str:
     """Say why a lever is not to be pulled; empty where trying decides."""
     check = _REFUSALS.get(lever)
     found = check(lever, state, facts) if check else ""
+    unseen = _unseen(lever, facts) if found else ""
+    if unseen:
+        return f"not known: {unseen}"
     if found:
         return f"not worth it: {found}"
     if facts.met:
-        return f"not needed: the SLO is met ({facts.seen_ms:.3g} of {facts.limit_ms:.3g} ms)"
+        return f"not needed: the SLO is met ({figure(facts.seen_ms)} of {figure(facts.limit_ms)} ms)"
     return ""
+
+
+def _unseen(lever: LeverName, facts: Facts) -> str:
+    """Say what the lever is aimed at that ran, but in no request."""
+    stages: tuple[Stage, ...] = ()
+    if lever in ("runtime", "INT8", "batching") and not facts.model_share:
+        stages = (Stage.MODEL,)
+    elif lever in ("feature cache", "concurrent I/O") and not facts.fetches:
+        stages = (Stage.SQL, Stage.CACHE, Stage.HTTP)
+    ran = next((facts.strays[stage] for stage in stages if stage in facts.strays), "")
+    return f"{ran} for no request in particular, so that nobody knows how long a request waits for it" if ran else ""
 
 
 def weakness_of(lever: LeverName, facts: Facts) -> str:
     """Say why a lever that was tried gains little; empty where nothing in particular is known."""
     if lever in ("runtime", "INT8", "batching") and facts.model_share < LITTLE_MODEL:
         return f"the model is {facts.model_share:.1%} of the time"
+    if lever == "feature cache" and facts.code_share >= LARGE_CODE:
+        return f"what is fetched is little; {_own_code(facts)}"
     return ""
+
+
+def _own_code(facts: Facts) -> str:
+    return (
+        f"your own code is {facts.code_share:.0%} of the time: where it computes features of what repeats, those are"
+        " cached too (see at best)"
+    )
 
 
 def _fetching(lever: LeverName, state: State, facts: Facts) -> str:
     if not facts.fetches:
-        return "no query, cache or address was asked in any request"
+        nothing = "no query, cache or address was asked in any request"
+        computes = lever == "feature cache" and facts.code_share >= LARGE_CODE
+        return f"{nothing}; {_own_code(facts)}" if computes else nothing
     if lever == "concurrent I/O":
         return "no request fetches more than once" if facts.fetches < 2 else ""
     return _repeating(lever, state, facts)

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from tailcut.core.profiling.attribution import Attribution
 from tailcut.core.profiling.budget import judge_wall, near_percentile
+from tailcut.core.profiling.calls import most_fetches
 from tailcut.core.profiling.diversity import Diversity
-from tailcut.core.profiling.dividing import FETCHING
-from tailcut.core.profiling.flat import STAGE_AT
-from tailcut.core.profiling.forecast import Forecast
+from tailcut.core.profiling.flat import STAGE_AT, Ints
+from tailcut.core.profiling.forecast import Calibration, Forecast
 from tailcut.core.profiling.levers import State
 from tailcut.core.profiling.records import Recording, Stage
-from tailcut.core.profiling.refusals import Facts
+from tailcut.core.profiling.refusals import Facts, figure
+from tailcut.core.profiling.strays import stray_words
 from tailcut.core.slo import Finding, LatencyObjective, Objectives
 from tailcut.core.statistics import percentile
 
+DOUBTFUL = 0.25
+"""Of what was measured: a simulation that is further off is not to be believed as it stands."""
 HEADROOM = 1.2
 """Capacity over the rate from which on nothing needs doing."""
+_MUCH_WAITING = 0.05
+_AT_ITS_END = 1.25
 
 
 @dataclass(frozen=True)
@@ -88,32 +95,93 @@ def facts_of(
     now: Forecast,
     aim: Aim,
     limit_ms: float,
+    calibration: Calibration,
 ) -> Facts:
     """Gather what decides beside the forecasts."""
-    # What was measured counts too: a simulation that is off must not call an SLO met that was missed.
-    measured_ms = 0.0
-    if now.rate == recording.rate:
-        answered_ms = percentile(state.work.latency_ns, aim.share) / 1e6
-        measured_ms = max(answered_ms, aim.seen_ms if aim.seen_ms < float("inf") else 0.0)
+    measured_ms = _measured_ms(state, recording, now, aim)
     seen_ms = max(now.p95_ms, measured_ms)
-    within = aim.objective is not None and not aim.missed and seen_ms <= limit_ms
+    near = near_percentile(found.flat.wall_ns / 1e6, aim.share)
+    unknown = _unknown_waits(state, found, near)
+    kept = aim.objective is not None and not aim.missed
+    within, foretold = kept and 0 < measured_ms <= limit_ms, kept and seen_ms <= limit_ms
+    borne = (now.capacity or 0.0) >= HEADROOM * now.rate and calibration.p95_error >= -DOUBTFUL and not unknown
     return Facts(
-        met=within and (now.capacity or 0.0) >= HEADROOM * now.rate,
-        missed=aim.objective is not None and not within,
+        met=foretold and borne,
+        within=within,
+        missed=aim.objective is not None and not foretold and not within,
         unmended=aim.failed if aim.unmended else 0,
-        model_share=_model_share(found, aim.share),
-        fetches=max(sum(part.stage in FETCHING and part.name >= 0 for part in job) for job in state.work.jobs),
+        model_share=_near_share(found, near, Stage.MODEL),
+        code_share=_near_share(found, near, Stage.CODE),
+        fetches=most_fetches(found),
         rows=_rows(diversity),
         aim=aim.words,
         limit_ms=limit_ms,
         now=now,
+        measured_ms=measured_ms,
         seen_ms=seen_ms,
+        held=_held(state),
+        limits=_limits(state, now),
+        doubts=(*_off(calibration), *unknown),
+        strays=stray_words(recording.strays, recording.duration_s),
     )
 
 
-def _model_share(found: Attribution, share: float) -> float:
-    near = near_percentile(found.flat.wall_ns / 1e6, share)
-    return float(found.stage_ns[near][:, STAGE_AT[Stage.MODEL]].sum() / found.flat.wall_ns[near].sum())
+def _measured_ms(state: State, recording: Recording, now: Forecast, aim: Aim) -> float:
+    """The percentile as it was measured: a simulation that is off must not call an SLO met that was missed."""
+    if now.rate != recording.rate:
+        return 0.0
+    answered_ms = percentile(state.work.latency_ns, aim.share) / 1e6
+    return max(answered_ms, aim.seen_ms if aim.seen_ms < float("inf") else 0.0)
+
+
+def _near_share(found: Attribution, near: Ints, stage: Stage) -> float:
+    return float(found.stage_ns[near][:, STAGE_AT[stage]].sum() / found.flat.wall_ns[near].sum())
+
+
+def _off(calibration: Calibration) -> tuple[str, ...]:
+    """Say that the simulation does not repeat what was measured."""
+    if abs(calibration.p95_error) <= DOUBTFUL:
+        return ()
+    return (
+        f"as it is, the simulation has a p95 of {figure(calibration.simulated_p95_ms)} ms where"
+        f" {figure(calibration.measured_p95_ms)} ms were measured ({calibration.p95_error:+.0%}): what it says of"
+        " levers and capacities is as far off",
+    )
+
+
+def _unknown_waits(state: State, found: Attribution, near: Ints) -> tuple[str, ...]:
+    """Name the locks and pools that were waited for, but are not simulated."""
+    flat = found.flat
+    mine = np.zeros(len(flat.requests), dtype=bool)
+    mine[near] = True
+    lines = []
+    for label, spans in state.work.holds.unknown.items():
+        share = float(found.self_ns[spans[mine[flat.request[spans]]]].sum() / flat.wall_ns[near].sum())
+        if share >= _MUCH_WAITING:
+            lines.append(
+                f"{share:.0%} of the time near the percentile is a wait for {label}, of which too little was seen to"
+                " simulate it: capacities are at most what is told"
+            )
+    return tuple(lines)
+
+
+def _held(state: State) -> tuple[str, ...]:
+    """Say of the locks and pools that are simulated how many hold them, and for how long."""
+    return tuple(
+        f"{hold.label}: held by {hold.at_once} at once, for {figure(state.work.held_ns(place) / 1e6)} ms a request"
+        " where nothing else is in the way"
+        for place, hold in enumerate(state.work.holds.found)
+    )
+
+
+def _limits(state: State, now: Forecast) -> tuple[str, ...]:
+    """Name the locks and pools at which the capacity ends."""
+    lines = []
+    for place, hold in enumerate(state.work.holds.found):
+        most = hold.at_once / max(state.work.held_ns(place), 1.0) * 1e9
+        if most <= _AT_ITS_END * (now.capacity or 0.0):
+            lines.append(f"{hold.label} lets {figure(most)} requests/s through")
+    return tuple(lines)
 
 
 def _rows(diversity: Diversity | None) -> float:

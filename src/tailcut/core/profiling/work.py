@@ -2,7 +2,8 @@
 
 A span's time holds what its request needed and what it waited for others. Waits for a thread, a core, a lock, the
 event loop or the accepting of a connection are left out, but for what every such step costs when nobody is in the way
-(the quickest tenth): they come back, as large as they then are, when the requests are played through queues again.
+(the quickest tenth). When the requests are played through queues again, those for a thread, a core, and a lock or a
+pool that enough is known of (``holding``) come back, as large as they then are.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import numpy as np
 
 from tailcut.core.profiling.attribution import Attribution, self_of
 from tailcut.core.profiling.dividing import QUEUEING, WAITING, Floats, divide_own, handling_share
-from tailcut.core.profiling.flat import STAGE_AT, Ints, Name
+from tailcut.core.profiling.flat import STAGE_AT, Flat, Ints, Name
+from tailcut.core.profiling.holding import Holds, find_holds
 from tailcut.core.profiling.records import Recording, Stage
 
 HANDLING = -3
@@ -32,6 +34,7 @@ class Part(NamedTuple):
         name: index into ``Work.names``; -1: no span.
         cpu_ns, wait_ns: how long it computes, and how long it waits for something outside the process.
         thread: it runs in a pool's thread, else on the event loop.
+        held: locks and connections that the request holds meanwhile: indices into ``Work.holds.found``, ascending.
     """
 
     stage: Stage
@@ -39,6 +42,7 @@ class Part(NamedTuple):
     cpu_ns: float
     wait_ns: float
     thread: bool
+    held: tuple[int, ...] = ()
 
 
 Job = tuple[Part, ...]
@@ -56,6 +60,7 @@ class Work:
         rate: requests per second that were sent.
         threads: of the pool for synchronous handlers; 0: not known.
         cores: that the process could use.
+        holds: locks, semaphores and connection pools that were waited for.
     """
 
     jobs: tuple[Job, ...]
@@ -65,6 +70,7 @@ class Work:
     rate: float
     threads: int
     cores: int
+    holds: Holds
 
     @property
     def cpu_ns(self) -> float:
@@ -86,6 +92,11 @@ class Work:
         found = [sum(part.cpu_ns + part.wait_ns for part in job if part.stage in stages) for job in self.jobs]
         return float(np.mean(found)) if found else 0.0
 
+    def held_ns(self, hold: int) -> float:
+        """For how long a request holds a lock or a connection, on average, and computes or waits for others."""
+        found = [sum(part.cpu_ns + part.wait_ns for part in job if hold in part.held) for job in self.jobs]
+        return float(np.mean(found)) if found else 0.0
+
     def scaled(self, *, cpu: float = 1.0, wait: float = 1.0) -> Work:
         """Scale what every phase takes."""
         jobs = tuple(
@@ -99,6 +110,8 @@ def read_work(recording: Recording, found: Attribution) -> Work:
     """Read the work of a recording's requests."""
     flat = found.flat
     cpu_ns, wait_ns = divide_own(flat, found.self_ns, _code_cpu_share(recording, found))
+    holds = find_holds(flat)
+    wait_ns[holds.waits] = 0.0
     outside_ns = _outside_cpu_ns(recording, found, cpu_ns)
     handling = handling_share(flat)
     network_ns = found.stage_ns[:, STAGE_AT[Stage.NETWORK]]
@@ -106,18 +119,12 @@ def read_work(recording: Recording, found: Attribution) -> Work:
     rest_ns = found.stage_ns[:, STAGE_AT[Stage.UNATTRIBUTED]]
     order = np.lexsort((flat.start_ns, flat.request))
     edges = np.searchsorted(flat.request[order], np.arange(len(flat.requests) + 1))
+    spans = _Spans(flat, cpu_ns, wait_ns, handling, holds)
     jobs: list[Job] = []
     for number in range(len(flat.requests)):
         # Beyond what is usual, the network of one machine is the server's kernel waiting for a core.
         parts = [Part(Stage.NETWORK, -1, outside_ns, min(float(network_ns[number]), usual_ns), False)]
-        for span in order[edges[number] : edges[number + 1]].tolist():
-            if cpu_ns[span] + wait_ns[span] > 0:
-                name, thread = int(flat.name[span]), bool(flat.thread[span])
-                handling_ns = float(cpu_ns[span] * handling[span])
-                if handling_ns:
-                    parts.append(Part(Stage.SQL, HANDLING, handling_ns, 0.0, thread))
-                own_ns = float(cpu_ns[span]) - handling_ns
-                parts.append(Part(flat.names[name].stage, name, own_ns, float(wait_ns[span]), thread))
+        parts += spans.parts(order[edges[number] : edges[number + 1]].tolist())
         parts.append(Part(Stage.UNATTRIBUTED, -1, 0.0, float(rest_ns[number]), False))
         jobs.append(tuple(parts))
     work = Work(
@@ -128,8 +135,58 @@ def read_work(recording: Recording, found: Attribution) -> Work:
         rate=recording.rate,
         threads=recording.pilot.threads,
         cores=int(recording.machine.get("cores", "1")),
+        holds=holds,
     )
     return _without_profiling(work, recording)
+
+
+@dataclass(frozen=True)
+class _Spans:
+    """Spans with the CPU and the waiting of their own, to be laid out in parts.
+
+    Attributes:
+        handling: share of each one's CPU that goes with the fetches.
+    """
+
+    flat: Flat
+    cpu_ns: Floats
+    wait_ns: Floats
+    handling: Floats
+    holds: Holds
+
+    def parts(self, spans: list[int]) -> list[Part]:
+        """Lay out a request's spans, in the order of their start."""
+        laid: list[Part] = []
+        later: list[Part] = []
+        for place, span in enumerate(spans):
+            if self.cpu_ns[span] + self.wait_ns[span] <= 0:
+                continue
+            whole, part_of, share = self._held(span)
+            if later and set(later[0].held) <= set(whole):
+                laid, later = laid + later, []
+            laid += self._parts(span, 1.0 - share, whole)
+            if share:
+                inside = self._parts(span, share, tuple(sorted((*whole, *part_of))))
+                # What code does with a lock is where the calls are that it makes with it.
+                follows = any(set(part_of) <= set(self._held(one)[0]) for one in spans[place + 1 :])
+                laid, later = (laid, later + inside) if follows else (laid + inside, later)
+        return laid + later
+
+    def _held(self, span: int) -> tuple[tuple[int, ...], tuple[int, ...], float]:
+        """What is held in all of a span's own time, what in a part of it, and how large that is."""
+        if not self.holds.found:
+            return (), (), 0.0
+        shares = self.holds.share[:, span]
+        whole = tuple(np.flatnonzero(shares >= 1.0).tolist())
+        part_of = tuple(np.flatnonzero((shares > 0.0) & (shares < 1.0)).tolist())
+        return whole, part_of, float(shares[list(part_of)].max()) if part_of else 0.0
+
+    def _parts(self, span: int, share: float, held: tuple[int, ...]) -> list[Part]:
+        name, thread = int(self.flat.name[span]), bool(self.flat.thread[span])
+        cpu_ns, wait_ns = float(self.cpu_ns[span]) * share, float(self.wait_ns[span]) * share
+        handling_ns = cpu_ns * float(self.handling[span])
+        own = Part(self.flat.names[name].stage, name, cpu_ns - handling_ns, wait_ns, thread, held)
+        return [Part(Stage.SQL, HANDLING, handling_ns, 0.0, thread, held), own] if handling_ns else [own]
 
 
 def _without_profiling(work: Work, recording: Recording) -> Work:

@@ -1,0 +1,199 @@
+"""What only so many requests may hold at once: locks, semaphores, connection pools; found by who waited for whom.
+
+Nobody records for how long a lock is held: its span is the wait for it. But where somebody waits all the time between
+one request's getting it and the next one's, the first held it for just that long; where there are several of it, one of
+them came back in that time. What of such a holder's own time lies in there tells, by the line of code, what every
+request does while it holds it, also one that nobody waited for.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tailcut.core.profiling.attribution import less_children
+from tailcut.core.profiling.flat import Flat, Ints, Name
+from tailcut.core.profiling.records import Stage
+
+Floats = npt.NDArray[np.float64]
+
+_POOLS = frozenset({"psycopg_pool", "asyncpg's pool", "SQLAlchemy's pool"})
+"""Labels of waits for a connection, as ``profile.hooks.databases`` gives them."""
+_CALLS = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.MODEL})
+_LEAST_SEEN = 10
+"""Times that it went from one to another who waited: fewer say nothing."""
+_MOST_OVERTAKEN = 0.25
+"""Of these, how many may get it who came later than the next: more are several things of one name, a lock per key."""
+_LEAST_WAITED = 0.05
+"""Of the time of the slowest tenth of the requests: what is waited for less is not what the rate ends at."""
+_ALWAYS = 0.75
+_NOTHING, _ALL = 0.05, 0.9
+"""Shares of a span's own time that are taken for none and for all of it."""
+
+
+class Hold(NamedTuple):
+    """Something that only so many hold at once.
+
+    Attributes:
+        label: what it is, as its waits are called.
+        at_once: how many.
+        pool: it is a connection pool, else a lock or a semaphore.
+    """
+
+    label: str
+    at_once: int
+    pool: bool
+
+
+@dataclass(frozen=True)
+class Holds:
+    """What is held, and when.
+
+    Attributes:
+        found: those of which enough was seen.
+        share: of each span's own time, how much of it each is held for, shape [found, spans].
+        waits: spans that are waits for one of these, which come back when requests are played, shape [spans].
+        unknown: those that were waited for, but of which too little was seen, with the spans that waited.
+    """
+
+    found: tuple[Hold, ...]
+    share: Floats
+    waits: npt.NDArray[np.bool_]
+    unknown: Mapping[str, Ints] = field(default_factory=dict)
+
+
+def find_holds(flat: Flat) -> Holds:
+    """Find what requests waited for that others held."""
+    names: defaultdict[tuple[str, bool], list[int]] = defaultdict(list)
+    for number, name in enumerate(flat.names):
+        if label := _label(name):
+            names[label, name.stage is Stage.WAIT].append(number)
+    found: list[tuple[float, Hold, Floats]] = []
+    waits = np.zeros(len(flat.name), dtype=bool)
+    unknown: dict[str, Ints] = {}
+    for (label, pool), mine in names.items():
+        spans = np.flatnonzero(np.isin(flat.name, mine))
+        spans = spans[np.argsort(flat.end_ns[spans], kind="stable")]
+        seen = _seen(flat, spans, label, pool) if _waited_share(flat, spans) >= _LEAST_WAITED else None
+        if seen is None:
+            unknown[label] = spans
+            continue
+        waits[spans] = True
+        depth_ns = float(np.median(flat.end_ns[spans] - flat.intended_ns[flat.request[spans]]))
+        found.append((depth_ns, *seen))
+    # Who holds several has taken first what requests take first.
+    found.sort(key=lambda one: one[0])
+    share = np.array([one for _, _, one in found]).reshape(len(found), len(flat.name))
+    return Holds(tuple(hold for _, hold, _ in found), share, waits, unknown)
+
+
+def _label(name: Name) -> str:
+    """What a span waits for that others hold; empty where it is something else."""
+    if name.stage is Stage.LOCK:
+        # "threading.Lock of app.py:48" says which it is; of others only the line that waits does.
+        return name.label if " of " in name.label or not name.place else f"{name.label} at {name.place}"
+    return name.label if name.stage is Stage.WAIT and name.label in _POOLS else ""
+
+
+def _waited_share(flat: Flat, spans: Ints) -> float:
+    """How much of the time of the slowest tenth of the requests some spans take."""
+    slow = flat.wall_ns >= np.quantile(flat.wall_ns, 0.9)
+    slowest = spans[slow[flat.request[spans]]]
+    return float((flat.end_ns[slowest] - flat.start_ns[slowest]).sum() / max(flat.wall_ns[slow].sum(), 1))
+
+
+def _seen(flat: Flat, spans: Ints, label: str, pool: bool) -> tuple[Hold, Floats] | None:
+    """Say how many hold it, and what they do meanwhile; None where too little was seen.
+
+    Args:
+        spans: that waited for it, by when they got it.
+    """
+    start_ns, got_ns = flat.start_ns[spans], flat.end_ns[spans]
+    # From each one's getting it to the next one's, who had been waiting all the time.
+    handed = np.flatnonzero(start_ns[1:] <= got_ns[:-1])
+    if len(handed) < _LEAST_SEEN or np.mean(start_ns[handed + 1] < start_ns[handed]) > _MOST_OVERTAKEN:
+        return None
+    if not pool and "Semaphore" not in label:
+        alone = [(int(spans[one]), int(got_ns[one]), int(got_ns[one + 1])) for one in handed.tolist()]
+        return Hold(label, 1, pool), _share_held(flat, alone)
+    held = _until_last_call(flat, spans, pool)
+    at_once = _at_once(held, (start_ns[handed + 1] + got_ns[handed + 1]) // 2, got_ns[handed + 1] - got_ns[handed])
+    return (Hold(label, at_once, pool), _share_held(flat, held)) if at_once else None
+
+
+def _at_once(held: Sequence[tuple[int, int, int]], waiting_ns: Ints, between_ns: Ints) -> int:
+    """Count how many hold it while others wait; 0 where that is not always the same, or does not explain the waits.
+
+    Args:
+        held: span that waited, from when it had it until when.
+        waiting_ns: moments at which somebody waited.
+        between_ns: from one's getting it to the next one's, who had been waiting all the time.
+    """
+    begin_ns = np.sort([begin for _, begin, _ in held])
+    end_ns = np.sort([end for _, _, end in held])
+    taken = np.searchsorted(begin_ns, waiting_ns, side="right") - np.searchsorted(end_ns, waiting_ns, side="right")
+    most = np.arange(1, len(held) + 1) - np.searchsorted(end_ns, begin_ns, side="right")
+    usual = float(np.median(taken))
+    # As many as hold it for so long give it back so often.
+    explained = float(np.mean(end_ns) - np.mean(begin_ns)) / max(float(between_ns.mean()), 1.0)
+    if usual < _ALWAYS * float(most.max()) or abs(explained - usual) > max(1.0, (1.0 - _ALWAYS) * usual):
+        return 0
+    return max(round(explained), 1)
+
+
+def _until_last_call(flat: Flat, spans: Ints, pool: bool) -> list[tuple[int, int, int]]:
+    """From each getting to the end of the last call that needs it: of a pool, a query; else the caller's own calls."""
+    calls = np.array([name.stage is Stage.SQL if pool else name.stage in _CALLS for name in flat.names], dtype=bool)
+    again_ns: dict[int, int] = {}
+    held: list[tuple[int, int, int]] = []
+    for span in reversed(spans.tolist()):
+        request, got_ns = int(flat.request[span]), int(flat.end_ns[span])
+        mine = slice(int(flat.first[request]), int(flat.first[request + 1]))
+        inside = calls[flat.name[mine]] & (flat.start_ns[mine] >= got_ns)
+        inside &= flat.start_ns[mine] < again_ns.get(request, int(flat.done_ns[request]))
+        if not pool:
+            inside &= flat.parent[mine] == flat.parent[span]
+        above = int(flat.parent[span])
+        outside_ns = int(flat.end_ns[above]) if above >= 0 else int(flat.left_ns[request])
+        until_ns = int(flat.end_ns[mine][inside].max()) if inside.any() else max(outside_ns, got_ns)
+        again_ns[request] = int(flat.start_ns[span])
+        held.append((span, got_ns, until_ns))
+    return held
+
+
+def _share_held(flat: Flat, held: Sequence[tuple[int, int, int]]) -> Floats:
+    """What of each span's own time lies in what is held, by the line of code, shape [spans].
+
+    Args:
+        held: span that waited, from when it had it until when.
+    """
+    inside_ns = np.zeros(len(flat.name), dtype=np.int64)
+    holders = np.zeros(len(flat.requests), dtype=bool)
+    for span, from_ns, until_ns in held:
+        request = int(flat.request[span])
+        holders[request] = True
+        mine = slice(int(flat.first[request]), int(flat.first[request + 1]))
+        overlap_ns = np.minimum(flat.end_ns[mine], until_ns) - np.maximum(flat.start_ns[mine], from_ns)
+        inside_ns[mine] += np.maximum(overlap_ns, 0)
+    own_ns = np.maximum(less_children(flat, flat.end_ns - flat.start_ns), 0)
+    own_inside_ns = np.clip(less_children(flat, inside_ns), 0, own_ns)
+    lines: dict[tuple[str, str], int] = {}
+    line_of = [lines.setdefault((str(one.stage), one.place or one.label), len(lines)) for one in flat.names]
+    line = np.array(line_of, dtype=np.int64)[flat.name]
+    seen = holders[flat.request]
+    sums = (np.bincount(line[seen], weights=of[seen], minlength=len(lines)) for of in (own_inside_ns, own_ns))
+    inside, whole = sums
+    share: Floats = np.divide(inside, whole, out=np.zeros(len(lines)), where=whole > 0)
+    share = np.where(share < _NOTHING, 0.0, np.where(share > _ALL, 1.0, share))
+    endpoints = {_endpoint(flat, request) for request in np.flatnonzero(holders).tolist()}
+    asks = np.array([_endpoint(flat, request) in endpoints for request in range(len(flat.requests))], dtype=bool)
+    return np.where(asks[flat.request], share[line], 0.0)
+
+
+def _endpoint(flat: Flat, request: int) -> str:
+    return flat.requests[request].endpoint or flat.requests[request].path

@@ -1,0 +1,68 @@
+"""What a recording and its payloads say of the levers before any is pulled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tailcut.core.profiling.diversity import Diversity
+from tailcut.core.profiling.hits import answered_shares, entity_field, keys_of
+from tailcut.core.profiling.levers import Known
+from tailcut.core.profiling.records import Recording, Stage
+
+FEATURE_LIFE_S, PREDICTION_LIFE_S = 60.0, 30.0
+"""How long cached features and answers are taken to live where nobody says it."""
+CACHE_ENTRIES = 100_000
+
+
+def know(
+    recording: Recording,
+    bodies: Sequence[bytes],
+    diversity: Diversity | None,
+    rate: float,
+    known: Known | None = None,
+    *,
+    at_s: Sequence[float] | None = None,
+) -> Known:
+    """Fill in what the recording and the payloads say: family, cores, and which requests caches would have answered.
+
+    Args:
+        bodies: payloads in the order of the requests' numbers, which begin again where these end: caches are played
+            over them once, and what repeats only because a load began again is no hit. Empty: nothing is known.
+        rate: requests per second that they are laid out at.
+        known: what the caller knows better; its fields that are set stay.
+        at_s: when they came, ascending, where that is known.
+    """
+    known = known or Known()
+    if not known.family:
+        known = replace(known, family=_family(recording))
+    if known.cores == 1:
+        known = replace(known, cores=max(int(recording.machine.get("cores", "1")), 1))
+    if not bodies or diversity is None:
+        return known
+    keys = keys_of(bodies, entity_field(diversity))
+    came_s = np.arange(len(bodies)) / rate if at_s is None else np.asarray(at_s, dtype=np.float64)
+    numbers = [one.number for one in recording.requests]
+    if not known.feature_hits:
+        shares = answered_shares(keys, came_s, life_s=FEATURE_LIFE_S, size=CACHE_ENTRIES)
+        hits = {number: float(shares[number % len(bodies)]) for number in numbers}
+        known = replace(known, feature_hits=hits, feature_life_s=FEATURE_LIFE_S)
+    if not known.prediction_hits:
+        shares = answered_shares(keys, came_s, life_s=PREDICTION_LIFE_S, size=CACHE_ENTRIES)
+        whole = {number: bool(shares[number % len(bodies)] >= 1.0) for number in numbers}
+        known = replace(known, prediction_hits=whole, prediction_life_s=PREDICTION_LIFE_S)
+    return known
+
+
+def _family(recording: Recording) -> str:
+    labels = [span.label for one in recording.requests for span in one.spans if span.stage == Stage.MODEL]
+    if not labels:
+        return ""
+    usual = max(set(labels), key=labels.count)
+    if usual.endswith(".onnx") or usual == "InferenceSession":
+        return "onnxruntime"
+    if usual.partition(".")[2] in ("predict", "predict_proba", "decision_function", "transform"):
+        return "" if usual.startswith("Booster") else "sklearn"
+    return "torch" if "torch" in recording.pilot.versions else ""
