@@ -36,7 +36,8 @@ async def app(scope, receive, send):
 
 
 def profile(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tailcut", "profile", *arguments]
+    # As the installed command: without the folder that it is started in on the import path.
+    command = [sys.executable, "-P", "-m", "tailcut", "profile", *arguments]
     environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200"}
     return subprocess.run(
         command, capture_output=True, text=True, timeout=120, check=False, cwd=folder, env=environment
@@ -51,6 +52,7 @@ def url() -> Iterator[str]:
 
 def test_an_application_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "my_app.py").write_text(APP)
+    (tmp_path / "queue.py").write_text("raise RuntimeError('this is no module of the standard library')\n")
     (tmp_path / "bodies.jsonl").write_text("".join(f'{{"entities": [{number % 5}]}}\n' for number in range(20)))
     kept = ("--json", "out/profile.json", "--html", "out/profile.html", "--raw", "out/raw.bin")
     flags = ("--payloads", "bodies.jsonl", "--slo", "p95=5ms", "--no-overhead", "--path", "predict")
@@ -109,15 +111,15 @@ def test_a_url_from_outside(url: str, tmp_path: Path) -> None:
     ("arguments", "code", "text"),
     [
         (("nowhere",), 2, "is no application, no deployment and no URL"),
-        (("my_app.py",), 3, "my_app:app"),
+        (("my_app.py",), 2, "my_app:app"),
         (("http://127.0.0.1:9/",), 3, "cannot connect"),
         (("a:b", "--loop", "trio"), 2, "--loop is 'trio'"),
         (("a:b", "--rate", "0"), 2, "--rate is 0"),
         (("a:b", "--shape", "ids"), 2, "--shape"),
-        (("a:b", "--payloads", "absent.jsonl"), 3, "absent.jsonl"),
+        (("a:b", "--payloads", "absent.jsonl"), 2, "absent.jsonl"),
         (("http://127.0.0.1:9/", "--path", "/x"), 2, "write the path into the URL"),
-        (("--from", "absent.json"), 3, "absent.json"),
-        (("a:b", "--payloads", "two.jsonl", "--log", "one.jsonl"), 3, "line 1 of one.jsonl has the time True"),
+        (("--from", "absent.json"), 2, "absent.json"),
+        (("a:b", "--payloads", "two.jsonl", "--log", "one.jsonl"), 2, "line 1 of one.jsonl has the time True"),
     ],
 )
 def test_what_cannot_be_profiled_is_said(

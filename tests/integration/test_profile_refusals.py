@@ -68,11 +68,23 @@ async def hanging(scope, receive, send):
 async def dying(scope, receive, send):
     os._exit(7)
 """
+ONCE = """
+import fcntl, subprocess, sys
+
+from bad import flaky as app
+
+lock = open("lock", "w")
+fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+assert sys.stdin.read() == ""
+assert subprocess.run(["cat"], capture_output=True, timeout=5).stdout == b""
+"""
 MODULES = {
     "bad.py": BAD,
     "missing.py": "import there_is_no_such_module\n",
     "leaving.py": "import sys\nsys.exit(2)\n",
     "running.py": "import uvicorn\nuvicorn.run('bad:answers')\n",
+    "once.py": ONCE,
+    "queue.py": "raise RuntimeError('this is no module of the standard library')\n",
 }
 BODIES = '{"n": 1}\n'
 
@@ -127,6 +139,7 @@ def test_what_never_gets_ready_is_given_up_and_shown(folder: Path) -> None:
     with pytest.raises(ProfileError) as caught:
         record(plan(folder, "bad:hanging", ready_s=1.5))
     assert caught.value.message == "bad:hanging was not ready after 1.5 s"
+    assert "such as --ready 3s" in caught.value.hint
     assert "File" in caught.value.hint  # where its main thread is
     assert not left_running(folder)
 
@@ -144,12 +157,14 @@ def test_what_does_not_answer_is_refused(folder: Path, target: str, says: str, w
 
 
 def test_what_fails_now_and_then_is_profiled_and_said(folder: Path) -> None:
-    """One exception in five answers is no queue."""
-    found = record(plan(folder, "bad:flaky", rate=40.0, duration_s=1.0, layers=False))
+    """One exception in five answers is no queue; and what it holds, no other process may have beside it."""
+    found = record(plan(folder, "once:app", rate=40.0, duration_s=1.0, layers=False, overhead_rounds=1))
     failed = [one for one in found.requests if one.status == 500]
     assert 0.15 < len(failed) / len(found.requests) < 0.25
     assert any(note.startswith("not every request was answered 2xx") for note in found.notes)
     assert any(note.startswith("the application raised: ValueError in application (bad.py:") for note in found.notes)
+    assert found.overhead is None
+    assert any(note.endswith("(BlockingIOError in <module> (once.py:7))") for note in found.notes)
     assert not left_running(folder)
 
 

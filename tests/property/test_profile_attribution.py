@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tailcut.core.profiling import attribution
 from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.flat import STAGES, Flat, Ints
-from tailcut.core.profiling.records import Moment, Recording, Request, Span, Stage
+from tailcut.core.profiling.records import Moment, Pilot, Recording, Request, Span, Stage
 from tailcut.core.profiling.sweep import sweep
 
 _STAGES = st.sampled_from([Stage.SQL, Stage.MODEL, Stage.CODE, Stage.FRAMEWORK])
@@ -63,7 +63,11 @@ def recordings(draw: st.DrawFn) -> Recording:
         stage = draw(st.sampled_from([Stage.GC, Stage.LOOP]))
         end = start + draw(st.integers(0, 20))
         moments.append(Moment(stage=stage, start_ns=start, end_ns=end, request=draw(st.integers(-1, 11))))
-    return Recording(target="a:b", rate=1.0, duration_s=1.0, requests=tuple(requests), moments=tuple(moments))
+    # A pilot's way is a loopback, another's is not.
+    pilot = Pilot(loop=draw(st.sampled_from(["", "asyncio"])))
+    return Recording(
+        target="a:b", rate=1.0, duration_s=1.0, requests=tuple(requests), moments=tuple(moments), pilot=pilot
+    )
 
 
 @given(recordings())

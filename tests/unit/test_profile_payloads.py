@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -90,3 +91,55 @@ def test_shares_of_a_request_that_asks_for_several() -> None:
     assert shares.tolist() == [0.0, 0.5, 1.0, 0.0, 0.0]
     assert answered_shares(keys, np.arange(5.0), life_s=1.0, size=100).tolist() == [0.0] * 5
     assert answered_shares([], np.zeros(0), life_s=1.0, size=1).tolist() == []
+
+
+def names_of(*payloads: object) -> list[str]:
+    """Kinds of look-ups beside the whole payload."""
+    bodies = [msgspec.json.encode(payload) for payload in payloads]
+    found = read_diversity([(float(number), body) for number, body in enumerate(bodies)], timed=True)
+    return sorted(stream.name for stream in found.streams if stream.name != WHOLE)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("17", "18"),
+        ("6f9619ff-8b86-d011-b42d-00c04fc964ff",),
+        ("alice@example.com", "bob@example.com"),
+        ("2026-01-31", "2026-02-01"),
+        ("d41d8cd98f00b204e9800998ecf8427e",),
+    ],
+)
+def test_keys_that_are_ids_are_one_kind_of_look_up(keys: tuple[str, ...]) -> None:
+    """What each of them holds is another; no id becomes a row, or a name in a report."""
+    one = {"top": 3, "users": {key: {"city": "Bonn"} for key in keys}}
+    assert names_of(one) == ["top", "users.*.city", "users{}"]
+    assert names_of(dict.fromkeys(keys, 1.5)) == ["*", "{}"]
+    assert names_of([{"by": {key: [1, 2] for key in keys}}]) == ["[].by.*[]", "[].by{}"]
+
+
+def test_many_names_that_are_rare_are_data() -> None:
+    """As ids that look like names are; fields that are always there are not, and a few optional ones are not."""
+    tables = [{"users": {f"user_{number}": 1, f"user_{number + 1}": 2}} for number in range(40)]
+    assert names_of(*tables) == ["users.*", "users{}"]
+    fields = [{f"f{number}": number for number in range(20)} for _ in range(40)]
+    assert names_of(*fields) == sorted(f"f{number}" for number in range(20))
+    kinds = [{"kind": number % 4, f"only_{number % 4}": number} for number in range(40)]
+    assert names_of(*kinds) == ["kind", "only_0", "only_1", "only_2", "only_3"]
+
+
+def test_keys_of_a_table_repeat_like_other_look_ups() -> None:
+    """In the table of the report, and in a cache that is played."""
+    bodies = [b'{"users":{"1":"x","2":"x"}}', b'{"users":{"2":"x","3":"x"}}', b'{"users":{"1":"x","3":"x"}}']
+    found = read_diversity([(float(number), body) for number, body in enumerate(bodies)], timed=True)
+    keys = next(stream for stream in found.streams if stream.name == "users{}")
+    assert (keys.lookups, keys.distinct, keys.repeats) == (6, 3, pytest.approx(0.5))
+    assert entity_field(found) == "users{}"  # what they hold is always the same
+    shares = answered_shares(keys_of(bodies, "users{}"), np.arange(3.0), life_s=10.0, size=100)
+    assert shares.tolist() == [0.0, 0.5, 1.0]
+
+
+def test_what_comes_late_is_read_as_what_came_first() -> None:
+    """The shapes are learned from the first payloads; the others are streamed."""
+    payloads = [{"users": {str(number): 1}} for number in range(700)]
+    assert names_of(*payloads) == ["users.*", "users{}"]

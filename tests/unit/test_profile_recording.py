@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import queue
 import re
+import signal
 import subprocess
 import sys
+import threading
 import traceback
 from pathlib import Path
 
@@ -17,9 +21,10 @@ from tailcut.load import Samples
 from tailcut.load.payloads import build_requests
 from tailcut.load.plan import LoadPlan, parse_url
 from tailcut.load.summary import RunFacts
+from tailcut.profile import child
 from tailcut.profile.assembling import Run, assemble
 from tailcut.profile.child import Heard, Route, Said
-from tailcut.profile.diagnosis import check_target, choose_path, explain_answers, explain_failure
+from tailcut.profile.diagnosis import check_target, choose_path, explain_answers, explain_failure, explain_silence
 from tailcut.profile.files import load_recording
 from tailcut.profile.matching import match_requests
 from tailcut.profile.places import Places
@@ -126,7 +131,7 @@ def test_most_answers_must_be_good_ones() -> None:
     error = explain_answers({200: 1, 405: 3}, {"405": "no"}, (), routes, asked="GET /predict")
     assert error is not None
     assert error.message == "3 of 4 requests (GET /predict) were answered 405: no"
-    assert error.hint == "the application serves POST /predict"
+    assert error.hint == "the application serves POST /predict; such as --method POST"
     silent = explain_answers({-3: 3}, {}, (), routes, asked="GET /predict", log="Killed")
     assert silent is not None
     assert "got no answer" in silent.message
@@ -198,3 +203,100 @@ def test_the_child_imports_no_libraries_that_its_hooks_watch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_a_command_that_fails_is_answered_and_the_next_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a pipe; where that ends, so does the process."""
+    said: queue.Queue[Said] = queue.Queue()
+    ended: queue.Queue[int] = queue.Queue()
+    monkeypatch.setattr(child.os, "kill", lambda pid, signal: ended.put(signal))
+    monkeypatch.setattr(child.os, "_exit", lambda code: None)
+    monkeypatch.setattr(child, "_LAST_WORDS_S", 0.0)
+    reading, writing = os.pipe()
+
+    def failing(_: str) -> Said:
+        raise ValueError("no room")
+
+    commands = {"fail": failing, "begin": lambda argument: Said(kind="begun", text=argument)}
+    child.Commands(commands, said.put, reading)
+    os.write(writing, b"fail\nnonsense\nbegin it\n")
+    first, second = said.get(timeout=5.0), said.get(timeout=5.0)
+    assert (first.kind, first.phase, first.error) == ("failed", "command", "ValueError: no room")
+    assert "in failing" in first.text
+    assert (second.kind, second.text) == ("begun", "it")
+    os.close(writing)
+    assert ended.get(timeout=5.0) == signal.SIGTERM
+    for thread in threading.enumerate():
+        if thread.name == "tailcut-commands":
+            thread.join(5.0)
+    os.close(reading)
+
+
+ROUTES = (
+    Route(path="/predict", methods=("POST",)),
+    Route(path="/items/{id}", methods=("GET",)),
+    Route(path="/docs", methods=("GET",)),
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "asked", "flags"),
+    [
+        (404, "POST /nowhere", "--path /predict"),
+        (405, "GET /predict", "--method POST"),
+        (404, "GET /nowhere", "--path /items/1"),
+        (405, "PUT /nowhere", "--path /predict --method POST"),
+        (401, "POST /predict", "--header 'Authorization: Bearer TOKEN'"),
+        (415, "POST /predict", "--header 'Content-Type: application/json'"),
+        (422, "POST /predict", "--payloads"),
+        (429, "POST /predict", "--rate"),
+        (400, "POST /predict", "--payloads bodies.jsonl"),
+    ],
+)
+def test_a_refused_request_is_told_with_the_flags_for_another(status: int, asked: str, flags: str) -> None:
+    error = explain_answers({status: 3}, {}, (), ROUTES, asked=asked)
+    assert error is not None
+    assert flags in error.hint
+
+
+def test_a_route_is_named_with_a_value() -> None:
+    with pytest.raises(ProfileError) as several:
+        choose_path((*ROUTES, Route(path="/embed", methods=("POST",))), "POST")
+    assert (
+        several.value.hint
+        == "the application serves POST /predict, GET /items/{id}, POST /embed; such as --path /predict"
+    )
+    with pytest.raises(ProfileError) as none:
+        choose_path((), "POST")
+    assert "--path /predict" in none.value.hint
+
+
+def test_who_needs_more_time_is_told_the_flag() -> None:
+    assert "such as --ready 120s" in explain_silence("app:app", 60.0, "").hint
+
+
+@pytest.mark.parametrize(
+    ("target", "error", "way_out"),
+    [
+        ("app:app", "No module named 'app'", "app is in src: --app-dir src"),
+        ("shop.main:app", "No module named 'shop'", "shop is in src: --app-dir src"),
+        ("app:app", "No module named 'settings'", "settings is in src: --app-dir src"),
+        ("above:app", "No module named 'above'", "above is in ..: --app-dir .."),
+        ("nowhere:app", "No module named 'nowhere'", "--app-dir FOLDER"),
+        ("app:app", "No module named 'sklearn.linear_model'", "-m pip install scikit-learn; where the application"),
+        ("app:app", "cannot import name 'x' from 'y'", "make it import first"),
+    ],
+)
+def test_a_module_that_is_missing_is_told_with_where_it_is_to_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, error: str, way_out: str
+) -> None:
+    here = tmp_path / "here"
+    for name in ("src/app.py", "src/shop/main.py", "src/settings/__init__.py", ".venv/site-packages/nowhere.py"):
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).touch()
+    (tmp_path / "above.py").touch()
+    monkeypatch.chdir(here)
+    said = Said(kind="failed", phase="import", error=f"ModuleNotFoundError: {error}", text="Traceback")
+    hint = explain_failure(target, said, 3, "").hint
+    assert hint.startswith(way_out) or way_out in hint
+    assert hint.endswith("Traceback")

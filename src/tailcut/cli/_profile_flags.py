@@ -28,7 +28,8 @@ def read_wanted(
     slo: str,
     app_dir: Path,
     loop: str,
-    overhead: bool,
+    overhead_rounds: int,
+    ready_s: float,
     layers: str,
     shape: list[str] | None,
     log: Path | None,
@@ -38,6 +39,8 @@ def read_wanted(
     manifest = _manifest_path(kind, target, manifest)
     loaded = load_manifest(manifest, settings, keep_unset=True) if manifest is not None else None
     with usage():
+        if kind == "pilot":
+            _check_application(target, app_dir)
         return Wanted(
             kind=kind,
             target=target,
@@ -48,12 +51,21 @@ def read_wanted(
             slo=objectives(slo),
             directory=app_dir,
             loop=_loop(loop),
-            overhead=overhead,
+            overhead_rounds=overhead_rounds,
+            ready_s=ready_s,
             layers=None if layers == "off" else layers,
             shapes=read_shapes(shape or []),
             log=log,
             command=shlex.join(command_without_secrets(["tailcut", *sys.argv[1:]])),
         )
+
+
+def _check_application(target: str, app_dir: Path) -> None:
+    from tailcut.profile.diagnosis import check_target
+
+    check_target(target)
+    if not app_dir.is_dir():
+        raise ProfileError(f"there is no folder {app_dir}", hint="--app-dir names the application's")
 
 
 def _manifest_path(kind: str, target: str, manifest: Path | None) -> Path | None:
@@ -73,6 +85,7 @@ def _plan(kind: str, target: str, plan: LoadPlan, manifest: Manifest | None) -> 
     """Fill in what the flags left open."""
     import msgspec
 
+    from tailcut.load.payloads import check_payloads
     from tailcut.load.plan import check_plan, parse_url
 
     changes: dict[str, object] = {}
@@ -92,6 +105,8 @@ def _plan(kind: str, target: str, plan: LoadPlan, manifest: Manifest | None) -> 
             raise ManifestError(f"--path {plan.url} and a URL", hint="write the path into the URL")
         parse_url(target)
         changes["url"] = target
+    if ":" not in plan.payloads or Path(plan.payloads).exists():
+        check_payloads(plan)  # a function may need the set-up that is to come
     plan = msgspec.structs.replace(plan, **changes)
     check_plan(msgspec.structs.replace(plan, url=target if kind == "url" else "http://127.0.0.1:1/"))
     return plan

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 import tailcut
-from tailcut.cli.console import note
+from tailcut.cli.console import note, usage
 from tailcut.cli.progress import ProgressLine
 from tailcut.core.slo import Objectives
 from tailcut.errors import ManifestError, TailcutError
@@ -44,7 +44,8 @@ class Wanted:
         slo: empty: the manifest's.
         directory: that an application is imported from and runs in.
         loop: the application's event loop.
-        overhead: whether what profiling costs is measured.
+        overhead_rounds: that show what profiling costs; 0: it is not measured.
+        ready_s: longest wait for the application's start.
         layers: a model whose layers are wanted; empty: those that the target runs; None: none.
         shapes: of its inputs.
         log: of payloads, in which repeats are counted; None: the payloads.
@@ -60,7 +61,8 @@ class Wanted:
     slo: Objectives
     directory: Path
     loop: Literal["asyncio", "uvloop"]
-    overhead: bool
+    overhead_rounds: int
+    ready_s: float
     layers: str | None
     shapes: tuple[InputShape, ...]
     log: Path | None
@@ -108,7 +110,8 @@ def record(asked: Wanted) -> Recorded:
         TailcutError: it cannot be profiled.
     """
     with _around(asked) as environment, _sendable(asked) as wanted:
-        log, said = _payloads(wanted)
+        with usage():
+            log, said = _payloads(wanted)
         diversity = log.diversity() if log is not None else None
         given = _given_layers(wanted, environment)
         if wanted.kind == "pilot":
@@ -188,7 +191,8 @@ def _sendable(wanted: Wanted) -> Iterator[Wanted]:
         return
     from tailcut.profile.diversity import read_payload_log
 
-    log = read_payload_log(file, rate=wanted.plan.rate or DEFAULT_RATE)
+    with usage("--payloads"):
+        log = read_payload_log(file, rate=wanted.plan.rate or DEFAULT_RATE)
     if not log.timed:
         yield wanted
         return
@@ -199,7 +203,7 @@ def _sendable(wanted: Wanted) -> Iterator[Wanted]:
 
 
 def _pilot(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
-    from tailcut.profile.pilot import OVERHEAD_ROUNDS, PilotPlan
+    from tailcut.profile.pilot import PilotPlan
     from tailcut.profile.pilot import record as record_pilot
 
     plan = wanted.plan
@@ -217,7 +221,8 @@ def _pilot(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
             directory=str(wanted.directory),
             environment=dict(environment),
             loop=wanted.loop,
-            overhead_rounds=OVERHEAD_ROUNDS if wanted.overhead else 0,
+            overhead_rounds=wanted.overhead_rounds,
+            ready_s=wanted.ready_s,
             layers=wanted.layers == "",
             seed=plan.seed,
         ),

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from tailcut.errors import BuildError, LoadTestError, ManifestError, MissingExtra, TailcutError
+from tailcut.errors import BuildError, LoadTestError, ManifestError, MissingExtra, ProfileError, TailcutError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,10 +55,10 @@ EXIT_REASONS: dict[ExitCode, str] = {
 
 @contextmanager
 def usage(flag: str = "") -> Iterator[None]:
-    """Let what is wrong with a flag end as a wrong command line (exit code 2), and name the flag."""
+    """Let what is wrong with a flag, or a file that it names, end as a wrong command line (exit code 2)."""
     try:
         yield
-    except LoadTestError as error:
+    except (LoadTestError, ProfileError) as error:
         raise ManifestError(f"{flag}: {error.message}" if flag else error.message, hint=error.hint) from error
 
 

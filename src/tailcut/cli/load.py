@@ -67,7 +67,8 @@ def load(
     wrong; 3: the test could not run.
     """
     from tailcut.load import LoadPlan
-    from tailcut.load.plan import check_plan, parse_url
+    from tailcut.load.payloads import check_payloads
+    from tailcut.load.plan import check_plan, parse_url, read_trace
 
     sys.path.insert(0, "")  # payload modules of the current folder
     with usage():
@@ -90,6 +91,9 @@ def load(
         )
         check_plan(plan)
         parse_url(url)
+        check_payloads(plan)
+        if plan.trace:
+            read_trace(Path(plan.trace))
         max_search_s = seconds("--max-search", max_search)
         if find_capacity:
             _check_search(plan, raw)

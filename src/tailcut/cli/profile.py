@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -18,6 +17,22 @@ if TYPE_CHECKING:
     from tailcut.cli._profiling import Wanted
     from tailcut.profile.layers import InputShape
     from tailcut.report.profile_json import ProfileReport
+
+
+class Alone(NamedTuple):
+    """Something that is done without the rest: what it is called, and the names of the parameters that go with it."""
+
+    what: str
+    allowed: tuple[str, ...]
+    hint: str
+
+
+_KEPT = Alone("--from, which shows a profile as it was kept", ("from_", "html"), "only --html goes with it")
+_LAYERS = Alone(
+    "--layers alone, which asks no application",
+    ("layers", "shape", "app_dir", "json_path", "html"),
+    "name a target, or leave it out; --shape, --app-dir and --json go with it",
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -74,6 +89,7 @@ def profile(
     app_dir: Annotated[Path, typer.Option(metavar="FOLDER", help="The application is imported and runs there.")] = Path(
         "."
     ),
+    ready: Annotated[str, typer.Option(help="The application may take this long to start.")] = "60s",
     loop: Annotated[
         str, typer.Option(metavar="NAME", help="Of the application: asyncio (shows what blocks it) or uvloop.")
     ] = "asyncio",
@@ -93,9 +109,13 @@ def profile(
         bool,
         typer.Option(
             "--overhead/--no-overhead",
-            help="Measure what profiling itself costs; takes 80 s, below 50 requests/s longer.",
+            help="Measure what profiling itself costs; takes 80 s and six starts, below 50 requests/s longer.",
         ),
     ] = True,
+    overhead_rounds: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Rounds of that; more make its interval narrower.", show_default="9"),
+    ] = None,
     layers: Annotated[
         str,
         typer.Option(
@@ -128,23 +148,28 @@ def profile(
 
     An ASGI application runs as it is, in a process of its own under open-loop load; a deployment is served and asked;
     of a URL is seen what the client sees, and what its Server-Timing tells. Exit code 0: profiled, and the SLO is met
-    or there is none; 1: the SLO is missed; 2: a flag is wrong; 3: it could not be profiled.
+    or there is none; 1: the SLO is missed; 2: a flag, or a file that one names, is wrong; 3: it could not be profiled.
     """
     if from_ is not None:
         from tailcut.report.profile_json import load_report
 
         with usage():
-            _refuse_others(context, ("from_", "html"))
+            _refuse_others(context, _KEPT)
             _check_files(html)
-        raise typer.Exit(_show(load_report(from_), None, html))
+            report = load_report(from_)
+        raise typer.Exit(_show(report, None, html))
     if not target and manifest is None and layers not in {"", "off"}:
         from tailcut.cli._profile_flags import read_shapes
 
         with usage():
+            _refuse_others(context, _LAYERS)
             _check_files(json_path)
         raise typer.Exit(_only_layers(layers, read_shapes(shape or []), app_dir, json_path, html))
+    from concurrent.futures import ThreadPoolExecutor  # noqa: F401  (not with a queue.py of the user's)
+
     from tailcut.cli._profile_flags import read_wanted
     from tailcut.load import LoadPlan
+    from tailcut.profile.overhead import ROUNDS
 
     sys.path[:0] = [str(app_dir.resolve()), ""]  # payload modules of the application's and of the current folder
     with usage():
@@ -160,22 +185,24 @@ def profile(
             seed=seed,
         )
         _check_files(json_path, html, raw)
-    wanted = read_wanted(target, manifest, settings, plan, slo, app_dir, loop, overhead, layers, shape, log)
+        ready_s = seconds("--ready", ready)
+    rounds = (overhead_rounds or ROUNDS) if overhead else 0
+    wanted = read_wanted(
+        target, manifest, settings, plan, slo, app_dir, loop, rounds, ready_s, layers, shape, log
+    )  # fmt: skip
     raise typer.Exit(_profile(wanted, levers, json_path, html, raw))
 
 
-def _refuse_others(context: typer.Context, allowed: Collection[str]) -> None:
+def _refuse_others(context: typer.Context, alone: Alone) -> None:
     """Refuse what else stands on the command line: it would be left out without a word."""
     sources = {one: context.get_parameter_source(one.name or "") for one in context.command.params}
     given = [
         max(one.opts, key=len)
         for one, source in sources.items()
-        if source is not None and source.name == "COMMANDLINE" and one.name not in allowed
+        if source is not None and source.name == "COMMANDLINE" and one.name not in alone.allowed
     ]
     if given:
-        raise ManifestError(
-            f"{', '.join(given)} with --from, which shows a profile as it was kept", hint="only --html goes with it"
-        )
+        raise ManifestError(f"{', '.join(given)} with {alone.what}", hint=alone.hint)
 
 
 def _check_files(*paths: Path | None) -> None:

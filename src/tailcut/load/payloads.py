@@ -53,6 +53,19 @@ def count_bodies(plan: LoadPlan, most: int) -> int:
     return sum(1 for _ in islice(_bodies(plan), most))
 
 
+def check_payloads(plan: LoadPlan) -> None:
+    """Refuse payloads that cannot be read, and a file that holds something else, before anything is started.
+
+    Raises:
+        LoadTestError: as ``build_requests``.
+    """
+    bodies = _bodies(plan)
+    if plan.payloads and not _is_made(plan.payloads):
+        for _ in bodies:
+            pass
+    next(bodies, None)
+
+
 def _numbered(requests: list[bytes], name: str) -> list[bytes]:
     # After the request line: the first line's end is the only one that is sure to be there.
     made = []
@@ -65,7 +78,7 @@ def _numbered(requests: list[bytes], name: str) -> list[bytes]:
 def _bodies(plan: LoadPlan) -> Iterator[Body]:
     if not plan.payloads:
         return cycle([("", b"")])
-    if ":" in plan.payloads and not Path(plan.payloads).exists():
+    if _is_made(plan.payloads):
         source: Iterable[object] = _call(plan.payloads, plan.seed if plan.payload_seed is None else plan.payload_seed)
     else:
         source = _lines(Path(plan.payloads))
@@ -73,6 +86,10 @@ def _bodies(plan: LoadPlan) -> Iterator[Body]:
     if first is None:
         raise LoadTestError(f"the payloads {plan.payloads!r} are empty", hint="give at least one body")
     return _chain(first, bodies)
+
+
+def _is_made(payloads: str) -> bool:
+    return ":" in payloads and not Path(payloads).exists()
 
 
 def _chain(first: Body, rest: Iterator[Body]) -> Iterator[Body]:

@@ -1,4 +1,4 @@
-"""The process that runs the application: ``python -m tailcut.profile.child OPTIONS``, with commands on its stdin.
+"""The process that runs the application: ``python -P -m tailcut.profile.child OPTIONS``, with commands on its stdin.
 
 It says on file descriptor ``Options.report`` what happens, one JSON object a line: ready or failed first, then one
 answer per command. Where stdin ends, whoever started it is gone, and it stops.
@@ -12,7 +12,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -43,7 +44,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Args:
         kind: "ready", "failed", "begun" or "written".
-        phase: of a failure: "import", "attribute", "call", "interface", "server".
+        phase: of a failure: "import", "attribute", "call", "interface", "server", "start", "command".
         error: what was raised, in one line.
         text: the end of its traceback.
     """
@@ -76,11 +77,21 @@ def main() -> None:
     """Run the application until told to stop."""
     options = msgspec.json.decode(sys.argv[1], type=Options)
     faulthandler.register(signal.SIGUSR1, all_threads=False)
-    sys.path.insert(0, os.getcwd())
+    os.set_inheritable(options.report, False)
+    commands = _take_stdin()
     sys.argv = ["uvicorn", options.target]
     from tailcut.profile.running import run_application
 
-    sys.exit(run_application(options, lambda said: _say(options.report, said)))
+    sys.exit(run_application(options, lambda said: _say(options.report, said), commands))
+
+
+def _take_stdin() -> int:
+    """Keep the commands for this module: the application, and what it starts, find an empty stdin."""
+    commands = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return commands
 
 
 def _say(report: int, said: Said) -> None:
@@ -93,21 +104,37 @@ class Commands:
     Args:
         answers: what to do for each command.
         say: where its answer goes.
+        commands: file descriptor that they come from, one a line.
     """
 
-    def __init__(self, answers: dict[str, Callable[[str], Said]], say: Callable[[Said], None]) -> None:
+    def __init__(self, answers: dict[str, Callable[[str], Said]], say: Callable[[Said], None], commands: int) -> None:
         self._answers = answers
         self._say = say
+        self._commands = commands
         threading.Thread(target=self._read, name="tailcut-commands", daemon=True).start()
 
     def _read(self) -> None:
-        for line in iter(sys.stdin.readline, ""):
+        for line in _lines(self._commands):
             name, _, argument = line.strip().partition(" ")
             if name in self._answers:
-                self._say(self._answers[name](argument))
+                self._say(self._answer(name, argument))
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(_LAST_WORDS_S)
         os._exit(1)
+
+    def _answer(self, name: str, argument: str) -> Said:
+        try:
+            return self._answers[name](argument)
+        except Exception as error:
+            return Said(kind="failed", phase="command", error=facts(error), text=traceback.format_exc())
+
+
+def _lines(descriptor: int) -> Iterator[str]:
+    """Lines as they come. No file object: at the end, the interpreter would wait for the lock that its reader holds."""
+    rest = b""
+    while data := os.read(descriptor, 65536):
+        *lines, rest = (rest + data).split(b"\n")
+        yield from (line.decode() for line in lines)
 
 
 def facts(value: Any) -> str:

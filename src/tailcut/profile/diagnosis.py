@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from tailcut.errors import ProfileError
+from tailcut.profile.assembling import raised
 from tailcut.profile.child import Route, Said
 
 _HIDDEN = frozenset({"/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"})
 _SHOWN_ROUTES = 12
 _BODY_CHARS = 300
+_MISSING = re.compile(r"No module named '([\w.]+)'")
+_DISTRIBUTIONS = {
+    "PIL": "pillow", "bs4": "beautifulsoup4", "cv2": "opencv-python-headless", "dotenv": "python-dotenv",
+    "jwt": "pyjwt", "psycopg2": "psycopg2-binary", "sklearn": "scikit-learn", "yaml": "pyyaml",
+}  # fmt: skip
+"""Packages that are installed by another name than they are imported by."""
 
 
 def check_target(target: str) -> None:
@@ -31,7 +41,9 @@ def check_target(target: str) -> None:
     raise ProfileError(f"{target!r} does not name an application", hint=meant)
 
 
-def explain_failure(target: str, said: Said | None, code: int | None, log: str) -> ProfileError:
+def explain_failure(
+    target: str, said: Said | None, code: int | None, log: str, directory: Path = Path()
+) -> ProfileError:
     """Say why the application did not start.
 
     Args:
@@ -39,13 +51,18 @@ def explain_failure(target: str, said: Said | None, code: int | None, log: str) 
         said: what the child said about it; None where it died without a word.
         code: its exit code; None where it still ran.
         log: the end of what it printed.
+        directory: that it was to be imported from.
     """
     printed = f"it printed last:\n{log or '(nothing)'}"
     if said is None:
         what = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
-        way = "is there enough memory for the model?" if code == -signal.SIGKILL else "run it with uvicorn to see why"
+        way = f"see why: {_by_hand(target, directory)}"
+        if code == -signal.SIGKILL:
+            way = "is there enough memory for the model?"
         return ProfileError(f"{target} {what} before it was ready", hint=f"{way}; {printed}")
-    explain = {"import": _import_failed, "attribute": _attribute_missing, "interface": _no_asgi}.get(said.phase)
+    if said.phase == "import":
+        return _import_failed(target, said, directory)
+    explain = {"attribute": _attribute_missing, "interface": _no_asgi}.get(said.phase)
     if explain is not None:
         return explain(target, said)
     if said.phase == "call":
@@ -56,11 +73,62 @@ def explain_failure(target: str, said: Said | None, code: int | None, log: str) 
     return ProfileError(f"{target} failed at start-up", hint=f"does it have what its environment needs? {printed}")
 
 
-def _import_failed(target: str, said: Said) -> ProfileError:
+def not_again(error: ProfileError) -> ProfileError:
+    """Say that the application, which started once, does not start again.
+
+    Args:
+        error: with which it did not.
+    """
+    # Of an exception its name and place only: this stands in files that are passed on.
+    why = f" ({raised(error.hint)})" if 'File "' in error.hint else ""
+    return ProfileError(
+        f"another process of it does not start{why}",
+        hint="what only one may have makes that so: a port of its own, a lock file, a GPU; --no-overhead leaves it out",
+        detail=f"{error.explained}\n\n{error.hint}",
+    )
+
+
+def _by_hand(target: str, directory: Path) -> str:
+    factory = "--factory " if target.endswith("()") else ""
+    folder = "" if directory == Path() else f" --app-dir {directory}"
+    return f"uvicorn {factory}{target.removesuffix('()')}{folder}"
+
+
+def _import_failed(target: str, said: Said, directory: Path) -> ProfileError:
     module = target.partition(":")[0]
-    missing = f"No module named {module.partition('.')[0]!r}" in said.error
-    way = "run it in the folder that holds the module, or name that folder" if missing else "make it import first"
+    missing = _MISSING.search(said.error)
+    way = "make it import first" if missing is None else _where(missing[1].partition(".")[0], module, directory)
     return ProfileError(f"the module {module} does not import: {said.error}", hint=_with(way, said))
+
+
+def _where(missing: str, module: str, directory: Path) -> str:
+    """Say where a package that is missing is to be had."""
+    files = [f"{missing}.py", f"{missing}/__init__.py"]
+    wanted = missing == module.partition(".")[0]
+    if wanted:
+        files.append(f"{module.replace('.', '/')}.py")
+    folder = next(_folders_of(files, directory), None)
+    if folder is None and wanted and any((directory.resolve().parent / file).is_file() for file in files):
+        folder = directory / ".."
+    if folder is not None:
+        return f"{missing} is in {folder}: --app-dir {folder}"
+    if wanted:
+        return "run it in the folder that holds the module, or name that folder: --app-dir FOLDER"
+    package = _DISTRIBUTIONS.get(missing, missing)
+    return (
+        f"install it for the Python that runs tailcut: {sys.executable} -m pip install {package}; where the application"
+        " has an environment of its own, install tailcut there"
+    )
+
+
+def _folders_of(files: Sequence[str], directory: Path) -> Iterator[Path]:
+    """Folders below that hold one of these files."""
+    for depth in ("*", "*/*"):
+        for file in files:
+            for found in sorted(directory.glob(f"{depth}/{file}")):
+                folder = found.parents[file.count("/")]
+                if not any(part[:1] == "." or part == "site-packages" for part in folder.relative_to(directory).parts):
+                    yield folder
 
 
 def _attribute_missing(target: str, said: Said) -> ProfileError:
@@ -86,7 +154,8 @@ def explain_silence(target: str, timeout_s: float, log: str) -> ProfileError:
     """Say that the application did not get ready, and where it was at the end."""
     return ProfileError(
         f"{target} was not ready after {timeout_s:g} s",
-        hint=f"allow it more time, or look at where it waits (innermost call first):\n{log or '(nothing)'}",
+        hint=f"allow it more time, such as --ready {2 * timeout_s:g}s, or look at where it waits (innermost call"
+        f" first):\n{log or '(nothing)'}",
     )
 
 
@@ -122,18 +191,18 @@ def explain_answers(
             hint=f"the application hangs or closes connections; it printed last:\n{log or '(nothing)'}",
         )
     if status in {404, 405}:
-        return ProfileError(said, hint=f"the application serves {_list_routes(routes)}")
+        return ProfileError(said, hint=_serves(routes, asked))
     if status >= 500:
         trace = f"the application raised:\n\n{failures[0]}" if failures else f"it printed last:\n{log or '(nothing)'}"
         return ProfileError(said, hint=trace)
     ways = {
-        401: "send what it asks for as a header",
-        403: "send what it asks for as a header",
-        415: "send another Content-Type as a header",
-        422: "the payloads do not have the form that it validates; each line is one body",
-        429: "the application limits the rate: switch that off for the profile",
+        401: "send what it asks for: --header 'Authorization: Bearer TOKEN'",
+        403: "send what it asks for: --header 'Authorization: Bearer TOKEN'",
+        415: "say what the bodies are: --header 'Content-Type: application/json'",
+        422: "the payloads do not have the form that it validates; each line of --payloads is one body",
+        429: "the application limits the rate: switch that off for the profile, or lower --rate",
     }
-    return ProfileError(said, hint=ways.get(status, "send payloads that it answers"))
+    return ProfileError(said, hint=ways.get(status, "send bodies that it answers: --payloads bodies.jsonl"))
 
 
 def choose_path(routes: Sequence[Route], method: str) -> str:
@@ -146,9 +215,21 @@ def choose_path(routes: Sequence[Route], method: str) -> str:
     if len(found) == 1:
         return found[0]
     problem = "more than one route takes" if found else "no route is known to take"
-    raise ProfileError(
-        f"{problem} {method} requests", hint=f"name the path; the application serves {_list_routes(routes)}"
-    )
+    raise ProfileError(f"{problem} {method} requests", hint=_serves(routes, f"{method} "))
+
+
+def _serves(routes: Sequence[Route], asked: str) -> str:
+    """Say what the application serves, and the flags with which one of it is asked for."""
+    method, _, path = asked.partition(" ")
+    shown = [one for one in routes if one.path not in _HIDDEN]
+    here = [one for one in shown if one.path == path]
+    taking = [one for one in shown if method in one.methods]
+    flags = "; name the path, such as --path /predict" if not path else ""
+    for one in (here or taking or shown)[:1]:
+        flags = f" --path {re.sub('{[^}]*}', '1', one.path)}" if one.path != path else ""
+        flags += f" --method {one.methods[0]}" if method not in one.methods else ""
+        flags = f"; such as{flags}" if flags else ""
+    return f"the application serves {_list_routes(routes)}{flags}"
 
 
 def _list_routes(routes: Sequence[Route]) -> str:

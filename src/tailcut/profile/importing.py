@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
+import sys
 import traceback
 from typing import Any
 
@@ -24,6 +26,9 @@ def load_application(target: str) -> Any:
     """Import "module:attribute", or call "module:function()"."""
     module_name, _, path = target.partition(":")
     import uvicorn
+
+    # Only now, as uvicorn does it: a queue.py of the user's must not be taken for the standard library's before.
+    sys.path.insert(0, os.getcwd())
 
     def refused(*args: Any, **kwargs: Any) -> None:
         raise Unusable(

@@ -42,8 +42,9 @@ class PilotProcess:
 
     def __init__(self, options: Options, *, directory: Path, environment: Mapping[str, str] | None = None) -> None:
         if not directory.is_dir():
-            raise ProfileError(f"there is no folder {directory}", hint="give the folder that the application is in")
+            raise ProfileError(f"there is no folder {directory}", hint="--app-dir names the application's")
         self.target = options.target
+        self._directory = directory
         self.port = 0
         self._folder = Path(tempfile.mkdtemp(prefix="tailcut-profile-"))
         self._lines = b""
@@ -53,7 +54,7 @@ class PilotProcess:
         try:
             with (self._folder / "log").open("wb") as log:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "tailcut.profile.child", msgspec.json.encode(options).decode()],
+                    [sys.executable, "-P", "-m", "tailcut.profile.child", msgspec.json.encode(options).decode()],
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -99,7 +100,7 @@ class PilotProcess:
             self._process.kill()
             raise explain_silence(self.target, timeout_s, self.log())
         if said is None or said.kind != "ready":
-            raise explain_failure(self.target, said, self._exit_code(), self.log())
+            raise explain_failure(self.target, said, self._exit_code(), self.log(), self._directory)
         self.port = said.port
         return said
 
@@ -164,6 +165,9 @@ class PilotProcess:
             stdin.write(command.encode() + b"\n")
             stdin.flush()
             said = self._hear(_ANSWER_S)
+        if said is not None and said.kind == "failed":
+            what = said.error.partition(":")[0]
+            raise ProfileError(f"the process of {self.target} failed to answer ({what})", hint=said.text)
         if said is None:
             code = self._exit_code()
             what = f"ended with exit code {code}" if code is not None else f"did not answer within {_ANSWER_S:g} s"

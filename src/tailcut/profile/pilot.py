@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from math import inf
 from pathlib import Path
@@ -13,8 +15,8 @@ from typing import Literal
 
 import msgspec
 
-from tailcut.core.profiling.records import Overhead, Recording
-from tailcut.errors import MissingExtra, ProfileError
+from tailcut.core.profiling.records import Recording, Sample
+from tailcut.errors import LoadTestError, MissingExtra, ProfileError
 from tailcut.load import LoadPlan, Samples, measure
 from tailcut.load.payloads import build_requests
 from tailcut.load.plan import check_plan, parse_url
@@ -22,17 +24,15 @@ from tailcut.load.summary import RunFacts
 from tailcut.profile.assembling import Run, assemble
 from tailcut.profile.captured import FoundLayers
 from tailcut.profile.child import Heard, Options, Said
-from tailcut.profile.diagnosis import check_target, choose_path, explain_answers
+from tailcut.profile.diagnosis import check_target, choose_path, explain_answers, not_again
 from tailcut.profile.launching import PilotProcess
+from tailcut.profile.overhead import REQUESTS, ROUNDS, Sides, measure_overhead, pairs_for
 from tailcut.profile.places import Places
 from tailcut.profile.spying import Spy
-from tailcut.profile.trials import OnStep, bears, measure_overhead, too_fast
+from tailcut.profile.trials import OnStep, bears, fell_behind, too_fast
 
 HEADER = "x-tailcut-profile"
-OVERHEAD_ROUNDS = 9
-"""Pairs of runs that show what profiling costs; odd, so that one of them is the median."""
-_OVERHEAD_REQUESTS = 200.0
-"""Of each run that shows what profiling costs, at least: ten beyond its p95."""
+_LUCK = "PYTHONHASHSEED"
 
 _PROBE_RATE = 20.0
 _PROBE_S = 0.3
@@ -58,8 +58,8 @@ class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
         ready_s: longest wait for the application's start.
         sample_rate, sample_s: looks at the stacks per second, and for how long at most: in a run of its own, under the
             same load, because looking takes of the cores that answer, and must not be in what is recorded.
-        overhead_rounds, overhead_s: how often, and how long, the same load is sent to the application without
-            profiling and with it; 0 rounds: the overhead is not measured.
+        overhead_rounds, overhead_s: how often, and how long at least, the same load is sent to processes of the
+            application without profiling and with it; 0 rounds: the overhead is not measured.
         layers: whether the layers of its models are timed in the end.
         seed: of arrivals and payloads.
     """
@@ -79,7 +79,7 @@ class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
     ready_s: float = 60.0
     sample_rate: float = 50.0
     sample_s: float = 6.0
-    overhead_rounds: int = OVERHEAD_ROUNDS
+    overhead_rounds: int = ROUNDS
     overhead_s: float = 2.0
     layers: bool = True
     seed: int = 0
@@ -107,27 +107,40 @@ def record(plan: PilotPlan, *, on_step: OnStep | None = None) -> Recording:
 
 def _record(plan: PilotPlan, say: OnStep) -> Recording:
     say(f"starting {plan.target}")
+    began_s = time.monotonic()
     with _start(plan, profiled=True) as pilot:
         ready = pilot.wait_ready(plan.ready_s)
+        start_s = time.monotonic() - began_s
         load = _load_plan(plan, pilot, ready)
         _probe(load, pilot, ready)
         say(f"trying {plan.rate:g} requests/s")
-        if bears(load):
-            return _profiled(plan, load, pilot, ready, say)
-    # Only now, when the profiled one is gone, and with it the requests that still queue there.
+        recording = _profiled(plan, load, pilot, ready, say) if bears(_numbered(load)) else None
+    # Only now, when the profiled one is gone, and with it the requests that still queue there, and what it held that
+    # only one process may have.
+    if recording is not None:
+        return _with_overhead(plan, load, recording, start_s, say)
     say("the queue grows: looking for the rate that the application bears")
     with _start(plan, profiled=False) as plain:
         plain.wait_ready(plan.ready_s)
         raise too_fast(plan.target, _on(load, plain))
 
 
-def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said, say: OnStep) -> Recording:
-    overhead = _overhead(plan, load, pilot, say) if plan.overhead_rounds else None
+def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said, say: OnStep) -> Recording | None:
+    """Record, and all that needs the process that was recorded; None where it did not keep up after all."""
     say(f"recording for {plan.duration_s:g} s at {plan.rate:g} requests/s")
-    run = _run(plan, load, pilot, ready)
-    _check_answers(load, pilot, ready, run.samples, run.facts, run.heard)
+    pilot.begin()
+    samples, facts = measure(_numbered(load))
+    heard = pilot.heard()
+    _check_answers(load, pilot, ready, samples, facts, heard)
+    if fell_behind(_numbered(load), samples, facts):
+        return None
+    looks, problem = _looks(plan, load, pilot, heard)
+    run = Run(
+        load=load, ready=ready, samples=samples, facts=facts, heard=heard,
+        looks=looks, looks_interval_ns=int(1e9 / plan.sample_rate), spy_problem=problem,
+    )  # fmt: skip
     found = _layers(pilot, say) if plan.layers else FoundLayers()
-    recording = assemble(plan.target, run, overhead)
+    recording = assemble(plan.target, run, None)
     return msgspec.structs.replace(recording, layers=found.layers, notes=(*recording.notes, *found.notes))
 
 
@@ -152,30 +165,55 @@ def _importable(directory: str) -> Iterator[None]:
             sys.path.remove(folder)
 
 
-def _run(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said) -> Run:
-    pilot.begin()
-    samples, facts = measure(msgspec.structs.replace(load, numbered=HEADER))
-    heard = pilot.heard()
-    with Spy(pilot.pid, plan.sample_rate) as spy:
-        seconds = min(plan.sample_s, plan.duration_s)
-        # Numbered too: only what belongs to a request is handed to threads in a way that their stacks show.
-        sampled = msgspec.structs.replace(load, duration_s=seconds, warmup_s=0.0, seed=load.seed + 2, numbered=HEADER)
-        measure(sampled)
-        spy.stop()
-        looks = spy.samples(heard.requests, Places(plan.directory))
-        return Run(
-            load=load, ready=ready, samples=samples, facts=facts, heard=heard,
-            looks=looks, looks_interval_ns=int(1e9 / plan.sample_rate), spy_problem=spy.problem,
-        )  # fmt: skip
+def _looks(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, heard: Heard) -> tuple[tuple[Sample, ...], str]:
+    """Send the load once more and look at the stacks meanwhile; where that fails, say why: the recording is whole."""
+    # Numbered too: only what belongs to a request is handed to threads in a way that their stacks show.
+    sampled = msgspec.structs.replace(
+        _numbered(load), duration_s=min(plan.sample_s, plan.duration_s), warmup_s=0.0, seed=load.seed + 2
+    )
+    try:
+        with Spy(pilot.pid, plan.sample_rate) as spy:
+            measure(sampled)
+            spy.stop()
+            return spy.samples(heard.requests, Places(plan.directory)), spy.problem
+    except (LoadTestError, OSError) as error:
+        return (), f"the run in which stacks are sampled failed ({getattr(error, 'message', error)})"
 
 
-def _overhead(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, say: OnStep) -> Overhead:
-    with _start(plan, profiled=False) as plain:
-        plain.wait_ready(plan.ready_s)
-        duration_s = max(plan.overhead_s, _OVERHEAD_REQUESTS / plan.rate)
-        without = msgspec.structs.replace(_on(load, plain), duration_s=duration_s)
-        with_ = msgspec.structs.replace(load, duration_s=duration_s, numbered=HEADER)
-        return measure_overhead(without, with_, rounds=plan.overhead_rounds, begin=pilot.begin, say=say)
+def _with_overhead(plan: PilotPlan, load: LoadPlan, recording: Recording, start_s: float, say: OnStep) -> Recording:
+    """Measure what profiling costs; where that does not work, the recording is still whole."""
+    if not plan.overhead_rounds:
+        return recording
+    base = msgspec.structs.replace(load, duration_s=max(plan.overhead_s, REQUESTS / plan.rate))
+    try:
+        overhead = measure_overhead(
+            lambda number: _sides(plan, base, number),
+            pairs=pairs_for(plan.overhead_rounds, start_s),
+            rounds=plan.overhead_rounds,
+            say=say,
+        )
+    except (ProfileError, LoadTestError) as error:
+        say(str(error))
+        note = f"what profiling itself costs could not be measured: {error.message}"
+        return msgspec.structs.replace(recording, notes=(*recording.notes, note))
+    return msgspec.structs.replace(recording, overhead=overhead)
+
+
+@contextmanager
+def _sides(plan: PilotPlan, load: LoadPlan, number: int) -> Iterator[Sides]:
+    """The application twice, without profiling and with it."""
+    with ExitStack() as stack:
+        try:
+            plain, seen = (_ready(stack, plan, profiled, number) for profiled in (False, True))
+        except ProfileError as error:
+            raise not_again(error) from error
+        yield Sides(_on(load, plain), _numbered(_on(load, seen)), seen.begin)
+
+
+def _ready(stack: ExitStack, plan: PilotPlan, profiled: bool, luck: int) -> PilotProcess:
+    process = stack.enter_context(_start(plan, profiled=profiled, luck=luck))
+    process.wait_ready(plan.ready_s)
+    return process
 
 
 def _check(plan: PilotPlan) -> None:
@@ -192,16 +230,18 @@ def _check(plan: PilotPlan) -> None:
             raise ProfileError(f"the {name} is {value:g}", hint="give a finite number above 0")
     load = LoadPlan(
         url="http://127.0.0.1:1/", rate=plan.rate, payloads=plan.payloads, method=plan.method, headers=plan.headers,
-        timeout_s=plan.timeout_s,
+        timeout_s=plan.timeout_s, seed=plan.seed,
     )  # fmt: skip
     check_plan(load)
     # Before anything is started: what cannot be read or is not JSON.
     build_requests(load, parse_url(load.url), min(_CHECKED, int(plan.rate * (plan.warmup_s + plan.duration_s)) + 1))
 
 
-def _start(plan: PilotPlan, *, profiled: bool) -> PilotProcess:
+def _start(plan: PilotPlan, *, profiled: bool, luck: int = 0) -> PilotProcess:
     options = Options(target=plan.target, report=-1, profiled=profiled, loop=plan.loop)
-    return PilotProcess(options, directory=Path(plan.directory), environment=plan.environment)
+    # Sets and dicts iterate in an order that differs from process to process; those that are compared have the same.
+    environment = {_LUCK: str(luck + 1)} if _LUCK not in os.environ else {}
+    return PilotProcess(options, directory=Path(plan.directory), environment={**environment, **plan.environment})
 
 
 def _load_plan(plan: PilotPlan, pilot: PilotProcess, ready: Said) -> LoadPlan:
@@ -226,8 +266,8 @@ def _load_plan(plan: PilotPlan, pilot: PilotProcess, ready: Said) -> LoadPlan:
 def _probe(load: LoadPlan, pilot: PilotProcess, ready: Said) -> None:
     """A few requests first, so that a wrong path or payload shows before anything is measured."""
     few = msgspec.structs.replace(
-        load, rate=_PROBE_RATE, arrivals="constant", duration_s=_PROBE_S, warmup_s=0.0, timeout_s=_PROBE_TIMEOUT_S,
-        numbered=HEADER,
+        _numbered(load), rate=_PROBE_RATE, arrivals="constant", duration_s=_PROBE_S, warmup_s=0.0,
+        timeout_s=_PROBE_TIMEOUT_S,
     )  # fmt: skip
     samples, facts = measure(few)
     _check_answers(load, pilot, ready, samples, facts, pilot.heard())
@@ -240,6 +280,11 @@ def _check_answers(
     error = explain_answers(statuses, facts.bodies, heard.failures, ready.routes, asked=_asked(load), log=pilot.log())
     if error is not None:
         raise error
+
+
+def _numbered(load: LoadPlan) -> LoadPlan:
+    """The same load, each request with its number: only such requests are profiled."""
+    return msgspec.structs.replace(load, numbered=HEADER)
 
 
 def _on(load: LoadPlan, pilot: PilotProcess) -> LoadPlan:

@@ -34,14 +34,19 @@ _PACKAGES = (
 )  # fmt: skip
 
 
-def run_application(options: Options, say: Say) -> int:
+def run_application(options: Options, say: Say, commands: int) -> int:
     """Serve until SIGTERM.
+
+    Args:
+        options: what to serve, and how.
+        say: where what happens goes.
+        commands: where questions come from, one a line.
 
     Returns:
         the exit code: 0, or 3 where the application could not be served.
     """
     allow_spying()
-    _Window(say)
+    _Window(say, commands)
     if options.profiled:
         from tailcut.profile.hooks import install_hooks
 
@@ -58,9 +63,9 @@ def run_application(options: Options, say: Say) -> int:
 class _Window:
     """What was heard since the window began."""
 
-    def __init__(self, say: Say) -> None:
+    def __init__(self, say: Say, commands: int) -> None:
         self._cpu_ns, self._delay_ns = time.process_time_ns(), _delay_ns()
-        Commands({"begin": self._begin, "write": self._write, "layers": self._layers}, say)
+        Commands({"begin": self._begin, "write": self._write, "layers": self._layers}, say, commands)
 
     def _begin(self, _: str) -> Said:
         tracer.clear()

@@ -57,24 +57,18 @@ class Spy:
             self.problem = "py-spy is not installed (pip install 'tailcut[profile]')"
             return
         options = ["--nonblocking", "--idle", "--full-filenames", "--format", "raw", "--rate", f"{rate:.0f}"]
-        with (self._folder / "log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [
-                    program,
-                    "record",
-                    *options,
-                    "--duration",
-                    str(_LONGEST_S),
-                    "--output",
-                    str(self._output),
-                    "--pid",
-                    str(pid),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        options += ["--duration", str(_LONGEST_S), "--output", str(self._output), "--pid", str(pid)]
+        try:
+            with (self._folder / "log").open("wb") as log:
+                self._process = subprocess.Popen(
+                    [program, "record", *options],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            self.problem = f"py-spy could not be started ({error.strerror})"
 
     def __enter__(self) -> Spy:
         return self

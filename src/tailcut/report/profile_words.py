@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tailcut.core.profiling.budget import Budget, Culprit
+from collections.abc import Sequence
+
+from tailcut.core.profiling.budget import Budget, Culprit, StageLine
+from tailcut.core.profiling.gaps import READ_LATE, SENT_LATE
 from tailcut.core.profiling.layers import ModelLayers
 from tailcut.core.profiling.perception import perceived
 from tailcut.core.profiling.records import Overhead, Stage
@@ -43,6 +46,8 @@ def bottleneck(budget: Budget) -> str:
         return ""
     said = f"{percent(line.near_share)} of the p95 request is {STAGE_WORDS[line.stage]}"
     named = budget.culprits_of(line.stage)
+    if late := _late_words(line, named, budget):
+        return late
     if line.stage in _PLAIN or not named:
         return f"{said} ({ms(line.near_ms)} of {ms(budget.near_ms)} ms)."
     first, *others = named
@@ -62,6 +67,19 @@ def bottleneck(budget: Budget) -> str:
         top = first.functions[0]
         inside = f" Inside it, {percent(top.share)} of the samples are in {top.function}."
     return f"{told} ({ms(line.near_ms)} of {ms(budget.near_ms)} ms).{inside}"
+
+
+def _late_words(line: StageLine, named: Sequence[Culprit], budget: Budget) -> str:
+    """Say that the network was none; empty where it was, or another stage takes most."""
+    late = [one for one in named if one.stage == Stage.NETWORK and one.label in {SENT_LATE, READ_LATE}]
+    share = sum(one.near_share for one in late)
+    if not late or share < _MOST * line.near_share:
+        return ""
+    took_ms = sum(one.near_ms for one in late)
+    return (
+        f"{percent(share)} of the p95 request is the load generator's own lateness, not the application's:"
+        f" it had no core, or no connection ({ms(took_ms)} of {ms(budget.near_ms)} ms)."
+    )
 
 
 def name_of(culprit: Culprit, longest: int = _LABEL) -> str:
@@ -102,8 +120,12 @@ def overhead_words(overhead: Overhead | None, kind: str) -> str:
     p95, p50 = _ranged(overhead.p95_share, overhead.p95_range), _ranged(overhead.p50_share, overhead.p50_range)
     return (
         f"Profiling cost {p95} of the p95 and {p50} of the median at {overhead.rate:.3g} requests/s{_cpu(overhead)}:"
-        f" the median of {len(overhead.rounds)} rounds, each the same requests without and with it{note}."
+        f" {len(overhead.rounds)} rounds, each the same requests without and with it, on {_pairs(overhead)}{note}."
     )
+
+
+def _pairs(overhead: Overhead) -> str:
+    return "one process each" if overhead.processes == 1 else f"{overhead.processes} processes each in turn"
 
 
 def _ranged(share: float, between: tuple[float, float] | None) -> str:

@@ -62,7 +62,7 @@ def attribute(recording: Recording) -> Attribution:
     holdups = Holdups.of(recording.moments, place_of, wall_ns)
     own, gaps = _own(flat, holdups)
     self_ns = _attribute_spans(flat, own, stage_ns)
-    attribute_gaps(flat, gaps, holdups, stage_ns)
+    attribute_gaps(flat, gaps, holdups, stage_ns, beside=bool(recording.pilot.loop))
     return Attribution(flat, stage_ns, self_ns, gaps)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 
 import msgspec
 import numpy as np
@@ -13,6 +14,7 @@ from tailcut.core.profiling.awaiting import awaited_ns
 from tailcut.core.profiling.calls import Call, calls_of, shown_label
 from tailcut.core.profiling.flat import STAGES, Name
 from tailcut.core.profiling.functions import FunctionShare, functions_of, holders_of
+from tailcut.core.profiling.gaps import lateness_ns
 from tailcut.core.profiling.perception import perception
 from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.slo import Finding, Objectives, judge
@@ -25,7 +27,7 @@ _LEAST_AWAITED = 0.1
 """Of a function's time: below, it is not worth a line of its own."""
 _UNNAMED = {
     Stage.NETWORK: "between client and server",
-    Stage.ACCEPT: "sent, but the server had not begun: its event loop was busy",
+    Stage.ACCEPT: "sent, but the server had not begun: its event loop was busy, or had no core",
     Stage.WAIT: "a free core",
     Stage.LOOP: "others' work on the event loop",
     Stage.GC: "collection of garbage",
@@ -202,6 +204,10 @@ def _culprits(found: Attribution, near: npt.NDArray[np.int64], recording: Record
         in_spans[name.stage] += spent_ns
     for place, stage in enumerate(STAGES):
         rest_ns = float(found.stage_ns[near, place].sum()) - in_spans[stage]
+        if stage == Stage.NETWORK:
+            for name, late_ns in _generators(found, near, recording, rest_ns):
+                took_ns[name] += late_ns
+                rest_ns -= late_ns
         if rest_ns > 0.5:
             took_ns[Name(stage, _UNNAMED.get(stage, ""), "")] += rest_ns
     waited_ns = {
@@ -226,6 +232,18 @@ def _culprits(found: Attribution, near: npt.NDArray[np.int64], recording: Record
         )
         for spent_ns, name, awaits in ranked
     )
+
+
+def _generators(
+    found: Attribution, near: npt.NDArray[np.int64], recording: Recording, most_ns: float
+) -> Iterator[tuple[Name, float]]:
+    """Name what of the network's time the load generator itself was late."""
+    for label, late_ns in lateness_ns(found.flat, beside=bool(recording.pilot.loop)).items():
+        # What a background task did meanwhile is that task's.
+        part_ns = min(float(late_ns[near].sum()), most_ns)
+        most_ns -= part_ns
+        if part_ns > 0.5:
+            yield Name(Stage.NETWORK, label, ""), part_ns
 
 
 def _by_name(

@@ -1,19 +1,19 @@
 """How alike requests are: which share of them, and of what they ask about, a cache would have answered.
 
-Every payload is looked up whole, and beside that every field of it: ``entities[]``, ``user.id``. A list of names or
-whole numbers is one look-up per element, a list that holds fractions is one value (a row of numbers, not a list of
-things to ask about), and a list of objects is descended into.
+Every payload is looked up whole, and beside that every field of it: ``entities[]``, ``user.id`` (``shapes``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from hashlib import blake2b
+from itertools import chain, islice
 from typing import Any
 
 import msgspec
 
 from tailcut.core.profiling.reuse import Reuse
+from tailcut.core.profiling.shapes import LEARNED, find_tables, values_of
 from tailcut.core.repeats import SAMPLE
 
 LIVES_S = (0.1, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 21_600.0, 86_400.0)
@@ -23,9 +23,9 @@ EXACT_LOOKUPS = 200_000
 """Logs that are known to be longer are watched by a sample: one key in sixteen."""
 
 MOST_FIELDS = 32
-_DEEPEST = 6
-_MOST_ELEMENTS = 1000
 WHOLE = "whole payload"
+_OPAQUE = object()
+"""In the place of what is no JSON."""
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -100,19 +100,21 @@ def read_diversity(payloads: Iterable[tuple[float, bytes]], *, timed: bool, samp
         timed: the times are those of the log.
         sample: 1 for an exact answer; ``repeats.SAMPLE`` for long logs.
     """
+    log = iter(payloads)
+    first = list(islice(log, LEARNED))
+    tables = find_tables([decoded for _, body in first if (decoded := _decode(body)) is not _OPAQUE])
     whole = Reuse(LIVES_S, sample=sample)
     fields: dict[str, Reuse] = {}
     first_s = last_s = 0.0
     left_out = opaque = 0
-    for number, (at_s, body) in enumerate(payloads):
+    for number, (at_s, body) in enumerate(chain(first, log)):
         first_s, last_s = (at_s if number == 0 else first_s), at_s
         whole.see(key_of(body), at_s)
-        try:
-            payload = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        payload = _decode(body)
+        if payload is _OPAQUE:
             opaque += 1
             continue
-        for name, value in values_of(payload):
+        for name, value in values_of(payload, tables):
             stream = fields.get(name)
             if stream is None:
                 if len(fields) == MOST_FIELDS:
@@ -131,11 +133,6 @@ def read_diversity(payloads: Iterable[tuple[float, bytes]], *, timed: bool, samp
     return Diversity(requests=whole.lookups, span_s=span_s, timed=timed, streams=tuple(streams), notes=tuple(notes))
 
 
-def values_of(payload: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the path and the value of each look-up in a decoded payload."""
-    yield from _descend("", payload, _DEEPEST)
-
-
 def key_of(body: bytes) -> int:
     """Hash to 64 bits, the same in every process."""
     return int.from_bytes(blake2b(body, digest_size=8).digest(), "little")
@@ -146,22 +143,11 @@ def sample_for(lookups: int) -> int:
     return 1 if lookups <= EXACT_LOOKUPS else SAMPLE
 
 
-def _descend(path: str, value: Any, deeper: int) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict) and deeper:
-        for name, inner in value.items():
-            yield from _descend(f"{path}.{name}" if path else str(name), inner, deeper - 1)
-        return
-    if isinstance(value, list) and deeper and 0 < len(value) <= _MOST_ELEMENTS:
-        if all(isinstance(inner, dict) for inner in value):
-            for inner in value:
-                yield from _descend(f"{path}[]", inner, deeper - 1)
-            return
-        if all(isinstance(inner, (str, int)) for inner in value):
-            for inner in value:
-                yield f"{path}[]", inner
-            return
-    if path:
-        yield path, value
+def _decode(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _OPAQUE
 
 
 def _stream(name: str, seen: Reuse, span_s: float) -> Stream:

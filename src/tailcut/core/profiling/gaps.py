@@ -10,6 +10,7 @@ import numpy as np
 from tailcut.core.profiling.flat import STAGE_AT, Flat, Ints
 from tailcut.core.profiling.holdups import Holdups
 from tailcut.core.profiling.records import Stage
+from tailcut.core.statistics import percentile
 
 _GC, _LOOP, _ACCEPT = STAGE_AT[Stage.GC], STAGE_AT[Stage.LOOP], STAGE_AT[Stage.ACCEPT]
 _NETWORK, _UNKNOWN = STAGE_AT[Stage.NETWORK], STAGE_AT[Stage.UNATTRIBUTED]
@@ -52,8 +53,19 @@ class Gaps:
         self.end_ns = np.concatenate([self.end_ns, found[:, 2]])
 
 
-def attribute_gaps(flat: Flat, gaps: Gaps, holdups: Holdups, stage_ns: Ints) -> None:
-    """Add what the gaps were to ``stage_ns``, shape [n, stages]."""
+SENT_LATE = "the load generator sent late"
+READ_LATE = "the load generator read late"
+_NETWORK_SHARE = 0.1
+"""Of the requests: how long the quickest of them take is what the way itself takes, on one machine."""
+
+
+def attribute_gaps(flat: Flat, gaps: Gaps, holdups: Holdups, stage_ns: Ints, *, beside: bool = False) -> None:
+    """Add what the gaps were to ``stage_ns``, shape [n, stages].
+
+    Args:
+        beside: client and server are on one machine, whose loopback is as quick for each request: what took longer
+            from the client to the server was the server's not beginning.
+    """
     nobody = np.where(flat.seen, flat.entered_ns, flat.sent_ns)  # on its way; the server never told of the others
     parts = (
         (flat.intended_ns, flat.sent_ns, None, _NETWORK),
@@ -72,4 +84,29 @@ def attribute_gaps(flat: Flat, gaps: Gaps, holdups: Holdups, stage_ns: Ints) -> 
             np.add.at(stage_ns[:, _GC], request, gc_ns)
             np.add.at(stage_ns[:, busy], request, busy_ns)
             left = left - gc_ns - busy_ns
-        np.add.at(stage_ns[:, rest], request, left)
+        rest_ns = np.zeros(len(flat.requests), dtype=np.int64)
+        np.add.at(rest_ns, request, left)
+        if beside and busy == _ACCEPT:
+            late_ns = np.maximum(rest_ns - _way_ns(flat, high - low), 0)
+            stage_ns[:, _ACCEPT] += late_ns
+            rest_ns -= late_ns
+        stage_ns[:, rest] += rest_ns
+
+
+def lateness_ns(flat: Flat, *, beside: bool) -> dict[str, Ints]:
+    """Say how much of the network's time the load generator was late, by what it was late with, shape [n] each.
+
+    Args:
+        beside: as of ``attribute_gaps``.
+    """
+    found = {SENT_LATE: flat.sent_ns - flat.intended_ns}
+    if beside:
+        back_ns = flat.done_ns - flat.left_ns
+        found[READ_LATE] = np.maximum(back_ns - _way_ns(flat, back_ns), 0)
+    return found
+
+
+def _way_ns(flat: Flat, took_ns: Ints) -> int:
+    """What the way takes when nobody is late."""
+    known = took_ns[flat.seen]
+    return int(percentile(known, _NETWORK_SHARE)) if len(known) else 0

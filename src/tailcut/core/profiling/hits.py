@@ -8,8 +8,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.core.profiling.diversity import WHOLE, Diversity, key_of, values_of
+from tailcut.core.profiling.diversity import WHOLE, Diversity, key_of
 from tailcut.core.profiling.reuse import cache_hits
+from tailcut.core.profiling.shapes import tables_of, values_of
 
 
 def entity_field(diversity: Diversity) -> str:
@@ -49,7 +50,8 @@ def _keys(body: bytes, field: str) -> list[int]:
             payload = msgspec.json.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return [key_of(body)]
-        found = [key_of(msgspec.json.encode(value)) for name, value in values_of(payload) if name == field]
+        looked_up = values_of(payload, tables_of(field))
+        found = [key_of(msgspec.json.encode(value)) for name, value in looked_up if name == field]
         if found:
             return found
     return [key_of(body)]

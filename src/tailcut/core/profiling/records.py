@@ -154,9 +154,10 @@ class Overhead(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         rate: requests per second of these runs.
         rounds: (plain, profiled) one after the other.
-        p50_share, p95_share: how much longer with profiling, as a share of without; the median of the rounds.
-        p50_range, p95_range: where these medians lie in 95 of 100 such measurements; None: not known.
+        p50_share, p95_share: how much longer with profiling, as a share of without, of all rounds' requests together.
+        p50_range, p95_range: where these shares lie in 95 of 100 such measurements; None: not known.
         note: what makes the figures weaker than they look.
+        processes: how many of each kind took turns.
     """
 
     rate: float
@@ -166,6 +167,7 @@ class Overhead(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
     p50_range: tuple[float, float] | None = None
     p95_range: tuple[float, float] | None = None
+    processes: int = 1
 
 
 class Pilot(msgspec.Struct, frozen=True, kw_only=True):

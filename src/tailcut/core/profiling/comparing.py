@@ -1,0 +1,90 @@
+"""How much longer the same requests take on one side than on the other: percentiles of rounds that belong together.
+
+Both sides of a round have the same requests at the same times, so that the rounds' own differences cancel out. The
+percentile is that of all rounds together: of one round of some hundred requests a p95 is only a guess. A process has
+its luck (where its memory lies, in which order its sets iterate) from start to end, so that there are several per side,
+and the interval is one for processes first and rounds second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tailcut.core.statistics import percentile
+
+Values = npt.NDArray[np.float64]
+
+RESAMPLES = 1000
+_TAIL = 0.025
+_DISTURBED = 1.5
+"""A round whose median is so many times the usual one was not alone on the machine: nothing else moves a median so."""
+_LEAST_KEPT = 0.6
+
+
+class Round(NamedTuple):
+    """Milliseconds of the same requests on either side, shape [n] each, n >= 1."""
+
+    plain_ms: Values
+    seen_ms: Values
+
+
+Rounds = Sequence[Sequence[Round]]
+"""For each pair of processes those that they had."""
+
+
+class Longer(NamedTuple):
+    """How much longer, as a share of the plain side, and the interval that it lies in with 95 % confidence."""
+
+    share: float
+    between: tuple[float, float]
+
+
+def longer(rounds: Rounds, at: float, *, seed: int = 0, resamples: int = RESAMPLES) -> Longer:
+    """Compare a percentile of all requests together.
+
+    The interval is that of a bootstrap in two steps, as the data came about: pairs of processes are drawn, and then
+    rounds of each (Davison and Hinkley 1997, "Bootstrap Methods and their Application", 3.8).
+
+    Args:
+        rounds: at least one pair of processes with at least one round.
+        at: 0.95 for the p95.
+        seed: of the drawing.
+        resamples: how often is drawn.
+
+    Raises:
+        ValueError: there are no rounds.
+    """
+    share = _share([one for had in rounds for one in had], at)
+    rng = np.random.default_rng(seed)
+    drawn = []
+    for _ in range(resamples):
+        chosen: list[Round] = []
+        for pair in rng.integers(0, len(rounds), len(rounds)):
+            had = rounds[pair]
+            chosen += [had[one] for one in rng.integers(0, len(had), len(had))]
+        drawn.append(_share(chosen, at))
+    return Longer(share, (percentile(drawn, _TAIL), percentile(drawn, 1 - _TAIL)))
+
+
+def undisturbed(rounds: Rounds) -> list[list[Round]]:
+    """Leave out rounds in which something else had the machine: told by either side's median, never by their quotient.
+
+    Where that would leave out many, all are kept: then this is how the machine is.
+    """
+    every = [one for had in rounds for one in had]
+    limits = [_DISTURBED * percentile([percentile(one[side], 0.5) for one in every], 0.5) for side in (0, 1)]
+    kept = [
+        [one for one in had if all(percentile(one[side], 0.5) <= limits[side] for side in (0, 1))] for had in rounds
+    ]
+    if sum(map(len, kept)) < _LEAST_KEPT * len(every):
+        return [list(had) for had in rounds]
+    return [had for had in kept if had]
+
+
+def _share(rounds: Sequence[Round], at: float) -> float:
+    plain_ms, seen_ms = (percentile(np.concatenate([one[side] for one in rounds]), at) for side in (0, 1))
+    return seen_ms / plain_ms - 1.0

@@ -1,0 +1,211 @@
+"""What ``record`` makes of what goes wrong on the way: what was recorded is kept, and what could not be is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from tailcut.core.profiling.records import Recording
+from tailcut.errors import LoadTestError, ProfileError
+from tailcut.load import LoadPlan, Samples
+from tailcut.load.summary import RunFacts
+from tailcut.profile import overhead, pilot, trials
+from tailcut.profile.captured import FoundLayers
+from tailcut.profile.child import Heard, Route, Said
+from tailcut.profile.pilot import PilotPlan, record
+
+PLAN = PilotPlan(target="shop:app", rate=50.0, duration_s=4.0, warmup_s=0.0, overhead_rounds=2, layers=False)
+SAMPLING = PLAN.seed + 2
+
+
+class Process:
+    """An application's process that does all that it is asked."""
+
+    pid = 1
+    url = "http://127.0.0.1:1"
+    started: list[tuple[bool, str]]
+
+    def __init__(self, options: Any, *, directory: Path, environment: dict[str, str]) -> None:
+        self.profiled = options.profiled
+        Process.started.append((self.profiled, environment.get("PYTHONHASHSEED", "")))
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is left."""
+
+    def wait_ready(self, timeout_s: float) -> Said:
+        route = Route(path="/predict", methods=("GET",))
+        return Said(kind="ready", port=1, loop="asyncio", usual_loop="asyncio", routes=(route,))
+
+    def begin(self) -> None:
+        """There is nothing to forget."""
+
+    def heard(self) -> Heard:
+        return Heard(requests=(), moments=(), hooks=(), notes=(), failures=(), cpu_ns=0, delay_ns=0)
+
+    def layers(self) -> FoundLayers:
+        return FoundLayers()
+
+    def log(self) -> str:
+        return ""
+
+
+class Spy:
+    """Sees nothing."""
+
+    problem = ""
+
+    def __init__(self, pid: int, rate: float) -> None:
+        """Look at nobody."""
+
+    __enter__ = Process.__enter__
+    __exit__ = Process.__exit__
+    stop = Process.begin
+
+    def samples(self, *_: object) -> tuple[()]:
+        return ()
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[LoadPlan]:
+    """All loads that were sent, each request answered after 4 ms."""
+    sent: list[LoadPlan] = []
+
+    def measure(load: LoadPlan) -> tuple[Samples, RunFacts]:
+        sent.append(load)
+        return answered(load)
+
+    Process.started = []
+    monkeypatch.setattr(pilot, "PilotProcess", Process)
+    monkeypatch.setattr(pilot, "Spy", Spy)
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    for module in (pilot, trials, overhead):
+        monkeypatch.setattr(module, "measure", measure)
+    return sent
+
+
+def answered(load: LoadPlan, took_s: Callable[[float], float] = lambda at_s: 0.004) -> tuple[Samples, RunFacts]:
+    at_s = np.arange(0.0, load.warmup_s + load.duration_s, 1 / (load.rate or 1.0))
+    done_s = at_s + np.array([took_s(each) for each in at_s])
+    count = at_s.size
+    samples = Samples(
+        intended_ns=(at_s * 1e9).astype(np.int64), sent_ns=(at_s * 1e9).astype(np.int64),
+        done_ns=(done_s * 1e9).astype(np.int64), status=np.full(count, 200, np.int16),
+        cache=np.zeros(count, np.int8), cache_names=("",), stages_ms={},
+        measured_from_ns=int(load.warmup_s * 1e9),
+    )  # fmt: skip
+    return samples, RunFacts(window_s=load.duration_s)
+
+
+def instead(
+    monkeypatch: pytest.MonkeyPatch, module: Any, measured: Callable[[LoadPlan], tuple[Samples, RunFacts] | None]
+) -> None:
+    """Let some loads end otherwise."""
+    usual = module.measure
+    monkeypatch.setattr(module, "measure", lambda load: measured(load) or usual(load))
+
+
+def test_the_application_is_tried_as_it_is_recorded(loads: list[LoadPlan]) -> None:
+    """With numbered requests, else it is not profiled; then it is compared with processes of their own."""
+    found = record(PLAN)
+    probe, trial, recording, sampling, *pairs = loads
+    assert {one.numbered for one in (probe, trial, recording, sampling)} == {pilot.HEADER}
+    assert (recording.duration_s, sampling.seed) == (4.0, SAMPLING)
+    assert {one.numbered for one in pairs} == {"", pilot.HEADER}
+    assert found.overhead is not None
+    assert found.overhead.processes == 2
+    # Those that are compared have the same luck with their hashes.
+    assert Process.started == [(True, "1"), (False, "1"), (True, "1"), (False, "2"), (True, "2")]
+
+
+def test_a_luck_that_is_given_is_kept(loads: list[LoadPlan], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    record(PLAN)
+    assert {luck for _, luck in Process.started} == {""}
+    assert loads
+
+
+def test_a_recording_in_which_the_queue_grew_is_refused(loads: list[LoadPlan], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the short trial went well."""
+    instead(monkeypatch, pilot, lambda load: answered(load, lambda at_s: at_s) if load.duration_s == 4.0 else None)
+    refusal = ProfileError("it bears 20", hint="--rate 10")
+    monkeypatch.setattr(pilot, "too_fast", lambda target, load: refusal)
+    with pytest.raises(ProfileError) as caught:
+        record(PLAN)
+    assert caught.value is refusal
+    assert Process.started == [(True, "1"), (False, "1")]
+    assert SAMPLING not in {one.seed for one in loads}
+
+
+def test_a_recording_with_requests_without_an_answer_is_refused(
+    loads: list[LoadPlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(load: LoadPlan) -> tuple[Samples, RunFacts] | None:
+        samples, facts = answered(load)
+        status = np.where(np.arange(samples.status.size) % 10, samples.status, -3).astype(np.int16)
+        return (msgspec.structs.replace(samples, status=status), facts) if load.duration_s == 4.0 else None
+
+    instead(monkeypatch, pilot, silent)
+    with pytest.raises(ProfileError, match="20 of 200 requests got no answer within 10 s with profiling"):
+        record(PLAN)
+
+
+def kept_without(found: Recording, what: str) -> str:
+    """The note on what could not be done; the recording is whole."""
+    assert len(found.requests) == 200
+    return next(note for note in found.notes if what in note)
+
+
+def test_a_failing_run_for_stacks_loses_no_recording(loads: list[LoadPlan], monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(load: LoadPlan) -> None:
+        if load.seed == SAMPLING:
+            raise LoadTestError("cannot connect", hint="is it running?")
+
+    instead(monkeypatch, pilot, failing)
+    found = record(PLAN)
+    note = kept_without(found, "no stacks were sampled")
+    assert note.startswith("the run in which stacks are sampled failed (cannot connect)")
+    assert found.sample_interval_ns == 0
+
+
+LOG = """Traceback (most recent call last):
+  File "/home/me/shop.py", line 7, in start_metrics
+    server.bind(("127.0.0.1", 9100))
+OSError: [Errno 98] Address already in use
+"""
+
+
+def test_an_application_that_starts_only_once_is_profiled_without_overhead(
+    loads: list[LoadPlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The note says where it fails, and not what the exception says; the person sees all of it."""
+
+    def ready(self: Process, timeout_s: float) -> Said:
+        if len(Process.started) > 1:
+            raise ProfileError("shop:app failed at start-up", hint=f"it printed last:\n{LOG}")
+        return usual(self, timeout_s)
+
+    usual = Process.wait_ready
+    monkeypatch.setattr(Process, "wait_ready", ready)
+    said: list[str] = []
+    found = record(PLAN, on_step=said.append)
+    assert found.overhead is None
+    note = kept_without(found, "what profiling itself costs could not be measured")
+    assert note.endswith("another process of it does not start (OSError in start_metrics (shop.py:7))")
+    assert "Address already in use" in said[-1]
+    assert "--no-overhead" in said[-1]
+    assert loads
+
+
+def test_a_seed_that_cannot_be_is_refused_before_anything_starts(loads: list[LoadPlan]) -> None:
+    with pytest.raises(LoadTestError, match="--seed is -1"):
+        record(msgspec.structs.replace(PLAN, seed=-1))
+    assert not Process.started
+    assert not loads
