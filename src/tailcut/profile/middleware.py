@@ -15,6 +15,7 @@ HEADER = b"x-tailcut-profile"
 _MAX_FAILURES = 3
 _LINES = 12
 _RECEIVE, _ENCODE = Stage.RECEIVE, Stage.ENCODE
+_FRAMEWORKS = ("fastapi", "starlette", "litestar")
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -32,6 +33,11 @@ class Profiled:
     def __init__(self, application: Application) -> None:
         self._application = application
         self._stage, self._label, self._place = describe_application(application)
+        if self._stage is not Stage.FRAMEWORK:
+            # Only now: a process that is not profiled loads no hooks.
+            from tailcut.profile.hooks.layering import entrances
+
+            entrances.open()
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -64,7 +70,7 @@ def describe_application(application: Any) -> tuple[Stage, str, str]:
     """Say what the time of the application's own call is: the framework's, the user's, or nobody's that is known."""
     package = type(application).__module__.partition(".")[0]
     mro = {one.__module__.partition(".")[0] for one in type(application).__mro__}
-    for name in ("fastapi", "starlette"):
+    for name in _FRAMEWORKS:
         if package == name or name in mro:
             return Stage.FRAMEWORK, name, ""
     code = code_of(application)
@@ -88,10 +94,11 @@ def _receiving(receive: Receive) -> Receive:
     async def received() -> Message:
         parent = current.get()
         start_ns = now()
-        try:
-            return await receive()
-        finally:
+        message = await receive()
+        # A reply that is streamed listens all the while for a client that goes away: that is no wait for a body.
+        if message["type"] == "http.request":
             _keep(parent, _RECEIVE, "body", start_ns)
+        return message
 
     return received
 
