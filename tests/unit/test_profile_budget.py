@@ -83,7 +83,7 @@ def test_functions_of_code_are_told_by_samples() -> None:
     assert code.functions[0].share == pytest.approx(0.75)
 
 
-def awaiting(pilot: Pilot, held_ms: float) -> Recording:
+def awaiting(pilot: Pilot, held_ms: float, **more: object) -> Recording:
     """An asynchronous handler of 32 ms each, whose callbacks held the loop for some of them."""
     requests, moments = [], []
     for number in range(40):
@@ -101,7 +101,7 @@ def awaiting(pilot: Pilot, held_ms: float) -> Recording:
     samples = (
         Sample(stack=("burn (app.py:1)",), at_ns=0, weight_ns=80 * _MS, place="burn (app.py:1)", code=SPAN),
     )  # fmt: skip
-    return recording(*requests, moments=tuple(moments), samples=samples, pilot=pilot)
+    return recording(*requests, moments=tuple(moments), samples=samples, pilot=pilot, **more)
 
 
 SPAN = ("predict", "app.py:9")
@@ -144,6 +144,58 @@ def test_code_that_runs_awaits_nothing(pilot: Pilot, held_ms: float) -> None:
     assert [one.awaits for one in budget.culprits_of(Stage.CODE)] == [False]
     assert "is your own code: predict at app.py:9" in bottleneck(budget)
     assert "100 % of the samples are in burn" in bottleneck(budget)
+
+
+def test_where_callbacks_cannot_be_seen_samples_tell_an_await() -> None:
+    """Of 1,280 ms in which the handler had not returned, they saw it on the thread for 80."""
+    sampled = {"sample_interval_ns": 20 * _MS, "sampled_s": 1.0}
+    budget = make_budget(awaiting(Pilot(loop="uvloop", cpu_s=40 * 0.001), held_ms=0.0, **sampled))
+    first, second = budget.culprits_of(Stage.CODE)
+    assert (first.awaits, first.near_ms) == (True, pytest.approx(30.0))
+    assert (second.awaits, second.functions[0].function) == (False, "burn (app.py:1)")
+    few = make_budget(awaiting(Pilot(loop="uvloop", cpu_s=40 * 0.001), held_ms=0.0, **sampled | {"sampled_s": 0.3}))
+    assert [one.awaits for one in few.culprits_of(Stage.CODE)] == [False]
+
+
+def test_functions_that_samples_saw_for_a_moment_only_speak_for_nothing() -> None:
+    """All CPU time is the handler's, and still they saw it for a sixteenth of its time: its name is all there is."""
+    seen = awaiting(Pilot(loop="asyncio", cpu_s=40 * 0.032), 32.0, sample_interval_ns=20 * _MS, sampled_s=1.0)
+    (code,) = make_budget(seen).culprits_of(Stage.CODE)
+    assert (code.awaits, code.functions) == (False, ())
+    assert "Inside it" not in bottleneck(make_budget(seen))
+
+
+def in_framework(framework_ms: float) -> Recording:
+    """Requests of 10 ms; half of the framework's samples are in a function of the user's that it called unasked."""
+    requests = []
+    for number in range(40):
+        start = number * 100 * _MS
+        inner, end = start + int(framework_ms * _MS), start + 10 * _MS
+        spans = (
+            Span(stage=Stage.FRAMEWORK, label="fastapi", start_ns=start, end_ns=end),
+            Span(stage=Stage.MODEL, label="Net", place="app.py:12", parent=0, start_ns=inner, end_ns=end),
+        )
+        requests.append(
+            Request(
+                number=number, intended_ns=start, sent_ns=start, entered_ns=start, left_ns=end, done_ns=end,
+                status=200, spans=spans,
+            )
+        )  # fmt: skip
+    samples = tuple(
+        Sample(stack=(), at_ns=0, weight_ns=looks * 20 * _MS, place=place, code=("fastapi", ""))
+        for looks, place in ((12, "Mine.simple_response (app.py:7)"), (11, ""), (1, "seldom (app.py:20)"))
+    )
+    return recording(*requests, samples=samples, sample_interval_ns=20 * _MS)
+
+
+def test_where_a_framework_takes_much_the_users_functions_in_it_are_named() -> None:
+    """Of all its samples, and only where they are worth it."""
+    much, little = make_budget(in_framework(8.0)), make_budget(in_framework(1.5))
+    (framework,) = much.culprits_of(Stage.FRAMEWORK)
+    assert [(one.function, one.share) for one in framework.functions] == [("Mine.simple_response (app.py:7)", 0.5)]
+    assert "Inside it, 50 % of the samples are in Mine.simple_response (app.py:7)" in bottleneck(much)
+    assert any("Mine.simple_response" in row[-1] for row in culprits_table(much).rows)
+    assert little.culprits_of(Stage.FRAMEWORK)[0].functions == ()
 
 
 def test_what_held_the_loop_is_named() -> None:

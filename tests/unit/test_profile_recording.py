@@ -28,7 +28,7 @@ from tailcut.profile.diagnosis import check_target, choose_path, explain_answers
 from tailcut.profile.files import load_recording
 from tailcut.profile.matching import match_requests
 from tailcut.profile.places import Places
-from tailcut.profile.spying import make_sample, parse_frame
+from tailcut.profile.spying import Frame, make_sample, parse_frame
 
 OWN = "/x/src/tailcut/profile"
 ENTRY = ("_Handed.__call__", f"{OWN}/hooks/threads.py", 47)
@@ -88,6 +88,27 @@ def test_a_stack_in_a_dependency_is_known_by_its_call(tmp_path: Path) -> None:
     call, inside = ("dependency authorise", "app.py:10"), ("authorise", "app.py:10")
     assert make_sample(frames, 1, 0, {call}, places).code == call
     assert make_sample(frames, 1, 0, {call, inside}, places).code == inside
+
+
+def test_a_function_that_no_span_knows_is_in_the_frameworks_time(tmp_path: Path) -> None:
+    """Not below a hook of another kind, and not one that only calls the framework again."""
+    places = Places(str(tmp_path))
+    mine = ("Mine.simple_response", str(tmp_path / "app.py"), 14)
+    library = ("__call__", "/y/site-packages/starlette/middleware/cors.py", 5)
+    layer, hook = ("traced", f"{OWN}/hooks/layering.py", 9), ("init", f"{OWN}/hooks/starlette.py", 9)
+    entry = ("Profiled.__call__", f"{OWN}/middleware.py", 45)
+
+    def told(*frames: Frame) -> tuple[tuple[str, str], str]:
+        sample = make_sample([entry, *frames], 1, 0, {("dispatch", "app.py:10")}, places, "fastapi")
+        return sample.code, sample.place
+
+    framework = ("fastapi", "")
+    assert told(library, mine) == (framework, "Mine.simple_response (app.py:14)")
+    assert told(library) == (framework, "")
+    assert told(layer, ("dispatch", str(tmp_path / "app.py"), 14), layer, library) == (framework, "")
+    assert told(layer, ("dispatch", str(tmp_path / "app.py"), 14))[0] == ("dispatch", "app.py:10")
+    assert told(library, hook, mine)[0] == ("", "")
+    assert make_sample([entry, library, mine], 1, 0, set(), places).code == ("", "")
 
 
 def test_time_below_a_hook_is_the_hooks(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         ready: what the application said when it was ready.
         samples, facts: the client's side.
         heard: the server's side.
-        looks: what was sampled from outside; ``looks_interval_ns`` is the time between two.
+        looks: what was sampled from outside; ``looks_interval_ns`` is the time between two, ``looks_s`` that of all.
         spy_problem: why nothing was; empty where it was.
     """
 
@@ -39,6 +39,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     heard: Heard
     looks: tuple[Sample, ...]
     looks_interval_ns: int
+    looks_s: float = 0.0
     spy_problem: str
 
 
@@ -55,6 +56,7 @@ def assemble(target: str, run: Run, overhead: Overhead | None) -> Recording:
         moments=tuple(sorted(heard.moments, key=lambda one: one.start_ns)),
         samples=run.looks,
         sample_interval_ns=0 if run.spy_problem else run.looks_interval_ns,
+        sampled_s=0.0 if run.spy_problem else run.looks_s,
         machine=machine_facts(),
         pilot=Pilot(
             loop=run.ready.loop,

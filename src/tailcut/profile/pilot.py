@@ -137,7 +137,7 @@ def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said,
     looks, problem = _looks(plan, load, pilot, heard)
     run = Run(
         load=load, ready=ready, samples=samples, facts=facts, heard=heard,
-        looks=looks, looks_interval_ns=int(1e9 / plan.sample_rate), spy_problem=problem,
+        looks=looks, looks_interval_ns=int(1e9 / plan.sample_rate), looks_s=_looked_s(plan), spy_problem=problem,
     )  # fmt: skip
     found = _layers(pilot, say) if plan.layers else FoundLayers()
     recording = assemble(plan.target, run, None)
@@ -168,9 +168,7 @@ def _importable(directory: str) -> Iterator[None]:
 def _looks(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, heard: Heard) -> tuple[tuple[Sample, ...], str]:
     """Send the load once more and look at the stacks meanwhile; where that fails, say why: the recording is whole."""
     # Numbered too: only what belongs to a request is handed to threads in a way that their stacks show.
-    sampled = msgspec.structs.replace(
-        _numbered(load), duration_s=min(plan.sample_s, plan.duration_s), warmup_s=0.0, seed=load.seed + 2
-    )
+    sampled = msgspec.structs.replace(_numbered(load), duration_s=_looked_s(plan), warmup_s=0.0, seed=load.seed + 2)
     try:
         with Spy(pilot.pid, plan.sample_rate) as spy:
             measure(sampled)
@@ -178,6 +176,10 @@ def _looks(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, heard: Heard) -
             return spy.samples(heard.requests, Places(plan.directory)), spy.problem
     except (LoadTestError, OSError) as error:
         return (), f"the run in which stacks are sampled failed ({getattr(error, 'message', error)})"
+
+
+def _looked_s(plan: PilotPlan) -> float:
+    return min(plan.sample_s, plan.duration_s)
 
 
 def _with_overhead(plan: PilotPlan, load: LoadPlan, recording: Recording, start_s: float, say: OnStep) -> Recording:

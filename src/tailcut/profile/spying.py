@@ -31,6 +31,10 @@ _ENTRIES = ("__call__", "run")
 _DEPENDENCY = "dependency "
 """Before the name of a dependency, in the label of its call (``hooks.frameworks``)."""
 _OWN = "/tailcut/profile/"
+_HOOKS = f"{_OWN}hooks/"
+_AROUND = "/profile/middleware.py"
+"""Calls the application."""
+_BETWEEN = "/profile/hooks/layering.py"
 _FRAME = re.compile(r"(?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)")
 
 
@@ -105,14 +109,18 @@ class Spy:
         """
         if not self._output.exists():
             return ()
+        requests = tuple(requests)
         known = {(span.label, span.place) for one in requests for span in one.spans if span.stage is Stage.CODE}
+        roots = (one.spans[0] for one in requests if one.spans)
+        framework = next((root.label for root in roots if root.stage is Stage.FRAMEWORK), "")
         interval_ns = int(1e9 / self._rate)
         found = []
         for line in self._output.read_text(encoding="utf-8", errors="replace").splitlines():
             text, _, count = line.rpartition(" ")
             frames = [frame for part in text.split(";") if (frame := parse_frame(part)) is not None]
-            if count.isdigit() and any(_entry(frame) for frame in frames):
-                found.append(make_sample(frames, int(count) * interval_ns, self._began_ns, known, places))
+            # A task that a request began is not below what took it in, but some hook may be below the task.
+            if count.isdigit() and any(_entry(frame) or _HOOKS in frame[1] for frame in frames):
+                found.append(make_sample(frames, int(count) * interval_ns, self._began_ns, known, places, framework))
         return tuple(found)
 
     @property
@@ -145,26 +153,40 @@ def parse_frame(text: str) -> Frame | None:
 
 
 def make_sample(
-    frames: Sequence[Frame], weight_ns: int, at_ns: int, known: Collection[tuple[str, str]], places: Places
+    frames: Sequence[Frame],
+    weight_ns: int,
+    at_ns: int,
+    known: Collection[tuple[str, str]],
+    places: Places,
+    framework: str = "",
 ) -> Sample:
     """Make a sample of a stack, outermost frame first, and name the code span that it lies in.
 
-    A frame of a hook between a function and the innermost frame means that the time is the hook's span's.
+    A frame of a hook between a function and the innermost frame means that the time is the hook's span's. Where there
+    is none but those between the framework and the user's functions, it is the framework's own.
+
+    Args:
+        framework: label of the framework's spans; empty where there is none.
     """
     stack: list[str] = []
     place, code = "", ("", "")
+    inside, since = False, ""
     for function, file, line in frames:
         if _OWN in file:
-            if _entry((function, file, line)):
+            entry = _entry((function, file, line))
+            if entry:
                 stack.clear()
-            code = ("", "")
+            code, since = ("", ""), ""
+            inside = file.endswith(_AROUND) if entry else inside and file.endswith(_BETWEEN)
             continue
         name = function.replace("<locals>.", "")
         shown = f"{name} ({places.name(file)}:{line})"
         stack.append(shown)
         if places.is_user(file):
-            place = shown
+            place = since = shown
             code = _code_of(name, places.name(file), line, known) or code
+    if framework and inside and code == ("", ""):
+        place, code = since, (framework, "")
     return Sample(stack=tuple(stack), at_ns=at_ns, weight_ns=weight_ns, place=place, code=code)
 
 

@@ -70,7 +70,7 @@ def culprits_table(budget: Budget, most: int = _MOST_CULPRITS, *, longest: int =
         rows += [
             ("", "", "", f"  {percent(each.share)} of the samples: {each.function}")
             for each in one.functions[:3]
-            if one.stage == Stage.CODE
+            if one.stage in (Stage.CODE, Stage.FRAMEWORK)
         ]
     rest = sum(one.near_share for one in budget.culprits) - sum(one.near_share for one in shown)
     if rest >= _LEAST:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import numpy as np
 
 from tailcut.core.profiling.attribution import Attribution, less_children, self_of
-from tailcut.core.profiling.dividing import Floats
+from tailcut.core.profiling.dividing import Bools, Floats
+from tailcut.core.profiling.flat import Ints
+from tailcut.core.profiling.functions import SpanName, seen_shares
 from tailcut.core.profiling.holdups import Holdups
 from tailcut.core.profiling.records import Recording, Stage
+
+_ENOUGH = 0.5
+"""Of the time in which a function ran: where samples saw less, what they saw does not speak for it."""
 
 
 def awaited_ns(found: Attribution, recording: Recording) -> Floats:
@@ -15,21 +22,46 @@ def awaited_ns(found: Attribution, recording: Recording) -> Floats:
 
     That is what is left of user code on the event loop, where no span in it awaits, less the callbacks in which the
     request held the loop (whether they computed or blocked), and at least the code's part of the CPU time that the
-    process used: many short callbacks are known by that only.
+    process used: many short callbacks are known by that only. Where callbacks are not watched, as on uvloop, samples
+    of stacks say for how long the code was on the loop's thread.
 
     Returns:
-        shape [spans]; zeros where callbacks are not watched or CPU time is not known.
+        shape [spans]; zeros where neither is known, or CPU time is not.
     """
     flat, pilot = found.flat, recording.pilot
     none = np.zeros(len(flat.name))
-    if pilot.loop != "asyncio" or not pilot.cpu_s or not len(flat.name):
+    if not pilot.cpu_s or not len(flat.name):
         return none
-    code = np.array([name.stage == Stage.CODE for name in flat.names], dtype=bool)[flat.name]
-    code &= (flat.thread == 0) & (self_of(flat, flat.cpu_ns) < 0)
+    code = _code(found) & (flat.thread == 0) & (self_of(flat, flat.cpu_ns) < 0)
     own_ns = np.where(code, found.self_ns, 0)
-    held_ns = _held_ns(found, recording)
+    held_ns = _held_ns(found, recording) if pilot.loop == "asyncio" else _seen_ns(found, recording)
     busy_ns = np.maximum(np.minimum(held_ns, own_ns), own_ns * _computing(found, recording, float(own_ns.sum())))
     return np.where(code, np.maximum(own_ns - busy_ns, 0.0), none)
+
+
+def poorly_seen(found: Attribution, recording: Recording, waited_ns: Floats) -> frozenset[SpanName]:
+    """Name the code of whose time, less what it awaited, samples saw too little.
+
+    Args:
+        waited_ns: of ``awaited_ns``.
+    """
+    ran_ns = _by_code(found, np.maximum(found.self_ns - waited_ns, 0.0))
+    return frozenset(name for name, share in seen_shares(recording, ran_ns).items() if share < _ENOUGH)
+
+
+def _code(found: Attribution) -> Bools:
+    flat = found.flat
+    return np.array([name.stage == Stage.CODE for name in flat.names], dtype=bool)[flat.name]
+
+
+def _by_code(found: Attribution, spent_ns: Floats | Ints) -> dict[SpanName, float]:
+    flat = found.flat
+    sums = np.bincount(flat.name, weights=spent_ns, minlength=len(flat.names)).tolist()
+    took_ns: defaultdict[SpanName, float] = defaultdict(float)
+    for name, took in zip(flat.names, sums, strict=True):
+        if name.stage == Stage.CODE:
+            took_ns[name.label, name.place] += took
+    return took_ns
 
 
 def _held_ns(found: Attribution, recording: Recording) -> Floats:
@@ -39,6 +71,14 @@ def _held_ns(found: Attribution, recording: Recording) -> Floats:
     holdups = Holdups.of(recording.moments, place_of, (int(flat.intended_ns.min()), int(flat.done_ns.max())))
     held = holdups.own_ns(flat.request, flat.start_ns, flat.end_ns)
     return np.maximum(less_children(flat, held), 0).astype(np.float64)
+
+
+def _seen_ns(found: Attribution, recording: Recording) -> Floats:
+    """How long each span's code was on a thread: of all calls of a function the same share; all where nobody knows."""
+    flat = found.flat
+    shares = seen_shares(recording, _by_code(found, found.self_ns))
+    of_name = np.array([shares.get((name.label, name.place), 1.0) for name in flat.names])
+    return np.asarray(found.self_ns * of_name[flat.name], dtype=np.float64)
 
 
 def _computing(found: Attribution, recording: Recording, code_ns: float) -> float:

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tailcut.core.profiling.attribution import Attribution, attribute
-from tailcut.core.profiling.awaiting import awaited_ns
+from tailcut.core.profiling.awaiting import awaited_ns, poorly_seen
 from tailcut.core.profiling.calls import Call, calls_of, shown_label
 from tailcut.core.profiling.flat import STAGES, Name
-from tailcut.core.profiling.functions import FunctionShare, functions_of, holders_of
+from tailcut.core.profiling.functions import FunctionShare, SpanName, functions_of, holders_of
 from tailcut.core.profiling.gaps import lateness_ns
 from tailcut.core.profiling.perception import perception
 from tailcut.core.profiling.records import Recording, Stage
@@ -25,6 +25,8 @@ _NEAR = (0.93, 0.97)
 _MOST_FUNCTIONS = 5
 _LEAST_AWAITED = 0.1
 """Of a function's time: below, it is not worth a line of its own."""
+_MUCH, _LEAST_USERS = 0.2, 0.1
+"""Where a framework takes so much, functions of the user's in so many of its samples may be why."""
 _UNNAMED = {
     Stage.NETWORK: "between client and server",
     Stage.ACCEPT: "sent, but the server had not begun: its event loop was busy, or had no core",
@@ -210,12 +212,13 @@ def _culprits(found: Attribution, near: npt.NDArray[np.int64], recording: Record
                 rest_ns -= late_ns
         if rest_ns > 0.5:
             took_ns[Name(stage, _UNNAMED.get(stage, ""), "")] += rest_ns
+    awaited = awaited_ns(found, recording)
     waited_ns = {
         name: spent_ns
-        for name, spent_ns in _by_name(found, near, awaited_ns(found, recording)).items()
+        for name, spent_ns in _by_name(found, near, awaited).items()
         if spent_ns > _LEAST_AWAITED * took_ns[name]
     }
-    functions = _functions(recording)
+    functions = _functions(recording, poorly_seen(found, recording, awaited))
     whole_ns = float(flat.wall_ns[near].sum()) or 1.0
     parts = [(spent_ns - waited_ns.get(name, 0.0), name, False) for name, spent_ns in took_ns.items()]
     parts += [(spent_ns, name, True) for name, spent_ns in waited_ns.items()]
@@ -227,7 +230,7 @@ def _culprits(found: Attribution, near: npt.NDArray[np.int64], recording: Record
             place=name.place,
             near_ms=spent_ns / len(near) / 1e6,
             near_share=spent_ns / whole_ns,
-            functions=() if awaits else functions.get(name, ())[:_MOST_FUNCTIONS],
+            functions=() if awaits else _shown(functions.get(name, ()), name.stage, spent_ns / whole_ns),
             awaits=awaits,
         )
         for spent_ns, name, awaits in ranked
@@ -259,10 +262,20 @@ def _by_name(
     return took_ns
 
 
-def _functions(recording: Recording) -> dict[Name, tuple[FunctionShare, ...]]:
-    named = {Name(Stage.CODE, label, place): shares for (label, place), shares in functions_of(recording).items()}
+def _functions(recording: Recording, doubted: frozenset[SpanName]) -> dict[Name, tuple[FunctionShare, ...]]:
+    named = {
+        Name(Stage.CODE if name[1] else Stage.FRAMEWORK, *name): shares
+        for name, shares in functions_of(recording).items()
+        if name not in doubted
+    }
     holders = holders_of(recording.moments)
     return named | {Name(stage, _UNNAMED[stage], ""): holders for stage in (Stage.LOOP, Stage.ACCEPT)}
+
+
+def _shown(functions: tuple[FunctionShare, ...], stage: Stage, near_share: float) -> tuple[FunctionShare, ...]:
+    if stage == Stage.FRAMEWORK:
+        functions = tuple(one for one in functions if one.share >= _LEAST_USERS and near_share >= _MUCH)
+    return functions[:_MOST_FUNCTIONS]
 
 
 def _notes(answered: int, near: int, failed: int) -> tuple[str, ...]:

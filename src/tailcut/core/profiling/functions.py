@@ -9,9 +9,14 @@ import msgspec
 
 from tailcut.core.profiling.records import Moment, Recording, Stage
 
+SpanName = tuple[str, str]
+"""Label and place of a span."""
+_LEAST_LOOKS = 20
+"""That should have seen a function: of fewer, one that was not there says nothing."""
+
 
 class FunctionShare(msgspec.Struct, frozen=True, kw_only=True):
-    """A function's part of a span of user code (of the samples in the span's own time), or of what held the event loop.
+    """A function's part of a span's own time (of the samples in it), or of what held the event loop.
 
     Attributes:
         samples: how often it was seen there; how often it held the loop.
@@ -22,17 +27,41 @@ class FunctionShare(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
 
 
-def functions_of(recording: Recording) -> dict[tuple[str, str], tuple[FunctionShare, ...]]:
-    """Divide user code among functions, per span's (label, place)."""
+def functions_of(recording: Recording) -> dict[SpanName, tuple[FunctionShare, ...]]:
+    """Divide user code, and the framework's own time, among the user's functions, per span's (label, place).
+
+    Shares are of all samples there: what only the framework's functions took is nobody's.
+    """
     interval_ns = max(recording.sample_interval_ns, 1)
-    weights: defaultdict[tuple[str, str], defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
+    weights: defaultdict[SpanName, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
     for sample in recording.samples:
-        if sample.place and sample.code != ("", ""):
+        if sample.code != ("", ""):
             weights[sample.code][sample.place] += sample.weight_ns
     return {
         span: _ranked({name: (took_ns, round(took_ns / interval_ns)) for name, took_ns in functions.items()})
         for span, functions in weights.items()
     }
+
+
+def seen_shares(recording: Recording, own_ns: Mapping[SpanName, float]) -> dict[SpanName, float]:
+    """Say for how much of user code's own time samples saw it on a thread.
+
+    Args:
+        own_ns: of each span's name, in the whole recording.
+
+    Returns:
+        at most 1 each, of those that were seen and that enough looks could have seen; empty where nobody looked.
+    """
+    if not recording.samples or not recording.sampled_s:
+        return {}
+    part = recording.sampled_s / recording.duration_s
+    least_ns = _LEAST_LOOKS * recording.sample_interval_ns
+    seen_ns: defaultdict[SpanName, int] = defaultdict(int)
+    for sample in recording.samples:
+        seen_ns[sample.code] += sample.weight_ns
+    # One that was never seen may have a name that stacks write in another way.
+    known = {name: took * part for name, took in own_ns.items() if name in seen_ns and took * part >= least_ns}
+    return {name: min(seen_ns[name] / took, 1.0) for name, took in known.items()}
 
 
 def holders_of(moments: Iterable[Moment]) -> tuple[FunctionShare, ...]:
@@ -49,4 +78,4 @@ def _ranked(functions: Mapping[str, tuple[int, int]]) -> tuple[FunctionShare, ..
     shares = [
         FunctionShare(function=name, share=took / whole, samples=count) for name, (took, count) in functions.items()
     ]
-    return tuple(sorted(shares, key=lambda one: (-one.share, one.function)))
+    return tuple(sorted((one for one in shares if one.function), key=lambda one: (-one.share, one.function)))

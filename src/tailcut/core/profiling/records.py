@@ -129,7 +129,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         at_ns: when looking began.
         weight_ns: the time that it stands for: of each look that since the look before.
         place: "function (file.py:line)" of the innermost frame of the user's own code; empty where there is none.
-        code: label and place of the span of code that the stack lies in; empty where it lies in none, or another kind.
+        code: label and place of the span of code that the stack lies in, the label alone of the framework's own time;
+            empty where it lies in none, or another kind.
     """
 
     stack: tuple[str, ...]
@@ -204,6 +205,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         moments: in the order of their start.
         samples: in the order of time. They say which functions the time of ``code`` went to, never how much that was.
         sample_interval_ns: between two looks; 0: no sampling.
+        sampled_s: how long stacks were looked at, in a run of its own under the same load; 0: not known.
         overhead: None where it was not measured.
         layers: of the models that took most time.
         notes: what could not be seen, and why; what makes figures weaker than they look.
@@ -216,6 +218,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     moments: tuple[Moment, ...] = ()
     samples: tuple[Sample, ...] = ()
     sample_interval_ns: int = 0
+    sampled_s: float = 0.0
     machine: dict[str, str] = {}
     pilot: Pilot = Pilot()
     overhead: Overhead | None = None
