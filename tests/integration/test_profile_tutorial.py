@@ -72,6 +72,7 @@ def test_a_tutorial_application_is_profiled_as_it_is(tmp_path: Path) -> None:
     for one in recording.requests:
         queries = [span for span in one.spans if span.stage is Stage.SQL and span.label.startswith("SELECT")]
         assert queries
+        assert all(span.label for span in one.spans if span.stage is Stage.SQL)
         assert all("FROM hero LIMIT ? OFFSET ?" in span.label for span in queries)
         assert {span.place.partition(":")[0] for span in queries} == {"main.py"}
         code = {span.label: span.place for span in one.spans if span.stage is Stage.CODE}

@@ -126,7 +126,8 @@ def test_sqlite_connections_are_traced_with_their_rows(request_: Trace, monkeypa
     assert isinstance(cursor, sqlite3.Cursor)
     labels = [label for stage, label in kept(request_) if stage == "sql"]
     assert list(dict.fromkeys(labels)) == [
-        "CREATE TABLE t (x INTEGER)", "INSERT INTO t VALUES (?)", "COMMIT", "SELECT x FROM t", "SELECT max(x) FROM t",
+        "connect (sqlite3)", "CREATE TABLE t (x INTEGER)", "INSERT INTO t VALUES (?)", "COMMIT", "SELECT x FROM t",
+        "SELECT max(x) FROM t",
     ]  # fmt: skip
     assert all(place_of(span).startswith("tests/unit/test_profile_hooks.py:") for span in request_.spans[1:])
     connection.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from tailcut.core.profiling.records import Overhead, Pilot, Recording, Sample
+from tailcut.core.profiling.strays import stray_notes
 from tailcut.ladder.machine import machine_facts
 from tailcut.load import LoadPlan, Samples, summarise_run
 from tailcut.load.summary import RunFacts
@@ -69,6 +70,7 @@ def assemble(target: str, run: Run, overhead: Overhead | None) -> Recording:
             window_s=run.facts.window_s,
         ),
         overhead=overhead,
+        strays=heard.strays,
         notes=tuple(_notes(run)),
     )
 
@@ -86,6 +88,7 @@ def _notes(run: Run) -> Iterator[str]:
             " that it calls"
         )
     yield from run.heard.notes
+    yield from stray_notes(run.heard.strays, run.load.duration_s + run.load.warmup_s)
     result = summarise_run(run.load, run.samples, run.facts)
     if result.answered < result.requests:
         counts = {**result.statuses, **result.errors}

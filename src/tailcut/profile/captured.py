@@ -75,9 +75,8 @@ class Captured:
         kept.spent_ns += took_ns
 
     def clear(self) -> None:
-        """Forget how long calls took, and keep the models: the recording begins."""
-        for one in self._kept.values():
-            one.spent_ns = 0
+        """Forget them: the recording begins, and what a model was warmed up with is no request's input."""
+        self._kept = {}
 
     def find(self) -> FoundLayers:
         """Time the layers of the models that took most time, and say why those of others could not be.

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from tailcut.core.profiling.records import Moment, Request
+from tailcut.core.profiling.records import Moment, Request, Stray
 
 _LAST_WORDS_S = 6.0
 
@@ -71,6 +71,7 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     failures: tuple[str, ...]
     cpu_ns: int
     delay_ns: int
+    strays: tuple[Stray, ...] = ()
 
 
 def main() -> None:

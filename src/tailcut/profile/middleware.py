@@ -55,6 +55,7 @@ class Profiled:
             raise
         finally:
             root.end_ns = end_ns = now()
+            trace.over = True
             tracer.touched, tracer.touched_ns = trace, end_ns
             current.set(None)
 

@@ -22,7 +22,9 @@ from tailcut.profile.importing import Unusable, load_application, needed_paramet
 from tailcut.profile.middleware import Profiled
 from tailcut.profile.spans import requests_of
 from tailcut.profile.spying import allow_spying
+from tailcut.profile.strays import strays
 from tailcut.profile.tracing import tracer
+from tailcut.profile.unhooked import unhooked
 
 Say = Callable[[Said], None]
 
@@ -69,6 +71,7 @@ class _Window:
 
     def _begin(self, _: str) -> Said:
         tracer.clear()
+        strays.clear()
         captured.clear()
         self._cpu_ns, self._delay_ns = time.process_time_ns(), _delay_ns()
         return Said(kind="begun")
@@ -79,16 +82,15 @@ class _Window:
 
     def _write(self, path: str) -> Said:
         cpu_ns, delay_ns = time.process_time_ns() - self._cpu_ns, max(_delay_ns() - self._delay_ns, 0)
-        if tracer.dropped:
-            tracer.note(f"{tracer.dropped} requests were more than a recording holds; they are not in it")
         heard = Heard(
             requests=requests_of(tracer),
             moments=tuple(tracer.moments),
             hooks=tuple(tracer.hooked),
-            notes=tuple(tracer.notes),
+            notes=(*tracer.notes, *tracer.lost(), *unhooked(sys.modules)),
             failures=tuple(tracer.failures),
             cpu_ns=cpu_ns,
             delay_ns=delay_ns,
+            strays=strays.found(),
         )
         Path(path).write_bytes(msgspec.msgpack.encode(heard))
         return Said(kind="written")

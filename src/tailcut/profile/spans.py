@@ -22,9 +22,10 @@ def requests_of(tracer: Tracer) -> tuple[Request, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def one_line(label: str | bytes) -> str:
-    """A label as text, its white space in one line."""
+    """A label as text, in one line; in several where a statement has comments that end with theirs."""
     text = label.decode("utf-8", "replace") if isinstance(label, bytes) else label
-    return " ".join(text.split())[:_LABEL_CHARS]
+    lines = text.split("\n") if "--" in text else (text,)
+    return "\n".join(line for one in lines if (line := " ".join(one.split())))[:_LABEL_CHARS]
 
 
 class _Names:
@@ -87,6 +88,7 @@ def _spans(spans: Sequence[Open], end_ns: int, names: _Names) -> tuple[tuple[Spa
                 thread=span.thread,
                 cpu_ns=cpu_ns,
                 delay_ns=delay_ns,
+                more=span.more,
             )
         )
     return tuple(kept), total_ns

@@ -41,6 +41,8 @@ class Trace(msgspec.Struct, gc=False, eq=False):
     endpoint: tuple[str, str] | None = None
     left_ns: int = -1
     status: int = 0
+    over: bool = False
+    """Nobody works for it any more; what a task that it began does later is no part of it."""
 
 
 class Open(msgspec.Struct, gc=False, eq=False):
@@ -52,6 +54,7 @@ class Open(msgspec.Struct, gc=False, eq=False):
         thread: number of its thread.
         cpu_ns: until the end, what the clock showed at the beginning; -1: not timed.
         before, after: its thread's schedule at the beginning and the end.
+        more: of a query that has a span already.
     """
 
     trace: Trace
@@ -66,6 +69,7 @@ class Open(msgspec.Struct, gc=False, eq=False):
     cpu_ns: int = -1
     before: bytes = b""
     after: bytes = b""
+    more: bool = False
 
 
 current: ContextVar[Open | None] = ContextVar("tailcut_span", default=None)
@@ -104,6 +108,21 @@ class Tracer:
         """Keep what the reader should know, once."""
         if text not in self.notes:
             self.notes.append(text)
+
+    def lost(self) -> tuple[str, ...]:
+        """Say what was more than is kept since it was last emptied."""
+        notes = []
+        if self.dropped:
+            notes.append(f"{self.dropped} requests were more than a recording holds; they are not in it")
+        full = sum(len(one.spans) >= _MAX_SPANS for one in list(self.traces))
+        if full:
+            notes.append(
+                f"{full} requests made {_MAX_SPANS:,} calls or more that are timed: what they called after that counts"
+                " as the code that called it"
+            )
+        if len(self.moments) >= _MAX_MOMENTS:
+            notes.append(f"the process was held up {_MAX_MOMENTS:,} times and more: what held it up later is not known")
+        return tuple(notes)
 
     def enter(self, number: int, method: str, path: str) -> Trace | None:
         """Take a request in; None where there are too many already."""

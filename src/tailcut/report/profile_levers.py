@@ -49,6 +49,8 @@ def verdict(one: LeverAdvice) -> str:
     """Say whether a lever is worth it, and why not."""
     if one.worth:
         return f"yes: {one.reason}" if one.reason else "yes"
+    if one.reason.startswith("not known: "):
+        return one.reason
     return f"no: {one.reason.removeprefix('not worth it: ')}" if one.reason else "no"
 
 

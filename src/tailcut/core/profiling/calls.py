@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from tailcut.core.profiling.attribution import Attribution
-from tailcut.core.profiling.flat import Name
+from tailcut.core.profiling.dividing import FETCHING
+from tailcut.core.profiling.flat import Flat, Ints, Name
 from tailcut.core.profiling.queries import normalise_address, normalise_command, normalise_query
 from tailcut.core.profiling.records import Stage
 from tailcut.core.statistics import percentile
@@ -20,10 +22,15 @@ _SHOWN: dict[Stage, Callable[[str], str]] = {
     Stage.HTTP: normalise_address,
     Stage.CACHE: normalise_command,
 }
+_AROUND = ("connect (", "begin", "commit", "rollback", "savepoint", "release", "prepare ")
+"""How statements begin that fetch nothing, but stand around one that does."""
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One query, address, cache command or model: how often and how long, all requests together."""
+    """One query, address, cache command or model: how often and how long, all requests together.
+
+    Rows that are read of a query are part of it, also where that is another call of the driver's.
+    """
 
     stage: Stage
     text: str
@@ -44,16 +51,20 @@ def shown_label(stage: Stage, label: str) -> str:
 def calls_of(found: Attribution) -> tuple[Call, ...]:
     """Count and time them, all requests together; by total time."""
     flat = found.flat
+    heads = _heads(flat)
+    took_ns = np.bincount(heads, weights=flat.end_ns - flat.start_ns, minlength=len(heads))
     groups: defaultdict[Name, list[int]] = defaultdict(list)
     for number, name in enumerate(flat.names):
         if name.stage in _CALLED:
             groups[Name(name.stage, shown_label(name.stage, name.label), name.place)].append(number)
-    length_ns = flat.end_ns - flat.start_ns
-    order = np.argsort(flat.name, kind="stable")
+    first = np.flatnonzero(heads == np.arange(len(heads)))
+    order = first[np.argsort(flat.name[first], kind="stable")]
     edges = np.searchsorted(flat.name[order], np.arange(len(flat.names) + 1))
     calls = []
     for name, numbers in groups.items():
-        took_ms = np.concatenate([length_ns[order[edges[one] : edges[one + 1]]] for one in numbers]) / 1e6
+        took_ms = np.concatenate([took_ns[order[edges[one] : edges[one + 1]]] for one in numbers]) / 1e6
+        if not len(took_ms):
+            continue
         calls.append(
             Call(
                 stage=name.stage,
@@ -67,3 +78,41 @@ def calls_of(found: Attribution) -> tuple[Call, ...]:
             )
         )
     return tuple(sorted(calls, key=lambda call: -call.total_ms))
+
+
+def most_fetches(found: Attribution) -> int:
+    """Say how often one request fetches something, at most; what begins and ends transactions fetches nothing."""
+    flat = found.flat
+    asks = np.array([name.stage in FETCHING and not _around(name) for name in flat.names], dtype=bool)[flat.name]
+    heads = _heads(flat) == np.arange(len(flat.name))
+    return int(np.bincount(flat.request[asks & heads], minlength=1).max())
+
+
+def _around(name: Name) -> bool:
+    return name.stage == Stage.SQL and name.label.lstrip().lower().startswith(_AROUND)
+
+
+def _heads(flat: Flat) -> Ints:
+    """Find the span of the call that each span is part of: itself, or where it is more of one, that one; shape [spans].
+
+    Which one, its name says: the last of the same request before it that asks for the same.
+    """
+    itself = np.arange(len(flat.name), dtype=np.int64)
+    more = _more(flat)
+    if not more.any():
+        return itself
+    asked: dict[tuple[Stage, str], int] = {}
+    by_name = [asked.setdefault((one.stage, shown_label(one.stage, one.label)), len(asked)) for one in flat.names]
+    what = np.array(by_name, dtype=np.int64)[flat.name]
+    order = np.lexsort((flat.start_ns, what, flat.request))
+    same = np.zeros(len(order), dtype=bool)
+    same[1:] = (flat.request[order][1:] == flat.request[order][:-1]) & (what[order][1:] == what[order][:-1])
+    begins = ~(more[order] & same)
+    heads = itself.copy()
+    heads[order] = order[np.maximum.accumulate(np.where(begins, itself, 0))]
+    return heads
+
+
+def _more(flat: Flat) -> npt.NDArray[np.bool_]:
+    spans = (span.more for one in flat.requests for span in one.spans)
+    return np.fromiter(spans, bool, len(flat.name))

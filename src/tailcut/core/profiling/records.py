@@ -58,6 +58,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         thread: where it ran: 0 is the event loop's thread, others count from 1 in the order they were seen.
         cpu_ns: CPU time of its thread between start and end, children included; -1: not known (a span that awaits).
         delay_ns: of the rest, how long its thread was ready to run and had no core; -1: not known.
+        more: it is more of a call that has a span already, such as rows of a query that are read: no call of its own.
     """
 
     stage: Stage
@@ -69,6 +70,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     thread: int = 0
     cpu_ns: int = -1
     delay_ns: int = -1
+    more: bool = False
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -119,6 +121,20 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     label: str = ""
     place: str = ""
     request: int = -1
+
+
+class Stray(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls that no request was known to wait for: in a worker behind a queue, in a task in the background.
+
+    Args:
+        stage, label: as of a span.
+        calls, took_ns: within the recording, all together.
+    """
+
+    stage: Stage
+    label: str
+    calls: int
+    took_ns: int
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -208,6 +224,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         sampled_s: how long stacks were looked at, in a run of its own under the same load; 0: not known.
         overhead: None where it was not measured.
         layers: of the models that took most time.
+        strays: calls whose time is in no request under their own name.
         notes: what could not be seen, and why; what makes figures weaker than they look.
     """
 
@@ -223,6 +240,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     pilot: Pilot = Pilot()
     overhead: Overhead | None = None
     layers: tuple[ModelLayers, ...] = ()
+    strays: tuple[Stray, ...] = ()
     notes: tuple[str, ...] = ()
     format: int = FORMAT
 

@@ -14,6 +14,7 @@ from tailcut.profile.captured import captured
 from tailcut.profile.clocks import now
 from tailcut.profile.hooks.imports import Hook
 from tailcut.profile.hooks.wrapping import called, wrap, wrap_present
+from tailcut.profile.strays import strays
 from tailcut.profile.tracing import MODEL, close_timed, current, open_timed, tracer
 
 _ESTIMATOR = ("predict", "predict_proba", "predict_log_proba", "decision_function", "transform")
@@ -40,10 +41,12 @@ def _hook_torch(module: ModuleType) -> None:
         if "torch._dynamo" in modules and modules["torch"].compiler.is_compiling():
             return original(self, *args, **kwargs)
         parent = current_span()
-        if parent is None or parent.stage is model:
+        if parent is not None and parent.stage is model:
             if shortcut and self._compiled_call_impl is None:
                 return self._call_impl(*args, **kwargs)
             return original(self, *args, **kwargs)
+        if parent is None or parent.trace.over:
+            return outside(self, args, kwargs)
         place, at = tracer.places.spot(sys._getframe(1))
         span = open_timed(parent, model, type(self).__name__, place, at)
         try:
@@ -51,6 +54,13 @@ def _hook_torch(module: ModuleType) -> None:
         finally:
             close_timed(span)
             captured.torch(self, args, kwargs, span.end_ns - span.start_ns)
+
+    def outside(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        began_ns = now()
+        try:
+            return strays.call(model, type(self).__name__, original, (self, *args), kwargs)
+        finally:
+            captured.torch(self, args, kwargs, now() - began_ns)
 
     module.Module.__call__ = call
 
@@ -71,8 +81,6 @@ def _capturing(run: Any) -> Any:
 
     @functools.wraps(run)
     def capture(self: Any, output_names: Any, input_feed: Any, *rest: Any, **named: Any) -> Any:
-        if current.get() is None:
-            return run(self, output_names, input_feed, *rest, **named)
         began_ns = now()
         try:
             return run(self, output_names, input_feed, *rest, **named)

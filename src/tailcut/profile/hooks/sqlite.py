@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sqlite3
 import sys
+import types
 from collections.abc import Callable
 from contextvars import copy_context
 from types import ModuleType
@@ -13,7 +14,8 @@ from typing import Any
 from tailcut.core.profiling.records import Stage
 from tailcut.profile.clocks import now, of_thread
 from tailcut.profile.hooks.imports import Hook
-from tailcut.profile.hooks.wrapping import query_of
+from tailcut.profile.hooks.wrapping import query_of, wrap
+from tailcut.profile.strays import strays
 from tailcut.profile.tracing import SQL, Open, add_span, close_timed, current, open_timed, tracer
 
 _JOIN_NS = 8_000
@@ -22,33 +24,36 @@ _MAX_FETCHES = 200
 
 
 class _TracedCursor(sqlite3.Cursor):
-    """A cursor with spans around what SQLite does: it computes rows when they are asked for, not before."""
+    """A cursor with spans around what SQLite does: it computes rows when they are asked for, not before.
 
-    _sql: str | bytes = ""
-    _last: Open | None = None
-    _fetches = 0
+    Names of its own are mangled: a class of the user's stands before it, and may have any.
+    """
+
+    __sql: str | bytes = ""
+    __last: Open | None = None
+    __fetches = 0
 
     def execute(self, sql: str, *args: Any) -> Any:
-        return self._traced(super().execute, sql, args)
+        return self.__traced(super().execute, sql, args)
 
     def executemany(self, sql: str, *args: Any) -> Any:
-        return self._traced(super().executemany, sql, args)
+        return self.__traced(super().executemany, sql, args)
 
     def executescript(self, sql: str) -> Any:
-        return self._traced(super().executescript, sql, ())
+        return self.__traced(super().executescript, sql, ())
 
     def fetchall(self) -> list[Any]:
-        return self._fetched(super().fetchall)  # type: ignore[no-any-return]
+        return self.__fetched(super().fetchall)  # type: ignore[no-any-return]
 
     def fetchmany(self, *args: Any, **kwargs: Any) -> list[Any]:
-        return self._fetched(super().fetchmany, *args, **kwargs)  # type: ignore[no-any-return]
+        return self.__fetched(super().fetchmany, *args, **kwargs)  # type: ignore[no-any-return]
 
     def fetchone(self) -> Any:
-        return self._fetched(super().fetchone)
+        return self.__fetched(super().fetchone)
 
     def __next__(self) -> Any:
         parent = current.get()
-        if parent is None or parent.stage is SQL:
+        if parent is None or parent.stage is SQL or parent.trace.over:
             return super().__next__()
         start_ns = now()
         try:
@@ -56,24 +61,31 @@ class _TracedCursor(sqlite3.Cursor):
         finally:
             # SQLite computes where it is called, so all of it counts as CPU time: asking costs more than a row does.
             end_ns = now()
-            self._keep(parent, start_ns, end_ns, end_ns - start_ns)
+            self.__keep(parent, start_ns, end_ns, end_ns - start_ns)
 
-    def _traced(self, function: Callable[..., Any], sql: str, args: tuple[Any, ...]) -> Any:
+    def __traced(self, function: Callable[..., Any], sql: str, args: tuple[Any, ...]) -> Any:
         parent = current.get()
-        if parent is None or parent.stage is SQL:
+        self.__sql = label = query_of(sql)
+        self.__fetches = 0
+        if parent is None or parent.trace.over:
+            self.__last = None
+            return strays.call(SQL, label, function, (sql, *args), {})
+        if parent.stage is SQL:
+            # SQLAlchemy has a span of the same around this; rows that are read later are more of that one.
+            self.__last = parent
             return function(sql, *args)
-        self._sql = query_of(sql)
-        self._fetches = 0
         place, at = tracer.places.spot(sys._getframe(2))
-        self._last = span = open_timed(parent, SQL, self._sql, place, at)
+        self.__last = span = open_timed(parent, SQL, label, place, at)
         try:
             return function(sql, *args)
         finally:
             close_timed(span)
 
-    def _fetched(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def __fetched(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
-        if parent is None or parent.stage is SQL:
+        if parent is None or parent.trace.over:
+            return strays.call(SQL, self.__sql, function, args, kwargs, True)
+        if parent.stage is SQL:
             return function(*args, **kwargs)
         clock, start_ns = of_thread.clock, now()
         cpu_ns = clock.cpu_at(start_ns)
@@ -81,37 +93,41 @@ class _TracedCursor(sqlite3.Cursor):
             return function(*args, **kwargs)
         finally:
             end_ns = now()
-            self._keep(parent, start_ns, end_ns, clock.cpu_since(start_ns, cpu_ns, end_ns))
+            self.__keep(parent, start_ns, end_ns, clock.cpu_since(start_ns, cpu_ns, end_ns))
 
-    def _keep(self, parent: Open, start_ns: int, end_ns: int, cpu_ns: int) -> None:
-        last = self._last
+    def __keep(self, parent: Open, start_ns: int, end_ns: int, cpu_ns: int) -> None:
+        last = self.__last
         if last is not None and last.parent is parent and start_ns - last.end_ns < _JOIN_NS:
             last.end_ns = end_ns
             if last.cpu_ns >= 0:
                 last.cpu_ns += cpu_ns
-        elif self._fetches < _MAX_FETCHES:
-            self._fetches += 1
+        elif self.__fetches < _MAX_FETCHES:
+            self.__fetches += 1
             place, at = (last.place, last.at) if last is not None else ("", 0)
             # Nobody waits for a core in so short a time.
             same = of_thread.clock.schedule
-            self._last = add_span(parent, SQL, self._sql, start_ns, end_ns, place, at, cpu_ns, same, same)
+            self.__last = add_span(parent, SQL, self.__sql, start_ns, end_ns, place, at, cpu_ns, same, same)
+            self.__last.more = True
+            if self.__fetches == _MAX_FETCHES:
+                tracer.note(f"rows of a query are read in more than {_MAX_FETCHES} turns: the later ones count as code")
 
 
 class _TracedConnection(sqlite3.Connection):
     """A connection whose cursors are traced; its own ``execute`` would make a cursor of C's."""
 
     def cursor(self, factory: Any = None) -> Any:
-        made = _TracedCursor if factory is None else _traced_class(factory, _TracedCursor)
+        made = _TracedCursor if factory is None else _traced(factory, _TracedCursor)
         return super().cursor(made)
 
+    # As in C, they ask no ``cursor`` of a class below.
     def execute(self, *args: Any) -> Any:
-        return self.cursor().execute(*args)
+        return super().cursor(_TracedCursor).execute(*args)
 
     def executemany(self, *args: Any) -> Any:
-        return self.cursor().executemany(*args)
+        return super().cursor(_TracedCursor).executemany(*args)
 
     def executescript(self, *args: Any) -> Any:
-        return self.cursor().executescript(*args)
+        return super().cursor(_TracedCursor).executescript(*args)
 
     def commit(self) -> None:
         _plain("COMMIT", super().commit)
@@ -119,26 +135,47 @@ class _TracedConnection(sqlite3.Connection):
     def rollback(self) -> None:
         _plain("ROLLBACK", super().rollback)
 
+    def __exit__(self, *error: Any) -> Any:
+        # C commits by itself, without ``commit``.
+        return _plain("ROLLBACK" if error and error[0] is not None else "COMMIT", super().__exit__, *error)
 
-def _plain(label: str, function: Callable[[], None]) -> None:
+
+def _plain(label: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     parent = current.get()
-    if parent is None or parent.stage is SQL:
-        function()
-        return
+    if parent is None or parent.trace.over:
+        return strays.call(SQL, label, function, args, kwargs)
+    if parent.stage is SQL:
+        return function(*args, **kwargs)
     place, at = tracer.places.spot(sys._getframe(2))
     span = open_timed(parent, SQL, label, place, at)
     try:
-        function()
+        return function(*args, **kwargs)
     finally:
         close_timed(span)
 
 
-@functools.cache
-def _traced_class(factory: Any, traced: type) -> Any:
+def _traced(factory: Any, traced: type) -> Any:
+    """A class of the user's with the traced one below it: what it does itself comes first, as it always did."""
     base = traced.__bases__[0]
-    if not isinstance(factory, type) or not issubclass(factory, base):
+    if factory is base:
+        return traced
+    if isinstance(factory, type) and issubclass(factory, traced):
         return factory
-    return factory if issubclass(factory, traced) else type(factory.__name__, (traced, factory), {})
+    try:
+        return _below(factory, traced)
+    except TypeError as error:
+        name = getattr(factory, "__qualname__", repr(factory))
+        tracer.note(f"{name} could not be hooked ({error}): what it asks SQLite for counts as the code that calls it")
+        return factory
+
+
+@functools.lru_cache(maxsize=64)
+def _below(factory: Any, traced: type) -> Any:
+    if not isinstance(factory, type) or not issubclass(factory, traced.__bases__[0]):
+        raise TypeError("it is no class of SQLite's")
+    made = types.new_class(factory.__name__, (factory, traced))
+    made.__module__, made.__qualname__ = factory.__module__, factory.__qualname__
+    return made
 
 
 def _hook_sqlite(module: ModuleType) -> None:
@@ -150,21 +187,22 @@ def _hook_sqlite(module: ModuleType) -> None:
     def connect(*args: Any, **kwargs: Any) -> Any:
         # connect(database, timeout, detect_types, isolation_level, check_same_thread, factory, ...)
         if len(args) > 5:
-            args = (*args[:5], _traced_class(args[5], _TracedConnection), *args[6:])
+            args = (*args[:5], _traced(args[5], _TracedConnection), *args[6:])
         else:
-            kwargs["factory"] = _traced_class(kwargs.get("factory") or sqlite3.Connection, _TracedConnection)
-        return original(*args, **kwargs)
+            kwargs["factory"] = _traced(kwargs.get("factory") or sqlite3.Connection, _TracedConnection)
+        return _plain("connect (sqlite3)", original, *args, **kwargs)
 
     connect._tailcut = True  # type: ignore[attr-defined]
     module.connect = connect  # type: ignore[attr-defined]
 
 
 def _hook_aiosqlite(module: ModuleType) -> None:
+    wrap(module.Connection, "_connect", SQL, "connect (aiosqlite)")
     original = module.Connection._execute
 
     async def execute(self: Any, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
-        if parent is None:
+        if parent is None or parent.trace.over:
             return await original(self, fn, *args, **kwargs)
         asked_ns = now()
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from tailcut.core.profiling.records import Stage
 from tailcut.profile.clocks import now, of_thread
+from tailcut.profile.strays import strays
 from tailcut.profile.tracing import (
     LEAVES,
     add_span,
@@ -29,29 +30,33 @@ _FRAMEWORKS = frozenset({Stage.DECODE, Stage.ENCODE, Stage.FRAMEWORK})
 """What frameworks do has no line of the user's below it; looking for one would walk the whole stack."""
 
 
-def wrap(owner: Any, name: str, stage: Stage, label: Label, *, leaf: bool = False) -> None:
+def wrap(owner: Any, name: str, stage: Stage, label: Label, *, leaf: bool = False, more: bool = False) -> None:
     """Replace ``owner.name`` by the same with a span around each call, awaited or not.
 
     Args:
         owner: a class or module.
-        name: of the function in it.
+        name: of the function in it; a class method is one afterwards.
         stage, label: of the spans.
         leaf: it calls nothing that has a span of its own.
+        more: of a call that has a span already, such as rows of a query: no call of its own.
 
     Raises:
         AttributeError: the owner has no such attribute; the library is another version than the hook knows.
     """
     original = inspect.getattr_static(owner, name)
-    if getattr(original, "_tailcut", False):
+    function = original.__func__ if isinstance(original, classmethod) else getattr(owner, name)
+    if getattr(function, "_tailcut", False):
         return
-    function = getattr(owner, name)
-    make = awaited if inspect.iscoroutinefunction(function) else brief if leaf else called
-    wrapped = make(function, stage, label)
+    # asyncpg checks something first, in a function of its own.
+    make = awaited if inspect.iscoroutinefunction(inspect.unwrap(function)) else brief if leaf else called
+    wrapped = make(function, stage, label, more=more)
     wrapped._tailcut = True
-    setattr(owner, name, wrapped)
+    setattr(owner, name, classmethod(wrapped) if isinstance(original, classmethod) else wrapped)
 
 
-def wrap_present(owner: Any, names: tuple[str, ...], stage: Stage, label: Label, *, leaf: bool = False) -> None:
+def wrap_present(
+    owner: Any, names: tuple[str, ...], stage: Stage, label: Label, *, leaf: bool = False, more: bool = False
+) -> None:
     """Wrap those of ``names`` that the owner has.
 
     Raises:
@@ -61,25 +66,29 @@ def wrap_present(owner: Any, names: tuple[str, ...], stage: Stage, label: Label,
     if not found:
         raise AttributeError(f"{owner!r} has none of {', '.join(names)}")
     for name in found:
-        wrap(owner, name, stage, label, leaf=leaf)
+        wrap(owner, name, stage, label, leaf=leaf, more=more)
 
 
-def called(function: Callable[..., Any], stage: Stage, label: Label) -> Any:
+def called(function: Callable[..., Any], stage: Stage, label: Label, *, more: bool = False) -> Any:
     """A function with a span around each call."""
     current_span, spot, frame_of = current.get, tracer.places.spot, sys._getframe
     own = stage if stage in LEAVES else None
+    outside = _outside(function, stage, label, more)
     looks = stage not in _FRAMEWORKS
 
     @functools.wraps(function)
     def traced(*args: Any, **kwargs: Any) -> Any:
         parent = current_span()
-        if parent is None or parent.stage is own:
+        if parent is None or parent.trace.over:
+            return outside(*args, **kwargs)
+        if parent.stage is own:
             return function(*args, **kwargs)
         name = label if isinstance(label, str) else label(args, kwargs)
         place, at = spot(frame_of(1)) if looks else ("", 0)
         if looks and not place:
             place, at = parent.place, parent.at
         span = open_timed(parent, stage, name, place, at)
+        span.more = more
         try:
             return function(*args, **kwargs)
         finally:
@@ -88,14 +97,17 @@ def called(function: Callable[..., Any], stage: Stage, label: Label) -> Any:
     return traced
 
 
-def brief(function: Callable[..., Any], stage: Stage, label: Label) -> Any:
+def brief(function: Callable[..., Any], stage: Stage, label: Label, *, more: bool = False) -> Any:
     """A function that calls nothing that has a span: it gets its own when it is over, and none if it took no time."""
     current_span, spot, frame_of = current.get, tracer.places.spot, sys._getframe
+    outside = _outside(function, stage, label, more)
 
     @functools.wraps(function)
     def traced(*args: Any, **kwargs: Any) -> Any:
         parent = current_span()
-        if parent is None or parent.stage is stage:
+        if parent is None or parent.trace.over:
+            return outside(*args, **kwargs)
+        if parent.stage is stage:
             return function(*args, **kwargs)
         clock, start_ns = of_thread.clock, now()
         began_ns = clock.cpu_at(start_ns)
@@ -112,33 +124,50 @@ def brief(function: Callable[..., Any], stage: Stage, label: Label) -> Any:
                 place, at = spot(frame_of(1))
                 if not place:
                     place, at = parent.place, parent.at
-                add_span(parent, stage, name, start_ns, end_ns, place, at, cpu_ns, before, after)
+                add_span(parent, stage, name, start_ns, end_ns, place, at, cpu_ns, before, after).more = more
 
     return traced
 
 
-def awaited(function: Callable[..., Any], stage: Stage, label: Label) -> Any:
+def awaited(function: Callable[..., Any], stage: Stage, label: Label, *, more: bool = False) -> Any:
     """A coroutine function with a span around each call."""
     current_span, spot, frame_of = current.get, tracer.places.spot, sys._getframe
     own = stage if stage in LEAVES else None
+    outside = _outside(function, stage, label, more, strays.await_)
     looks = stage not in _FRAMEWORKS
 
     @functools.wraps(function)
     async def traced(*args: Any, **kwargs: Any) -> Any:
         parent = current_span()
-        if parent is None or parent.stage is own:
+        if parent is None or parent.trace.over:
+            return await outside(*args, **kwargs)
+        if parent.stage is own:
             return await function(*args, **kwargs)
         name = label if isinstance(label, str) else label(args, kwargs)
         place, at = spot(frame_of(1)) if looks else ("", 0)
         if looks and not place:
             place, at = parent.place, parent.at
         span = open_under(parent, stage, name, place, at)
+        span.more = more
         try:
             return await function(*args, **kwargs)
         finally:
             close_span(span)
 
     return traced
+
+
+def _outside(
+    function: Callable[..., Any], stage: Stage, label: Label, more: bool, call: Callable[..., Any] = strays.call
+) -> Callable[..., Any]:
+    """What is called for no request: some of it is counted."""
+    if stage not in LEAVES:
+        return function
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        return call(stage, label if isinstance(label, str) else label(args, kwargs), function, args, kwargs, more)
+
+    return counted
 
 
 def query_of(value: Any) -> str | bytes:
