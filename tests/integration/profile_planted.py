@@ -11,8 +11,9 @@ import sqlite3
 import threading
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from contextvars import Context
+from contextvars import Context, copy_context
 from typing import Annotated, Any
 
 import anyio.to_thread
@@ -78,6 +79,7 @@ model = Slow().eval()
 lock = threading.Lock()
 local = threading.local()
 alone = anyio.CapacityLimiter(1)
+workers = ThreadPoolExecutor(2)
 
 
 def database() -> sqlite3.Connection:
@@ -256,13 +258,27 @@ async def exhausted(body: Body) -> int:
 @app.post("/executor")
 async def executor(body: Body) -> int:
     def work() -> int:
-        begun = time.perf_counter_ns()
         found = sqlite3.connect(":memory:").execute("SELECT 1").fetchall()[0][0]
+        begun, ready = time.perf_counter_ns(), naps.ready_ns()
         time.sleep(0.006)
-        taken.append(time.perf_counter_ns() - begun)
+        taken.append((time.perf_counter_ns() - begun, naps.ready_ns() - ready))
         return found
 
-    taken: list[int] = []
+    taken: list[tuple[int, int]] = []
     await asyncio.get_running_loop().run_in_executor(None, work)
-    naps.took("code", taken[0])
+    naps.took("code", *taken[0])
     return 1
+
+
+def query() -> int:
+    return database().execute("SELECT nap(0.005)").fetchall()[0][0]
+
+
+@app.post("/to-thread")
+async def to_thread(body: Body) -> int:
+    return await asyncio.to_thread(query)
+
+
+@app.post("/result")
+def result(body: Body) -> int:
+    return workers.submit(copy_context().run, query).result()

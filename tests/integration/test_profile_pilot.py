@@ -37,6 +37,8 @@ ROUTES = {
     "dependency": Stage.CODE,
     "pool": Stage.WAIT,
     "executor": Stage.CODE,
+    "to-thread": Stage.SQL,
+    "result": Stage.SQL,
 }
 
 

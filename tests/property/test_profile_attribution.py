@@ -16,7 +16,8 @@ from tailcut.core.profiling.flat import STAGES, Flat, Ints
 from tailcut.core.profiling.records import Moment, Pilot, Recording, Request, Span, Stage
 from tailcut.core.profiling.sweep import sweep
 
-_STAGES = st.sampled_from([Stage.SQL, Stage.MODEL, Stage.CODE, Stage.FRAMEWORK])
+_STAGES = st.sampled_from([Stage.SQL, Stage.MODEL, Stage.CODE, Stage.FRAMEWORK, Stage.WAIT, Stage.LOCK])
+_WAITS = (Stage.WAIT, Stage.LOCK)
 _TIME = st.integers(0, 60)
 
 
@@ -118,15 +119,17 @@ def test_arrays_and_sweep_agree(recording: Recording) -> None:
 @given(spans())
 @settings(max_examples=200, deadline=None)
 def test_a_moment_belongs_to_innermost_spans_only(found: tuple[Span, ...]) -> None:
-    """Nanosecond by nanosecond: those that cover it and of whose inner spans none does share it."""
+    """Nanosecond by nanosecond: those that cover it and of whose inner spans none does share it, waits come last."""
     starts, ends = [span.start_ns for span in found], [span.end_ns for span in found]
     names = [(span.stage, span.label, span.place) for span in found]
-    swept = sweep(starts, ends, [span.parent for span in found], names, (0, 100), {})
+    waits = [span.stage in _WAITS for span in found]
+    swept = sweep(starts, ends, [span.parent for span in found], names, waits, (0, 100), {})
     expected = np.zeros(len(found))
     for at in range(100):
         active = [number for number, span in enumerate(found) if span.start_ns <= at < span.end_ns]
         covered = {above for number in active for above in _ancestors(found, number)}
-        leaves = [number for number in active if number not in covered]
+        innermost = [number for number in active if number not in covered]
+        leaves = [number for number in innermost if not waits[number]] or innermost
         for number in leaves:
             expected[number] += 1 / len(leaves)
     assert np.abs(expected - swept.self_ns).max(initial=0) <= 2 * len(found) + 1
@@ -204,6 +207,17 @@ def test_others_work_on_the_loop_is_a_wait() -> None:
     assert "loop" not in _stages(Request(number=1, spans=(in_thread, query), **_WALL), others)
     mine = msgspec.structs.replace(others, request=1)
     assert _stages(Request(number=1, spans=(code, query), **_WALL), mine) == {"network": 40, "sql": 20, "code": 40}
+
+
+def test_who_waits_for_its_own_work_is_busy_with_that_work() -> None:
+    """A future's result: what takes the time is the query in the other thread; the way there and back is a wait."""
+    handler = Span(stage=Stage.CODE, label="f", start_ns=30, end_ns=90, thread=1)
+    result = Span(stage=Stage.WAIT, label="another thread", start_ns=35, end_ns=85, parent=0, thread=1)
+    queued = Span(stage=Stage.WAIT, label="executor", start_ns=35, end_ns=45, parent=0, thread=2)
+    work = Span(stage=Stage.CODE, label="g", start_ns=45, end_ns=80, parent=0, thread=2)
+    query = Span(stage=Stage.SQL, label="q", start_ns=50, end_ns=75, parent=3, thread=2)
+    found = _stages(Request(number=1, spans=(handler, result, queued, work, query), **_WALL))
+    assert found == {"network": 40, "wait": 15, "sql": 25, "code": 20}
 
 
 def test_a_collection_stops_whatever_runs() -> None:

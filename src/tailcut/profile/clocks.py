@@ -42,9 +42,14 @@ class ThreadClock:
     Attributes:
         number: of the thread: 0 is the event loop's, the main one; others count in the order in which they are seen.
         schedule: what the kernel counts, as it says it (``delay_between`` reads it); empty where Linux does not say.
+        sure_ns: when waits were last counted that nobody had asked for when they were over. Of a span inside another
+            that began before, its own waits are not known, and stay with the outer one.
     """
 
-    __slots__ = ("_at_ns", "_buffer", "_cpu_ns", "_file", "_looked_ns", "_pointer", "_read_ns", "number", "schedule")
+    __slots__ = (
+        "_at_ns", "_behind", "_buffer", "_cpu_ns", "_file", "_looked_ns", "_pointer", "_read_ns", "number", "schedule",
+        "sure_ns",
+    )  # fmt: skip
 
     noted_until_ns: ClassVar[int] = 0
     """Until then each span asks for its own waits: some thread of the process had some that were worth it."""
@@ -52,7 +57,8 @@ class ThreadClock:
     def __init__(self) -> None:
         self.number = 0 if threading.current_thread() is threading.main_thread() else next(_numbers)
         self.schedule = b""
-        self._at_ns = self._cpu_ns = 0
+        self._at_ns = self._cpu_ns = self.sure_ns = 0
+        self._behind = False
         self._read_ns = self._looked_ns = -_FRESH_NS
         self._buffer = ctypes.create_string_buffer(_SCHEDULE_BYTES)
         self._pointer = ctypes.c_void_p(ctypes.addressof(self._buffer))
@@ -68,8 +74,12 @@ class ThreadClock:
         if gap_ns < SHORT_NS and at_ns - self._read_ns < _ADDED_NS:
             return self._cpu_ns + gap_ns
         cpu_ns = thread_time_ns()
-        if at_ns < ThreadClock.noted_until_ns and gap_ns - (cpu_ns - self._cpu_ns) >= SHORT_NS:
-            self._look(at_ns)
+        off = gap_ns - (cpu_ns - self._cpu_ns) >= SHORT_NS
+        if off or self._behind:
+            if at_ns < ThreadClock.noted_until_ns:
+                self._look(at_ns)
+            else:
+                self._behind = True
         self._at_ns = self._read_ns = at_ns
         self._cpu_ns = cpu_ns
         return cpu_ns
@@ -101,6 +111,9 @@ class ThreadClock:
 
     def _look(self, at_ns: int) -> None:
         self._looked_ns = at_ns
+        if self._behind:
+            self._behind = False
+            self.sure_ns = at_ns
         if self._file >= 0 and _pread(self._file, self._pointer, _SCHEDULE_BYTES, 0) > 0:
             self.schedule = self._buffer.value
 

@@ -35,7 +35,9 @@ class Places:
         )
         self._kinds: dict[str, int] = {}
         self._names: dict[str, str] = {}
-        self._functions: dict[FunctionType, tuple[str, str, bool]] = {}
+        # By their code, which functions that a request makes anew share; by its identity, as its hash reads all of it.
+        self._functions: dict[int, tuple[str, str, bool]] = {}
+        self._kept: list[CodeType] = []
 
     def is_user(self, filename: str) -> bool:
         """Say whether a code object's file is the user's own."""
@@ -81,16 +83,23 @@ class Places:
 
     def describe(self, function: Any) -> tuple[str, str, bool]:
         """Name a callable, its place, and whether it is the user's."""
-        # Of a context manager made of a generator the methods are all alike; the generator is what is meant.
-        if isinstance(function, MethodType) and not hasattr(function.__self__, "gen"):
+        if type(function) is not FunctionType:
+            # Of a context manager made of a generator the methods are all alike; the generator is what is meant.
+            if not isinstance(function, MethodType) or hasattr(function.__self__, "gen"):
+                return self._describe(function)
             function = function.__func__
-        if not isinstance(function, FunctionType):
-            return self._describe(function)
-        known = self._functions.get(function)
+            if type(function) is not FunctionType:
+                return self._describe(function)
+        code = function.__code__
+        known = self._functions.get(id(code))
         if known is None:
+            # What says that it wraps another is that one; its code it shares with all that wrap in the same way.
+            if type(inner := getattr(function, "__wrapped__", None)) is FunctionType:
+                return self.describe(inner)
             known = self._describe(function)
-            if len(self._functions) < _MAX_FUNCTIONS:
-                self._functions[function] = known
+            if len(self._kept) < _MAX_FUNCTIONS and inner is None:
+                self._functions[id(code)] = known
+                self._kept.append(code)
         return known
 
     def _describe(self, function: Any) -> tuple[str, str, bool]:

@@ -215,6 +215,20 @@ def open_timed(parent: Open, stage: Stage, label: str | bytes, place: str | Code
     return span
 
 
+def open_handed(parent: Open, pool: str, asked_ns: int, label: str, place: str) -> Open:
+    """Begin a span of code in a thread of ``pool``, as ``open_timed`` does, after one of the wait for it."""
+    clock, trace, start_ns = of_thread.clock, parent.trace, now()
+    number, cpu_ns = clock.number, clock.cpu_at(start_ns)
+    before = clock.schedule if parent.cpu_ns >= 0 and parent.thread == number else clock.look(start_ns)
+    span = Open(trace, parent, CODE, label, place, 0, number, start_ns, -1, cpu_ns, before)
+    spans = trace.spans
+    if len(spans) < _MAX_SPANS:
+        spans.append(Open(trace, parent, WAIT, pool, "", 0, number, asked_ns, start_ns))
+        spans.append(span)
+    _set_current(span)
+    return span
+
+
 def close_timed(span: Open) -> None:
     """End what ``open_timed`` began, with how long the thread computed, and waited for a core."""
     end_ns = now()
@@ -222,7 +236,7 @@ def close_timed(span: Open) -> None:
     _set_current(parent)
     span.cpu_ns = cpu_ns = clock.cpu_since(start_ns, span.cpu_ns, end_ns)
     if parent is not None and parent.cpu_ns >= 0 and parent.thread == span.thread:
-        span.after = clock.schedule
+        span.after = clock.schedule if start_ns >= clock.sure_ns else span.before
     else:
         span.after = clock.look_since(span.before, start_ns, cpu_ns, end_ns)
     # Last: whoever finds it set may read the others.

@@ -1,8 +1,8 @@
 """Each moment of a request's wall time belongs to one stage; sums are exact, in whole nanoseconds.
 
-A moment belongs to the innermost span that covers it; where several run side by side, each gets the same part. But a
-collection of garbage stops them all, what others do on the event loop holds up what runs there, and time in which a
-span's thread was ready to run but had no core is a wait.
+A moment belongs to the innermost span that covers it; where several run side by side, each gets the same part, and what
+only waits gets none. But a collection of garbage stops them all, what others do on the event loop holds up what runs
+there, and time in which a span's thread was ready to run but had no core is a wait.
 
 What no span covers is between client and server (network, or waiting to be accepted), or held up in the same ways. Else
 nobody knows.
@@ -24,8 +24,12 @@ from tailcut.core.profiling.holdups import Holdups
 from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.profiling.sweep import Swept, sweep
 
+Bools = npt.NDArray[np.bool_]
+
 _ON_LOOP = frozenset({Stage.FRAMEWORK, Stage.CODE})
 """Stages that make no headway while others hold the event loop. What awaits an answer does: it may come meanwhile."""
+_WAITING = frozenset({Stage.WAIT, Stage.LOCK, Stage.LOOP})
+"""Stages in which a request does nothing. Where it does something elsewhere meanwhile, that is what takes its time."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +112,10 @@ def _own(flat: Flat, holdups: Holdups) -> tuple[_Own, Gaps]:
     roots = order[(flat.parent[order] < 0) & plain[flat.request[order]]]
     gaps = Gaps.between(flat, roots, np.flatnonzero(plain))
     rank, delay_ns = _ranks(flat), self_of(flat, flat.delay_ns)
+    waits = np.array([name.stage in _WAITING for name in flat.names], dtype=bool)[flat.name]
     uncovered: list[tuple[int, int, int]] = []
     for number in np.flatnonzero(~plain).tolist():
-        found = _sweep_one(flat, holdups, rank, delay_ns, number)
+        found = _sweep_one(flat, holdups, rank, delay_ns, waits, number)
         low, high = int(flat.first[number]), int(flat.first[number + 1])
         own.self_ns[low:high], own.gc_ns[low:high], own.loop_ns[low:high] = found.self_ns, found.gc_ns, found.loop_ns
         uncovered += [(number, start, end) for start, end in found.gaps]
@@ -126,7 +131,7 @@ def less_children(flat: Flat, values: Ints) -> Ints:
     return left
 
 
-def _sweep_one(flat: Flat, holdups: Holdups, rank: Ints, delay_ns: Ints, number: int) -> Swept:
+def _sweep_one(flat: Flat, holdups: Holdups, rank: Ints, delay_ns: Ints, waits: Bools, number: int) -> Swept:
     low, high = int(flat.first[number]), int(flat.first[number + 1])
     parent = flat.parent[low:high]
     wall_ns = int(flat.intended_ns[number]), int(flat.done_ns[number])
@@ -148,6 +153,7 @@ def _sweep_one(flat: Flat, holdups: Holdups, rank: Ints, delay_ns: Ints, number:
                 strict=True,
             )
         ),
+        waits[low:high].tolist(),
         wall_ns,
         dict(zip(start.tolist(), zip(gc_ns, loop_ns, strict=True), strict=True)),
     )
@@ -159,7 +165,7 @@ def _ranks(flat: Flat) -> Ints:
     return np.argsort(np.array(order, dtype=np.int64))
 
 
-def _plain(flat: Flat) -> tuple[Ints, npt.NDArray[np.bool_]]:
+def _plain(flat: Flat) -> tuple[Ints, Bools]:
     """Sort the spans, and tell which requests' spans neither overlap nor leave their parents."""
     plain = np.ones(len(flat.requests), dtype=bool)
     inner = np.flatnonzero(flat.parent >= 0)

@@ -20,6 +20,7 @@ def sweep(
     end_ns: Sequence[int],
     parent: Sequence[int],
     names: Sequence[Any],
+    waits: Sequence[bool],
     wall_ns: tuple[int, int],
     held_up: Mapping[int, tuple[int, int]],
 ) -> Swept:
@@ -30,6 +31,8 @@ def sweep(
         parent: index of the enclosing span; -1: none. Children may outlive their parents.
         names: decide, where a time does not divide evenly, who gets the odd nanosecond: never the spans' order. Any
             values that sort as the names do.
+        waits: whether a span only waits. It has no part of a time in which another one does something: what it
+            waits for, often enough (a future, a lock).
         wall_ns: from when to when.
         held_up: how long collections, and others' work on the loop, took from each moment at which a span starts or
             ends to the next.
@@ -46,6 +49,8 @@ def sweep(
     for at, begins, number in [*events, (wall_ns[1], 0, -1)]:
         if at > last:
             leaves = [one for one in active if not covered[one]]
+            if len(leaves) > 1:
+                leaves = [one for one in leaves if not waits[one]] or leaves
             if leaves:
                 leaves.sort(key=rank.__getitem__)
                 _divide(found, leaves, at - last, held_up.get(last, (0, 0)))

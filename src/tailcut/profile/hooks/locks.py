@@ -1,4 +1,5 @@
-"""Locks that a request waits for. One that is free costs one call more than before; only waiting makes a span.
+"""Locks, queues and the like that a request waits for. One that is free costs a call of Python more; only waiting makes
+a span.
 
 ``threading.Lock`` is C's. Those that the user's own modules make are replaced by a class that tries without waiting
 first; those of libraries stay as they are and show up in the samples.
@@ -9,7 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from tailcut.core.profiling.records import Stage
@@ -35,7 +36,7 @@ class _TracedLock:
         if self._try(False):
             return True
         parent = current.get() if blocking else None
-        if parent is None:
+        if parent is None or parent.trace.over:
             return bool(self._lock.acquire(blocking, timeout))
         place, at = tracer.places.spot(sys._getframe(1))
         span = open_timed(parent, Stage.LOCK, self._label, place, at)
@@ -83,15 +84,35 @@ def _replaced(original: Any, name: str) -> Any:
 def _hook_threading(module: ModuleType) -> None:
     for name in ("Lock", "RLock"):
         setattr(module, name, _replaced(getattr(module, name), name))
-    module.Semaphore.acquire = _waiting(module.Semaphore.acquire, Stage.LOCK, "threading.Semaphore")
+    module.Semaphore.acquire = module.Semaphore.__enter__ = _trying(module.Semaphore.acquire, "threading.Semaphore")
     module.Condition.wait = _waiting(module.Condition.wait, Stage.WAIT, "another thread")
+
+
+def _trying(function: Callable[..., Any], label: str) -> Any:
+    """A semaphore's acquire: one that is free makes no span."""
+
+    @functools.wraps(function)
+    def acquire(self: Any, blocking: bool = True, timeout: float | None = None) -> bool:
+        parent = current.get()
+        if parent is None or not blocking or timeout == 0 or parent.stage in _WAITS or parent.trace.over:
+            return bool(function(self, blocking, timeout))
+        if function(self, False):
+            return True
+        place, at = tracer.places.spot(sys._getframe(1))
+        span = open_timed(parent, Stage.LOCK, label, place, at)
+        try:
+            return bool(function(self, True, timeout))
+        finally:
+            close_timed(span)
+
+    return acquire
 
 
 def _waiting(function: Callable[..., Any], stage: Stage, label: str) -> Any:
     @functools.wraps(function)
     def traced(self: Any, *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
-        if parent is None or parent.stage in _WAITS:
+        if parent is None or parent.stage in _WAITS or parent.trace.over:
             return function(self, *args, **kwargs)
         place, at = tracer.places.spot(sys._getframe(1))
         span = open_timed(parent, stage, label, place, at)
@@ -104,41 +125,57 @@ def _waiting(function: Callable[..., Any], stage: Stage, label: str) -> Any:
 
 
 def _hook_asyncio(module: ModuleType) -> None:
-    for name in ("Lock", "Semaphore"):
-        owner = getattr(module, name)
-        owner.acquire = _awaiting(owner.acquire, Stage.LOCK, f"asyncio.{name}", users_only=False)
-    for name in ("Event", "Condition"):
-        owner = getattr(module, name)
-        owner.wait = _awaiting(owner.wait, Stage.WAIT, f"asyncio.{name}", users_only=True)
+    _await_in(module.Lock, "acquire", Stage.LOCK, "asyncio.Lock", lambda lock: not (lock._locked or lock._waiters))
+    _await_in(module.Semaphore, "acquire", Stage.LOCK, "asyncio.Semaphore", lambda one: not one.locked())
+    _await_in(module.Event, "wait", Stage.WAIT, "asyncio.Event", lambda one: one.is_set(), users_only=True)
+    _await_in(module.Condition, "wait", Stage.WAIT, "asyncio.Condition", lambda _: False, users_only=True)
 
 
 def _hook_queues(module: ModuleType) -> None:
-    module.Queue.get = _awaiting(module.Queue.get, Stage.WAIT, "asyncio.Queue", users_only=True)
+    _await_in(module.Queue, "get", Stage.WAIT, "asyncio.Queue", lambda one: not one.empty(), users_only=True)
 
 
 def _hook_anyio(module: ModuleType) -> None:
-    for name in ("Lock", "Semaphore"):
-        owner = getattr(module, name)
-        owner.acquire = _awaiting(owner.acquire, Stage.LOCK, f"anyio.{name}", users_only=False)
+    _await_in(module.Lock, "acquire", Stage.LOCK, "anyio.Lock", lambda lock: not lock.locked())
+    _await_in(module.Semaphore, "acquire", Stage.LOCK, "anyio.Semaphore", lambda one: one.value > 0)
 
 
-def _awaiting(function: Callable[..., Any], stage: Stage, label: str, *, users_only: bool) -> Any:
-    @functools.wraps(function)
-    async def traced(self: Any, *args: Any, **kwargs: Any) -> Any:
+def _await_in(
+    owner: Any, name: str, stage: Stage, label: str, free: Callable[[Any], bool], *, users_only: bool = False
+) -> None:
+    """Replace ``owner.name`` by the same with a span around each call that has to wait.
+
+    Args:
+        owner: a class.
+        name: of a coroutine function in it.
+        stage, label: of the spans.
+        free: whether it need not wait; then the call is the plain one, without a coroutine more.
+        users_only: only what the user's own modules call.
+    """
+    original = getattr(owner, name)
+
+    async def in_span(self: Any, args: Any, kwargs: Any, place: str | CodeType, at: int) -> Any:
+        # Asked for here: what was called there may be awaited in a task of its own.
         parent = current.get()
-        frame = sys._getframe(1)
-        if parent is None or parent.stage in _WAITS:
-            return await function(self, *args, **kwargs)
-        if users_only and not tracer.places.is_user(frame.f_code.co_filename):
-            return await function(self, *args, **kwargs)
-        place, at = tracer.places.spot(frame)
+        if parent is None or parent.trace.over:
+            return await original(self, *args, **kwargs)
         span = open_under(parent, stage, label, place, at)
         try:
-            return await function(self, *args, **kwargs)
+            return await original(self, *args, **kwargs)
         finally:
             close_span(span)
 
-    return traced
+    @functools.wraps(original)
+    def traced(self: Any, *args: Any, **kwargs: Any) -> Any:
+        parent = current.get()
+        if parent is None or parent.stage in _WAITS or parent.trace.over or free(self):
+            return original(self, *args, **kwargs)
+        frame = sys._getframe(1)
+        if users_only and not tracer.places.is_user(frame.f_code.co_filename):
+            return original(self, *args, **kwargs)
+        return in_span(self, args, kwargs, *tracer.places.spot(frame))
+
+    setattr(owner, name, traced)
 
 
 HOOKS: dict[str, Hook] = {

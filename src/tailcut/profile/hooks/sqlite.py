@@ -7,7 +7,6 @@ import sqlite3
 import sys
 import types
 from collections.abc import Callable
-from contextvars import copy_context
 from types import ModuleType
 from typing import Any
 
@@ -208,9 +207,15 @@ def _hook_aiosqlite(module: ModuleType) -> None:
 
         def run() -> Any:
             add_span(parent, Stage.WAIT, "aiosqlite's thread", asked_ns, now())
-            return fn(*args, **kwargs)
+            # In the thread's own context, as without us.
+            before = current.get()
+            current.set(parent)
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                current.set(before)
 
-        return await original(self, copy_context().run, run)
+        return await original(self, run)
 
     module.Connection._execute = execute
 

@@ -1,7 +1,8 @@
 """Work that a request hands to threads: the wait for a thread, what runs there, and the way back to the event loop.
 
-A thread that runs a request's function is part of that request: its spans find the request by the context that goes
-along. anyio copies it by itself; executors do not.
+A thread that runs a request's function is part of that request: its spans find the request by the context variable,
+which is set where the function is called and put back when it is over. The thread's own context stays: what its
+initializer set (a context variable, the precision of decimals) is what the user's function would find without us.
 """
 
 from __future__ import annotations
@@ -9,19 +10,20 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import Context, copy_context
-from types import FunctionType, MethodType, ModuleType
+from contextvars import Context
+from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 from tailcut.core.profiling.records import Stage
 from tailcut.profile.clocks import SHORT_NS, now
 from tailcut.profile.hooks.imports import Hook
-from tailcut.profile.tracing import CODE, WAIT, Open, add_span, close_timed, current, open_timed, tracer
+from tailcut.profile.tracing import WAIT, Open, add_span, close_timed, current, open_handed, tracer
 
 # A tuple: the members' hash is Python's, and is asked for in every request.
 _INHERITED = (Stage.ENCODE, Stage.DECODE, Stage.FRAMEWORK)
 _LOOP = Stage.LOOP
 _PLAIN = (FunctionType, MethodType)
+_set_current = current.set
 
 
 class _Handed:
@@ -34,62 +36,101 @@ class _Handed:
         arguments: those that say what it really is, where it only calls something.
     """
 
-    __slots__ = ("_arguments", "_asked_ns", "_function", "_parent", "_pool", "ended_ns")
+    __slots__ = ("_asked_ns", "_parent", "_pool", "arguments", "ended_ns", "function")
 
     def __init__(self, parent: Open, pool: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         self._parent = parent
         self._pool = pool
-        self._function = function
-        self._arguments = arguments
+        self.function = function
+        self.arguments = arguments
         self._asked_ns = now()
         self.ended_ns = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        parent = self._parent
-        add_span(parent, WAIT, self._pool, self._asked_ns, now())
-        label, place, users = tracer.places.describe(_meant(self._function, self._arguments))
+        parent, before = self._parent, current.get()
+        label, place, users = tracer.places.describe(_meant(self.function, self.arguments))
         if not users and parent.stage in _INHERITED:
             return self._framework(label, place, args, kwargs)
-        span = open_timed(parent, CODE, label, place)
+        span = open_handed(parent, self._pool, self._asked_ns, label, place)
         try:
-            return self._function(*args, **kwargs)
+            return self.function(*args, **kwargs)
         finally:
             close_timed(span)
+            # The thread is somebody else's next.
+            if before is not parent:
+                _set_current(before)
             self.ended_ns = span.end_ns
 
     def _framework(self, label: str, place: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run what the framework hands over to a thread for itself, validation for one: more of what it was doing."""
-        parent, began_ns = self._parent, now()
+        parent, before, began_ns = self._parent, current.get(), now()
+        add_span(parent, WAIT, self._pool, self._asked_ns, began_ns)
+        _set_current(parent)
         try:
-            return self._function(*args, **kwargs)
+            return self.function(*args, **kwargs)
         finally:
+            _set_current(before)
             self.ended_ns = end_ns = now()
             took_ns = end_ns - began_ns
             cpu_ns = took_ns if took_ns < SHORT_NS else -1
             add_span(parent, parent.stage, label, began_ns, end_ns, place, 0, cpu_ns)
 
-    def returned(self) -> None:
+    def returned(self, _: Any = None) -> None:
         """Keep the time from the function's end to the event loop's taking its result."""
         if self.ended_ns:
             add_span(self._parent, _LOOP, "back from a thread", self.ended_ns, now())
 
 
+def _inside(handed: _Handed, function: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """Put what is handed over where it is really called: what a context runs, inside of that context.
+
+    ``asyncio.to_thread`` hands over a copy of its context, which knows the span that hands over and not the thread's.
+
+    Returns:
+        what to call in place of the function, with its arguments.
+    """
+    found = _unpack(function, args)
+    if found is None:
+        handed.function, handed.arguments = function, args
+        return handed, args
+    run, inside = found
+    inner, rest = _inside(handed, inside[0], inside[1:])
+    return run, (inner, *rest)
+
+
+def _is_plain(function: Any) -> bool:
+    return type(function.func if type(function) is functools.partial else function) in _PLAIN
+
+
+def _is_handed(function: Any, args: tuple[Any, ...]) -> bool:
+    found = _unpack(function, args)
+    return type(function) is _Handed if found is None else _is_handed(found[1][0], found[1][1:])
+
+
+def _unpack(function: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]] | None:
+    """Take a context's ``run`` and what it is to call apart; None where it is something else."""
+    kind = type(function)
+    run = function.func if kind is functools.partial else function
+    if type(run) is not BuiltinMethodType or type(run.__self__) is not Context or run.__name__ != "run":
+        return None
+    if kind is functools.partial:
+        args = (*function.args, *args)
+        run = functools.partial(run, **function.keywords) if function.keywords else run
+    return (run, args) if args else None
+
+
 def _meant(function: Any, arguments: tuple[Any, ...]) -> Any:
-    """What a function that only calls another one is about: a context's run, the next item of a generator."""
-    if isinstance(function, functools.partial):
+    """What a function that only calls another is about: FastAPI's endpoint, a generator that it asks for an item."""
+    if type(function) is functools.partial:
         # FastAPI: _run_sync_endpoint(function=the endpoint, arguments=...)
         inner = function.keywords.get("function")
         if inner is not None and callable(inner) and not tracer.places.describe(function.func)[2]:
             return inner
-        if isinstance(function.func, _PLAIN):
+        if type(function.func) in _PLAIN:
             return function.func
-        arguments = (*function.args, *arguments)
-        if not isinstance(getattr(function.func, "__self__", None), Context):
-            return function.func if not hasattr(function.func, "func") else _meant(function.func, arguments)
-        function = function.func
-    if isinstance(getattr(function, "__self__", None), Context) and arguments:
-        return _meant(arguments[0], arguments[1:])
-    if arguments and hasattr(arguments[0], "gi_code"):
+        return _meant(function.func, (*function.args, *arguments))
+    # By type: an object of the user's may have any attribute that it is asked for.
+    if arguments and type(arguments[0]) is GeneratorType:
         return arguments[0]
     return function
 
@@ -100,11 +141,12 @@ def _hook_anyio(module: ModuleType) -> None:
     @functools.wraps(original)
     async def run_sync(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
-        if parent is None:
+        if parent is None or parent.trace.over:
             return await original(func, *args, **kwargs)
         handed = _Handed(parent, "thread pool", func, args)
+        call, args = (handed, args) if _is_plain(func) else _inside(handed, func, args)
         try:
-            return await original(handed, *args, **kwargs)
+            return await original(call, *args, **kwargs)
         finally:
             handed.returned()
 
@@ -117,12 +159,13 @@ def _hook_loop(module: ModuleType) -> None:
     @functools.wraps(original)
     def run_in_executor(self: Any, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
         parent = current.get()
-        if parent is None or not (executor is None or isinstance(executor, ThreadPoolExecutor)):
+        if parent is None or parent.trace.over or not (executor is None or isinstance(executor, ThreadPoolExecutor)):
             return original(self, executor, func, *args)
         handed = _Handed(parent, "executor", func, args)
-        future = original(self, executor, functools.partial(copy_context().run, handed), *args)
+        call, args = (handed, args) if _is_plain(func) else _inside(handed, func, args)
+        future = original(self, executor, call, *args)
         # Before whoever awaits it: callbacks are called in the order in which they were added.
-        future.add_done_callback(lambda _: handed.returned())
+        future.add_done_callback(handed.returned)
         return future
 
     module.BaseEventLoop.run_in_executor = run_in_executor
@@ -134,16 +177,16 @@ def _hook_executor(module: ModuleType) -> None:
     @functools.wraps(original)
     def submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
-        if parent is None or isinstance(_first(fn), _Handed):
+        if parent is None or parent.trace.over:
             return original(self, fn, *args, **kwargs)
-        handed = _Handed(parent, "executor", fn, args)
-        return original(self, copy_context().run, handed, *args, **kwargs)
+        if _is_plain(fn):
+            return original(self, _Handed(parent, "executor", fn, args), *args, **kwargs)
+        if _is_handed(fn, args):
+            return original(self, fn, *args, **kwargs)
+        call, args = _inside(_Handed(parent, "executor", fn, args), fn, args)
+        return original(self, call, *args, **kwargs)
 
     module.ThreadPoolExecutor.submit = submit
-
-
-def _first(function: Any) -> Any:
-    return function.args[0] if isinstance(function, functools.partial) and function.args else None
 
 
 HOOKS: dict[str, Hook] = {

@@ -119,7 +119,10 @@ def brief(function: Callable[..., Any], stage: Stage, label: Label, *, more: boo
             end_ns = now()
             if end_ns - start_ns >= _BRIEF_NS:
                 cpu_ns = clock.cpu_since(start_ns, began_ns, end_ns)
-                after = clock.schedule if inside else clock.look_since(before, start_ns, cpu_ns, end_ns)
+                if not inside:
+                    after = clock.look_since(before, start_ns, cpu_ns, end_ns)
+                else:
+                    after = clock.schedule if start_ns >= clock.sure_ns else before
                 name = label if isinstance(label, str) else label(args, kwargs)
                 place, at = spot(frame_of(1))
                 if not place:
