@@ -131,7 +131,7 @@ def test_every_request_ends_and_none_before_its_work_is_done(
 ) -> None:
     """Whatever there is of cores, executors and threads; more of them never take longer in all."""
     laid = [_with_locks(job, number) for number, job in enumerate(jobs)]
-    arrivals = np.arange(len(jobs)) * gap * 700_000.0
+    arrivals = np.arange(len(jobs), dtype=np.float64) * (gap * 700_000.0)
     service = Service(
         processes=processes, executors=executors, cores=cores, threads=threads, database=database, beside=beside,
         held=(1, 2),

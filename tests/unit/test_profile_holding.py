@@ -11,8 +11,9 @@ import pytest
 from tailcut.core.profiling import forecast as forecasts
 from tailcut.core.profiling.advice import Advice, advise
 from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.forecast import calibrate, capacity, forecast
+from tailcut.core.profiling.forecast import calibrate, capacity, forecast, phases_of
 from tailcut.core.profiling.levers import Known, State, begin, pull
+from tailcut.core.profiling.queueing import At
 from tailcut.core.profiling.records import Pilot, Recording, Request, Span, Stage
 from tailcut.core.profiling.work import Work, read_work
 from tailcut.core.slo import parse_objectives
@@ -36,6 +37,7 @@ def locked(
     keys: int = 1,
     label: str = _LOCK,
     inside: Stage = Stage.SQL,
+    handed_over_ms: float = 0.0,
     count: int = 800,
 ) -> Recording:
     """A handler that takes what only so many hold, calls something while it has it, then does 1 ms of its own.
@@ -43,6 +45,7 @@ def locked(
     Args:
         keys: so many of it, of one name, of which each request takes one.
         inside: what is called; code: it computes, which makes no span.
+        handed_over_ms: until who waited runs, while the one before goes on to its reply.
     """
     draw = np.random.default_rng(0)
     pool = label.endswith("_pool")
@@ -51,19 +54,21 @@ def locked(
     for number, at in enumerate(np.cumsum(draw.exponential(1e9 / rate, count)).astype(int).tolist()):
         mine = free[int(draw.integers(keys))]
         asked, had = at + _MS // 5, heappop(mine)
-        got = max(asked + (30_000 if pool else 0), had)
+        got = max(asked + (30_000 if pool else 0), had + int(handed_over_ms * _MS))
         done = got + int(held_ms * _MS)
         heappush(mine, done)
         end = done + _MS
-        computes = inside is Stage.CODE
+        computes, replies = inside is Stage.CODE, handed_over_ms > 0
         cpu = int((1 + (held_ms if computes else 0)) * _MS)
         spans = [
             Span(stage=Stage.FRAMEWORK, label="fastapi", start_ns=at + _MS // 10, end_ns=end + _MS // 10),
             Span(
-                stage=Stage.CODE, label="predict", place="app.py:7", start_ns=asked, end_ns=end, parent=0, thread=1,
-                cpu_ns=cpu,
+                stage=Stage.CODE, label="predict", place="app.py:7", start_ns=asked, parent=0, thread=1,
+                end_ns=done if replies else end, cpu_ns=0 if replies else cpu,
             ),
         ]  # fmt: skip
+        if replies:
+            spans.append(Span(stage=Stage.ENCODE, label="json", start_ns=done, end_ns=end, parent=0))
         if got > asked:
             stage = Stage.WAIT if pool else Stage.LOCK
             spans.append(
@@ -112,6 +117,15 @@ def test_code_that_computes_with_a_lock_holds_it() -> None:
     work = work_of(locked(inside=Stage.CODE, rate=60.0))
     assert work.held_ns(0) == pytest.approx(8.0 * _MS, rel=0.1)
     assert work.cpu_of(Stage.CODE) == pytest.approx(9.0 * _MS, rel=0.01)
+
+
+def test_what_is_done_until_the_next_one_runs_is_not_done_with_the_lock() -> None:
+    """A thread that waits needs a moment to wake up: nobody takes the lock again for the reply."""
+    recording = locked(handed_over_ms=0.4)
+    state = begin(work_of(recording), Known(cores=2))
+    taken = [phases_of(job, state.service).count((At.TAKE, 1.0)) for job in state.work.jobs]
+    assert set(taken) == {1}
+    assert not any(part.held for job in state.work.jobs for part in job if part.stage is Stage.ENCODE)
 
 
 def test_waiting_for_a_lock_comes_back_when_it_is_played() -> None:

@@ -32,8 +32,10 @@ _MOST_OVERTAKEN = 0.25
 _LEAST_WAITED = 0.05
 """Of the time of the slowest tenth of the requests: what is waited for less is not what the rate ends at."""
 _ALWAYS = 0.75
-_NOTHING, _ALL = 0.05, 0.9
-"""Shares of a span's own time that are taken for none and for all of it."""
+_ALL = 0.9
+"""Of a line's own time: that much is taken for all of it."""
+_NOTHING = 0.1
+"""Of all the time that it is held: of what a line does there, if it does most elsewhere, less is taken for none."""
 
 
 class Hold(NamedTuple):
@@ -189,7 +191,9 @@ def _share_held(flat: Flat, held: Sequence[tuple[int, int, int]]) -> Floats:
     sums = (np.bincount(line[seen], weights=of[seen], minlength=len(lines)) for of in (own_inside_ns, own_ns))
     inside, whole = sums
     share: Floats = np.divide(inside, whole, out=np.zeros(len(lines)), where=whole > 0)
-    share = np.where(share < _NOTHING, 0.0, np.where(share > _ALL, 1.0, share))
+    # Until the next one has it and runs, the holder goes on: that is no part of what it holds it for.
+    some = inside >= _NOTHING * sum(until_ns - from_ns for _, from_ns, until_ns in held)
+    share = np.where(share > _ALL, 1.0, np.where(some, share, 0.0))
     endpoints = {_endpoint(flat, request) for request in np.flatnonzero(holders).tolist()}
     asks = np.array([_endpoint(flat, request) in endpoints for request in range(len(flat.requests))], dtype=bool)
     return np.where(asks[flat.request], share[line], 0.0)
