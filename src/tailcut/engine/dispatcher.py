@@ -38,7 +38,8 @@ class Dispatcher:
         costs, admission: of the planner.
         lengths: whether rows differ in length, so that costs are learned per length class.
 
-    ``on_stuck`` hears once of an executor whose batch takes far too long; ``coming`` says when the next one is there.
+    ``on_stuck`` hears once of an executor whose batch takes far too long; ``coming`` says when the next one is there;
+    ``kind`` is that of the shortest rows that came.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Dispatcher:
         self._loop = loop
         self._clock_ns = clock_ns
         self.running = Running(stuck_after_s)
-        self._kick_due, self._runs, self._kind = False, 0, 0
+        self._kick_due, self._runs, self.kind = False, 0, 0
         self._admitted_ns = -1
         self._company = isinstance(planner.window, Fixed)  # by that rule lone requests wait for some
         self._deadlines = Deadlines(
@@ -119,10 +120,10 @@ class Dispatcher:
             # As admission says, in short: what is let in without doubt should not pay for asking.
             if running.idle and not self.planner.waiting.rows and rows <= self.planner.max_queue_rows:
                 return
-            if self.admission.is_easy(self._clock_ns(), rows, deadline_ns, self._kind):
+            if self.admission.is_easy(self._clock_ns(), rows, deadline_ns, self.kind):
                 return
         # Its length is not known yet: as if it were one of the shortest.
-        self._admit(Request(rows, deadline_ns, priority or DEFAULT_LEVEL, tenant, kind=self._kind), counted=False)
+        self._admit(Request(rows, deadline_ns, priority or DEFAULT_LEVEL, tenant, kind=self.kind), counted=False)
 
     def _admit(self, request: Request, *, counted: bool) -> None:
         now_ns = self._clock_ns()
@@ -184,10 +185,10 @@ class Dispatcher:
         planner, size_bytes = self.planner, bytes_of(inputs)
         kind = length_class(inputs, rows) if self._lengths else 0
         full = planner.waiting.size_bytes + size_bytes > planner.max_queue_bytes
-        if full or deadline_ns != self._admitted_ns or kind != self._kind:
+        if full or deadline_ns != self._admitted_ns or kind != self.kind:
             # Others were let in since; or nobody asked yet, or for shorter rows.
             self._admit(Request(rows, deadline_ns, priority or DEFAULT_LEVEL, tenant, size_bytes, kind), counted=True)
-        self._admitted_ns, self._kind = -1, min(kind, self._kind or kind)
+        self._admitted_ns, self.kind = -1, min(kind, self.kind or kind)
         future = self._loop.create_future()
         now_ns = self._clock_ns()
         target_ns = planner.target_ns(since_ns or now_ns, deadline_ns)

@@ -6,25 +6,31 @@ answered. Reading and checking a body is most of it.
 
 from __future__ import annotations
 
+from tailcut.core.admission import Request
+from tailcut.engine import refusals
+from tailcut.engine.dispatcher import Dispatcher
 from tailcut.engine.path import Path
-from tailcut.errors import Shed
+from tailcut.errors import Shed, TailcutError
 
 
-def refused_unread(path: Path, now_ns: int) -> Shed | None:
+def refused_unread(path: Path, now_ns: int) -> TailcutError | None:
     """Return why a request of the usual kind is refused that comes now; None where that takes a closer look.
 
-    The usual kind brings no deadline, no priority and no tenant. Where a cache may know the answer, or a fallback may
-    give one, nobody is refused unread. Where rows differ in length, a short one may have had a chance after a long one
-    that was refused a few milliseconds before.
+    The usual kind brings no deadline, no priority, no tenant and one row: more would be refused all the more. Where a
+    cache may know the answer, or a fallback may give one, nobody is refused unread. Where rows differ in length, a
+    short one may have had a chance after a long one that was refused a few milliseconds before.
     """
-    planner = path.dispatcher.planner
+    dispatcher = path.dispatcher
+    planner = dispatcher.planner
     overload = planner.overload
-    if overload is None or not overload.is_full(now_ns, planner.queue_rows):
+    if overload is None or not overload.stands:
         return None
-    if not planner.queue_rows and path.dispatcher.running.idle:
+    if not planner.queue_rows and dispatcher.running.idle:
         return None  # it would run at once
     if path.fallback is not None or path.tensor_cache is not None or path.entity_cache is not None:
         return None
+    if not overload.is_full(now_ns, planner.queue_rows):
+        return _foreseen(dispatcher, now_ns, now_ns + overload.target.timeout_ns)
     overload.arrived(now_ns, 1)
     limit_ms = overload.target.limit_ns / 1e6
     return Shed(
@@ -33,3 +39,17 @@ def refused_unread(path: Path, now_ns: int) -> Shed | None:
         "answered late",
         retry_after_s=max(overload.retry_ns / 1e9, 0.001),
     )
+
+
+def _foreseen(dispatcher: Dispatcher, now_ns: int, deadline_ns: int) -> TailcutError | None:
+    """Return why it would be refused once it was read. It is asked again then, and counts as come here if refused."""
+    if dispatcher.running.usable <= 0:
+        return None
+    request = Request(1, deadline_ns, kind=dispatcher.kind)
+    executors = dispatcher.running.seen(now_ns, dispatcher.costs, dispatcher.coming)
+    refusal = dispatcher.admission.check(now_ns, request, executors, counted=True)
+    if refusal is None:
+        return None
+    assert dispatcher.planner.overload is not None
+    dispatcher.planner.overload.arrived(now_ns, 1)
+    return refusals.of(refusal, request, executors)

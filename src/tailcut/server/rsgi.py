@@ -23,7 +23,9 @@ from tailcut.manifest import Manifest
 from tailcut.runtimes.onnxruntime import flush_subnormals
 from tailcut.server.app import Application
 from tailcut.server.auth import Guard
+from tailcut.server.bodies import Bodies
 from tailcut.server.front import Front
+from tailcut.server.http import HeaderMap
 from tailcut.server.saying import say
 from tailcut.server.scheduling import Scheduling
 from tailcut.server.sending import send_stream
@@ -67,6 +69,7 @@ class RSGIApplication:
         self._guard = Guard.of(manifest, address=address)
         self._front = Front(Application(self._engine, (ProtocolClosed,), self._guard).handle, manifest)
         self._handle = self._front.handle
+        self._bodies = Bodies(int(manifest.deployment.server.max_body_bytes))
         self._scheduling = Scheduling(self._engine, manifest.deployment.server.scheduling)
         self._engine.exposition.add(self._scheduling.samples)
         self._draining = False
@@ -93,8 +96,11 @@ class RSGIApplication:
 
     async def __rsgi__(self, scope: Any, protocol: Any) -> None:
         reply = await self._handle(scope.method, scope.path, scope.headers, protocol)
+        left = False  # of a body that was refused unread: who still sends it would see the connection close, no reply
         if reply.status >= _REFUSED and scope.http_version == "2":
             await _read_rest(protocol)
+        elif reply.status == _OVERLOADED:
+            left = not self._comes(scope.headers, protocol)
         if self._draining:
             reply.headers.append(_CLOSE)
         if reply.chunks is not None:
@@ -104,10 +110,16 @@ class RSGIApplication:
             protocol.response_bytes(reply.status, reply.headers, reply.body)
         except RuntimeError:
             log.debug("the client was gone before its reply could be written")
-        if reply.status == _OVERLOADED:
-            # It may have been refused unread. The connection would be closed over what is left, and clients that
-            # still send it (many send the head alone first) would see that instead of the reply.
+        if left:
             await _read_rest(protocol)
+
+    def _comes(self, headers: HeaderMap, protocol: Any) -> bool:
+        """Have the HTTP layer read what is left of a small body, and nobody wait for it: refusals must cost little."""
+        if not self._bodies.is_small(headers):
+            return False
+        with suppress(RuntimeError):  # it was read, or the client is gone
+            protocol()  # reads from here on, not only once it is awaited
+        return True
 
     def _watch_parent(self, loop: asyncio.AbstractEventLoop) -> None:
         """Stop when the supervisor was killed: nobody could stop this process any more, and it holds the port."""

@@ -21,6 +21,9 @@ pytestmark = pytest.mark.integration
 
 ROW = {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}
 REQUEST = as_bytes(ROW)
+HEAD, BODY = REQUEST[: REQUEST.index(b"\r\n\r\n") + 4], REQUEST[REQUEST.index(b"\r\n\r\n") + 4 :]
+APART, APART_S = 8, 0.005
+"""One client in so many sends its body so long after the head: it may be refused before."""
 STEPS = 400
 CLIENTS = 128
 OVERLOAD_S = 5.0
@@ -53,7 +56,12 @@ class Crowd:
                 due_s = began_s + (number + turn * len(self._wires)) / rate
                 await asyncio.sleep(max(due_s - time.monotonic(), 0.0))
             turn += 1
-            status, headers, body = await wire.ask(REQUEST)
+            if number % APART:
+                status, headers, body = await wire.ask(REQUEST)
+            else:
+                wire.writer.write(HEAD)
+                await asyncio.sleep(APART_S)
+                status, headers, body = await wire.ask(BODY)
             self.statuses[status] += 1
             self.ended["ok" if status == 200 else json.loads(body)["code"]] += 1
             self.without_advice += status == 429 and "retry-after" not in headers
