@@ -115,8 +115,8 @@ def instead(
 def test_the_application_is_tried_as_it_is_recorded(loads: list[LoadPlan]) -> None:
     """With numbered requests, else it is not profiled; then it is compared with processes of their own."""
     found = record(PLAN)
-    probe, trial, recording, sampling, *pairs = loads
-    assert {one.numbered for one in (probe, trial, recording, sampling)} == {pilot.HEADER}
+    probe, trial, settling, recording, sampling, *pairs = loads
+    assert {one.numbered for one in (probe, trial, settling, recording, sampling)} == {pilot.HEADER}
     assert (recording.duration_s, sampling.seed) == (4.0, SAMPLING)
     assert {one.numbered for one in pairs} == {"", pilot.HEADER}
     assert found.overhead is not None

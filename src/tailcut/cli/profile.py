@@ -109,7 +109,7 @@ def profile(
         bool,
         typer.Option(
             "--overhead/--no-overhead",
-            help="Measure what profiling itself costs; takes 80 s and six starts, below 50 requests/s longer.",
+            help="Measure what profiling itself costs; takes 90 s and six starts, below 50 requests/s longer.",
         ),
     ] = True,
     overhead_rounds: Annotated[

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tailcut.core.profiling.comparing import Round, Values, longer, undisturbed
+from tailcut.core.profiling.comparing import NEAR_P50, NEAR_P95, Round, Values, longer, undisturbed
 from tailcut.core.profiling.records import Latencies, Overhead
 from tailcut.core.statistics import percentile, samples_needed
 from tailcut.errors import ProfileError
@@ -136,7 +136,7 @@ def _latencies(took_ms: Values, samples: Samples, cpu_s: float) -> Latencies:
 
 def _compared(rate: float, found: list[list[Round]], told: list[tuple[Latencies, Latencies]], pairs: int) -> Overhead:
     kept = undisturbed(found)
-    p50, p95 = (longer(kept, share, seed=len(told)) for share in (0.5, 0.95))
+    p50, p95 = (longer(kept, near, seed=len(told)) for near in (NEAR_P50, NEAR_P95))
     return Overhead(
         rate=rate, rounds=tuple(told), p50_share=p50.share, p95_share=p95.share, note=_note(kept, len(told)),
         p50_range=p50.between, p95_range=p95.between, processes=pairs,
@@ -149,5 +149,5 @@ def _note(kept: list[list[Round]], rounds: int) -> str:
     if left < rounds:
         notes.append(f"{rounds - left} of them left out, in which something else had the machine")
     if requests < samples_needed(0.95):
-        notes.append(f"the p95 rests on {requests} requests, better {samples_needed(0.95)}")
+        notes.append(f"these rest on {requests} requests, better {samples_needed(0.95)}")
     return "; ".join(notes)

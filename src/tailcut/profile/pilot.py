@@ -38,6 +38,7 @@ _PROBE_RATE = 20.0
 _PROBE_S = 0.3
 _PROBE_TIMEOUT_S = 30.0
 _CHECKED = 1000
+_SETTLE_S = 10.0
 
 
 class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +128,10 @@ def _record(plan: PilotPlan, say: OnStep) -> Recording:
 
 def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said, say: OnStep) -> Recording | None:
     """Record, and all that needs the process that was recorded; None where it did not keep up after all."""
+    if plan.overhead_rounds:
+        # Who has minutes gets a process with its first full collections and its pools' connections behind it.
+        say("warming it up")
+        measure(msgspec.structs.replace(_numbered(load), duration_s=_SETTLE_S, warmup_s=0.0, seed=load.seed + 3))
     say(f"recording for {plan.duration_s:g} s at {plan.rate:g} requests/s")
     pilot.begin()
     samples, facts = measure(_numbered(load))
@@ -190,10 +195,8 @@ def _with_overhead(plan: PilotPlan, load: LoadPlan, recording: Recording, start_
     try:
         overhead = measure_overhead(
             lambda number: _sides(plan, base, number),
-            pairs=pairs_for(plan.overhead_rounds, start_s),
-            rounds=plan.overhead_rounds,
-            say=say,
-        )
+            pairs=pairs_for(plan.overhead_rounds, start_s), rounds=plan.overhead_rounds, say=say,
+        )  # fmt: skip
     except (ProfileError, LoadTestError) as error:
         say(str(error))
         note = f"what profiling itself costs could not be measured: {error.message}"
@@ -223,11 +226,9 @@ def _check(plan: PilotPlan) -> None:
     if find_spec("uvicorn") is None:
         raise MissingExtra("uvicorn is not installed", hint="pip install 'tailcut[profile]'")
     for name, value in (
-        ("rate", plan.rate),
-        ("duration", plan.duration_s),
-        ("sample rate", plan.sample_rate),
+        ("rate", plan.rate), ("duration", plan.duration_s), ("sample rate", plan.sample_rate),
         ("sampling time", plan.sample_s),
-    ):
+    ):  # fmt: skip
         if not 0 < value < inf:
             raise ProfileError(f"the {name} is {value:g}", hint="give a finite number above 0")
     load = LoadPlan(

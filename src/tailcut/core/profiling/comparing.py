@@ -1,9 +1,12 @@
-"""How much longer the same requests take on one side than on the other: percentiles of rounds that belong together.
+"""How much longer the same requests take on one side than on the other, near a percentile of their latency.
 
-Both sides of a round have the same requests at the same times, so that the rounds' own differences cancel out. The
-percentile is that of all rounds together: of one round of some hundred requests a p95 is only a guess. A process has
-its luck (where its memory lies, in which order its sets iterate) from start to end, so that there are several per side,
-and the interval is one for processes first and rounds second.
+Both sides of a round have the same requests at the same times, so that they can be compared one by one. A p95 of some
+hundred requests is only a guess: whatever stalls the machine for a moment makes some of either side slow, and their p95
+is one of those. So what is compared are the requests that are slow on both sides together, and of their quotients the
+median is taken. That a request belongs to them depends on neither side more than on the other.
+
+A process has its luck (where its memory lies, in which order its sets iterate) from start to end, so that there are
+several per side, and the interval is one for processes first and rounds second.
 """
 
 from __future__ import annotations
@@ -14,10 +17,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.core.statistics import percentile
+from tailcut.core.statistics import percentile, rank
 
 Values = npt.NDArray[np.float64]
 
+NEAR_P50 = (0.25, 0.75)
+NEAR_P95 = (0.85, 0.995)
+"""Which requests are compared, by their place in the order of latency: the narrower, the less is known."""
 RESAMPLES = 1000
 _TAIL = 0.025
 _DISTURBED = 1.5
@@ -43,22 +49,22 @@ class Longer(NamedTuple):
     between: tuple[float, float]
 
 
-def longer(rounds: Rounds, at: float, *, seed: int = 0, resamples: int = RESAMPLES) -> Longer:
-    """Compare a percentile of all requests together.
+def longer(rounds: Rounds, near: tuple[float, float], *, seed: int = 0, resamples: int = RESAMPLES) -> Longer:
+    """Compare the requests near a percentile, those of all rounds together.
 
     The interval is that of a bootstrap in two steps, as the data came about: pairs of processes are drawn, and then
     rounds of each (Davison and Hinkley 1997, "Bootstrap Methods and their Application", 3.8).
 
     Args:
         rounds: at least one pair of processes with at least one round.
-        at: 0.95 for the p95.
+        near: shares of the requests between which those lie that are compared.
         seed: of the drawing.
         resamples: how often is drawn.
 
     Raises:
         ValueError: there are no rounds.
     """
-    share = _share([one for had in rounds for one in had], at)
+    share = _share([one for had in rounds for one in had], near)
     rng = np.random.default_rng(seed)
     drawn = []
     for _ in range(resamples):
@@ -66,7 +72,7 @@ def longer(rounds: Rounds, at: float, *, seed: int = 0, resamples: int = RESAMPL
         for pair in rng.integers(0, len(rounds), len(rounds)):
             had = rounds[pair]
             chosen += [had[one] for one in rng.integers(0, len(had), len(had))]
-        drawn.append(_share(chosen, at))
+        drawn.append(_share(chosen, near))
     return Longer(share, (percentile(drawn, _TAIL), percentile(drawn, 1 - _TAIL)))
 
 
@@ -85,6 +91,9 @@ def undisturbed(rounds: Rounds) -> list[list[Round]]:
     return [had for had in kept if had]
 
 
-def _share(rounds: Sequence[Round], at: float) -> float:
-    plain_ms, seen_ms = (percentile(np.concatenate([one[side] for one in rounds]), at) for side in (0, 1))
-    return seen_ms / plain_ms - 1.0
+def _share(rounds: Sequence[Round], near: tuple[float, float]) -> float:
+    plain_ms, seen_ms = (np.concatenate([one[side] for one in rounds]) for side in (0, 1))
+    order = np.argsort(plain_ms * seen_ms, kind="stable")
+    low, high = (rank(len(order), share) for share in near)
+    chosen = order[low : high + 1]
+    return float(np.median(seen_ms[chosen] / plain_ms[chosen])) - 1.0

@@ -171,7 +171,8 @@ class Overhead(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         rate: requests per second of these runs.
         rounds: (plain, profiled) one after the other.
-        p50_share, p95_share: how much longer with profiling, as a share of without, of all rounds' requests together.
+        p50_share, p95_share: how much longer with profiling, as a share of without: the median of the requests that are
+            near the percentile on both sides together, of all rounds.
         p50_range, p95_range: where these shares lie in 95 of 100 such measurements; None: not known.
         note: what makes the figures weaker than they look.
         processes: how many of each kind took turns.
