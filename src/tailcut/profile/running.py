@@ -42,7 +42,7 @@ def run_application(options: Options, say: Say, commands: int) -> int:
     Args:
         options: what to serve, and how.
         say: where what happens goes.
-        commands: where questions come from, one a line.
+        commands: file descriptor that questions come from, one a line.
 
     Returns:
         the exit code: 0, or 3 where the application could not be served.
