@@ -163,6 +163,7 @@ def test_rows_of_a_query_that_another_hook_saw_have_its_name(request_: Trace, ho
     cursor = connection.cursor()
     cursor.execute("CREATE TABLE t (x INTEGER)")
     cursor.executemany("INSERT INTO t VALUES (?)", [(number,) for number in range(30)])
+    cursor = connection.cursor()
     called(lambda: cursor.execute(query), Stage.SQL, query)()
     assert len(cursor.fetchall()) > 1000
     assert not [label for label in labels(request_) if not label]
