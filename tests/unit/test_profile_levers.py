@@ -102,6 +102,22 @@ def test_work_is_told_from_waiting() -> None:
     assert work.mean_ns(Stage.CODE) == pytest.approx(0.2 * _MS, rel=0.05)
 
 
+def test_the_way_is_as_long_whoever_is_late_on_it() -> None:
+    """On one machine a request that is taken late waits for the server; what is played again has that time, too."""
+    draw = np.random.default_rng(1)
+    early = [int(draw.exponential(_MS)) for _ in range(_COUNT)]
+    late = [
+        msgspec.structs.replace(one, intended_ns=one.intended_ns - ns, sent_ns=one.sent_ns - ns)
+        for one, ns in zip(pilot().requests, early, strict=True)
+    ]
+    ways = []
+    for loop in ("", "asyncio"):
+        recording = msgspec.structs.replace(pilot(), requests=tuple(late), pilot=Pilot(threads=40, loop=loop))
+        ways.append(read_work(recording, attribute(recording)).mean_ns(Stage.NETWORK))
+    assert ways[0] == pytest.approx(ways[1])
+    assert ways[0] > 0.4 * _MS
+
+
 def test_a_drivers_cpu_is_found_inside_the_code_around_it() -> None:
     """Where the code's CPU time holds more than its own span lasted, its queries had the rest."""
     recording = pilot(model_ms=0.0)

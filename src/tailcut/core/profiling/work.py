@@ -16,7 +16,9 @@ import numpy as np
 from tailcut.core.profiling.attribution import Attribution, self_of
 from tailcut.core.profiling.dividing import QUEUEING, WAITING, Floats, divide_own, handling_share
 from tailcut.core.profiling.flat import STAGE_AT, Flat, Ints, Name
+from tailcut.core.profiling.gaps import attribute_gaps
 from tailcut.core.profiling.holding import Holds, find_holds
+from tailcut.core.profiling.holdups import Holdups
 from tailcut.core.profiling.records import Recording, Stage
 
 HANDLING = -3
@@ -114,7 +116,7 @@ def read_work(recording: Recording, found: Attribution) -> Work:
     wait_ns[holds.waits] = 0.0
     outside_ns = _outside_cpu_ns(recording, found, cpu_ns)
     handling = handling_share(flat)
-    network_ns = found.stage_ns[:, STAGE_AT[Stage.NETWORK]]
+    network_ns = _way_ns(recording, found)
     usual_ns = float(np.quantile(network_ns, _USUAL)) if len(network_ns) else 0.0
     rest_ns = found.stage_ns[:, STAGE_AT[Stage.UNATTRIBUTED]]
     order = np.lexsort((flat.start_ns, flat.request))
@@ -187,6 +189,21 @@ class _Spans:
         handling_ns = cpu_ns * float(self.handling[span])
         own = Part(self.flat.names[name].stage, name, cpu_ns - handling_ns, wait_ns, thread, held)
         return [Part(Stage.SQL, HANDLING, handling_ns, 0.0, thread, held), own] if handling_ns else [own]
+
+
+def _way_ns(recording: Recording, found: Attribution) -> Ints:
+    """What each request was between client and server, whoever was late there, but for what held the event loop.
+
+    On one machine most of it is the kernel's: waking up who reads, which the simulation has no other place for.
+    """
+    flat = found.flat
+    stage_ns = np.zeros_like(found.stage_ns)
+    if len(flat.requests):
+        place_of = {one.number: place for place, one in enumerate(flat.requests)}
+        wall_ns = int(flat.intended_ns.min()), int(flat.done_ns.max())
+        attribute_gaps(flat, found.gaps, Holdups.of(recording.moments, place_of, wall_ns), stage_ns)
+    place = STAGE_AT[Stage.NETWORK]
+    return np.maximum(stage_ns[:, place], found.stage_ns[:, place])
 
 
 def _without_profiling(work: Work, recording: Recording) -> Work:
