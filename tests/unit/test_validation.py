@@ -43,6 +43,16 @@ def test_free_dimensions_take_every_size_from_one(wanted: tuple[int, ...], given
     InputSpec("x", "FP32", wanted).check_shape(given)
 
 
+def test_a_shape_that_was_right_says_nothing_of_the_next() -> None:
+    spec, shape = InputSpec("x", "INT64", (-1, -1)), [1, 9]
+    spec.check_shape(shape)
+    spec.check_shape([1, 9])
+    shape[1] = 0
+    for wrong in (shape, [], [1], [1, 9, 1], [0, 9]):
+        with pytest.raises(BadRequest, match="input 'x' has shape"):
+            spec.check_shape(wrong)
+
+
 @pytest.mark.parametrize("datatype", ["FP16", "FP32", "FP64"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_nan_and_infinity_are_refused_with_their_row(datatype: str, value: float) -> None:

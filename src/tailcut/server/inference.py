@@ -150,7 +150,9 @@ class InferenceCodec:
                 array = array_of_json(tensors[0], only, self._max_rows)
             inputs, rows = {only.name: array}, array.shape[0]
         else:
-            check_names([tensor.name for tensor in tensors], self._names, "input")
+            names = [tensor.name for tensor in tensors]
+            if names != self._names:
+                check_names(names, self._names, "input")
             specs, max_rows = self._specs, self._max_rows
             inputs, rows = self._many(
                 {tensor.name: array_of_json(tensor, specs[tensor.name], max_rows) for tensor in tensors}
@@ -251,7 +253,10 @@ class InferenceCodec:
 
     def _many(self, inputs: Arrays) -> tuple[Arrays, int]:
         """Return the inputs in the model's order, and their rows."""
-        rows = check_rows({name: len(array) for name, array in inputs.items()})
+        rows = len(next(iter(inputs.values())))
+        for array in inputs.values():
+            if len(array) != rows:
+                check_rows({name: len(one) for name, one in inputs.items()})
         return {name: inputs[name] for name in self._names}, rows
 
     def _raw(self, name: str, array: Array) -> bytes:
