@@ -92,11 +92,11 @@ def load(
         check_plan(plan)
         parse_url(url)
         check_payloads(plan)
-        if plan.trace:
-            read_trace(Path(plan.trace))
         max_search_s = seconds("--max-search", max_search)
         if find_capacity:
             _check_search(plan, raw)
+        elif plan.trace:
+            read_trace(Path(plan.trace))
         _check_files(json_path, raw)
     met = _search(plan, json_path, max_search_s) if find_capacity else _run(plan, json_path, raw)
     if not met:

@@ -10,9 +10,10 @@ _DATABASES = (
     "lmdb", "rocksdict",
 )  # fmt: skip
 _SERVICES = (
-    "pylibmc", "bmemcached", "coredis", "pycurl", "tornado.httpclient", "websockets", "nats", "zmq", "pika", "aio_pika",
-    "kafka", "confluent_kafka", "aiokafka",
+    "pylibmc", "bmemcached", "coredis", "pycurl", "tornado.httpclient", "nats", "zmq", "pika", "aio_pika", "kafka",
+    "confluent_kafka", "aiokafka",
 )  # fmt: skip
+"""Not websockets: uvicorn itself imports it."""
 _MODELS = (
     "tensorflow", "tflite_runtime", "ai_edge_litert", "jax", "paddle", "mxnet", "tensorrt", "llama_cpp", "ctranslate2",
     "vllm", "onnxruntime_genai", "spacy", "fasttext", "gensim", "statsmodels", "prophet", "h2o",
