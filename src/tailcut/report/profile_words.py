@@ -120,7 +120,8 @@ def overhead_words(overhead: Overhead | None, kind: str) -> str:
     p95, p50 = _ranged(overhead.p95_share, overhead.p95_range), _ranged(overhead.p50_share, overhead.p50_range)
     return (
         f"Profiling cost {p95} near the p95 and {p50} near the median at {overhead.rate:.3g} requests/s"
-        f"{_cpu(overhead)}: {len(overhead.rounds)} rounds, each the same requests without and with it, on {_pairs(overhead)}{note}."
+        f"{_cpu(overhead)}: {len(overhead.rounds)} rounds, each the same requests without and with it, on "
+        f"{_pairs(overhead)}{note}."
     )
 
 
