@@ -67,6 +67,29 @@ def test_nobody_while_an_executor_is_idle_and_nothing_waits() -> None:
     bench.run(main())
 
 
+def test_each_is_looked_at_as_it_comes_while_all_had_one_row() -> None:
+    bench = Crowded(executors=1)
+
+    async def main() -> None:
+        await bench.begin()
+        overload = bench.dispatcher.planner.overload
+        assert overload is not None
+        for _ in range(30):  # the backlog stays, whatever time passes
+            with pytest.raises(Shed):
+                bench.ask()
+            overload.refused(0, 0.0, 0, 1.0)  # and nothing is remembered of the last refusal
+            assert bench.refuses
+        bench.dispatcher.single = False  # one had more
+        overload.refused(0, 0.0, 0, 1.0)
+        assert not bench.refuses
+        bench.executors[0].finish()
+        await bench.settle()
+        bench.dispatcher.single = True
+        assert not bench.refuses, "an executor is idle and nobody waits"
+
+    bench.run(main())
+
+
 def test_nobody_for_what_a_tenant_is_refused_for_its_own_backlog() -> None:
     planner: Planner[Entry] = Planner(max_rows=4, max_queue_rows=100, target=Target(60 * MS, 500 * MS))
     planner.overload = standing(Target(60 * MS, 500 * MS), NOW)

@@ -25,8 +25,9 @@ class Protocol:
     def response_bytes(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
         self.events.append(str(status))
 
-    def __call__(self) -> None:
+    def __call__(self) -> SimpleNamespace:
         self.events.append("all")
+        return SimpleNamespace(done=lambda: True)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for _ in range(3):

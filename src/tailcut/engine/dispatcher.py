@@ -39,7 +39,7 @@ class Dispatcher:
         lengths: whether rows differ in length, so that costs are learned per length class.
 
     ``on_stuck`` hears once of an executor whose batch takes far too long; ``coming`` says when the next one is there;
-    ``kind`` is that of the shortest rows that came.
+    ``kind`` is that of the shortest rows that came, ``single`` whether all requests had one row.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Dispatcher:
         self._loop = loop
         self._clock_ns = clock_ns
         self.running = Running(stuck_after_s)
-        self._kick_due, self._runs, self.kind = False, 0, 0
+        self._kick_due, self._runs, self.kind, self.single = False, 0, 0, True
         self._admitted_ns = -1
         self._company = isinstance(planner.window, Fixed)  # by that rule lone requests wait for some
         self._deadlines = Deadlines(

@@ -16,9 +16,11 @@ from tailcut.errors import Shed, TailcutError
 def refused_unread(path: Path, now_ns: int) -> TailcutError | None:
     """Return why a request of the usual kind is refused that comes now; None where that takes a closer look.
 
-    The usual kind brings no deadline, no priority, no tenant and one row: more would be refused all the more. Where a
-    cache may know the answer, or a fallback may give one, nobody is refused unread. Where rows differ in length, a
-    short one may have had a chance after a long one that was refused a few milliseconds before.
+    The usual kind brings no deadline, no priority and no tenant. Where a cache may know the answer, or a fallback may
+    give one, nobody is refused unread. Where rows differ in length, a short one may have had a chance after a long one
+    that was refused a few milliseconds before; where all requests so far had one row, each is looked at as it comes.
+    (How many rows it has is not known before it is read. More rows may be let in where one is not: a request that
+    takes longer than the SLO alone is judged by its deadline.)
     """
     dispatcher = path.dispatcher
     planner = dispatcher.planner
@@ -30,7 +32,7 @@ def refused_unread(path: Path, now_ns: int) -> TailcutError | None:
     if path.fallback is not None or path.tensor_cache is not None or path.entity_cache is not None:
         return None
     if not overload.is_full(now_ns, planner.queue_rows):
-        return _foreseen(dispatcher, now_ns, now_ns + overload.target.timeout_ns)
+        return _foreseen(dispatcher, now_ns, now_ns + overload.target.timeout_ns) if dispatcher.single else None
     overload.arrived(now_ns, 1)
     limit_ms = overload.target.limit_ns / 1e6
     return Shed(

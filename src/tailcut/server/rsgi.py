@@ -26,6 +26,7 @@ from tailcut.server.auth import Guard
 from tailcut.server.bodies import Bodies
 from tailcut.server.front import Front
 from tailcut.server.http import HeaderMap
+from tailcut.server.remains import Remains
 from tailcut.server.saying import say
 from tailcut.server.scheduling import Scheduling
 from tailcut.server.sending import send_stream
@@ -70,6 +71,7 @@ class RSGIApplication:
         self._front = Front(Application(self._engine, (ProtocolClosed,), self._guard).handle, manifest)
         self._handle = self._front.handle
         self._bodies = Bodies(int(manifest.deployment.server.max_body_bytes))
+        self._remains = Remains()
         self._scheduling = Scheduling(self._engine, manifest.deployment.server.scheduling)
         self._engine.exposition.add(self._scheduling.samples)
         self._draining = False
@@ -118,7 +120,7 @@ class RSGIApplication:
         if not self._bodies.is_small(headers):
             return False
         with suppress(RuntimeError):  # it was read, or the client is gone
-            protocol()  # reads from here on, not only once it is awaited
+            self._remains.expect(protocol())  # reads from here on, not only once it is awaited
         return True
 
     def _watch_parent(self, loop: asyncio.AbstractEventLoop) -> None:

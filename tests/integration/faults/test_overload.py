@@ -68,13 +68,26 @@ class Crowd:
             self.unread += status == 429 and UNREAD in body
 
 
+async def never_sent(port: int) -> bool:
+    """Send heads alone, each on a connection of its own, until one is refused; return whether it is closed then."""
+    while True:
+        async with connected(port) as wire:
+            wire.writer.write(HEAD)
+            status, _, _ = await wire.reply()
+            if status == 429:  # and so before its body was read
+                async with asyncio.timeout(5):
+                    return await wire.reader.read() == b""
+
+
 async def overloaded(server: Served, wires: list[Wire]) -> None:
     few = Crowd(wires[:8])
     await few.send(0.0, 0.5)  # costs are learned
     few.ended.clear()
     took_s = await few.send(0.0, 1.5)
     capacity = few.ended["ok"] / took_s
-    await Crowd(wires).send(TIMES * capacity, 0.5)  # buffers have their size
+    alone = asyncio.create_task(never_sent(server.port))
+    await Crowd(wires).send(TIMES * capacity, 2.0)  # buffers have their size
+    assert await asyncio.wait_for(alone, 5), "a body that never comes holds no connection"
     before, busy_s, rows = outcomes(server), counted(server, BUSY), counted(server, ROWS)
     files, rss_bytes = open_files(server), server.worker_rss_bytes
 
