@@ -19,6 +19,8 @@ ROUNDS = 9
 """Pairs of runs."""
 REQUESTS = 160.0
 """Of each run, at least."""
+_LONGEST_S = 10.0
+"""Of each run, however few requests that is: eighteen of them, and whoever waits for them, have no more patience."""
 PAIRS = 3
 """Of processes: one's luck lasts as long as it does."""
 _SHORT_START_S = 10.0
@@ -41,6 +43,16 @@ class Sides(NamedTuple):
 
 Open = Callable[[int], AbstractContextManager[Sides]]
 """Starts the pair of processes of a number."""
+
+
+def run_s(least_s: float, rate: float) -> float:
+    """Choose how long a run is.
+
+    Args:
+        least_s: as the user wants it.
+        rate: requests per second.
+    """
+    return max(least_s, min(REQUESTS / rate, _LONGEST_S))
 
 
 def pairs_for(rounds: int, start_s: float) -> int:

@@ -26,7 +26,7 @@ from tailcut.profile.captured import FoundLayers
 from tailcut.profile.child import Heard, Options, Said
 from tailcut.profile.diagnosis import check_target, choose_path, explain_answers, not_again
 from tailcut.profile.launching import PilotProcess
-from tailcut.profile.overhead import REQUESTS, ROUNDS, Sides, measure_overhead, pairs_for
+from tailcut.profile.overhead import ROUNDS, Sides, measure_overhead, pairs_for, run_s
 from tailcut.profile.places import Places
 from tailcut.profile.spying import Spy
 from tailcut.profile.trials import OnStep, bears, fell_behind, too_fast
@@ -191,15 +191,16 @@ def _with_overhead(plan: PilotPlan, load: LoadPlan, recording: Recording, start_
     """Measure what profiling costs; where that does not work, the recording is still whole."""
     if not plan.overhead_rounds:
         return recording
-    base = msgspec.structs.replace(load, duration_s=max(plan.overhead_s, REQUESTS / plan.rate))
+    base = msgspec.structs.replace(load, duration_s=run_s(plan.overhead_s, plan.rate))
     try:
         overhead = measure_overhead(
             lambda number: _sides(plan, base, number),
             pairs=pairs_for(plan.overhead_rounds, start_s), rounds=plan.overhead_rounds, say=say,
         )  # fmt: skip
-    except (ProfileError, LoadTestError) as error:
-        say(str(error))
-        note = f"what profiling itself costs could not be measured: {error.message}"
+    except (ProfileError, LoadTestError, KeyboardInterrupt) as error:
+        why = "it was interrupted" if isinstance(error, KeyboardInterrupt) else error.message
+        say(str(error) or why)
+        note = f"what profiling itself costs could not be measured: {why}"
         return msgspec.structs.replace(recording, notes=(*recording.notes, note))
     return msgspec.structs.replace(recording, overhead=overhead)
 

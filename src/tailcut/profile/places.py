@@ -85,7 +85,7 @@ class Places:
         """Name a callable, its place, and whether it is the user's."""
         if type(function) is not FunctionType:
             # Of a context manager made of a generator the methods are all alike; the generator is what is meant.
-            if not isinstance(function, MethodType) or hasattr(function.__self__, "gen"):
+            if not isinstance(function, MethodType) or _is_manager(function.__self__):
                 return self._describe(function)
             function = function.__func__
             if type(function) is not FunctionType:
@@ -155,12 +155,17 @@ def unwrapped(function: Any) -> Any:
     return function
 
 
+def _is_manager(bound: Any) -> bool:
+    """Whether it is a context manager that contextlib made of a generator, whatever else has an attribute ``gen``."""
+    return type(bound).__module__ == "contextlib"
+
+
 def code_of(function: Any) -> CodeType | None:
     """Find the code that a callable runs; None for one that is not written in Python."""
     plain = unwrapped(function)
     bound = getattr(function, "__self__", None)
     # A context manager made of a generator: what runs on entry and exit is the generator.
-    generator = getattr(bound, "gen", None)
+    generator = getattr(bound, "gen", None) if _is_manager(bound) else None
     for source in (generator, plain):
         for name in ("gi_code", "ag_code", "__code__"):
             code = getattr(source, name, None)

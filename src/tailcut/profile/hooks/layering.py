@@ -153,8 +153,8 @@ def _end(span: Open) -> None:
 
 def _framework(span: Open) -> str | bytes:
     """One name for all that the framework does in a request."""
-    root = span.trace.spans[0]
-    return root.label if root.stage is _FRAMEWORK else "framework"
+    spans = span.trace.spans  # none in what runs for no request
+    return spans[0].label if spans and spans[0].stage is _FRAMEWORK else "framework"
 
 
 class _Around:

@@ -43,7 +43,7 @@ class _Pieces:
             close_span(span)
             spans = span.trace.spans
             # A reply has many pieces, and a request may have only so many spans.
-            if spans[-1] is span and span.end_ns - span.start_ns < DROPPED_NS:
+            if spans and spans[-1] is span and span.end_ns - span.start_ns < DROPPED_NS:
                 spans.pop()
 
     def __getattr__(self, name: str) -> Any:

@@ -46,6 +46,10 @@ class _Handed:
         self._asked_ns = now()
         self.ended_ns = 0
 
+    def __getattr__(self, name: str) -> Any:
+        """What an executor of the user's asks the function for, its name for example."""
+        return getattr(self.function, name)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         parent, before = self._parent, current.get()
         label, place, users = tracer.places.describe(_meant(self.function, self.arguments))

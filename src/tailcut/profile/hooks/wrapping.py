@@ -71,6 +71,7 @@ def wrap_present(
 
 def called(function: Callable[..., Any], stage: Stage, label: Label, *, more: bool = False) -> Any:
     """A function with a span around each call."""
+    label = guarded(label)
     current_span, spot, frame_of = current.get, tracer.places.spot, sys._getframe
     own = stage if stage in LEAVES else None
     outside = _outside(function, stage, label, more)
@@ -99,6 +100,7 @@ def called(function: Callable[..., Any], stage: Stage, label: Label, *, more: bo
 
 def brief(function: Callable[..., Any], stage: Stage, label: Label, *, more: bool = False) -> Any:
     """A function that calls nothing that has a span: it gets its own when it is over, and none if it took no time."""
+    label = guarded(label)
     current_span, spot, frame_of = current.get, tracer.places.spot, sys._getframe
     outside = _outside(function, stage, label, more)
 
@@ -134,6 +136,7 @@ def brief(function: Callable[..., Any], stage: Stage, label: Label, *, more: boo
 
 def awaited(function: Callable[..., Any], stage: Stage, label: Label, *, more: bool = False) -> Any:
     """A coroutine function with a span around each call."""
+    label = guarded(label)
     current_span, spot, frame_of = current.get, tracer.places.spot, sys._getframe
     own = stage if stage in LEAVES else None
     outside = _outside(function, stage, label, more, strays.await_)
@@ -158,6 +161,20 @@ def awaited(function: Callable[..., Any], stage: Stage, label: Label, *, more: b
             close_span(span)
 
     return traced
+
+
+def guarded(label: Label) -> Label:
+    """The same label, but "?" where it cannot be made: the user's call must not fail of it."""
+    if isinstance(label, str):
+        return label
+
+    def made(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | bytes:
+        try:
+            return label(args, kwargs)
+        except Exception:
+            return "?"
+
+    return made
 
 
 def _outside(

@@ -1,0 +1,131 @@
+"""Hooks change nothing for the user's code: labels that cannot be made, functions asked for their names, no request."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tailcut.core.profiling.records import Stage
+from tailcut.profile.hooks import layering, streams, threads
+from tailcut.profile.hooks.wrapping import awaited, brief, called
+from tailcut.profile.overhead import run_s
+from tailcut.profile.places import code_of
+from tailcut.profile.strays import strays
+from tailcut.profile.tracing import current, open_root, tracer
+
+
+@pytest.fixture
+def in_request() -> Iterator[None]:
+    tracer.clear()
+    trace = tracer.enter(7, "POST", "/predict")
+    assert trace is not None
+    token = current.set(None)
+    open_root(trace, Stage.FRAMEWORK, "fastapi", "")
+    yield
+    current.reset(token)
+    tracer.clear()
+
+
+def impossible(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    raise ValueError("no label can be made of these")
+
+
+def refuses(url: str) -> None:
+    raise ConnectionError(url)
+
+
+async def refuses_later(url: str) -> None:
+    raise ConnectionError(url)
+
+
+@pytest.mark.parametrize("make", [called, brief])
+def test_a_label_that_cannot_be_made_is_not_the_users_error(in_request: None, make: Any) -> None:
+    with pytest.raises(ConnectionError):
+        make(refuses, Stage.HTTP, impossible)("http://[bad")
+    with pytest.raises(ConnectionError):
+        asyncio.run(awaited(refuses_later, Stage.HTTP, impossible)("http://[bad"))
+
+
+def test_nor_is_it_outside_of_requests() -> None:
+    with pytest.raises(ConnectionError):
+        called(refuses, Stage.HTTP, impossible)("http://[bad")
+
+
+def test_an_executor_of_ones_own_can_ask_a_function_for_its_name(
+    in_request: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    class Named(ThreadPoolExecutor):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+            asked.append(fn.__name__)
+            return super().submit(fn, *args, **kwargs)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", ThreadPoolExecutor.submit)
+    monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "run_in_executor", asyncio.BaseEventLoop.run_in_executor)
+    threads._hook_executor(importlib.import_module("concurrent.futures.thread"))
+    threads._hook_loop(asyncio.base_events)
+
+    def score() -> int:
+        return 7
+
+    async def main() -> int:
+        with Named() as executor:
+            return await asyncio.get_running_loop().run_in_executor(executor, score)
+
+    assert asyncio.run(main()) == 7
+    assert set(asked) == {"score"}
+
+
+class Service:
+    def __init__(self) -> None:
+        self.gen = (number for number in range(3))
+
+    def predict(self) -> None:
+        """Predict."""
+
+
+@contextmanager
+def session() -> Iterator[None]:
+    yield
+
+
+def test_only_contextlibs_managers_stand_for_their_generators() -> None:
+    found = code_of(Service().predict)
+    assert found is not None
+    assert found.co_name == "predict"
+    found = code_of(session().__enter__)
+    assert found is not None
+    assert found.co_name == "session"
+
+
+def test_an_application_called_for_no_request_works() -> None:
+    """As one is that warms itself up by its own client: streams and middleware find a span, and no request."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"1"
+        yield b"2"
+
+    def warm_up() -> tuple[str | bytes, list[bytes]]:
+        span = current.get()
+        assert span is not None
+
+        async def read() -> list[bytes]:
+            return [piece async for piece in streams._Pieces(pieces(), "generate", "app.py:3")]
+
+        return layering._framework(span), asyncio.run(read())
+
+    assert strays.call(Stage.HTTP, "POST /predict", warm_up, (), {}) == ("framework", [b"1", b"2"])
+
+
+def test_a_slow_application_is_not_measured_for_an_hour() -> None:
+    assert run_s(2.0, 1000.0) == 2.0
+    assert run_s(2.0, 40.0) == 4.0
+    assert run_s(2.0, 1.0) == 10.0
+    assert run_s(30.0, 1.0) == 30.0, "whoever wants more has more"
