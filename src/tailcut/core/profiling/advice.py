@@ -190,7 +190,8 @@ def _summary(levers: Sequence[LeverAdvice], facts: Facts) -> tuple[str, ...]:
     if facts.unmended:
         lines.append(f"{facts.unmended} requests failed, which alone misses the SLO and no lever mends: begin there")
     lines += filter(None, [_verdict(facts)])
-    lines += [f"{one}, whatever else becomes quicker" for one in facts.limits]
+    if not facts.met:
+        lines += [f"as it is, {one}" for one in facts.limits]
     ordered = [one for one in levers if one.order]
     if ordered:
         lines.append("in this order: " + ", ".join(one.lever for one in ordered))

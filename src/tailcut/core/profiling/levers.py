@@ -90,6 +90,8 @@ class State:
     service: Service
     known: Known
     pulled: tuple[LeverName, ...] = ()
+    queues: frozenset[int] = frozenset()
+    """Locks around little else than models as they were recorded, whatever levers make of these."""
 
 
 def begin(work: Work, known: Known) -> State:
@@ -101,7 +103,7 @@ def begin(work: Work, known: Known) -> State:
         held=tuple(hold.at_once for hold in work.holds.found),
         database=known.database_cores, beside=known.database_beside, database_share=known.database_share,
     )  # fmt: skip
-    return State(work, service, known)
+    return State(work, service, known, queues=_for_models(work))
 
 
 def pull(state: State, lever: LeverName, *, bound: bool = False) -> State:
@@ -195,6 +197,8 @@ def _faster(state: State, times: float) -> State:
 
 
 def _batching(state: State, bound: bool) -> State:
+    # The batcher takes the place of a lock around the model.
+    state = _jobs(state, lambda job: tuple(_freed(part, state.queues) for part in job))
     if bound:
         return _faster(state, float("inf"))
     known = state.known
@@ -234,7 +238,7 @@ def _serving_path(state: State, bound: bool) -> State:
     """Leave the pilot's web stack: its server, framework, validation, encoding and thread pool."""
     known = state.known
     ingress = _INGRESS - {Stage.UNATTRIBUTED}
-    holds, queues = state.work.holds.found, _for_models(state.work)
+    holds, queues = state.work.holds.found, state.queues
 
     def change(number: int, job: Job) -> Job:
         kept = [part for part in job if part.stage not in ingress and part.stage not in QUEUEING]
@@ -266,6 +270,10 @@ def _for_models(work: Work) -> frozenset[int]:
                 held_ns[hold, int(part.stage is Stage.MODEL)] += part.cpu_ns + part.wait_ns
     alone = held_ns[:, 1] > _MODELS_ALONE * held_ns.sum(axis=1)
     return frozenset(np.flatnonzero(alone).tolist())
+
+
+def _freed(part: Part, queues: frozenset[int]) -> Part:
+    return part._replace(held=tuple(one for one in part.held if one not in queues)) if part.held else part
 
 
 def _still_held(part: Part, holds: tuple[Hold, ...], queues: frozenset[int]) -> tuple[int, ...]:

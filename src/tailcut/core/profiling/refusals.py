@@ -38,7 +38,7 @@ class Facts:
         measured_ms: the percentile as it was measured; 0 where that was at another rate.
         seen_ms: the worse of the two.
         held: locks and connection pools that are simulated, in sentences.
-        limits: those of them that no lever of now gets past.
+        limits: those of them at which the capacity ends as it is, in sentences.
         doubts: why the forecasts are not to be believed as they stand.
         strays: by stage, what of it ran for no request in particular.
     """
