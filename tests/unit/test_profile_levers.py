@@ -320,6 +320,21 @@ def test_requests_that_are_batches_already() -> None:
     assert reasons(found)["batching"] == "not worth it: requests are batches already: 50 rows each"
 
 
+def test_rows_with_columns_that_change_are_no_batches() -> None:
+    """Forty of three hundred names each: few of them, over and over; of things to ask about there are always others."""
+    draw, payloads = np.random.default_rng(0), []
+    for names in (300, 100_000):
+        chosen = [draw.choice(names, 40, replace=False).tolist() for _ in range(200)]
+        sent = [msgspec.json.encode({"by": {f"name_{one}": draw.random() for one in some}}) for some in chosen]
+        payloads.append(read_diversity(((float(n), body) for n, body in enumerate(sent)), timed=False))
+    recording = pilot()
+    columns, rows = (advise(recording, known=Known(), diversity=one) for one in payloads)
+    assert columns is not None
+    assert rows is not None
+    assert "batches already" not in reasons(columns)["batching"]
+    assert reasons(rows)["batching"] == "not worth it: requests are batches already: 40 rows each"
+
+
 def test_nothing_was_answered() -> None:
     """No advice rather than a wrong one."""
     recording = Recording(target="", rate=1.0, duration_s=1.0, requests=())

@@ -128,6 +128,16 @@ def test_many_names_that_are_rare_are_data() -> None:
     assert names_of(*kinds) == ["kind", "only_0", "only_1", "only_2", "only_3"]
 
 
+@pytest.mark.parametrize("column", ["{}", "2026-01-{:02}"])
+def test_numbers_and_days_that_most_objects_have_are_columns(column: str) -> None:
+    """A row of a data frame, also where a value is missing; where others come in its place they are ids."""
+    names = [column.format(place) for place in range(10, 20)]
+    rows = [{"features": {name: number for name in names if name != names[number % 10]}} for number in range(40)]
+    assert names_of(*rows) == sorted(f"features.{name}" for name in names)
+    windows = [{"days": {f"{number + place}": 1.5 for place in range(5)}} for number in range(40)]
+    assert names_of(*windows) == ["days.*", "days{}"]
+
+
 def test_keys_of_a_table_repeat_like_other_look_ups() -> None:
     """In the table of the report, and in a cache that is played."""
     bodies = [b'{"users":{"1":"x","2":"x"}}', b'{"users":{"2":"x","3":"x"}}', b'{"users":{"1":"x","3":"x"}}']

@@ -123,6 +123,25 @@ def test_a_simulation_that_is_far_off_promises_nothing() -> None:
     assert not any("nothing needs doing" in line for line in found.summary)
 
 
+@pytest.mark.parametrize("rate", [None, 40.0])
+def test_a_simulation_whose_tail_is_far_off_promises_nothing_of_the_tail(rate: float | None) -> None:
+    """One request in fifty is late: the p95 is as it was measured, the p99 that the SLO is about is not."""
+    recording = pilot(sql_ms=6.0)
+    late = [
+        msgspec.structs.replace(one, done_ns=one.done_ns + 30 * _MS) if one.number % 50 == 0 else one
+        for one in recording.requests
+    ]
+    recording = msgspec.structs.replace(recording, requests=tuple(late))
+    found = advise(recording, known=Known(), slo=parse_objectives("p99=100ms"), rate=rate)
+    assert found is not None
+    assert abs(found.calibration.p95_error) < 0.25  # or this test asks nothing
+    assert found.doubts[0].startswith("as it is, the simulation has a p99 of ")
+    assert not any("nothing needs doing" in line for line in found.summary)
+    plain = advise(recording, known=Known(), slo=parse_objectives("p95=100ms"), rate=rate)
+    assert plain is not None
+    assert not plain.doubts
+
+
 def test_what_is_met_is_not_said_to_be_reached_by_a_lever() -> None:
     """Met as measured, with too little to spare: that is said, and no lever is called enough for what is met."""
     found = advice(pilot(code_ms=6.0, rate=100.0), slo="p95=25ms")

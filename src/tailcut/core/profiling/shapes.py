@@ -15,11 +15,14 @@ _MANY_NAMES = 16
 _RARE = 0.2
 """More names than that, of which an object has so few on average, are data."""
 _ID = re.compile(
-    r"-?\d+|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|(?=\D*\d)[0-9a-fA-F]{12,}|[^@\s]+@[^@\s]+\.[^@\s]+"
-    r"|\d{4}-\d\d-\d\d.*|.{41,}",
+    r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|(?=\D*\d)[0-9a-fA-F]{12,}|[^@\s]+@[^@\s]+\.[^@\s]+|.{41,}",
     re.ASCII | re.DOTALL,
 )
-"""Numbers, UUIDs, hashes, addresses, days, and whatever nobody would call a field."""
+"""UUIDs, hashes, addresses, and whatever nobody would call a field."""
+_NUMBER = re.compile(r"-?\d+|\d{4}-\d\d-\d\d.*", re.ASCII | re.DOTALL)
+"""Numbers and days: ids where they differ from object to object, else columns."""
+_COLUMNS = 0.75
+"""Of several objects, that many have a column on average."""
 _TABLE = re.compile(r"\{\}|(?:\A|\.)\*")
 
 Tables = frozenset[str]
@@ -71,9 +74,17 @@ def tables_of(path: str) -> Tables:
 
 def _is_table(objects: Sequence[Mapping[str, Any]]) -> bool:
     names = Counter(name for one in objects for name in one)
-    ids = sum(_ID.fullmatch(name) is not None for name in names)
-    rare = names.total() < _RARE * len(names) * len(objects)
+    places = len(names) * len(objects)
+    columns = len(objects) > 1 and names.total() >= _COLUMNS * places
+    ids = sum(_is_id(name, numbers=not columns) for name in names)
+    rare = names.total() < _RARE * places
     return 2 * ids > len(names) or (len(names) > _MANY_NAMES and rare)
+
+
+def _is_id(name: str, *, numbers: bool) -> bool:
+    if _NUMBER.fullmatch(name):
+        return numbers
+    return _ID.fullmatch(name) is not None
 
 
 def _descend(path: str, value: Any, deeper: int, tables: Tables) -> Iterator[tuple[str, Any]]:
