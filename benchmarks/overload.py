@@ -17,6 +17,7 @@ import json
 import os
 import platform
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -88,6 +89,10 @@ def collect(arguments: argparse.Namespace) -> dict[str, Any]:
         rows, capacity = LARGEST, capacity_rps(sizes_ms)
         limit_ms = SLACK_MS + sizes_ms[rows]
         (folder / "tailcut.toml").write_text(manifest(model, rows=rows, limit_ms=limit_ms, deadline_ms=DEADLINE_MS))
+        wide = folder / "wide"
+        wide.mkdir()
+        shutil.copy(model.path, wide / model.path.name)
+        (wide / "tailcut.toml").write_text(manifest(model, rows=rows, limit_ms=DEADLINE_MS, deadline_ms=DEADLINE_MS))
         sys.stderr.write(f"{model.label}: {capacity:.0f} rows/s, limit {limit_ms:.0f} ms\n")
         task = Task(model.path, "compute", rows, True, DEADLINE_MS, DEADLINE_MS)
         bench = Bench(model, task, folder, limit_ms, arguments.seconds, arguments.overload_seconds)
@@ -141,13 +146,30 @@ class Bench:
 
     def _turn(self, peer: Peer, entry: dict[str, Any], seed: int) -> None:
         shape = self._model.shape
+        wide = self._wide(peer)
         with started([peer], self._task, shape, self._expected, self._folder, install=False) as [contender]:
             entry["version"], entry["failure"] = contender.version, contender.failure
             if contender.server is None:
                 return
             contender.server.thaw()
             seen = self._loaded(contender, seed)
-        entry["rounds"].append(seen)
+        entry["rounds"].append({**seen, **wide})
+
+    def _wide(self, peer: Peer) -> dict[str, Any]:
+        """The closed loop where no SLO has batches cut: what a server does at its best batch size."""
+        folder = self._folder / "wide"
+        with started([peer], self._task, self._model.shape, self._expected, folder, install=False) as [contender]:
+            if contender.server is None:
+                return {}
+            contender.server.thaw()
+            wrk.run(contender.url, contender.script, 1, 2)
+            before = self._capacity()
+            closed = self._closed(contender)
+            return {"wide_rps": closed["rps"], "wide_bare_rps": (before + self._capacity()) / 2}
+
+    def _closed(self, contender: Contender) -> dict[str, float]:
+        # So many that one and a half batches are always there, but not so many that the SLO would refuse some.
+        return wrk.run(contender.url, contender.script, self._task.rows * 3 // 2, max(self._usual_s // 4, 2))
 
     def _loaded(self, contender: Contender, seed: int) -> dict[str, Any]:
         body, _ = body_of(contender.peer.form, self._model.shape)
@@ -175,8 +197,7 @@ class Bench:
             return {**found, "ideal_within": ideal, "capacity_rps": capacity}
 
         before = self._capacity()
-        # So many that one and a half batches are always there, but not so many that the SLO would refuse some.
-        closed = wrk.run(contender.url, contender.script, self._task.rows * 3 // 2, max(self._usual_s // 4, 2))
+        closed = self._closed(contender)
         bare_rps = (before + self._capacity()) / 2
         poisson, bursts = judged(usual, USUAL), judged(usual, USUAL, bursts=True)
         overload = judged(beyond, BEYOND)
