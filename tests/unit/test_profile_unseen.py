@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import signal
+import sqlite3
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tailcut.core.profiling.records import Stage
-from tailcut.profile.hooks import layering, streams, threads
+from tailcut.profile.hooks import layering, sqlite, streams, threads
 from tailcut.profile.hooks.wrapping import awaited, brief, called
 from tailcut.profile.overhead import run_s
-from tailcut.profile.places import code_of
+from tailcut.profile.places import Places, code_of
 from tailcut.profile.strays import strays
 from tailcut.profile.tracing import current, open_root, tracer
 
@@ -122,6 +127,65 @@ def test_an_application_called_for_no_request_works() -> None:
         return layering._framework(span), asyncio.run(read())
 
     assert strays.call(Stage.HTTP, "POST /predict", warm_up, (), {}) == ("framework", [b"1", b"2"])
+
+
+class Pages:
+    """Can be read as often as one likes."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield b"1"
+        yield b"2"
+
+
+def test_what_can_be_read_twice_still_can() -> None:
+    async def read(pages: Any) -> list[bytes]:
+        return [piece async for piece in pages]
+
+    async def main() -> list[list[bytes]]:
+        pages = streams._Pieces(Pages(), "pages", "app.py:3")
+        return [await read(pages), await read(pages)]
+
+    assert asyncio.run(main()) == [[b"1", b"2"]] * 2
+
+
+def test_an_object_that_has_every_attribute_is_not_called() -> None:
+    class Proxy:
+        def __getattr__(self, name: str) -> Proxy:
+            return self
+
+        def __call__(self, *args: Any) -> Any:
+            raise AssertionError("a call to the remote server")
+
+    assert "Proxy" in Places("").describe(Proxy())[0]
+
+
+def test_a_class_that_refuses_to_be_inherited_stays_as_it_is() -> None:
+    class Only(sqlite3.Connection):
+        def __init_subclass__(cls) -> None:
+            raise ValueError("registered already")
+
+    class Traced(sqlite3.Connection):
+        pass
+
+    assert sqlite._traced(Only, Traced) is Only
+    tracer.clear()
+
+
+def test_a_child_whose_parent_is_gone_ends(tmp_path: Path) -> None:
+    """Also where it finds out by an answer that nobody reads."""
+    program = tmp_path / "orphan.py"
+    program.write_text(
+        "import os, time\n"
+        "from tailcut.profile.child import Commands, Said\n"
+        "def broken(said): raise BrokenPipeError\n"
+        "Commands({'begin': lambda _: Said(kind='began')}, broken, 0)\n"
+        "time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, str(program)], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
+        assert child.stdin is not None
+        child.stdin.write(b"begin\n")
+        child.stdin.flush()  # and not closed: that would end it, too
+        assert child.wait(30) == -signal.SIGTERM
 
 
 def test_a_slow_application_is_not_measured_for_an_hour() -> None:

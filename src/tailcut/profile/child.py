@@ -115,13 +115,15 @@ class Commands:
         threading.Thread(target=self._read, name="tailcut-commands", daemon=True).start()
 
     def _read(self) -> None:
-        for line in _lines(self._commands):
-            name, _, argument = line.strip().partition(" ")
-            if name in self._answers:
-                self._say(self._answer(name, argument))
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(_LAST_WORDS_S)
-        os._exit(1)
+        try:
+            for line in _lines(self._commands):
+                name, _, argument = line.strip().partition(" ")
+                if name in self._answers:
+                    self._say(self._answer(name, argument))
+        finally:  # also where nobody reads the answer: whoever asked was killed, and nobody else stops this process
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(_LAST_WORDS_S)
+            os._exit(1)
 
     def _answer(self, name: str, argument: str) -> Said:
         try:

@@ -104,7 +104,9 @@ class Places:
 
     def _describe(self, function: Any) -> tuple[str, str, bool]:
         code = code_of(function)
-        name = getattr(unwrapped(function), "__qualname__", "") or type(unwrapped(function)).__qualname__
+        name = getattr(unwrapped(function), "__qualname__", "")
+        if not isinstance(name, str) or not name:  # there are objects that have whatever they are asked for
+            name = type(unwrapped(function)).__qualname__
         name = name.replace("<locals>.", "")
         if code is None:
             return name, "", False

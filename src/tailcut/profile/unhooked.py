@@ -7,7 +7,7 @@ from collections.abc import Collection
 _DATABASES = (
     "psycopg2", "pg8000", "aiopg", "mysql.connector", "aiomysql", "asyncmy", "pymssql", "pyodbc", "aioodbc", "oracledb",
     "cx_Oracle", "ibm_db", "duckdb", "pymongo", "motor", "cassandra.cluster", "clickhouse_driver", "neo4j", "aerospike",
-    "lmdb", "rocksdict",
+    "lmdb", "rocksdict", "pysqlite3", "apsw", "sqlcipher3",
 )  # fmt: skip
 _SERVICES = (
     "pylibmc", "bmemcached", "coredis", "pycurl", "tornado.httpclient", "nats", "zmq", "pika", "aio_pika", "kafka",

@@ -162,9 +162,10 @@ def _traced(factory: Any, traced: type) -> Any:
         return factory
     try:
         return _below(factory, traced)
-    except TypeError as error:
+    except Exception as error:  # its metaclass and __init_subclass__ are the user's
         name = getattr(factory, "__qualname__", repr(factory))
-        tracer.note(f"{name} could not be hooked ({error}): what it asks SQLite for counts as the code that calls it")
+        why = error if isinstance(error, TypeError) else type(error).__name__
+        tracer.note(f"{name} could not be hooked ({why}): what it asks SQLite for counts as the code that calls it")
         return factory
 
 

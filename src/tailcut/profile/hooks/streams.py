@@ -28,6 +28,8 @@ class _Pieces:
         self._pieces: Any = None
 
     def __aiter__(self) -> AsyncIterator[Any]:
+        if not hasattr(type(self._content), "__anext__"):  # it can be read again, and stays so
+            return _Pieces(self._content.__aiter__(), *self._name)
         return self
 
     async def __anext__(self) -> Any:
