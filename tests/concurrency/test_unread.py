@@ -40,8 +40,8 @@ class Crowded(Bench):
             self.submit(1, 1, 1, 1, slack_s=0.5)
             await self.settle()
 
-    def ask(self) -> None:
-        self.dispatcher.check_room(1, self.clock.monotonic_ns() + 500 * MS)
+    def ask(self, rows: int = 1) -> None:
+        self.dispatcher.check_room(rows, self.clock.monotonic_ns() + 500 * MS)
 
     @property
     def refuses(self) -> bool:
@@ -79,7 +79,7 @@ def test_each_is_looked_at_as_it_comes_while_all_had_one_row() -> None:
                 bench.ask()
             overload.refused(0, 0.0, 0, 1.0)  # and nothing is remembered of the last refusal
             assert bench.refuses
-        bench.dispatcher.single = False  # one had more
+        bench.ask(rows=2)  # it takes longer than the SLO, so that it is judged by its deadline
         overload.refused(0, 0.0, 0, 1.0)
         assert not bench.refuses
         bench.executors[0].finish()

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from dozing import doze, nap, naps  # noqa: F401  (naps is asked for from outside)
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.routing import APIRoute
 from starlette.endpoints import HTTPEndpoint
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.routing import Route
-
-naps: list[int] = []
-"""Nanoseconds of this request."""
-
-
-def nap(seconds: float = 0.006) -> None:
-    begun = time.perf_counter_ns()
-    time.sleep(seconds)
-    naps.append(time.perf_counter_ns() - begun)
-
-
-async def doze(seconds: float = 0.006) -> None:
-    begun = time.perf_counter_ns()
-    await asyncio.sleep(seconds)
-    naps.append(time.perf_counter_ns() - begun)
 
 
 class Refused(Exception):

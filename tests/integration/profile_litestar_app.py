@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import msgspec
+from dozing import doze, nap, naps  # noqa: F401  (naps is asked for from outside)
 from litestar import Controller, Litestar, Request, Response, asgi, post
 from litestar.di import Provide
 from litestar.middleware import ASGIMiddleware
 from litestar.response import Stream
-
-naps: list[int] = []
-"""Nanoseconds of this request."""
-
-
-def nap(seconds: float = 0.006) -> None:
-    begun = time.perf_counter_ns()
-    time.sleep(seconds)
-    naps.append(time.perf_counter_ns() - begun)
-
-
-async def doze(seconds: float = 0.006) -> None:
-    begun = time.perf_counter_ns()
-    await asyncio.sleep(seconds)
-    naps.append(time.perf_counter_ns() - begun)
 
 
 class Body(msgspec.Struct):

@@ -60,7 +60,8 @@ STAGE = {"/decode": Stage.DECODE, "/encode": Stage.ENCODE}
 
 def driven(folder: Path, module: str, targets: Sequence[str], paths: Sequence[str]) -> dict[tuple[str, str], Said]:
     """Call an application as a server would, in a process of its own, in which it is hooked."""
-    shutil.copy(HERE / f"profile_{module}.py", folder / f"{module}.py")
+    for name in (module, "dozing"):
+        shutil.copy(HERE / f"profile_{name}.py", folder / f"{name}.py")
     done = subprocess.run(
         [sys.executable, str(HERE / "profile_asking.py"), *targets, *paths],
         cwd=folder, capture_output=True, timeout=60, check=False,

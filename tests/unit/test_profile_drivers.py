@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,19 +15,6 @@ from tailcut.profile.spans import one_line, requests_of
 from tailcut.profile.strays import strays
 from tailcut.profile.tracing import Trace, current, open_root, tracer
 from tailcut.profile.unhooked import unhooked
-
-
-@pytest.fixture
-def request_() -> Iterator[Trace]:
-    """A request that this code works for."""
-    tracer.clear()
-    trace = tracer.enter(7, "POST", "/predict")
-    assert trace is not None
-    token = current.set(None)
-    open_root(trace, Stage.FRAMEWORK, "fastapi", "")
-    yield trace
-    current.reset(token)
-    tracer.clear()
 
 
 @pytest.fixture

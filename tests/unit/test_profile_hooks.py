@@ -11,7 +11,6 @@ import sqlite3
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
@@ -30,20 +29,7 @@ from tailcut.profile.hooks.wrapping import awaited, brief, called, wrap
 from tailcut.profile.middleware import Profiled
 from tailcut.profile.places import Places
 from tailcut.profile.spans import one_line, requests_of
-from tailcut.profile.tracing import Open, Trace, close_span, current, open_root, open_span, open_timed, tracer
-
-
-@pytest.fixture
-def request_() -> Iterator[Trace]:
-    """A request that this code works for."""
-    tracer.clear()
-    trace = tracer.enter(7, "POST", "/predict")
-    assert trace is not None
-    token = current.set(None)
-    open_root(trace, Stage.FRAMEWORK, "fastapi", "")
-    yield trace
-    current.reset(token)
-    tracer.clear()
+from tailcut.profile.tracing import Open, Trace, close_span, current, open_span, open_timed, tracer
 
 
 def spans(trace: Trace) -> tuple[Span, ...]:

@@ -10,7 +10,7 @@ import gc
 import importlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, ContextVar, copy_context
 from typing import Any
@@ -23,22 +23,9 @@ from tailcut.profile.hooks import locks, threads
 from tailcut.profile.hooks.wrapping import called
 from tailcut.profile.places import Places
 from tailcut.profile.spans import one_line, requests_of
-from tailcut.profile.tracing import Open, Trace, close_timed, current, open_root, open_timed, tracer
+from tailcut.profile.tracing import Open, Trace, close_timed, current, open_timed, tracer
 
 MS = 1_000_000
-
-
-@pytest.fixture
-def request_() -> Iterator[Trace]:
-    """A request that this code works for."""
-    tracer.clear()
-    trace = tracer.enter(7, "POST", "/predict")
-    assert trace is not None
-    token = current.set(None)
-    open_root(trace, Stage.FRAMEWORK, "fastapi", "")
-    yield trace
-    current.reset(token)
-    tracer.clear()
 
 
 @pytest.fixture

@@ -22,19 +22,7 @@ from tailcut.profile.hooks.wrapping import awaited, brief, called
 from tailcut.profile.overhead import run_s
 from tailcut.profile.places import Places, code_of
 from tailcut.profile.strays import strays
-from tailcut.profile.tracing import current, open_root, tracer
-
-
-@pytest.fixture
-def in_request() -> Iterator[None]:
-    tracer.clear()
-    trace = tracer.enter(7, "POST", "/predict")
-    assert trace is not None
-    token = current.set(None)
-    open_root(trace, Stage.FRAMEWORK, "fastapi", "")
-    yield
-    current.reset(token)
-    tracer.clear()
+from tailcut.profile.tracing import Trace, current, tracer
 
 
 def impossible(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -50,7 +38,7 @@ async def refuses_later(url: str) -> None:
 
 
 @pytest.mark.parametrize("make", [called, brief])
-def test_a_label_that_cannot_be_made_is_not_the_users_error(in_request: None, make: Any) -> None:
+def test_a_label_that_cannot_be_made_is_not_the_users_error(request_: Trace, make: Any) -> None:
     with pytest.raises(ConnectionError):
         make(refuses, Stage.HTTP, impossible)("http://[bad")
     with pytest.raises(ConnectionError):
@@ -63,7 +51,7 @@ def test_nor_is_it_outside_of_requests() -> None:
 
 
 def test_an_executor_of_ones_own_can_ask_a_function_for_its_name(
-    in_request: None, monkeypatch: pytest.MonkeyPatch
+    request_: Trace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
 

@@ -115,7 +115,7 @@ class Dispatcher:
         running = self.running
         if self._closed:
             raise refusals.unavailable()
-        self._admitted_ns = deadline_ns
+        self._admitted_ns, self.single = deadline_ns, self.single and rows == 1
         if not tenant and len(running.executors) > len(running.stuck):
             # As admission says, in short: what is let in without doubt should not pay for asking.
             if running.idle and not self.planner.waiting.rows and rows <= self.planner.max_queue_rows:

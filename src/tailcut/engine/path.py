@@ -135,8 +135,6 @@ class Path:
                 call.timings.lap(Stage.ADMIT, now_ns)
                 return
             fallback = None  # asked, and once is enough
-        if rows != 1:
-            self.dispatcher.single = False
         try:
             self.dispatcher.check_room(rows, call.deadline_ns, priority=call.priority, tenant=call.tenant)
         except (Shed, NotReady) as error:
@@ -148,8 +146,6 @@ class Path:
 
     def takes(self, call: Call, rows: int) -> bool:
         """Take a request over for which its own path has no room; False where there is none here either."""
-        if rows != 1:
-            self.dispatcher.single = False
         try:
             self.dispatcher.check_room(rows, call.deadline_ns, priority=call.priority, tenant=call.tenant)
         except (Shed, NotReady):

@@ -16,7 +16,7 @@ from tailcut.core.profiling.records import Stage
 from tailcut.profile.clocks import now
 from tailcut.profile.tracing import CODE, Open, close_timed, current, open_timed, open_under, tracer
 
-_FRAMEWORK, _UNATTRIBUTED = Stage.FRAMEWORK, Stage.UNATTRIBUTED
+_ENCODE, _FRAMEWORK, _UNATTRIBUTED = Stage.ENCODE, Stage.FRAMEWORK, Stage.UNATTRIBUTED
 _PLAIN = (FunctionType, MethodType)
 
 Name = tuple[str, str]
@@ -113,6 +113,12 @@ def reentered(function: Callable[..., Any]) -> Any:
 
     traced._tailcut = True  # type: ignore[attr-defined]
     return traced
+
+
+def rendering(parent: Open, response: Any) -> Open:
+    """Begin the span in which a response renders its content; the class is the user's where ``render`` is."""
+    label, place, own = tracer.places.describe(type(response).render)
+    return open_under(parent, _ENCODE, label if own else type(response).__name__, place if own else "")
 
 
 def until_reply(function: Callable[..., Any]) -> Any:

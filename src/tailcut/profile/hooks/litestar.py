@@ -13,9 +13,9 @@ from typing import Any
 
 from tailcut.core.profiling.records import Stage
 from tailcut.profile.hooks.imports import Hook
-from tailcut.profile.hooks.layering import coded, coded_sync, entrances, layering
+from tailcut.profile.hooks.layering import coded, coded_sync, entrances, layering, rendering
 from tailcut.profile.hooks.streams import streamed
-from tailcut.profile.hooks.wrapping import called, wrap, wrap_present
+from tailcut.profile.hooks.wrapping import after_init, called, wrap, wrap_present
 from tailcut.profile.tracing import CODE, close_span, current, open_under, tracer
 
 _ENCODE, _DECODE = Stage.ENCODE, Stage.DECODE
@@ -189,8 +189,7 @@ def _hook_responses(module: ModuleType) -> None:
         parent = current.get()
         if parent is None:
             return original(self, *args, **kwargs)
-        label, place, own = tracer.places.describe(type(self).render)
-        span = open_under(parent, _ENCODE, label if own else type(self).__name__, place if own else "")
+        span = rendering(parent, self)
         try:
             return original(self, *args, **kwargs)
         finally:
@@ -204,25 +203,11 @@ def _hook_templates(module: ModuleType) -> None:
 
 
 def _hook_streams(module: ModuleType) -> None:
-    original = module.ASGIStreamingResponse.__init__
-
-    @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        self.iterator = streamed(self.iterator)
-
-    module.ASGIStreamingResponse.__init__ = init
+    after_init(module.ASGIStreamingResponse, "iterator", streamed)
 
 
 def _hook_events(module: ModuleType) -> None:
-    original = module._ServerSentEventIterator.__init__
-
-    @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        self.content_async_iterator = streamed(self.content_async_iterator)
-
-    module._ServerSentEventIterator.__init__ = init
+    after_init(module._ServerSentEventIterator, "content_async_iterator", streamed)
 
 
 HOOKS: dict[str, Hook] = {

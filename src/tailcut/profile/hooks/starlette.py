@@ -14,12 +14,11 @@ from typing import Any
 
 from tailcut.core.profiling.records import Stage
 from tailcut.profile.hooks.imports import Hook
-from tailcut.profile.hooks.layering import coded, entrances, layered, layering, reentered, until_reply, users
+from tailcut.profile.hooks.layering import coded, entrances, layered, layering, reentered, rendering, until_reply, users
 from tailcut.profile.hooks.streams import streamed
-from tailcut.profile.hooks.wrapping import wrap
-from tailcut.profile.tracing import CODE, close_span, current, open_under, tracer
+from tailcut.profile.hooks.wrapping import after_init, wrap
+from tailcut.profile.tracing import CODE, close_span, current, open_under
 
-_ENCODE = Stage.ENCODE
 _METHODS = ("get", "head", "post", "put", "patch", "delete", "options", "query")
 
 
@@ -39,27 +38,14 @@ def _hook_responses(module: ModuleType) -> None:
         if parent is None:
             original(self, content, *args, **kwargs)
             return
-        label, place, own = tracer.places.describe(type(self).render)
-        span = open_under(parent, _ENCODE, label if own else type(self).__name__, place if own else "")
+        span = rendering(parent, self)
         try:
             original(self, content, *args, **kwargs)
         finally:
             close_span(span)
 
     module.Response.__init__ = init
-    _after_init(module.StreamingResponse, "body_iterator", streamed)
-
-
-def _after_init(owner: Any, attribute: str, change: Callable[[Any], Any]) -> None:
-    """Change an attribute of each new object."""
-    original = owner.__init__
-
-    @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        setattr(self, attribute, change(getattr(self, attribute)))
-
-    owner.__init__ = init
+    after_init(module.StreamingResponse, "body_iterator", streamed)
 
 
 def _hook_routing(module: ModuleType) -> None:
@@ -147,7 +133,7 @@ def _hook_middleware(module: ModuleType) -> None:
 
 
 def _hook_http_middleware(module: ModuleType) -> None:
-    _after_init(module.BaseHTTPMiddleware, "dispatch_func", _dispatching)
+    after_init(module.BaseHTTPMiddleware, "dispatch_func", _dispatching)
 
 
 def _dispatching(function: Any) -> Any:
@@ -181,7 +167,7 @@ def _hook_exceptions(module: ModuleType) -> None:
 
 
 def _hook_errors(module: ModuleType) -> None:
-    _after_init(module.ServerErrorMiddleware, "handler", coded)
+    after_init(module.ServerErrorMiddleware, "handler", coded)
 
 
 def _hook_application(module: ModuleType) -> None:

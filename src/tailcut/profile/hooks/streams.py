@@ -25,22 +25,19 @@ class _Pieces:
     def __init__(self, content: Any, label: str, place: str) -> None:
         self._content = content
         self._name = label, place
-        self._pieces: Any = None
 
     def __aiter__(self) -> AsyncIterator[Any]:
-        if not hasattr(type(self._content), "__anext__"):  # it can be read again, and stays so
-            return _Pieces(self._content.__aiter__(), *self._name)
-        return self
+        pieces = self._content.__aiter__()
+        # What makes a new iterator each time can be read again, and stays so.
+        return self if pieces is self._content else _Pieces(pieces, *self._name)
 
     async def __anext__(self) -> Any:
-        if self._pieces is None:
-            self._pieces = self._content.__aiter__()
         parent = current.get()
         if parent is None:
-            return await self._pieces.__anext__()
+            return await self._content.__anext__()
         span = open_under(parent, CODE, *self._name)
         try:
-            return await self._pieces.__anext__()
+            return await self._content.__anext__()
         finally:
             close_span(span)
             spans = span.trace.spans

@@ -69,6 +69,18 @@ def wrap_present(
         wrap(owner, name, stage, label, leaf=leaf, more=more)
 
 
+def after_init(owner: Any, attribute: str, change: Callable[[Any], Any]) -> None:
+    """Change an attribute of each new object of a class."""
+    original = owner.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        setattr(self, attribute, change(getattr(self, attribute)))
+
+    owner.__init__ = init
+
+
 def called(function: Callable[..., Any], stage: Stage, label: Label, *, more: bool = False) -> Any:
     """A function with a span around each call."""
     label = guarded(label)
