@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from tailcut.core.admission import Admission, Executors, Request
 from tailcut.core.batching import Entry, Planner
-from tailcut.core.learning import Costs, kind_of, tuned_points
+from tailcut.core.learning import Costs, kind_of
 from tailcut.core.simulation import Scenario, simulate
+from tailcut.core.tuning import tuned_points
 from tailcut.core.waiting import DEFAULT_LEVEL
 from tailcut.core.windows import Fixed
 

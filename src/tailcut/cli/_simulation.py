@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tailcut.core.arrivals import Kind, bursts_ns, offsets_ns, steady, trace_ns
-from tailcut.core.learning import Costs, tuned_points
+from tailcut.core.learning import Costs
 from tailcut.core.service import noisy
 from tailcut.core.simulation import Outcome, Scenario, simulate
+from tailcut.core.tuning import tuned_points
 from tailcut.core.windows import Window
 from tailcut.errors import LoadTestError
 from tailcut.manifest import Batching, Manifest, Slo

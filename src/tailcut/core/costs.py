@@ -27,6 +27,7 @@ class Cost(NamedTuple):
         hiccup_ns: how much longer than expected a batch takes that is an outlier; 0 where there were none lately.
         shaped: whether lone rows and batches were both seen: before, how much batching gains is only guessed.
         steps: batch sizes that the runtime has prepared, ascending: a batch costs what the next larger one costs.
+        doubts: part of each point by which it may be less than is known.
     """
 
     base_ns: float
@@ -36,6 +37,7 @@ class Cost(NamedTuple):
     hiccup_ns: float = 0.0
     steps: tuple[int, ...] = ()
     shaped: bool = False
+    doubts: tuple[float, ...] = ()
 
     def of(self, kind: int) -> Cost:
         """Return itself: where all rows are of one kind, a cost may stand for all of them."""
@@ -65,8 +67,11 @@ class Cost(NamedTuple):
         full, rest = divmod(rows, batch_rows)
         return full * self.batch_ns(batch_rows) + (self.batch_ns(rest) if rest else 0.0)
 
-    def worth_rows(self, rows: int) -> int:
+    def worth_rows(self, rows: int, least: int = 1) -> int:
         """Return how many of ``rows`` should share the next batch.
+
+        Args:
+            least: no batch can be smaller: the first request brings so many.
 
         All of them, where a batch costs much less than its rows alone. Else all would wait for the slowest of them to
         little avail: with m rows a batch, the mean row waits ``T(m) (rows / m + 1) / 2``; what that costs more of the
@@ -78,8 +83,8 @@ class Cost(NamedTuple):
         whole_ns = self.batch_ns(rows)
         if whole_ns < _SHORT_NS or (not self.steps and whole_ns < _MUCH_LESS * rows * self.points[0]):
             return rows
-        sizes = [rows, *self._smaller(rows)]
-        each_ns = [whole_ns / rows, *[self.batch_ns(size) / size for size in sizes[1:]]]
+        sizes = [rows, *self._smaller(rows, least)]
+        each_ns = [self._hoped_ns(size) / size for size in sizes]
         least_ns = min(each_ns)
         waits = [
             each * (rows + size) / 2 + _FOLLOWERS * rows * (each - least_ns)
@@ -87,23 +92,34 @@ class Cost(NamedTuple):
         ]
         return sizes[waits.index(min(waits))]
 
-    def full_rows(self, rows: int) -> int:
+    def full_rows(self, rows: int, least: int = 1, *, tried: bool = False) -> int:
         """Return how many of at most ``rows`` share a batch where all that counts is how much is done.
 
         The most of them, but for sizes that are dearer by the row than a smaller one.
+
+        Args:
+            least: as for ``worth_rows``.
+            tried: the batch runs now, so that it may be one of a size of which little is known.
         """
         if rows < 2 or not self.shaped:
             return rows
-        sizes = [rows, *self._smaller(rows)]
-        each_ns = [self.batch_ns(size) / size for size in sizes]
+        sizes = [rows, *self._smaller(rows, least)]
+        each_ns = [(self._hoped_ns(size) if tried else self.batch_ns(size)) / size for size in sizes]
         limit_ns = _NO_DEARER * min(each_ns)
         return next(size for size, each in zip(sizes, each_ns, strict=True) if each <= limit_ns)
 
-    def _smaller(self, rows: int) -> list[int]:
-        """Sizes below ``rows`` that are worth a thought, largest first."""
-        if self.steps:
-            return [step for step in reversed(self.steps) if step < rows]
-        return [1 << power for power in range((rows - 1).bit_length() - 1, -1, -1)]
+    def _hoped_ns(self, rows: int) -> float:
+        """Return the least that a batch may take: sizes of which little is known are so tried now and then.
+
+        Else a size that once seemed dear, by a hiccup or in a slow minute, would never be seen again.
+        """
+        place = min(rows.bit_length(), len(self.doubts)) - 1
+        return self.batch_ns(rows) * (1.0 - self.doubts[place] if self.doubts else 1.0)
+
+    def _smaller(self, rows: int, least: int) -> list[int]:
+        """Sizes from ``least`` on and below ``rows`` that are worth a thought, largest first."""
+        sizes = reversed(self.steps) if self.steps else [1 << power for power in range(rows.bit_length(), -1, -1)]
+        return [size for size in sizes if least <= size < rows]
 
     def padded(self, rows: float) -> float:
         """Rows that the runtime computes for ``rows``: full largest batches, and the rest filled up."""

@@ -127,7 +127,8 @@ class Forming(Generic[E]):
         """Leave behind what would make the batch dearer than it is worth; return the rows of ``taken``, now."""
         if len(taken) < 2:
             return rows
-        worth = cost.full_rows(rows) if self._is_pressed else cost.worth_rows(rows)
+        least = taken[0][3].rows
+        worth = cost.full_rows(rows, least, tried=True) if self._is_pressed else cost.worth_rows(rows, least)
         if self._window is not None:
             worth = min(worth, self._window.rows(rows))
         if worth >= rows:

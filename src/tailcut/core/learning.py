@@ -5,19 +5,15 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
 
 from tailcut.core.costs import FREE, Cost
 
 _SHIFT = 0.05
 """Weight of a batch on all sizes together."""
 
-_BEND = 0.06
+_BEND = 0.052
 """Least weight of a batch on its own size. Three times as much where errors do not cancel out: a machine that runs at
 half its speed is noticed within twenty batches, and noise of a fifth moves the mean by no more than a thirtieth."""
-
-_STALE = 0.2
-"""What was seen of a size less than this is old news: if it seemed dearer than in proportion, it is tried again."""
 
 _TREND = 0.2
 _NEWS = 0.9
@@ -25,8 +21,16 @@ _NOISE = 0.05
 """Errors do not cancel out where their mean is almost as large as they are: of the last ten batches, nine were off in
 one direction. Below five percent that is no news."""
 
-_FADE = 0.97
-"""What was seen of a size counts so much less with every batch; a size that was not seen lately follows the others."""
+_ODD, _ODDER = 0.1, 3.0
+"""What an error is beyond a tenth, or so many times the mean error, is one batch's own affair."""
+
+_FADE = 0.996
+_MOST_SEEN = 24.0
+"""What was seen of a size counts so much less with every batch, and as so many batches at most. A model's shape hardly
+ever changes; its speed does, which all sizes follow."""
+
+_DOUBT, _MOST_DOUBT = 0.1, 0.5
+"""What is known of a size from one batch may be a tenth too much; the less, the more have shown it."""
 
 _OUTLIER = 3.0
 """A batch counts as at most this many times what was expected: one hiccup must not close the door to all others."""
@@ -55,9 +59,9 @@ _ERA = 2000
 class CostModel:
     """Learns what the batches of one kind take.
 
-    Each batch moves the points beside its size, and all points a little, in proportion to how far off the expectation
-    was; so do both a change of the model's shape and of the machine's speed show. Robust: see ``_OUTLIER``. Forgets:
-    about the last twenty batches count.
+    Each batch moves all points in proportion to how far off the expectation was, and those beside its size some more:
+    so do both the machine's speed and the model's shape show. Robust: see ``_OUTLIER``, ``_ODD``. Of the speed about
+    the last twenty batches count; the shape is remembered, and sizes that were not seen for long are tried again.
 
     Args:
         steps: see ``Cost``.
@@ -137,12 +141,15 @@ class CostModel:
         # A size that no batch has shown yet is only guessed: it says nothing of the others.
         trust = min(seen[at], 1.0)
         news = 0.5 if self._strange >= _IN_A_ROW else 0.0
+        # One batch that is far off says something of the machine, and hardly anything of its own size.
+        own_off = _within(off, _ODD) if bend == _BEND and not news and seen[at] >= 1.0 else off
         for other, weight in enumerate(seen):
             here = (1.0 - share) if other == place else share if other == place + 1 else 0.0
             follows = max(trust * max(shift, step / (1.0 + weight)), news)
-            moves = here * max(1.0 / (weight + 1.0), bend, news) + (1.0 - here) * follows
-            points[other] *= 1.0 + off * moves
-            seen[other] = weight * _FADE + here
+            own = max(1.0 / (weight + 1.0), bend, news)
+            moves = here * (shift * off + max(own - shift, 0.0) * own_off) + (1.0 - here) * follows * off
+            points[other] *= 1.0 + moves
+            seen[other] = min(weight * _FADE + here, _MOST_SEEN)
         if 0.0 in seen:
             _guess(points, seen)
         return ratio
@@ -151,6 +158,7 @@ class CostModel:
         """Return how much this batch weighs, on its own size and on all: little as long as errors cancel out."""
         if 0 < self._strange < _IN_A_ROW:
             return _BEND, _SHIFT
+        off = _within(off, max(_ODDER * self._error, _ODD))
         self._trend += _TREND * (off - self._trend)
         self._error += _TREND * (abs(off) - self._error)
         if abs(self._trend) > _NEWS * self._error and abs(self._trend) > _NOISE:
@@ -171,8 +179,6 @@ class CostModel:
     def _fit(self) -> Cost:
         points = list(self._points)
         for at in range(1, len(points)):
-            if self._seen[at] < _STALE:
-                points[at] = min(points[at], 2 * points[at - 1])
             points[at] = max(points[at], points[at - 1])
         late = _FIRST_LATE
         if len(self._sorted) > _BEYOND:
@@ -186,8 +192,14 @@ class CostModel:
             hiccup_ns = max(hiccup_ns, _FIRST_HICCUP * points[-1])
         base_ns = max(2 * points[0] - points[1], 0.0) if len(points) > 1 else 0.0
         shaped = len(points) > 1 and self._seen[0] > 0.0
-        cost = self._cost = Cost(base_ns, points[0] - base_ns, tuple(points), late, hiccup_ns, self._steps, shaped)
+        doubts = tuple([min(_DOUBT / max(seen, 1e-9), _MOST_DOUBT) for seen in self._seen])
+        row_ns = points[0] - base_ns
+        cost = self._cost = Cost(base_ns, row_ns, tuple(points), late, hiccup_ns, self._steps, shaped, doubts)
         return cost
+
+
+def _within(off: float, most: float) -> float:
+    return min(max(off, -most), most)
 
 
 def _guess(points: list[float], seen: list[float]) -> None:
@@ -264,24 +276,6 @@ class Costs:
             points=tuple([scale * point for point in cost.points]),
             hiccup_ns=scale * cost.hiccup_ns,
         )
-
-
-def tuned_points(evidence: Mapping[str, Any]) -> dict[int, float]:
-    """Read what a lone row and a batch took when the build tuned the variant: rows -> nanoseconds; empty if it did not.
-
-    Args:
-        evidence: of a variant in the registry.
-    """
-    tuning = evidence.get("tuning") or {}
-    settings = tuning.get("settings") or {}
-    chosen = (settings.get("threads"), settings.get("executors", 1))
-    for timing in tuning.get("table") or ():
-        setting = timing.get("setting", {})
-        if (setting.get("threads"), setting.get("executors", 1)) == chosen:
-            batch_rows = int(tuning["batch_rows"])
-            batch_s = batch_rows * setting.get("executors", 1) / timing["rows_per_s"]
-            return {1: timing["ms"] * 1e6, batch_rows: max(batch_s * 1e9, timing["ms"] * 1e6)}
-    return {}
 
 
 def kind_of(elements: int) -> int:

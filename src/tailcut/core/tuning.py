@@ -119,3 +119,21 @@ def without_tuned(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out what ``Setting.plain`` may hold, so that a variant can be tuned anew."""
     tuned = {"threads", "executors", "spin_us", "denormals", "hint", "pinning"}
     return {name: value for name, value in settings.items() if name not in tuned}
+
+
+def tuned_points(evidence: Mapping[str, Any]) -> dict[int, float]:
+    """Read what a lone row and a batch took when the build tuned the variant: rows -> nanoseconds; empty if it did not.
+
+    Args:
+        evidence: of a variant in the registry.
+    """
+    tuning = evidence.get("tuning") or {}
+    settings = tuning.get("settings") or {}
+    chosen = (settings.get("threads"), settings.get("executors", 1))
+    for timing in tuning.get("table") or ():
+        setting = timing.get("setting", {})
+        if (setting.get("threads"), setting.get("executors", 1)) == chosen:
+            batch_rows = int(tuning["batch_rows"])
+            batch_s = batch_rows * setting.get("executors", 1) / timing["rows_per_s"]
+            return {1: timing["ms"] * 1e6, batch_rows: max(batch_s * 1e9, timing["ms"] * 1e6)}
+    return {}

@@ -8,8 +8,9 @@ from math import prod
 
 from tailcut.core.admission import Admission
 from tailcut.core.batching import Planner
-from tailcut.core.learning import Costs, kind_of, tuned_points
+from tailcut.core.learning import Costs, kind_of
 from tailcut.core.overload import Target
+from tailcut.core.tuning import tuned_points
 from tailcut.core.windows import Fixed, Gain, Window
 from tailcut.engine.dispatcher import Dispatcher
 from tailcut.engine.running import BatchObserver
