@@ -53,6 +53,29 @@ def test_in_bursts_two_thirds_meet_the_slo_where_one_third_did_and_nobody_is_ref
     assert slo.in_time.all()
 
 
+def test_in_bursts_as_many_meet_the_slo_that_is_counted_from_before_they_were_seen() -> None:
+    """A millisecond and a half pass on the way: answers that end a batch at the limit would all be late by as much."""
+    sent = bursts_ns(0.8 * CAPACITY, SECONDS, 1)
+    away_ns = np.random.default_rng(1).exponential(1.5 * MS, sent.size)
+    order = np.argsort(sent + away_ns)
+    seen = simulate(scenario((sent + away_ns)[order].astype(np.int64)))
+    latency_ns = np.nan_to_num(seen.latency_ns, nan=np.inf) + away_ns[order]
+    assert (latency_ns <= LIMIT_NS).sum() >= 0.62 * len(sent)
+
+
+@pytest.mark.parametrize(("arrived_ms", "first"), [(0, "sure"), (50, "expected")])
+def test_who_is_in_time_only_if_all_goes_well_makes_way_unless_he_came_so_late(arrived_ms: int, first: str) -> None:
+    cost = Cost(0.0, 5.0 * MS, late=1.2)
+    planner: Planner[Entry] = Planner(max_rows=1, max_queue_rows=100, target=Target(60 * MS, 500 * MS))
+    expected = Entry(1, 500 * MS, arrived_ns=arrived_ms * MS, target_ns=int(60.5 * MS))
+    planner.offer(expected)
+    planner.offer(sure := Entry(1, 500 * MS, arrived_ns=40 * MS, target_ns=90 * MS))
+    [[ran]] = planner.plan(55 * MS, 1, cost).batches
+    assert ran is (sure if first == "sure" else expected)
+    [[next_ran]] = planner.plan(61 * MS, 1, cost).batches
+    assert {ran, next_ran} == {sure, expected}
+
+
 def test_below_the_capacity_the_percentile_is_no_worse() -> None:
     arrivals = offsets_ns(steady(0.85 * CAPACITY, SECONDS), 3)
     slo, deadline = simulate(scenario(arrivals)), simulate(scenario(arrivals, limit_ns=0))

@@ -13,11 +13,12 @@ Rules, in order:
 5. A batch holds at most ``max_rows`` rows, and fewer where more would make each row clearly dearer (a prepared batch
    size that would be mostly padding); an entry is never split here (the dispatcher splits before it offers).
 6. A batch ends before the tightest target (of late ones: deadline) in it, even if it takes as long as one in twenty
-   does. Where it would not, it is cut, if those left behind can still run after it in time; else the tightest are given
-   up where more rows are in time without them, because batches cut short under load cost more requests than they save
-   (early drop: Shen et al., "Nexus", SOSP 2019, section 4.3). Where more waits than fits, a cut must not take the time
-   of more rows than it saves. For an entry that is only in time if all goes as expected, that has to do. What is given
-   up for its target waits on as late.
+   does; who would not be in time then even alone, but could have been, makes way for those who will be. Where it would
+   not, it is cut, if those left behind can still run after it in time; else the tightest are given up where more rows
+   are in time without them, because batches cut short under load cost more requests than they save (early drop: Shen
+   et al., "Nexus", SOSP 2019, section 4.3). Where more waits than fits, a cut must not take the time of more rows than
+   it saves. For an entry that is only in time if all goes as expected, that has to do. What is given up for its target
+   waits on as late.
 
 Every entry that was accepted leaves exactly once: in a batch, as expired, or by ``cancel``.
 """
@@ -112,8 +113,8 @@ class Planner(Generic[E]):
         return True
 
     def target_ns(self, since_ns: int, deadline_ns: int) -> int:
-        """Return by when the SLO wants the answer to a request; its deadline where there is no target."""
-        return self.overload.target.of(since_ns, deadline_ns) if self.overload is not None else deadline_ns
+        """Return by when a batch must end for the SLO's sake; the request's deadline where there is no target."""
+        return self.overload.within.of(since_ns, deadline_ns) if self.overload is not None else deadline_ns
 
     def rest(self) -> None:
         """Take notice that nothing waits and nothing runs."""

@@ -86,7 +86,7 @@ class Forming(Generic[E]):
         while heap:
             item = heap[0]
             if item[3].waiting:
-                if now_ns + cost.batch_ns(item[3].rows) < item[1]:
+                if now_ns + _needs_ns(item, cost) < item[1]:
                     return
                 self.give_up(item[3], now_ns, cost, expired)
             heappop(heap)
@@ -104,14 +104,14 @@ class Forming(Generic[E]):
     def _collect(self, heap: Heap[E], taken: list[Item[E]], now_ns: int, cost: Cost, expired: list[E]) -> int:
         """Move heads from ``heap`` to ``taken`` until it is full; return the rows of ``taken``."""
         rows = sum([item[3].rows for item in taken])
-        alone_rows, alone_end_ns = -1, 0.0
+        alone_rows, sure_ns = -1, 0.0
         while heap:
             item = heap[0]
             entry = item[3]
             if entry.waiting:
                 if entry.rows != alone_rows:  # most bring the same number
-                    alone_rows, alone_end_ns = entry.rows, now_ns + cost.batch_ns(entry.rows)
-                if alone_end_ns >= item[1]:
+                    alone_rows, sure_ns = entry.rows, now_ns + cost.late_ns(entry.rows)
+                if sure_ns >= item[1] and now_ns + _needs_ns(item, cost) >= item[1]:
                     self.give_up(entry, now_ns, cost, expired)
                 elif not taken and entry.level > self._delayed_level:
                     break  # who was given up just now is late, but has priority
@@ -183,6 +183,18 @@ class Forming(Generic[E]):
             heappush(heap, found[-1])
             kept -= found.pop()[3].rows
         return rows - kept
+
+
+def _needs_ns(item: Item[E], cost: Cost) -> float:
+    """Return what an entry on its own must be given to be in time.
+
+    As much as one in twenty takes, where it is the target that it would miss: it waits on, and another is in time for
+    sure. But no more than is expected where it never had twice as much, or where it would be given up for good.
+    """
+    entry = item[3]
+    alone_ns = cost.batch_ns(entry.rows)
+    late_ns = cost.late * alone_ns
+    return late_ns if item[1] < entry.deadline_ns and 2 * late_ns < item[1] - entry.arrived_ns else alone_ns
 
 
 def _put_back(heap: Heap[E], taken: list[Item[E]], count: int) -> None:
