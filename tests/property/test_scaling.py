@@ -69,6 +69,12 @@ def test_the_size_stays_within_its_limits_whatever_is_seen(looks: list[Seen], le
         assert least <= scaler.target(look) <= least + more
 
 
+def test_two_looks_at_almost_the_same_moment_break_nothing() -> None:
+    scaler = Scaler(Limits(1, 4, latency_s=0.025))
+    for now_s in (0.0, 5e-324, 1e-300):
+        assert 1 <= scaler.target(Seen(now_s, 1, 0, 1e3, 0.0, 0.0, 100.0)) <= 4
+
+
 @settings(max_examples=25)
 @given(st.floats(0, 0.3), st.integers(0, 2**32 - 1))
 def test_light_work_keeps_one_executor(work: float, seed: int) -> None:

@@ -29,6 +29,9 @@ _QUIET_S = 30.0
 _FORGETTING_S = 1.0
 """Time constant of the averages: a burst of a quarter of a second is the queue's business, a second is the pool's."""
 
+_SHORTEST_S = 1e-3
+"""Two looks are taken to be so far apart at least: what comes in a moment is no rate."""
+
 
 class Limits(NamedTuple):
     """Least and most executors, and the latency (seconds) that the SLO allows at its percentile."""
@@ -80,7 +83,7 @@ class Scaler:
         if self._last_s is None or seen.now_s <= self._last_s:
             self._last_s, self._queued_s, self._needed_s = seen.now_s, seen.queued_s, seen.now_s
             return self._within(there)
-        self._learn(seen, seen.now_s - self._last_s)
+        self._learn(seen, max(seen.now_s - self._last_s, _SHORTEST_S))
         self._last_s, self._queued_s = seen.now_s, seen.queued_s
         needed, why = self._needed(seen)
         if needed > there:
