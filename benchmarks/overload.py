@@ -39,7 +39,7 @@ from benchmarks.overload_report import render
 from benchmarks.peers import wrk
 from benchmarks.peers.__main__ import answer
 from benchmarks.peers.bodies import Shape, body_of
-from benchmarks.peers.catalog import PEERS, TAILCUT, Peer, Task
+from benchmarks.peers.catalog import PEERS, TAILCUT, TAILCUT_BINARY, Peer, Task
 from benchmarks.peers.measure import Contender, started
 from benchmarks.peers.processes import SERVER_CORE
 from tailcut.core.statistics import bootstrap
@@ -158,18 +158,22 @@ class Bench:
     def _wide(self, peer: Peer) -> dict[str, Any]:
         """The closed loop where no SLO has batches cut: what a server does at its best batch size."""
         folder = self._folder / "wide"
-        with started([peer], self._task, self._model.shape, self._expected, folder, install=False) as [contender]:
-            if contender.server is None:
-                return {}
-            contender.server.thaw()
-            wrk.run(contender.url, contender.script, 1, 2)
-            before = self._capacity()
-            closed = self._closed(contender)
-            return {"wide_rps": closed["rps"], "wide_bare_rps": (before + self._capacity()) / 2}
+        forms = {"wide": peer, **({"wide_binary": TAILCUT_BINARY} if peer is TAILCUT else {})}
+        found: dict[str, float] = {}
+        for key, form in forms.items():
+            with started([form], self._task, self._model.shape, self._expected, folder, install=False) as [contender]:
+                if contender.server is None:
+                    continue
+                contender.server.thaw()
+                wrk.run(contender.url, contender.script, 1, 2)
+                before = self._capacity()
+                # A batch that runs, and a full one that waits for it.
+                closed = self._closed(contender, 2 * self._task.rows)
+                found |= {f"{key}_rps": closed["rps"], f"{key}_bare_rps": (before + self._capacity()) / 2}
+        return found
 
-    def _closed(self, contender: Contender) -> dict[str, float]:
-        # So many that one and a half batches are always there, but not so many that the SLO would refuse some.
-        return wrk.run(contender.url, contender.script, self._task.rows * 3 // 2, max(self._usual_s // 4, 2))
+    def _closed(self, contender: Contender, connections: int) -> dict[str, float]:
+        return wrk.run(contender.url, contender.script, connections, max(self._usual_s // 4, 2))
 
     def _loaded(self, contender: Contender, seed: int) -> dict[str, Any]:
         body, _ = body_of(contender.peer.form, self._model.shape)
@@ -193,11 +197,12 @@ class Bench:
             )
             time.sleep(_SETTLE_S)
             found = openloop.figures(samples, seconds=seconds, limit_ms=self._limit_ms, deadline_ms=DEADLINE_MS)
-            ideal = openloop.ideal_within(samples, capacity_rps=capacity, limit_ms=self._limit_ms)
-            return {**found, "ideal_within": ideal, "capacity_rps": capacity}
+            ideals = openloop.ideals_within(samples, capacity_rps=capacity, limit_ms=self._limit_ms)
+            return {**found, "ideal_within": ideals[0], "best_within": ideals[1], "capacity_rps": capacity}
 
         before = self._capacity()
-        closed = self._closed(contender)
+        # So many that one and a half batches are always there, but not so many that the SLO would refuse some.
+        closed = self._closed(contender, self._task.rows * 3 // 2)
         bare_rps = (before + self._capacity()) / 2
         poisson, bursts = judged(usual, USUAL), judged(usual, USUAL, bursts=True)
         overload = judged(beyond, BEYOND)
