@@ -53,7 +53,10 @@ def body_of(form: str, shape: Shape) -> tuple[bytes, dict[str, str]]:
 def first_number(answer: bytes, form: str) -> float:
     """Return the first number of the output in an answer, whatever its form; NaN where there is none."""
     if form == "binary":
-        at = answer.rfind(b"}") + 1
+        try:
+            _, at = json.JSONDecoder().raw_decode(answer.decode("latin-1"))
+        except ValueError:
+            return float("nan")
         return float(np.frombuffer(answer[at : at + 4], "<f4")[0]) if len(answer) >= at + 4 else float("nan")
     text = answer.decode(errors="replace")
     found = re.search(r'(?:"data"|"y")\s*:\s*\[+\s*(-?[0-9.eE+-]+)|^\s*\[+\s*(-?[0-9.eE+-]+)', text)

@@ -69,6 +69,7 @@ def test_bursts_are_silent_every_other_quarter_of_a_second(tmp_path: Path) -> No
     ("rows", b"[[0.5]]"),
     ("oip", b'{"outputs":[{"name":"y","shape":[1,1],"data":[0.5]}]}'),
     ("binary", b'{"outputs":[]}' + np.array([0.5], "<f4").tobytes()),
+    ("binary", b'{"outputs":[]}' + np.array([0.5], "<f4").tobytes() + b"}}}}"),
 ])  # fmt: skip
 def test_the_first_number_of_every_form_of_answer(form: str, answer: bytes) -> None:
     assert first_number(answer, form) == 0.5
