@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from heapq import heappop, heappush
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -234,6 +236,59 @@ def test_a_lock_of_which_too_little_was_seen_is_said_to_be_left_out() -> None:
     assert any(f"is a wait for {_LOCK}, of which too little was seen" in line for line in found.doubts)
     assert not any("nothing needs doing" in line for line in found.summary)
     assert any(line.endswith("how much more is borne cannot be told") for line in found.summary)
+
+
+def with_spans(recording: Recording, change: Callable[[Span], list[Span]]) -> Recording:
+    requests = [
+        msgspec.structs.replace(one, spans=tuple(made for span in one.spans for made in change(span)))
+        for one in recording.requests
+    ]
+    return msgspec.structs.replace(recording, requests=tuple(requests))
+
+
+def test_what_comes_back_in_no_simulation_is_said_to_be_left_out() -> None:
+    waits = with_spans(
+        locked(rate=110.0, label="psycopg_pool"),
+        lambda span: (
+            [msgspec.structs.replace(span, label="Redis's connection pool")] if span.stage is Stage.WAIT else [span]
+        ),
+    )
+    assert work_of(waits).holds.found == ()
+    found = advice(waits)
+    assert any("is a wait for Redis's connection pool, which is not simulated" in line for line in found.doubts)
+    assert not any("nothing needs doing" in line for line in found.summary)
+
+
+def test_a_lock_that_a_request_takes_again_and_again_is_not_said_to_let_more_through_than_it_does() -> None:
+    """Of two takings one waits in two parts; how long it is held where nobody was seen to wait is not known."""
+
+    def halves(span: Span) -> list[Span]:
+        if span.stage is not Stage.LOCK:
+            return [span]
+        middle_ns = (span.start_ns + span.end_ns) // 2
+        return [
+            msgspec.structs.replace(span, end_ns=middle_ns),
+            msgspec.structs.replace(span, start_ns=middle_ns),
+        ]
+
+    found = work_of(with_spans(locked(rate=110.0), halves)).holds
+    assert found.found == ()
+    assert list(found.unknown) == [_LOCK]
+
+
+def test_a_lock_of_a_quick_endpoint_is_seen_beside_a_slow_one() -> None:
+    quick = locked(rate=90.0)
+    slow = [
+        Request(
+            number=10_000 + number, intended_ns=at, sent_ns=at, entered_ns=at, left_ns=at + 900 * _MS,
+            done_ns=at + 900 * _MS, status=200, endpoint="report (app.py:90)",
+            spans=(Span(stage=Stage.HTTP, label="GET", start_ns=at, end_ns=at + 899 * _MS),),
+        )
+        for number in range(100)
+        for at in [quick.requests[8 * number].intended_ns]
+    ]  # fmt: skip
+    both = msgspec.structs.replace(quick, requests=(*quick.requests, *slow), rate=quick.rate * 9 / 8)
+    assert [hold.label for hold in work_of(both).holds.found] == [_LOCK]
 
 
 def test_two_that_take_two_locks_in_either_order_do_not_wait_for_ever() -> None:

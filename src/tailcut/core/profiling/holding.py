@@ -24,6 +24,11 @@ Floats = npt.NDArray[np.float64]
 
 _POOLS = frozenset({"psycopg_pool", "asyncpg's pool", "SQLAlchemy's pool"})
 """Labels of waits for a connection, as ``profile.hooks.databases`` gives them."""
+NEVER_PLAYED = frozenset(
+    {"Redis's connection pool", "aiosqlite's thread", "another thread", "asyncio.Event", "asyncio.Condition",
+     "asyncio.Queue"}
+)  # fmt: skip
+"""Labels of waits that do not come back when requests are played: who holds what they wait for is not known."""
 _CALLS = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.MODEL})
 _LEAST_SEEN = 10
 """Times that it went from one to another who waited: fewer say nothing."""
@@ -31,6 +36,8 @@ _MOST_OVERTAKEN = 0.25
 """Of these, how many may get it who came later than the next: more are several things of one name, a lock per key."""
 _LEAST_WAITED = 0.05
 """Of the time of the slowest tenth of the requests: what is waited for less is not what the rate ends at."""
+_MOST_TAKINGS = 1.5
+"""Of one lock in a request that waits for it: who takes it more often holds it also where nobody was seen to wait."""
 _ALWAYS = 0.75
 _ALL = 0.9
 """Of a line's own time: that much is taken for all of it."""
@@ -60,7 +67,8 @@ class Holds:
         found: those of which enough was seen.
         share: of each span's own time, how much of it each is held for, shape [found, spans].
         waits: spans that are waits for one of these, which come back when requests are played, shape [spans].
-        unknown: those that were waited for, but of which too little was seen, with the spans that waited.
+        unknown: those that were waited for, but of which too little was seen or which are ``NEVER_PLAYED``, with the
+            spans that waited.
     """
 
     found: tuple[Hold, ...]
@@ -81,7 +89,8 @@ def find_holds(flat: Flat) -> Holds:
     for (label, pool), mine in names.items():
         spans = np.flatnonzero(np.isin(flat.name, mine))
         spans = spans[np.argsort(flat.end_ns[spans], kind="stable")]
-        seen = _seen(flat, spans, label, pool) if _waited_share(flat, spans) >= _LEAST_WAITED else None
+        known = label not in NEVER_PLAYED and waited_share(flat, spans) >= _LEAST_WAITED
+        seen = _seen(flat, spans, label, pool) if known else None
         if seen is None:
             unknown[label] = spans
             continue
@@ -99,14 +108,24 @@ def _label(name: Name) -> str:
     if name.stage is Stage.LOCK:
         # "threading.Lock of app.py:48" says which it is; of others only the line that waits does.
         return name.label if " of " in name.label or not name.place else f"{name.label} at {name.place}"
-    return name.label if name.stage is Stage.WAIT and name.label in _POOLS else ""
+    return name.label if name.stage is Stage.WAIT and name.label in _POOLS | NEVER_PLAYED else ""
 
 
-def _waited_share(flat: Flat, spans: Ints) -> float:
-    """How much of the time of the slowest tenth of the requests some spans take."""
-    slow = flat.wall_ns >= np.quantile(flat.wall_ns, 0.9)
-    slowest = spans[slow[flat.request[spans]]]
-    return float((flat.end_ns[slowest] - flat.start_ns[slowest]).sum() / max(flat.wall_ns[slow].sum(), 1))
+def waited_share(flat: Flat, spans: Ints) -> float:
+    """How much of the time of the slowest tenth of an endpoint's requests some spans take; of that with the most.
+
+    A lock of a quick endpoint is nothing beside the time of a slow one, and may still be what the rate ends at.
+    """
+    waited_ns = np.bincount(
+        flat.request[spans], weights=flat.end_ns[spans] - flat.start_ns[spans], minlength=len(flat.requests)
+    )
+    endpoints = np.array([_endpoint(flat, request) for request in range(len(flat.requests))])
+    found = 0.0
+    for endpoint in set(endpoints[flat.request[spans]]):
+        mine = endpoints == endpoint
+        slow = mine & (flat.wall_ns >= np.quantile(flat.wall_ns[mine], 0.9))
+        found = max(found, float(waited_ns[slow].sum() / max(flat.wall_ns[slow].sum(), 1)))
+    return found
 
 
 def _seen(flat: Flat, spans: Ints, label: str, pool: bool) -> tuple[Hold, Floats] | None:
@@ -121,6 +140,9 @@ def _seen(flat: Flat, spans: Ints, label: str, pool: bool) -> tuple[Hold, Floats
     if len(handed) < _LEAST_SEEN or np.mean(start_ns[handed + 1] < start_ns[handed]) > _MOST_OVERTAKEN:
         return None
     if not pool and "Semaphore" not in label:
+        takings = np.unique(flat.request[spans], return_counts=True)[1]
+        if takings.mean() > _MOST_TAKINGS:
+            return None
         alone = [(int(spans[one]), int(got_ns[one]), int(got_ns[one + 1])) for one in handed.tolist()]
         return Hold(label, 1, pool), _share_held(flat, alone)
     held = _until_last_call(flat, spans, pool)
