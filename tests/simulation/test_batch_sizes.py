@@ -7,6 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from tailcut.core.buckets import sizes
+from tailcut.core.costs import Cost
 from tailcut.core.learning import CostModel
 
 NS_PER_MS = 1e6
@@ -73,12 +75,38 @@ def test_a_size_that_a_hiccup_made_look_dear_is_tried_again() -> None:
     model.seed({rows: PAYS[rows] * NS_PER_MS for rows in (1, 2, 4)})
     model.observe(LARGEST, 2 * PAYS[LARGEST] * NS_PER_MS)
     assert model.cost.worth_rows(LARGEST) < LARGEST
-    sizes = []
+    tried = []
     for _ in range(1000):
-        sizes.append(model.cost.worth_rows(LARGEST))
-        model.observe(sizes[-1], PAYS[sizes[-1]] * NS_PER_MS)
-    assert LARGEST in sizes
-    assert sizes[-100:].count(LARGEST) > 90
+        tried.append(model.cost.worth_rows(LARGEST))
+        model.observe(tried[-1], PAYS[tried[-1]] * NS_PER_MS)
+    assert LARGEST in tried
+    assert tried[-100:].count(LARGEST) > 90
+
+
+def test_sizes_that_are_filled_up_to_prepared_ones_are_not_tried_for_ever() -> None:
+    """Of 1, 2, 4, 8, 32 twenty rows are filled up to 32, which costs more than three batches of eight."""
+    steps = sizes(256)
+    model = CostModel(steps)
+    model.seed({size: (1 + 4 * size) * NS_PER_MS for size in steps})
+    ran: Counter[int] = Counter()
+    for _ in range(2000):
+        rows = model.cost.worth_rows(20)
+        model.observe(rows, (1 + 4 * Cost(0.0, 0.0, steps=steps).padded(rows)) * NS_PER_MS)
+        ran[rows] += 1
+    assert ran[8] > 1900
+
+
+@pytest.mark.parametrize("start_ms", [40.0, 120.0])
+def test_what_one_size_takes_is_learned_anew_also_where_sizes_take_turns(start_ms: float) -> None:
+    """Of two sizes that run in turns one becomes dearer, or was measured cold: no error of one spoils the other."""
+    model = CostModel()
+    truth_ms = 80.0 if start_ms == 40.0 else 40.0
+    for eight_ms, times in ((start_ms, 200 if start_ms == 40.0 else 1), (truth_ms, 40)):
+        for _ in range(times):
+            model.observe(1, 10.0 * NS_PER_MS)
+            model.observe(LARGEST, eight_ms * NS_PER_MS)
+    assert model.cost.batch_ns(1) / NS_PER_MS == pytest.approx(10.0, rel=0.07)
+    assert model.cost.batch_ns(LARGEST) / NS_PER_MS == pytest.approx(truth_ms, rel=0.07)
 
 
 def test_a_spell_moves_what_is_known_of_all_sizes() -> None:

@@ -114,7 +114,7 @@ class Planner(Generic[E]):
 
     def target_ns(self, since_ns: int, deadline_ns: int) -> int:
         """Return by when a batch must end for the SLO's sake; the request's deadline where there is no target."""
-        return self.overload.within.of(since_ns, deadline_ns) if self.overload is not None else deadline_ns
+        return self.overload.by_ns(since_ns, deadline_ns) if self.overload is not None else deadline_ns
 
     def rest(self) -> None:
         """Take notice that nothing waits and nothing runs."""

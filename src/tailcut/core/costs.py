@@ -67,11 +67,12 @@ class Cost(NamedTuple):
         full, rest = divmod(rows, batch_rows)
         return full * self.batch_ns(batch_rows) + (self.batch_ns(rest) if rest else 0.0)
 
-    def worth_rows(self, rows: int, least: int = 1) -> int:
+    def worth_rows(self, rows: int, least: int = 1, *, tried: bool = True) -> int:
         """Return how many of ``rows`` should share the next batch.
 
         Args:
             least: no batch can be smaller: the first request brings so many.
+            tried: it may be a size of which little is known.
 
         All of them, where a batch costs much less than its rows alone. Else all would wait for the slowest of them to
         little avail: with m rows a batch, the mean row waits ``T(m) (rows / m + 1) / 2``; what that costs more of the
@@ -84,7 +85,7 @@ class Cost(NamedTuple):
         if whole_ns < _SHORT_NS or (not self.steps and whole_ns < _MUCH_LESS * rows * self.points[0]):
             return rows
         sizes = [rows, *self._smaller(rows, least)]
-        each_ns = [self._hoped_ns(size) / size for size in sizes]
+        each_ns = [(self._hoped_ns(size) if tried else self.batch_ns(size)) / size for size in sizes]
         least_ns = min(each_ns)
         waits = [
             each * (rows + size) / 2 + _FOLLOWERS * rows * (each - least_ns)
@@ -99,7 +100,7 @@ class Cost(NamedTuple):
 
         Args:
             least: as for ``worth_rows``.
-            tried: the batch runs now, so that it may be one of a size of which little is known.
+            tried: as for ``worth_rows``; not where no batch is to run.
         """
         if rows < 2 or not self.shaped:
             return rows
@@ -113,8 +114,14 @@ class Cost(NamedTuple):
 
         Else a size that once seemed dear, by a hiccup or in a slow minute, would never be seen again.
         """
-        place = min(rows.bit_length(), len(self.doubts)) - 1
-        return self.batch_ns(rows) * (1.0 - self.doubts[place] if self.doubts else 1.0)
+        if not self.doubts:
+            return self.batch_ns(rows)
+        size = int(self.padded(rows)) if self.steps else rows
+        place = min(size.bit_length(), len(self.doubts)) - 1
+        # Between two powers of two both were learned from it.
+        between = size != 1 << place and place + 1 < len(self.doubts)
+        doubt = min(self.doubts[place : place + 2]) if between else self.doubts[place]
+        return self.batch_ns(rows) * (1.0 - doubt)
 
     def _smaller(self, rows: int, least: int) -> list[int]:
         """Sizes from ``least`` on and below ``rows`` that are worth a thought, largest first."""

@@ -17,6 +17,12 @@ _CHEAPER = 0.8
 """Late entries fill up a batch of those on time where all together cost so much less than one after the other, or
 where a backlog stands: then there is no better time for them."""
 
+_EASY = 2.0
+"""Sizes of which little is known are tried where a batch could take so much longer than expected."""
+
+_PATIENT = 4.0
+"""Who is to make way for others must have time for so many batches of his own after his target."""
+
 
 class Forming(Generic[E]):
     """Takes batches out of what waits.
@@ -48,7 +54,7 @@ class Forming(Generic[E]):
         taken: list[Item[E]] = []
         self._delayed_level = _NO_LEVEL
         while True:
-            rows = self._trim(heap, taken, self._collect(heap, taken, now_ns, cost, expired), cost)
+            rows = self._trim(heap, taken, self._collect(heap, taken, now_ns, cost, expired), now_ns, cost)
             end_ns = now_ns + cost.late_ns(rows)
             if not taken or end_ns < min([item[1] for item in taken]):
                 break
@@ -123,12 +129,17 @@ class Forming(Generic[E]):
             heappop(heap)
         return rows
 
-    def _trim(self, heap: Heap[E], taken: list[Item[E]], rows: int, cost: Cost) -> int:
+    def _trim(self, heap: Heap[E], taken: list[Item[E]], rows: int, now_ns: int, cost: Cost) -> int:
         """Leave behind what would make the batch dearer than it is worth; return the rows of ``taken``, now."""
         if len(taken) < 2:
             return rows
         least = taken[0][3].rows
-        worth = cost.full_rows(rows, least, tried=True) if self._is_pressed else cost.worth_rows(rows, least)
+        if self._is_pressed:
+            worth = cost.full_rows(rows, least, tried=True)
+        else:
+            # Whoever is in a batch that is tried out is not to be late for it.
+            has_time = now_ns + _EASY * cost.batch_ns(rows) < min([item[1] for item in taken])
+            worth = cost.worth_rows(rows, least, tried=has_time)
         if self._window is not None:
             worth = min(worth, self._window.rows(rows))
         if worth >= rows:
@@ -189,12 +200,13 @@ def _needs_ns(item: Item[E], cost: Cost) -> float:
     """Return what an entry on its own must be given to be in time.
 
     As much as one in twenty takes, where it is the target that it would miss: it waits on, and another is in time for
-    sure. But no more than is expected where it never had twice as much, or where it would be given up for good.
+    sure. But no more than is expected where it never had twice as much, or has no such time left after its target.
     """
     entry = item[3]
     alone_ns = cost.batch_ns(entry.rows)
     late_ns = cost.late * alone_ns
-    return late_ns if item[1] < entry.deadline_ns and 2 * late_ns < item[1] - entry.arrived_ns else alone_ns
+    can_wait = entry.deadline_ns - item[1] > _PATIENT * late_ns and item[1] - entry.arrived_ns > 2 * late_ns
+    return late_ns if can_wait else alone_ns
 
 
 def _put_back(heap: Heap[E], taken: list[Item[E]], count: int) -> None:

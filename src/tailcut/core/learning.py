@@ -56,6 +56,23 @@ _ERA = 2000
 """Batches after which a hiccup begins to be forgotten; after twice as many it is."""
 
 
+class _Drift:
+    """Whether what is expected is off in one direction: of all sizes together, or of one."""
+
+    __slots__ = ("_error", "_mean")
+
+    def __init__(self) -> None:
+        self._mean = self._error = 0.0
+
+    def has_news(self, off: float) -> bool:
+        """Take in how far off a batch was; return whether the last ones do not cancel out."""
+        most = max(_ODDER * self._error, _ODD)
+        off = min(max(off, -most), most)
+        self._mean += _TREND * (off - self._mean)
+        self._error += _TREND * (abs(off) - self._error)
+        return abs(self._mean) > _NEWS * self._error and abs(self._mean) > _NOISE
+
+
 class CostModel:
     """Learns what the batches of one kind take.
 
@@ -70,15 +87,15 @@ class CostModel:
     __slots__ = (
         "_batches",
         "_cost",
+        "_drift",
+        "_drifts",
         "_era",
-        "_error",
         "_points",
         "_ratios",
         "_seen",
         "_sorted",
         "_steps",
         "_strange",
-        "_trend",
         "_worst",
     )
 
@@ -90,8 +107,8 @@ class CostModel:
         self._ratios: deque[float] = deque()
         self._sorted: list[float] = []
         self._strange = 0
-        self._trend = 0.0
-        self._error = 0.0
+        self._drift = _Drift()
+        self._drifts: list[_Drift] = []
         self._era = 0
         self._worst = [[0.0, 0.0], [0.0, 0.0]]
         self._cost: Cost | None = FREE
@@ -131,6 +148,7 @@ class CostModel:
         while len(points) < place + (2 if share else 1):
             points.append(2 * points[-1] if points else duration_ns / rows)
             seen.append(0.0)
+            self._drifts.append(_Drift())
         expected_ns = points[place] * (1.0 - share) + points[place + 1] * share if share else points[place]
         ratio = duration_ns / expected_ns
         self._strange = self._strange + 1 if not 1.0 / _OUTLIER <= ratio <= _OUTLIER else 0
@@ -141,8 +159,12 @@ class CostModel:
         # A size that no batch has shown yet is only guessed: it says nothing of the others.
         trust = min(seen[at], 1.0)
         news = 0.5 if self._strange >= _IN_A_ROW else 0.0
-        # One batch that is far off says something of the machine, and hardly anything of its own size.
-        own_off = _within(off, _ODD) if bend == _BEND and not news and seen[at] >= 1.0 else off
+        own_off = off
+        if self._drifts[at].has_news(off):
+            bend = 3 * _BEND
+        elif bend == _BEND and not news and seen[at] >= 1.0:
+            # One batch that is far too slow says something of the machine, and hardly anything of its own size.
+            own_off = min(off, _ODD)
         for other, weight in enumerate(seen):
             here = (1.0 - share) if other == place else share if other == place + 1 else 0.0
             follows = max(trust * max(shift, step / (1.0 + weight)), news)
@@ -158,12 +180,7 @@ class CostModel:
         """Return how much this batch weighs, on its own size and on all: little as long as errors cancel out."""
         if 0 < self._strange < _IN_A_ROW:
             return _BEND, _SHIFT
-        off = _within(off, max(_ODDER * self._error, _ODD))
-        self._trend += _TREND * (off - self._trend)
-        self._error += _TREND * (abs(off) - self._error)
-        if abs(self._trend) > _NEWS * self._error and abs(self._trend) > _NOISE:
-            return 3 * _BEND, 3 * _SHIFT
-        return _BEND, _SHIFT
+        return (3 * _BEND, 3 * _SHIFT) if self._drift.has_news(off) else (_BEND, _SHIFT)
 
     def _tempered(self, ratio: float, duration_ns: float, expected_ns: float) -> float:
         """Cut outliers, and remember how long they were."""
@@ -196,10 +213,6 @@ class CostModel:
         row_ns = points[0] - base_ns
         cost = self._cost = Cost(base_ns, row_ns, tuple(points), late, hiccup_ns, self._steps, shaped, doubts)
         return cost
-
-
-def _within(off: float, most: float) -> float:
-    return min(max(off, -most), most)
 
 
 def _guess(points: list[float], seen: list[float]) -> None:

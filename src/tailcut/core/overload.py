@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-_WITHIN = 0.94
-"""Part of the SLO's limit after which batches are to have ended: the request was on its way before it was seen, and its
-answer still has to leave. Where more waits than can be in time, answers come exactly as late as they are let come: of
-bursts into a model on the server's only core a third was late by up to four milliseconds of sixty."""
+_WITHIN = 0.06
+_WITHIN_NS = 4_000_000
+_LEAST_LIMIT_NS = 30_000_000
+"""So long before the SLO's limit batches are to have ended: that part of it, but no more than four milliseconds, and
+nothing of limits so short that it would cost more than it saves. The request was on its way before it was seen, and its
+answer still has to leave: where more waits than can be in time, answers come exactly as late as they are let come, and
+of bursts into a model on the server's only core a third was late by up to four milliseconds of sixty."""
 
 _AIM = 0.75
 """Part of the SLO's limit that admission fills while a backlog stands of requests that do not share batches. Then
@@ -69,7 +72,6 @@ class Overload:
         target: of the SLO.
 
     Attributes:
-        within: the target for the end of a batch.
         aim, edge: the targets that admission fills while the backlog stands; ``edge`` where a batch is foreseen.
         stands: from when this is known until less comes than can be answered.
         gap_ns: between two rows that come while it stands; 0 before the second.
@@ -78,7 +80,7 @@ class Overload:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self.within = target._replace(limit_ns=int(_WITHIN * target.limit_ns))
+        self._early_ns = min(int(_WITHIN * target.limit_ns), _WITHIN_NS) if target.limit_ns >= _LEAST_LIMIT_NS else 0
         self.aim = target._replace(limit_ns=int(_AIM * target.limit_ns))
         self.edge = target._replace(limit_ns=int(_EDGE * target.limit_ns))
         self.stands = False
@@ -91,6 +93,16 @@ class Overload:
         self._full_rows = 0
         self._patience_ns = min(target.timeout_ns, _PATIENCE * target.limit_ns)
         self._late_since_ns = -1
+
+    def by_ns(self, since_ns: int, deadline_ns: int) -> int:
+        """Return by when a batch must end for the SLO's sake.
+
+        A little before the target; but not where the deadline leaves who is late for it no other batch, nor while a
+        backlog stands: admission has seen to it then, and batches need the time to be full.
+        """
+        target_ns = self.target.of(since_ns, deadline_ns)
+        has_time = deadline_ns - target_ns >= self.target.limit_ns and not self.stands
+        return target_ns - self._early_ns if has_time else target_ns
 
     def see(self, now_ns: int, *, late: bool) -> None:
         """Take notice of a plan: whether some that wait are late for the SLO."""

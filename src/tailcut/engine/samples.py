@@ -45,7 +45,7 @@ def path_samples(path: Path) -> Iterator[Sample]:
 
 
 def _backlog(planner: Planner[Ticket]) -> Iterator[Sample]:
-    overload, text = planner.overload, "Requests that wait and can no longer meet the SLO, but their deadline."
+    overload, text = planner.overload, "Requests that wait and are not sure to meet the SLO, but their deadline."
     yield Sample("tailcut_queue_late", text, "gauge", {}, planner.waiting.late_entries)
     is_seen = overload is not None and overload.is_seen(perf_counter_ns())
     text = "1 while a backlog stands, so that what would miss the SLO is refused."
