@@ -158,10 +158,11 @@ class Bench:
     def _wide(self, peer: Peer) -> dict[str, Any]:
         """The closed loop where no SLO has batches cut: what a server does at its best batch size."""
         folder = self._folder / "wide"
+        task = replace(self._task, model=folder / self._task.model.name)  # a manifest is looked for beside its model
         forms = {"wide": peer, **({"wide_binary": TAILCUT_BINARY} if peer is TAILCUT else {})}
         found: dict[str, float] = {}
         for key, form in forms.items():
-            with started([form], self._task, self._model.shape, self._expected, folder, install=False) as [contender]:
+            with started([form], task, self._model.shape, self._expected, folder, install=False) as [contender]:
                 if contender.server is None:
                     continue
                 contender.server.thaw()
