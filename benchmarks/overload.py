@@ -159,7 +159,9 @@ class Bench:
         """The closed loop where no SLO has batches cut: what a server does at its best batch size."""
         folder = self._folder / "wide"
         task = replace(self._task, model=folder / self._task.model.name)  # a manifest is looked for beside its model
-        forms = {"wide": peer, **({"wide_binary": TAILCUT_BINARY} if peer is TAILCUT else {})}
+        forms = {"wide": peer}
+        if peer is TAILCUT:
+            forms["wide_binary"] = TAILCUT_BINARY
         found: dict[str, float] = {}
         for key, form in forms.items():
             with started([form], task, self._model.shape, self._expected, folder, install=False) as [contender]:

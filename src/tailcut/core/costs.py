@@ -70,22 +70,22 @@ class Cost(NamedTuple):
     def worth_rows(self, rows: int, least: int = 1, *, tried: bool = True) -> int:
         """Return how many of ``rows`` should share the next batch.
 
-        Args:
-            least: no batch can be smaller: the first request brings so many.
-            tried: it may be a size of which little is known.
-
         All of them, where a batch costs much less than its rows alone. Else all would wait for the slowest of them to
         little avail: with m rows a batch, the mean row waits ``T(m) (rows / m + 1) / 2``; what that costs more of the
         executor's time than the best size, those who come later wait for, taken to be ``_FOLLOWERS`` times as many.
         So are sizes avoided that the runtime would mostly fill up, or that are dearer than in proportion.
+
+        Args:
+            least: no batch can be smaller: the first request brings so many.
+            tried: it may be a size of which little is known.
         """
         if rows < 2 or not self.shaped:
             return rows
         whole_ns = self.batch_ns(rows)
         if whole_ns < _SHORT_NS or (not self.steps and whole_ns < _MUCH_LESS * rows * self.points[0]):
             return rows
-        sizes = [rows, *self._smaller(rows, least)]
-        each_ns = [(self._hoped_ns(size) if tried else self.batch_ns(size)) / size for size in sizes]
+        sizes = self._sizes(rows, least)
+        each_ns = self._each_ns(sizes, tried)
         least_ns = min(each_ns)
         waits = [
             each * (rows + size) / 2 + _FOLLOWERS * rows * (each - least_ns)
@@ -104,10 +104,15 @@ class Cost(NamedTuple):
         """
         if rows < 2 or not self.shaped:
             return rows
-        sizes = [rows, *self._smaller(rows, least)]
-        each_ns = [(self._hoped_ns(size) if tried else self.batch_ns(size)) / size for size in sizes]
+        sizes = self._sizes(rows, least)
+        each_ns = self._each_ns(sizes, tried)
         limit_ns = _NO_DEARER * min(each_ns)
         return next(size for size, each in zip(sizes, each_ns, strict=True) if each <= limit_ns)
+
+    def _each_ns(self, sizes: list[int], tried: bool) -> list[float]:
+        """What a row takes of batches of these sizes."""
+        batch_ns = self._hoped_ns if tried else self.batch_ns
+        return [batch_ns(size) / size for size in sizes]
 
     def _hoped_ns(self, rows: int) -> float:
         """Return the least that a batch may take: sizes of which little is known are so tried now and then.
@@ -123,10 +128,10 @@ class Cost(NamedTuple):
         doubt = min(self.doubts[place : place + 2]) if between else self.doubts[place]
         return self.batch_ns(rows) * (1.0 - doubt)
 
-    def _smaller(self, rows: int, least: int) -> list[int]:
-        """Sizes from ``least`` on and below ``rows`` that are worth a thought, largest first."""
+    def _sizes(self, rows: int, least: int) -> list[int]:
+        """``rows``, and smaller sizes from ``least`` on that are worth a thought, largest first."""
         sizes = reversed(self.steps) if self.steps else [1 << power for power in range(rows.bit_length(), -1, -1)]
-        return [size for size in sizes if least <= size < rows]
+        return [rows, *[size for size in sizes if least <= size < rows]]
 
     def padded(self, rows: float) -> float:
         """Rows that the runtime computes for ``rows``: full largest batches, and the rest filled up."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -59,6 +60,12 @@ class Flat:
     delay_ns: Ints
     name: Ints
     names: tuple[Name, ...]
+
+    @cached_property
+    def endpoint(self) -> Ints:
+        """Number of each request's endpoint, or of its path where that is not known, shape [n]."""
+        numbers: dict[str, int] = {}
+        return _column([numbers.setdefault(one.endpoint or one.path, len(numbers)) for one in self.requests])
 
     @property
     def wall_ns(self) -> Ints:

@@ -119,10 +119,9 @@ def waited_share(flat: Flat, spans: Ints) -> float:
     waited_ns = np.bincount(
         flat.request[spans], weights=flat.end_ns[spans] - flat.start_ns[spans], minlength=len(flat.requests)
     )
-    endpoints = np.array([_endpoint(flat, request) for request in range(len(flat.requests))])
     found = 0.0
-    for endpoint in set(endpoints[flat.request[spans]]):
-        mine = endpoints == endpoint
+    for endpoint in np.unique(flat.endpoint[flat.request[spans]]):
+        mine = flat.endpoint == endpoint
         slow = mine & (flat.wall_ns >= np.quantile(flat.wall_ns[mine], 0.9))
         found = max(found, float(waited_ns[slow].sum() / max(flat.wall_ns[slow].sum(), 1)))
     return found
@@ -216,10 +215,5 @@ def _share_held(flat: Flat, held: Sequence[tuple[int, int, int]]) -> Floats:
     # Until the next one has it and runs, the holder goes on: that is no part of what it holds it for.
     some = inside >= _NOTHING * sum(until_ns - from_ns for _, from_ns, until_ns in held)
     share = np.where(share > _ALL, 1.0, np.where(some, share, 0.0))
-    endpoints = {_endpoint(flat, request) for request in np.flatnonzero(holders).tolist()}
-    asks = np.array([_endpoint(flat, request) in endpoints for request in range(len(flat.requests))], dtype=bool)
+    asks = np.isin(flat.endpoint, flat.endpoint[holders])
     return np.where(asks[flat.request], share[line], 0.0)
-
-
-def _endpoint(flat: Flat, request: int) -> str:
-    return flat.requests[request].endpoint or flat.requests[request].path
