@@ -83,17 +83,26 @@ def test_a_size_that_a_hiccup_made_look_dear_is_tried_again() -> None:
     assert tried[-100:].count(LARGEST) > 90
 
 
-def test_sizes_that_are_filled_up_to_prepared_ones_are_not_tried_for_ever() -> None:
+@pytest.mark.parametrize("waiting", [16, 20])
+def test_sizes_that_are_filled_up_to_prepared_ones_are_not_tried_for_ever(waiting: int) -> None:
     """Of 1, 2, 4, 8, 32 twenty rows are filled up to 32, which costs more than three batches of eight."""
     steps = sizes(256)
     model = CostModel(steps)
-    model.seed({size: (1 + 4 * size) * NS_PER_MS for size in steps})
+    model.seed({size: (8 + 4 * size) * NS_PER_MS for size in steps})
     ran: Counter[int] = Counter()
     for _ in range(2000):
-        rows = model.cost.worth_rows(20)
-        model.observe(rows, (1 + 4 * Cost(0.0, 0.0, steps=steps).padded(rows)) * NS_PER_MS)
+        rows = model.cost.worth_rows(waiting)
+        model.observe(rows, (8 + 4 * Cost(0.0, 0.0, steps=steps).padded(rows)) * NS_PER_MS)
         ran[rows] += 1
     assert ran[8] > 1900
+
+
+def test_sizes_that_cannot_be_formed_are_not_tried() -> None:
+    """Where the first request brings five rows, that nothing is known of batches of one or two helps nobody."""
+    cost = Cost(0.0, 0.0, tuple(took_ms * NS_PER_MS for took_ms in PAYS.values()), shaped=True, doubts=(0.5, 0.5, 0, 0))
+    assert cost.worth_rows(LARGEST) < 5
+    assert cost.worth_rows(LARGEST, 5) == LARGEST
+    assert cost.full_rows(LARGEST, 5, tried=True) == LARGEST
 
 
 @pytest.mark.parametrize("start_ms", [40.0, 120.0])
