@@ -1,6 +1,10 @@
 """MiniLM in every variant that was built, beside PyTorch eager and tuned onnxruntime fp32, interleaved.
 
     PYTHONPATH=examples python -m benchmarks.minilm [--rounds 7] [--calls 15] [--registry FOLDER] [--out FOLDER]
+                                                    [--pair SHORT,LONG,AT]
+
+`--pair` opens two variants in the pair runtime, the first up to AT tokens, also where the recipe `pair` made none
+because one is nearly the best at every length.
 
 One process, two threads per runtime. Each round measures every contender at every shape, in another order each time,
 with a pause before each so that the threads of the one before have stopped spinning. A figure is the median call of a
@@ -27,14 +31,10 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.minilm_baselines import Run, eager, onnxruntime_candidates
+from benchmarks.minilm_built import built, put_together
 from benchmarks.overhead import commit, cpu, spread
 from minilm.holdout import holdout
 from minilm.settings import HERE
-from tailcut.errors import TailcutError
-from tailcut.manifest import Manifest, load
-from tailcut.registry import Registry
-from tailcut.runtimes import Runtime, open_runtime
-from tailcut.runtimes.live import source_of
 
 SHAPES = ((1, 28), (1, 128), (8, 28))
 """Rows x tokens; 28 tokens is a sentence, 128 the longest that the model was trained on."""
@@ -63,14 +63,18 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=15, help="calls of a contender per round and shape")
     parser.add_argument("--registry", type=Path, default=HERE / ".tailcut" / "registry")
     parser.add_argument("--version", default="latest", help="of the model in the registry")
+    parser.add_argument("--pair", metavar="SHORT,LONG,AT", help="measure these two as a pair as well")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     arguments = parser.parse_args()
     load_before = os.getloadavg()[0]
     texts = Texts()
     contenders = [Contender(name, dict.fromkeys(SHAPES, run)) for name, run in eager(THREADS).items()]
     contenders.append(tuned(texts))
-    variants, refused = built(arguments.registry, arguments.version)
-    contenders += variants
+    variants, refused = built(arguments.registry, arguments.version, THREADS)
+    contenders += [Contender(name, dict.fromkeys(SHAPES, run), note) for name, (run, note) in variants.items()]
+    if arguments.pair:
+        name, run = put_together(arguments.registry, arguments.version, arguments.pair, THREADS)
+        contenders.append(Contender(name, dict.fromkeys(SHAPES, run), "put together for this table"))
     timings = measure(contenders, texts, arguments.rounds, arguments.calls)
     result = {
         "command": "python -m benchmarks.minilm " + " ".join(sys.argv[1:]),
@@ -128,36 +132,6 @@ def tuned(texts: Texts) -> Contender:
         runs[shape] = candidates[best]
         chosen.append(f"{_cell(shape)}: {best}")
     return Contender(TUNED, runs, f"best of {len(candidates)} ({'; '.join(chosen)})")
-
-
-def built(root: Path, number: str) -> tuple[list[Contender], dict[str, str]]:
-    """Open every variant of the registry; return those that open, and why the others do not."""
-    manifest = load(HERE / "tailcut.toml")
-    registry, model = Registry(root), manifest.deployment.name
-    contenders: list[Contender] = []
-    refused: dict[str, str] = {}
-    try:
-        record = registry.version(model, number)
-    except TailcutError as error:
-        return [], {"every variant": error.message}
-    for name, each in record.variants.items():
-        if each.runtime == "torch":
-            continue  # it is the first baseline
-        try:
-            run = _opened(registry, manifest, name, record.id)
-        except TailcutError as error:
-            refused[name] = error.message
-            continue
-        contenders.append(
-            Contender(name, dict.fromkeys(SHAPES, run), f"refused by the gate: {each.refused}" * bool(each.refused))
-        )
-    return contenders, refused
-
-
-def _opened(registry: Registry, manifest: Manifest, name: str, number: str) -> Run:
-    variant = registry.variant(manifest.deployment.name, name, number)
-    runtime: Runtime = open_runtime(variant, threads=THREADS, source=source_of(manifest, variant.runtime))
-    return lambda inputs: runtime.run(inputs, ["embedding"])["embedding"]
 
 
 def measure(
