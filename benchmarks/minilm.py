@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import random
 import sys
 import time
@@ -32,7 +31,7 @@ import numpy.typing as npt
 
 from benchmarks.minilm_baselines import Run, eager, onnxruntime_candidates
 from benchmarks.minilm_built import built, put_together
-from benchmarks.overhead import commit, cpu, spread
+from benchmarks.overhead import commit, cpu, interpreter, spread
 from minilm.holdout import holdout
 from minilm.settings import HERE
 
@@ -80,7 +79,7 @@ def main() -> None:
         "command": "python -m benchmarks.minilm " + " ".join(sys.argv[1:]),
         "commit": commit(),
         "cpu": cpu(),
-        "python": platform.python_version(),
+        "python": interpreter(),
         "versions": dict(versions()),
         "load_average": {"before": load_before, "after": os.getloadavg()[0]},
         "notes": {each.name: each.note for each in contenders if each.note},

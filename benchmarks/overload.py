@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import random
 import shutil
 import sys
@@ -34,7 +33,7 @@ import numpy as np
 from benchmarks import openloop
 from benchmarks.compute import LARGEST, Compute, bare, capacity_rps, compute_model, manifest
 from benchmarks.mlp import BODY_FLOATS, MANIFEST, write_model
-from benchmarks.overhead import commit, cpu
+from benchmarks.overhead import commit, cpu, interpreter
 from benchmarks.overload_report import render
 from benchmarks.peers import wrk
 from benchmarks.peers.__main__ import answer
@@ -103,7 +102,7 @@ def collect(arguments: argparse.Namespace) -> dict[str, Any]:
         "commit": commit(),
         "date": time.strftime("%Y-%m-%d"),
         "cpu": cpu(),
-        "python": platform.python_version(),
+        "python": interpreter(),
         "onnxruntime": version("onnxruntime"),
         "load_average": {"before": load_before, "after": os.getloadavg()[0]},
         "model": model.label,

@@ -16,7 +16,6 @@ import contextlib
 import json
 import multiprocessing
 import os
-import platform
 import shutil
 import sys
 import tempfile
@@ -33,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.mlp import BODY_FLOATS, MANIFEST, write_model
-from benchmarks.overhead import commit, cpu, free_port, server
+from benchmarks.overhead import commit, cpu, free_port, interpreter, server
 
 _LOAD_CORE = 1
 _FOLLOW_S = 0.1
@@ -320,7 +319,7 @@ def render(label: str, windows: list[Window], rate: float, load_before: float) -
         f"## {label}",
         "",
         f"`python -m benchmarks.promotion {' '.join(sys.argv[1:])}`".replace(" `", "`") + f" at commit {commit()} on "
-        f"{cpu()}, Python {platform.python_version()}, {versions}; load average before: {load_before:.1f} (other work "
+        f"{cpu()}, Python {interpreter()}, {versions}; load average before: {load_before:.1f} (other work "
         "on the machine, if any, is in the figures).",
         "",
         f"{len(windows)} switches at {rate:g} req/s; server on one core, load on the other; registry looked at every "

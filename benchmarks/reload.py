@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import sys
 import tempfile
 import time
@@ -32,7 +31,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.compute import LARGEST, bare, compute_model, manifest
 from benchmarks.mlp import BODY_FLOATS, MANIFEST, write_model
-from benchmarks.overhead import commit, cpu, free_port, server
+from benchmarks.overhead import commit, cpu, free_port, interpreter, server
 from benchmarks.peers import wrk
 from benchmarks.peers.bodies import JSON, Shape, body_of
 from benchmarks.peers.processes import LOAD_CORE, SERVER_CORE
@@ -103,7 +102,7 @@ def collect(model: str, switches: int, only: str | None) -> dict[str, Any]:
         "commit": commit(),
         "date": time.strftime("%Y-%m-%d"),
         "cpu": cpu(),
-        "python": platform.python_version(),
+        "python": interpreter(),
         "load_average": {"before": load_before, "after": os.getloadavg()[0]},
         "label": subject.label,
         "kinds": measured,

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import sys
 import tempfile
 import threading
@@ -28,7 +27,7 @@ import numpy.typing as npt
 from benchmarks import openloop
 from benchmarks.compute import LARGEST, bare, compute_model, manifest
 from benchmarks.mlp import BODY_FLOATS, MANIFEST, write_model
-from benchmarks.overhead import commit, cpu
+from benchmarks.overhead import commit, cpu, interpreter
 from benchmarks.peers import wrk
 from benchmarks.peers.__main__ import answer
 from benchmarks.peers.bodies import Shape, body_of
@@ -89,7 +88,7 @@ def collect(arguments: argparse.Namespace) -> dict[str, Any]:
         "commit": commit(),
         "date": time.strftime("%Y-%m-%d"),
         "cpu": cpu(),
-        "python": platform.python_version(),
+        "python": interpreter(),
         "model": arguments.model,
         "capacity_rps": capacity,
         "rate_rps": rate,

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import sys
 import tempfile
 import time
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.mlp import BODY_FLOATS, MANIFEST, write_model
-from benchmarks.overhead import bare, commit, cpu
+from benchmarks.overhead import bare, commit, cpu, interpreter
 from benchmarks.peers import wrk
 from benchmarks.peers.bodies import Shape
 from benchmarks.peers.catalog import NOOP, NOOP_BINARY, PEERS, TAILCUT, TAILCUT_BINARY, Task
@@ -74,7 +73,7 @@ def collect(rounds: int, seconds: int, only: list[str]) -> dict[str, Any]:
         "commit": commit(),
         "date": time.strftime("%Y-%m-%d"),
         "cpu": cpu(),
-        "python": platform.python_version(),
+        "python": interpreter(),
         "onnxruntime": version("onnxruntime"),
         "load_average": {"before": load_before, "after": os.getloadavg()[0]},
         "seconds": seconds,
