@@ -34,6 +34,7 @@ def spans(draw: st.DrawFn) -> tuple[Span, ...]:
                 end_ns=start + draw(st.integers(0, 30)),
                 parent=draw(st.integers(-1, number - 1)),
                 thread=draw(st.integers(0, 1)),
+                cpu_ns=draw(st.sampled_from([-1, 5])),
                 delay_ns=draw(st.integers(-1, 9)),
             )
         )
@@ -119,11 +120,16 @@ def test_arrays_and_sweep_agree(recording: Recording) -> None:
 @given(spans())
 @settings(max_examples=200, deadline=None)
 def test_a_moment_belongs_to_innermost_spans_only(found: tuple[Span, ...]) -> None:
-    """Nanosecond by nanosecond: those that cover it and of whose inner spans none does share it, waits come last."""
+    """Nanosecond by nanosecond: those that cover it and of whose inner spans none does share it, waits come last.
+
+    Of what computes only the inner spans on its own thread count.
+    """
     starts, ends = [span.start_ns for span in found], [span.end_ns for span in found]
     names = [(span.stage, span.label, span.place) for span in found]
     waits = [span.stage in _WAITS for span in found]
-    swept = sweep(starts, ends, [span.parent for span in found], names, waits, (0, 100), {})
+    parents, threads = [span.parent for span in found], [span.thread for span in found]
+    computes = [span.cpu_ns >= 0 for span in found]
+    swept = sweep(starts, ends, parents, names, waits, threads, computes, (0, 100), {})
     expected = np.zeros(len(found))
     for at in range(100):
         active = [number for number, span in enumerate(found) if span.start_ns <= at < span.end_ns]
@@ -150,9 +156,10 @@ def test_overlapping_requests_take_the_sweep() -> None:
 
 
 def _ancestors(found: tuple[Span, ...], number: int) -> list[int]:
-    above = []
+    above, thread = [], found[number].thread
     while (number := found[number].parent) >= 0:
-        above.append(number)
+        if found[number].cpu_ns < 0 or found[number].thread == thread:
+            above.append(number)
     return above
 
 
@@ -218,6 +225,34 @@ def test_who_waits_for_its_own_work_is_busy_with_that_work() -> None:
     query = Span(stage=Stage.SQL, label="q", start_ns=50, end_ns=75, parent=3, thread=2)
     found = _stages(Request(number=1, spans=(handler, result, queued, work, query), **_WALL))
     assert found == {"network": 40, "wait": 15, "sql": 25, "code": 20}
+
+
+def _handed(*inside: Span, stage: Stage = Stage.CODE) -> dict[str, int]:
+    """A handler in a thread that never awaits, and what it has handed to others."""
+    outer = Span(stage=Stage.FRAMEWORK, label="fastapi", start_ns=30, end_ns=90)
+    handler = Span(stage=stage, label="f", start_ns=40, end_ns=80, parent=0, thread=1, cpu_ns=30)
+    return _stages(Request(number=1, spans=(outer, handler, *inside), **_WALL))
+
+
+def test_code_that_computes_keeps_its_time_while_others_work_for_it() -> None:
+    """It handed something over that it does not wait for, and that waits itself, or runs beside it."""
+    queued = Span(stage=Stage.WAIT, label="executor", start_ns=45, end_ns=75, parent=1, thread=2)
+    assert _handed(queued) == {"network": 40, "framework": 20, "code": 40}
+    query = Span(stage=Stage.SQL, label="q", start_ns=50, end_ns=70, parent=1, thread=2, cpu_ns=1)
+    assert _handed(query) == {"network": 40, "framework": 20, "code": 30, "sql": 10}
+
+
+def test_what_code_calls_on_its_own_thread_has_its_time() -> None:
+    """Also where something runs beside both, which goes on when the code is over."""
+    called = Span(stage=Stage.MODEL, label="m", start_ns=50, end_ns=70, parent=1, thread=1, cpu_ns=20)
+    beside = Span(stage=Stage.SQL, label="q", start_ns=60, end_ns=86, parent=1, thread=2)
+    assert _handed(called, beside) == {"network": 40, "framework": 14, "code": 15, "model": 15, "sql": 16}
+
+
+def test_a_drivers_call_is_what_it_waits_for() -> None:
+    """Nobody looks for waits in it: what another thread does for it is what takes the time."""
+    inside = Span(stage=Stage.CODE, label="g", start_ns=50, end_ns=70, parent=1, thread=2, cpu_ns=20)
+    assert _handed(inside, stage=Stage.HTTP) == {"network": 40, "framework": 20, "http": 20, "code": 20}
 
 
 def test_a_collection_stops_whatever_runs() -> None:

@@ -2,7 +2,8 @@
 
 A moment belongs to the innermost span that covers it; where several run side by side, each gets the same part, and what
 only waits gets none. But a collection of garbage stops them all, what others do on the event loop holds up what runs
-there, and time in which a span's thread was ready to run but had no core is a wait.
+there, and time in which a span's thread was ready to run but had no core is a wait. Code that goes on computing
+while other threads work for it has its part, too: where it waits for them, that is a span of its own.
 
 What no span covers is between client and server (network, or waiting to be accepted), or held up in the same ways. Else
 nobody knows.
@@ -30,6 +31,8 @@ _ON_LOOP = frozenset({Stage.FRAMEWORK, Stage.CODE})
 """Stages that make no headway while others hold the event loop. What awaits an answer does: it may come meanwhile."""
 _WAITING = frozenset({Stage.WAIT, Stage.LOCK, Stage.LOOP})
 """Stages in which a request does nothing. Where it does something elsewhere meanwhile, that is what takes its time."""
+_APART = _WAITING | {Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.MODEL}
+"""Stages that may wait for another thread without a span that says so: in a driver's call nobody looks for waits."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +116,10 @@ def _own(flat: Flat, holdups: Holdups) -> tuple[_Own, Gaps]:
     gaps = Gaps.between(flat, roots, np.flatnonzero(plain))
     rank, delay_ns = _ranks(flat), self_of(flat, flat.delay_ns)
     waits = np.array([name.stage in _WAITING for name in flat.names], dtype=bool)[flat.name]
+    computes = _computes(flat)
     uncovered: list[tuple[int, int, int]] = []
     for number in np.flatnonzero(~plain).tolist():
-        found = _sweep_one(flat, holdups, rank, delay_ns, waits, number)
+        found = _sweep_one(flat, holdups, rank, delay_ns, waits, computes, number)
         low, high = int(flat.first[number]), int(flat.first[number + 1])
         own.self_ns[low:high], own.gc_ns[low:high], own.loop_ns[low:high] = found.self_ns, found.gc_ns, found.loop_ns
         uncovered += [(number, start, end) for start, end in found.gaps]
@@ -124,14 +128,32 @@ def _own(flat: Flat, holdups: Holdups) -> tuple[_Own, Gaps]:
 
 
 def less_children(flat: Flat, values: Ints) -> Ints:
-    """Return what is left of each span's value without those of its children, shape [spans]; may be below 0."""
+    """Return what is left of each span's value without those of its children, shape [spans]; may be below 0.
+
+    What another thread does meanwhile takes nothing from who computes.
+    """
     left = values.copy()
-    inner = np.flatnonzero(flat.parent >= 0)
+    inner = np.flatnonzero((flat.parent >= 0) & ~_beside(flat))
     np.subtract.at(left, flat.parent[inner], values[inner])
     return left
 
 
-def _sweep_one(flat: Flat, holdups: Holdups, rank: Ints, delay_ns: Ints, waits: Bools, number: int) -> Swept:
+def _computes(flat: Flat) -> Bools:
+    """Tell which spans do not await, and have a span in them where they wait for another thread, shape [spans]."""
+    apart = np.array([name.stage in _APART for name in flat.names], dtype=bool)[flat.name]
+    found: Bools = (flat.cpu_ns >= 0) & ~apart
+    return found
+
+
+def _beside(flat: Flat) -> Bools:
+    """Tell which spans run on another thread while what handed them over goes on computing, shape [spans]."""
+    found: Bools = (flat.parent >= 0) & _computes(flat)[flat.parent] & (flat.thread != flat.thread[flat.parent])
+    return found
+
+
+def _sweep_one(
+    flat: Flat, holdups: Holdups, rank: Ints, delay_ns: Ints, waits: Bools, computes: Bools, number: int
+) -> Swept:
     low, high = int(flat.first[number]), int(flat.first[number + 1])
     parent = flat.parent[low:high]
     wall_ns = int(flat.intended_ns[number]), int(flat.done_ns[number])
@@ -154,6 +176,8 @@ def _sweep_one(flat: Flat, holdups: Holdups, rank: Ints, delay_ns: Ints, waits: 
             )
         ),
         waits[low:high].tolist(),
+        flat.thread[low:high].tolist(),
+        computes[low:high].tolist(),
         wall_ns,
         dict(zip(start.tolist(), zip(gc_ns, loop_ns, strict=True), strict=True)),
     )
@@ -166,8 +190,9 @@ def _ranks(flat: Flat) -> Ints:
 
 
 def _plain(flat: Flat) -> tuple[Ints, Bools]:
-    """Sort the spans, and tell which requests' spans neither overlap nor leave their parents."""
+    """Sort the spans, and tell which requests' spans neither overlap nor leave their parents, nor run beside them."""
     plain = np.ones(len(flat.requests), dtype=bool)
+    plain[flat.request[_beside(flat)]] = False
     inner = np.flatnonzero(flat.parent >= 0)
     outer = flat.parent[inner]
     leaves = (flat.start_ns[inner] < flat.start_ns[outer]) | (flat.end_ns[inner] > flat.end_ns[outer])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.core.profiling.attribution import self_of
+from tailcut.core.profiling.attribution import less_children, self_of
 from tailcut.core.profiling.flat import Flat, Ints
 from tailcut.core.profiling.records import Stage
 
@@ -36,10 +36,7 @@ def handling_share(flat: Flat) -> Floats:
     start_ns = np.clip(flat.start_ns, first_ns[flat.request], None)
     inside_ns = np.maximum(np.minimum(flat.end_ns, last_ns[flat.request]) - start_ns, 0)
     length_ns = flat.end_ns - flat.start_ns
-    own_ns, own_inside_ns = length_ns.copy(), inside_ns.copy()
-    inner = np.flatnonzero(flat.parent >= 0)
-    np.subtract.at(own_ns, flat.parent[inner], length_ns[inner])
-    np.subtract.at(own_inside_ns, flat.parent[inner], inside_ns[inner])
+    own_ns, own_inside_ns = less_children(flat, length_ns), less_children(flat, inside_ns)
     code = np.array([name.stage == Stage.CODE for name in flat.names], dtype=bool)[flat.name] & (own_ns > 0)
     share[code] = np.clip(own_inside_ns[code] / own_ns[code], 0.0, 1.0)
     return share

@@ -21,6 +21,8 @@ def sweep(
     parent: Sequence[int],
     names: Sequence[Any],
     waits: Sequence[bool],
+    thread: Sequence[int],
+    computes: Sequence[bool],
     wall_ns: tuple[int, int],
     held_up: Mapping[int, tuple[int, int]],
 ) -> Swept:
@@ -33,11 +35,17 @@ def sweep(
             values that sort as the names do.
         waits: whether a span only waits. It has no part of a time in which another one does something: what it
             waits for, often enough (a future, a lock).
+        thread: where each one ran.
+        computes: whether a span goes on by itself while other threads work for it: only those inside it that run on
+            its own thread have its time.
         wall_ns: from when to when.
         held_up: how long collections, and others' work on the loop, took from each moment at which a span starts or
             ends to the next.
     """
-    above = [_above(parent, number) for number in range(len(parent))]
+    above = [
+        [one for one in _above(parent, number) if not computes[one] or thread[one] == thread[number]]
+        for number in range(len(parent))
+    ]
     rank = [(names[number], start_ns[number], end_ns[number]) for number in range(len(names))]
     events = [(at, 1, number) for number, at in enumerate(start_ns) if end_ns[number] > at]
     events += [(at, 0, number) for number, at in enumerate(end_ns) if at > start_ns[number]]

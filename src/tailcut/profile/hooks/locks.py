@@ -86,6 +86,8 @@ def _hook_threading(module: ModuleType) -> None:
         setattr(module, name, _replaced(getattr(module, name), name))
     module.Semaphore.acquire = module.Semaphore.__enter__ = _trying(module.Semaphore.acquire, "threading.Semaphore")
     module.Condition.wait = _waiting(module.Condition.wait, Stage.WAIT, "another thread")
+    # As an executor does at the end of its ``with``.
+    module.Thread.join = _waiting(module.Thread.join, Stage.WAIT, "another thread")
 
 
 def _trying(function: Callable[..., Any], label: str) -> Any:
