@@ -2,13 +2,59 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
+import socket
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
+from typing import Any
 
 import pytest
 
 from tailcut.core.profiling.records import Stage
-from tailcut.profile.hooks import locks
-from tailcut.profile.tracing import Trace, open_timed
+from tailcut.profile.hooks import locks, threads
+from tailcut.profile.tracing import Trace, close_span, current, open_timed, open_under
+
+
+@pytest.fixture
+def hooked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", ThreadPoolExecutor.submit)
+    monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "run_in_executor", asyncio.BaseEventLoop.run_in_executor)
+    threads._hook_executor(importlib.import_module("concurrent.futures.thread"))
+    threads._hook_loop(asyncio.base_events)
+
+
+def resolve() -> Any:
+    """A function of the user's."""
+    return socket.getaddrinfo("127.0.0.1", 80)
+
+
+@pytest.mark.parametrize("stage", [Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.MODEL])
+def test_what_a_drivers_call_hands_to_a_thread_is_part_of_the_call(request_: Trace, hooked: None, stage: Stage) -> None:
+    """The resolution of a name, the wait for a thread to do it, and the way back: a client that connects each time."""
+
+    async def call(handed: Callable[[asyncio.AbstractEventLoop], Any]) -> None:
+        span = open_under(request_.spans[0], stage, "GET http://127.0.0.1/")
+        await handed(asyncio.get_running_loop())
+        close_span(span)
+        await asyncio.get_running_loop().shutdown_default_executor()
+
+    asyncio.run(call(lambda loop: loop.getaddrinfo("127.0.0.1", 80)))
+    assert [one.stage for one in request_.spans[1:]] == [stage]
+    # What is the user's has a name of its own.
+    asyncio.run(call(lambda loop: loop.run_in_executor(None, resolve)))
+    assert [one.label for one in request_.spans if one.stage is Stage.CODE] == ["resolve"]
+
+
+def test_a_thread_of_a_drivers_call_is_somebody_elses_next(request_: Trace, hooked: None) -> None:
+    span = open_under(request_.spans[0], Stage.HTTP, "GET http://127.0.0.1/")
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(socket.getaddrinfo, "127.0.0.1", 80).result()
+        assert Context().run(pool.submit, current.get).result() is None
+    close_span(span)
+    assert request_.spans[1:] == [span]
 
 
 def test_who_joins_a_thread_waits_for_another(request_: Trace, monkeypatch: pytest.MonkeyPatch) -> None:

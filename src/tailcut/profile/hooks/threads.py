@@ -17,10 +17,11 @@ from typing import Any
 from tailcut.core.profiling.records import Stage
 from tailcut.profile.clocks import SHORT_NS, now
 from tailcut.profile.hooks.imports import Hook
-from tailcut.profile.tracing import WAIT, Open, add_span, close_timed, current, open_handed, tracer
+from tailcut.profile.tracing import LEAVES, WAIT, Open, add_span, close_timed, current, open_handed, tracer
 
-# A tuple: the members' hash is Python's, and is asked for in every request.
+# Tuples: the members' hash is Python's, and is asked for in every request.
 _INHERITED = (Stage.ENCODE, Stage.DECODE, Stage.FRAMEWORK)
+_CALLS = tuple(LEAVES)
 _LOOP = Stage.LOOP
 _PLAIN = (FunctionType, MethodType)
 _set_current = current.set
@@ -55,6 +56,8 @@ class _Handed:
         label, place, users = tracer.places.describe(_meant(self.function, self.arguments))
         if not users and parent.stage in _INHERITED:
             return self._framework(label, place, args, kwargs)
+        if not users and parent.stage in _CALLS:
+            return self._call(args, kwargs)
         span = open_handed(parent, self._pool, self._asked_ns, label, place)
         try:
             return self.function(*args, **kwargs)
@@ -78,6 +81,15 @@ class _Handed:
             took_ns = end_ns - began_ns
             cpu_ns = took_ns if took_ns < SHORT_NS else -1
             add_span(parent, parent.stage, label, began_ns, end_ns, place, 0, cpu_ns)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run what a driver hands over to a thread, a name's resolution for one: all of it is part of its call."""
+        before = current.get()
+        _set_current(self._parent)
+        try:
+            return self.function(*args, **kwargs)
+        finally:
+            _set_current(before)
 
     def returned(self, _: Any = None) -> None:
         """Keep the time from the function's end to the event loop's taking its result."""
