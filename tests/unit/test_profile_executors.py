@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import socket
 import threading
@@ -11,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import pytest
 
 from tailcut.core.profiling.records import Stage
@@ -24,6 +27,12 @@ def hooked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "run_in_executor", asyncio.BaseEventLoop.run_in_executor)
     threads._hook_executor(importlib.import_module("concurrent.futures.thread"))
     threads._hook_loop(asyncio.base_events)
+
+
+@pytest.fixture
+def hooked_anyio(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anyio.to_thread, "run_sync", anyio.to_thread.run_sync)
+    threads._hook_anyio(anyio.to_thread)
 
 
 def resolve() -> Any:
@@ -72,3 +81,30 @@ def test_who_joins_a_thread_waits_for_another(request_: Trace, monkeypatch: pyte
     thread.join()
     waits = request_.spans[before:]
     assert [(one.stage, one.label, one.parent) for one in waits] == [(Stage.WAIT, "another thread", handler)]
+
+
+def test_who_waits_at_a_limiter_of_the_users_does_not_wait_for_the_thread_pool(
+    request_: Trace, hooked_anyio: None
+) -> None:
+    """Of those that the application makes nobody knows who holds them; the first who comes finds it free."""
+    free = threading.Event()
+
+    async def run(limiter: anyio.CapacityLimiter | None) -> list[str | bytes]:
+        before = len(request_.spans)
+        async with anyio.create_task_group() as group:
+            for _ in range(2):
+                group.start_soon(functools.partial(anyio.to_thread.run_sync, free.wait, limiter=limiter))
+            while limiter is not None and limiter.statistics().tasks_waiting < 1:
+                await asyncio.sleep(0)
+            free.set()
+        free.clear()
+        return [one.label for one in request_.spans[before:] if one.stage is Stage.WAIT]
+
+    async def both() -> None:
+        assert await run(anyio.CapacityLimiter(1)) == ["thread pool", "anyio.CapacityLimiter"]
+        assert await run(None) == ["thread pool"] * 2
+        pool = anyio.to_thread.current_default_thread_limiter()
+        pool.total_tokens = 1
+        assert await run(pool) == ["thread pool"] * 2
+
+    asyncio.run(both())

@@ -246,16 +246,15 @@ def with_spans(recording: Recording, change: Callable[[Span], list[Span]]) -> Re
     return msgspec.structs.replace(recording, requests=tuple(requests))
 
 
-def test_what_comes_back_in_no_simulation_is_said_to_be_left_out() -> None:
+@pytest.mark.parametrize("label", ["Redis's connection pool", "executor", "anyio.CapacityLimiter"])
+def test_what_comes_back_in_no_simulation_is_said_to_be_left_out(label: str) -> None:
     waits = with_spans(
         locked(rate=110.0, label="psycopg_pool"),
-        lambda span: (
-            [msgspec.structs.replace(span, label="Redis's connection pool")] if span.stage is Stage.WAIT else [span]
-        ),
+        lambda span: [msgspec.structs.replace(span, label=label)] if span.stage is Stage.WAIT else [span],
     )
     assert work_of(waits).holds.found == ()
     found = advice(waits)
-    assert any("is a wait for Redis's connection pool, which is not simulated" in line for line in found.doubts)
+    assert any(f"is a wait for {label}, which is not simulated" in line for line in found.doubts)
     assert not any("nothing needs doing" in line for line in found.summary)
 
 

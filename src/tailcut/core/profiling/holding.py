@@ -26,9 +26,12 @@ _POOLS = frozenset({"psycopg_pool", "asyncpg's pool", "SQLAlchemy's pool"})
 """Labels of waits for a connection, as ``profile.hooks.databases`` gives them."""
 NEVER_PLAYED = frozenset(
     {"Redis's connection pool", "aiosqlite's thread", "another thread", "asyncio.Event", "asyncio.Condition",
-     "asyncio.Queue"}
+     "asyncio.Queue", "executor", "anyio.CapacityLimiter"}
 )  # fmt: skip
-"""Labels of waits that do not come back when requests are played: who holds what they wait for is not known."""
+"""Labels of waits that do not come back when requests are played: who holds what they wait for is not known.
+
+An executor's threads are not those of the pool for synchronous handlers, which are played: it may have one.
+"""
 _CALLS = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.MODEL})
 _LEAST_SEEN = 10
 """Times that it went from one to another who waited: fewer say nothing."""

@@ -151,20 +151,50 @@ def _meant(function: Any, arguments: tuple[Any, ...]) -> Any:
     return function
 
 
+class _Limiters:
+    """Those that are not the thread pool's own: of their calls, who found one full waits for those inside.
+
+    FastAPI makes one for each generator's end, which nobody waits at.
+    """
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._asked: dict[int, int] = {}
+
+    def enter(self, limiter: Any) -> str:
+        """Begin a call; say what it waits for."""
+        asked = self._asked.get(id(limiter), 0)
+        self._asked[id(limiter)] = asked + 1
+        # A limiter does not yet count those that asked in the same moment.
+        if limiter.available_tokens > 0 and asked < limiter.total_tokens:
+            return "thread pool"
+        return "thread pool" if limiter is self._module.current_default_thread_limiter() else "anyio.CapacityLimiter"
+
+    def leave(self, limiter: Any) -> None:
+        """End a call."""
+        left = self._asked.pop(id(limiter), 1) - 1
+        if left > 0:
+            self._asked[id(limiter)] = left
+
+
 def _hook_anyio(module: ModuleType) -> None:
     original = module.run_sync
+    limiters = _Limiters(module)
 
     @functools.wraps(original)
     async def run_sync(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
         if parent is None or parent.trace.over:
             return await original(func, *args, **kwargs)
-        handed = _Handed(parent, "thread pool", func, args)
+        limiter = kwargs.get("limiter")
+        handed = _Handed(parent, "thread pool" if limiter is None else limiters.enter(limiter), func, args)
         call, args = (handed, args) if _is_plain(func) else _inside(handed, func, args)
         try:
             return await original(call, *args, **kwargs)
         finally:
             handed.returned()
+            if limiter is not None:
+                limiters.leave(limiter)
 
     module.run_sync = run_sync  # type: ignore[attr-defined]
 
