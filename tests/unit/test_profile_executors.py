@@ -16,7 +16,10 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from tailcut.core.profiling.records import Stage
+from tailcut.core.profiling.advice import advise
+from tailcut.core.profiling.levers import Known
+from tailcut.core.profiling.records import Pilot, Recording, Request, Span, Stage
+from tailcut.core.slo import parse_objectives
 from tailcut.profile.hooks import locks, threads
 from tailcut.profile.tracing import Trace, close_span, current, open_timed, open_under
 
@@ -108,3 +111,32 @@ def test_who_waits_at_a_limiter_of_the_users_does_not_wait_for_the_thread_pool(
         assert await run(pool) == ["thread pool"] * 2
 
     asyncio.run(both())
+
+
+def handing(cpu_ns: int) -> Recording:
+    """A handler of 10 ms that hands something to an executor, where it waits for 8 ms, and has CPU time or awaits."""
+    ms = 1_000_000
+    requests = []
+    for number in range(200):
+        at = number * 50 * ms
+        handler = Span(stage=Stage.CODE, label="f", start_ns=at, end_ns=at + 10 * ms, thread=1, cpu_ns=cpu_ns)
+        queued = Span(stage=Stage.WAIT, label="executor", start_ns=at, end_ns=at + 8 * ms, parent=0, thread=2)
+        requests.append(
+            Request(
+                number=number, intended_ns=at, sent_ns=at, entered_ns=at, left_ns=at + 10 * ms, done_ns=at + 10 * ms,
+                status=200, endpoint="f (app.py:7)", spans=(handler, queued),
+            )
+        )  # fmt: skip
+    machine, pilot = {"cores": "2"}, Pilot(threads=40)
+    return Recording(
+        target="app:app", rate=20.0, duration_s=10.0, requests=tuple(requests), machine=machine, pilot=pilot
+    )
+
+
+def test_what_waits_in_an_executor_while_its_handler_computes_is_no_doubt() -> None:
+    """The request does not wait for it; one that awaits it does."""
+    said = "is a wait for executor, which is not simulated"
+    for cpu_ns, doubted in ((10_000_000, False), (-1, True)):
+        found = advise(handing(cpu_ns), known=Known(cores=2), slo=parse_objectives("p95=100ms"), rate=None)
+        assert found is not None
+        assert any(said in line for line in found.doubts) == doubted

@@ -92,7 +92,7 @@ def find_holds(flat: Flat) -> Holds:
     for (label, pool), mine in names.items():
         spans = np.flatnonzero(np.isin(flat.name, mine))
         spans = spans[np.argsort(flat.end_ns[spans], kind="stable")]
-        known = label not in NEVER_PLAYED and waited_share(flat, spans) >= _LEAST_WAITED
+        known = label not in NEVER_PLAYED and waited_share(flat, spans, flat.end_ns - flat.start_ns) >= _LEAST_WAITED
         seen = _seen(flat, spans, label, pool) if known else None
         if seen is None:
             unknown[label] = spans
@@ -114,14 +114,15 @@ def _label(name: Name) -> str:
     return name.label if name.stage is Stage.WAIT and name.label in _POOLS | NEVER_PLAYED else ""
 
 
-def waited_share(flat: Flat, spans: Ints) -> float:
+def waited_share(flat: Flat, spans: Ints, took_ns: Ints) -> float:
     """How much of the time of the slowest tenth of an endpoint's requests some spans take; of that with the most.
 
     A lock of a quick endpoint is nothing beside the time of a slow one, and may still be what the rate ends at.
+
+    Args:
+        took_ns: of each span, shape [all spans].
     """
-    waited_ns = np.bincount(
-        flat.request[spans], weights=flat.end_ns[spans] - flat.start_ns[spans], minlength=len(flat.requests)
-    )
+    waited_ns = np.bincount(flat.request[spans], weights=took_ns[spans], minlength=len(flat.requests))
     found = 0.0
     for endpoint in np.unique(flat.endpoint[flat.request[spans]]):
         mine = flat.endpoint == endpoint

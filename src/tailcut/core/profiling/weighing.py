@@ -191,7 +191,7 @@ def _unknown_waits(state: State, found: Attribution, near: Ints) -> tuple[str, .
         share = float(found.self_ns[spans[mine[flat.request[spans]]]].sum() / flat.wall_ns[near].sum())
         where = "near the percentile"
         if share < _MUCH_WAITING:
-            share, where = waited_share(flat, spans), "of an endpoint's slowest requests"
+            share, where = waited_share(flat, spans, found.self_ns), "of an endpoint's slowest requests"
         if share >= _MUCH_WAITING:
             why = "which is not simulated" if label in NEVER_PLAYED else "of which too little was seen to simulate it"
             lines.append(
