@@ -32,6 +32,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("a:b", "--seed", "-1"), 2, "--seed is -1"),
         (("app:app", "--from", "old.json", "--json", "new.json"), 2, "target, --json with --from"),
         (("--from", "old.json", "--slo", "p95=1ms"), 2, "--slo with --from"),
+        (("app:app", "--slo", "p95=0ms"), 2, "the limit of p95 is 0ms; it must be above 0"),
         (("--from", "absent.json"), 2, "cannot read a profile from absent.json"),
         (("--layers", "model.onnx", "--rate", "3"), 2, "--rate with --layers alone"),
         (("app.py",), 2, "give a module's name, not a file's: app:app"),

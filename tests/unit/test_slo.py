@@ -24,6 +24,9 @@ def test_objectives_are_read_as_written() -> None:
         ("p101=1s", "unknown objective"),
         ("latency=1s", "unknown objective"),
         ("p95=200", "has no unit"),
+        ("p95=0ms", "the limit of p95 is 0ms; it must be above 0"),
+        ("errors=1%,max=-5ms", "the limit of max is -5ms; it must be above 0"),
+        ("p95=-5", "has no unit"),
         ("errors=x", "not a share"),
         ("errors=101%", "more than 100%"),
         ("errors=2", "not between 0 and 1"),
@@ -33,6 +36,10 @@ def test_wrong_objectives_are_refused(text: str, says: str) -> None:
     with pytest.raises(LoadTestError, match=says) as caught:
         parse_objectives(text)
     assert caught.value.hint
+
+
+def test_no_failures_at_all_is_an_objective() -> None:
+    assert parse_objectives("errors=0%").errors == 0.0
 
 
 def test_units_are_those_of_the_manifest() -> None:

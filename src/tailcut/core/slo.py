@@ -100,7 +100,8 @@ def parse_objectives(text: str) -> Objectives:
     """Read "p95=200ms,p99.9=1s,max=2s,errors=0.1%".
 
     Raises:
-        LoadTestError: an objective that is not known, written twice or without a value.
+        LoadTestError: an objective that is not known, written twice, without a value, or with a limit that no answer
+            can meet: 0 or less.
     """
     latency: list[LatencyObjective] = []
     errors: float | None = None
@@ -116,7 +117,7 @@ def parse_objectives(text: str) -> Objectives:
         if name == "errors":
             errors = _errors_share(value)
         else:
-            latency.append(LatencyObjective(share=_share_of(name), limit_s=parse_duration_s(value)))
+            latency.append(LatencyObjective(share=_share_of(name), limit_s=_limit_s(name, value)))
     if not seen:
         raise LoadTestError("the SLO is empty", hint="write for example p95=200ms,errors=0.1%")
     return Objectives(latency=tuple(latency), errors=errors)
@@ -186,6 +187,16 @@ def _errors_share(text: str) -> float:
         return float(parse_share(float(text) if _NUMBER.match(text) else text))
     except UnitError as error:
         raise LoadTestError(str(error), hint="shares are written 0.1% or 0.001") from None
+
+
+def _limit_s(name: str, text: str) -> float:
+    limit_s = parse_duration_s(text.removeprefix("-"))
+    if text.startswith("-") or limit_s <= 0:
+        raise LoadTestError(
+            f"the limit of {name} is {text}; it must be above 0, or no answer is in time",
+            hint=f"write a limit that an answer can meet, for example {name}=200ms",
+        )
+    return limit_s
 
 
 def _share_of(name: str) -> float:
