@@ -74,6 +74,46 @@ def test_what_a_load_sends_is_what_is_read(tmp_path: Path) -> None:
         sent_payloads(str(tmp_path / "none.jsonl"), rate=1.0, count=1)
 
 
+def _items(_: int) -> list[tuple[str, bytes]]:
+    return [(f"/items/{number}", b"") for number in range(300)]
+
+
+def _searches(_: int) -> list[tuple[str, bytes | dict[str, int]]]:
+    return [
+        ("/search", {"id": 1}),
+        ("/other?a=b", {"id": 1}),
+        ("/search", b"\xff"),
+        ("", b"\xff"),
+        ("/search", {"id": 1}),
+    ]
+
+
+def _one_path(_: int) -> list[tuple[str, dict[str, int]]]:
+    return [("/search", {"id": number % 2}) for number in range(4)]
+
+
+def test_requests_for_other_paths_are_other_requests() -> None:
+    """Their bodies are all empty: no cache answers one with what another got."""
+    log = sent_payloads(f"{__name__}:_items", rate=10.0, count=300)
+    found = log.diversity()
+    assert (found.whole.distinct, found.whole.repeats) == (300, 0.0)
+    assert entity_field(found) == "path"
+    shares = answered_shares(keys_of(log.bodies, "path"), np.asarray(log.at_s), life_s=60.0, size=1000)
+    assert shares.tolist() == [0.0] * 300
+
+
+def test_the_same_body_to_another_path_is_another_request() -> None:
+    """JSON keeps its fields; where all go to one path, that is no news."""
+    log = sent_payloads(f"{__name__}:_searches", rate=10.0, count=5)
+    first, other, raw, own, again = log.bodies
+    assert first == again == b'{"path":"/search","body":{"id":1}}'
+    assert len({first, other, raw, own}) == 4
+    found = log.diversity()
+    assert {one.name: one.distinct for one in found.streams} == {WHOLE: 4, "path": 2, "body.id": 1}
+    assert any(note.startswith("2 payloads are not JSON") for note in found.notes)
+    assert sent_payloads(f"{__name__}:_one_path", rate=10.0, count=4).bodies == (b'{"id":0}', b'{"id":1}') * 2
+
+
 def test_an_entity_is_the_only_field_that_varies() -> None:
     """Else the whole payload is what is looked up."""
     one = read_diversity([(0.0, b'{"entities":[1,2],"v":1}'), (1.0, b'{"entities":[3],"v":1}')], timed=True)

@@ -23,7 +23,7 @@ class PayloadLog(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         at_s: when each payload came, from the first.
-        bodies: the payloads.
+        bodies: the payloads; of requests to several paths {"path": ..., "body": ...}: the path says what is asked, too.
         timed: the times are the log's; else they are laid out at a rate.
     """
 
@@ -83,15 +83,30 @@ def sent_payloads(payloads: str, *, rate: float, count: int, seed: int = 0) -> P
     """
     plan = LoadPlan(url="http://127.0.0.1:1/", rate=rate, payloads=payloads, seed=seed)
     count = count_bodies(plan, count)
-    made: dict[bytes, bytes] = {}
-    bodies = []
-    for request in build_requests(plan, parse_url(plan.url), count):
-        body = made.get(request)
-        if body is None:
-            body = made[request] = request.partition(b"\r\n\r\n")[2]
-        bodies.append(body)
+    requests = build_requests(plan, parse_url(plan.url), count)
+    asked = {request: _asked(request) for request in set(requests)}
+    several = len({path for path, _ in asked.values()}) > 1
+    keys = {request: _with_path(path, body) if several else body for request, (path, body) in asked.items()}
     at_s = tuple(number / rate for number in range(count))
-    return PayloadLog(at_s=at_s, bodies=tuple(bodies), timed=False)
+    return PayloadLog(at_s=at_s, bodies=tuple(keys[request] for request in requests), timed=False)
+
+
+def _asked(request: bytes) -> tuple[str, bytes]:
+    """Path and body of a request as it is sent."""
+    head, _, body = request.partition(b"\r\n\r\n")
+    line = head.partition(b"\r\n")[0]
+    return line.partition(b" ")[2].rpartition(b" ")[0].decode("latin-1"), body
+
+
+def _with_path(path: str, body: bytes) -> bytes:
+    """A payload that differs where path or body do. One that is no JSON stays none: it is compared as a whole."""
+    if not body:
+        return msgspec.json.encode({"path": path})
+    try:
+        msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return path.encode() + b"\n" + body
+    return msgspec.json.encode({"path": path, "body": msgspec.Raw(body)})
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
