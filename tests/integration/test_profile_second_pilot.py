@@ -118,3 +118,4 @@ def test_everything_was_hooked(recorded: Recorded) -> None:
     recording, _ = recorded
     assert not [note for note in recording.notes if "hooked" in note]
     assert {"fastapi", "sqlite3", "torch"} <= set(recording.pilot.hooks)
+    assert recording.pilot.libraries == {"Encoder": "torch"}

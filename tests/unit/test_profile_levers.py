@@ -72,7 +72,7 @@ def pilot(
         )  # fmt: skip
     return Recording(
         target="app:app", rate=rate, duration_s=_COUNT / rate, requests=tuple(requests), machine={"cores": "1"},
-        pilot=Pilot(threads=40, versions={"torch": "2"}),
+        pilot=Pilot(threads=40, versions={"torch": "2"}, libraries={"Net": "torch"}),
     )  # fmt: skip
 
 

@@ -72,6 +72,7 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     cpu_ns: int
     delay_ns: int
     strays: tuple[Stray, ...] = ()
+    libraries: dict[str, str] = {}
 
 
 def main() -> None:

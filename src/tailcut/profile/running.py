@@ -19,6 +19,7 @@ import msgspec
 from tailcut.profile.captured import captured
 from tailcut.profile.child import Commands, Heard, Options, Route, Said
 from tailcut.profile.importing import Unusable, load_application, needed_parameters
+from tailcut.profile.libraries import libraries
 from tailcut.profile.middleware import Profiled
 from tailcut.profile.spans import requests_of
 from tailcut.profile.spying import allow_spying
@@ -91,6 +92,7 @@ class _Window:
             cpu_ns=cpu_ns,
             delay_ns=delay_ns,
             strays=strays.found(),
+            libraries=libraries.found(),
         )
         Path(path).write_bytes(msgspec.msgpack.encode(heard))
         return Said(kind="written")

@@ -47,7 +47,7 @@ class Known:
         feature_hits: by request's number, which share of its fetches a feature cache answers.
         feature_life_s, prediction_life_s: of cached features and answers, where the hits follow from it; else 0.
         prediction_hits: by request's number, whether a prediction cache answers it.
-        family: what the model runs on: "torch", "sklearn", "onnxruntime", "" for others.
+        family: what the model runs on: "torch", "sklearn", "onnxruntime", ...; "" where nobody knows.
         runtime, int8: how many times quicker; None: as elsewhere.
         batch_share: share of a row's time that a batch takes once; None: as elsewhere.
         model_ms: a call of the model on an idle machine; None: as recorded.
@@ -130,7 +130,7 @@ def factor(state: State, lever: LeverName) -> Prior:
     known = state.known
     model_ms = call_ms(state.work) if known.model_ms is None else known.model_ms
     if lever == "runtime":
-        elsewhere = priors.runtime_prior(known.family, model_ms) or priors.measured(1.0, "it has no runtime to leave")
+        elsewhere = priors.runtime_prior(known.family, model_ms) or priors.staying_prior(known.family)
         return known.runtime or elsewhere
     runtime = factor(state, "runtime").mid
     return known.int8 or priors.int8_prior(model_ms / runtime)

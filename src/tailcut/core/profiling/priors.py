@@ -44,6 +44,9 @@ _RUNTIME = {
     "sklearn": ((float("inf"), Prior(low=1.5, mid=3.0, high=5.0, source="lleaves' README: trees, batch of 1")),),
 }  # fmt: skip
 
+RUNTIMES = frozenset({"onnxruntime", "openvino", "xgboost", "lightgbm", "catboost"})
+"""Made for nothing but answers: there is nothing to leave. Of what is in neither table nobody knows what that wins."""
+
 _QUANTISED = (
     (1.0, Prior(low=0.8, mid=1.0, high=1.1, source=f"{_OWN}: models below a millisecond gain nothing")),
     (float("inf"), Prior(low=1.3, mid=1.6, high=2.1, source=f"{_OWN}: MiniLM 1.5 to 1.9x; 1.6x without VNNI")),
@@ -64,13 +67,20 @@ LOOKUP_NS = 60_000.0
 
 
 def runtime_prior(family: str, model_ms: float) -> Prior | None:
-    """What leaving a framework's own runtime wins; None where it is no framework's.
+    """What leaving a framework's own runtime wins; None where it is no framework's, or nobody measured it.
 
     Args:
-        family: "torch", "sklearn"; others have nothing to leave.
+        family: "torch", "sklearn"; ``RUNTIMES`` have nothing to leave, and of others nothing is known.
         model_ms: a call, as measured.
     """
     return next((prior for limit, prior in _RUNTIME.get(family, ()) if model_ms < limit), None)
+
+
+def staying_prior(family: str) -> Prior:
+    """What the runtime wins where none is left: nothing."""
+    if family in RUNTIMES:
+        return measured(1.0, "it has no runtime to leave")
+    return Prior(low=1.0, mid=1.0, high=1.0, source=f"nothing is known of {family or 'what the model runs on'}")
 
 
 def int8_prior(model_ms: float) -> Prior:

@@ -196,6 +196,7 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
         threads: size of the thread pool for synchronous handlers; 0: not known.
         hooks: what was hooked, such as "sqlite3", "fastapi".
         versions: of the packages that matter here.
+        libraries: what models run on, by the labels of their spans: "torch", "onnxruntime"; none where nobody knows.
         cpu_s: CPU seconds of the process within the measured window.
         delay_s: seconds within it in which a thread of it was ready to run and had no core.
         window_s: seconds measured.
@@ -205,6 +206,7 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 0
     hooks: tuple[str, ...] = ()
     versions: dict[str, str] = {}
+    libraries: dict[str, str] = {}
     cpu_s: float = 0.0
     delay_s: float = 0.0
     window_s: float = 0.0

@@ -76,7 +76,7 @@ def refusal_of(lever: LeverName, state: State, facts: Facts) -> str:
     """Say why a lever is not to be pulled; empty where trying decides."""
     check = _REFUSALS.get(lever)
     found = check(lever, state, facts) if check else ""
-    unseen = _unseen(lever, facts) if found else ""
+    unseen = (_unseen(lever, facts) or _unknown(lever, state, facts)) if found else ""
     if unseen:
         return f"not known: {unseen}"
     if found:
@@ -95,6 +95,16 @@ def _unseen(lever: LeverName, facts: Facts) -> str:
         stages = (Stage.SQL, Stage.CACHE, Stage.HTTP)
     ran = next((facts.strays[stage] for stage in stages if stage in facts.strays), "")
     return f"{ran} for no request in particular, so that nobody knows how long a request waits for it" if ran else ""
+
+
+def _unknown(lever: LeverName, state: State, facts: Facts) -> str:
+    """Say that nobody knows what another runtime wins over the model's."""
+    family = state.known.family
+    if lever != "runtime" or not facts.model_share or family in priors.RUNTIMES:
+        return ""
+    if state.known.runtime is not None:
+        return ""  # it was measured here
+    return f"what leaving {family} wins" if family else "the runtime that the model runs on"
 
 
 def weakness_of(lever: LeverName, facts: Facts) -> str:

@@ -6,6 +6,7 @@ import functools
 import inspect
 import os
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -14,9 +15,11 @@ from tailcut.profile.captured import captured
 from tailcut.profile.clocks import now
 from tailcut.profile.hooks.imports import Hook
 from tailcut.profile.hooks.wrapping import called, wrap, wrap_present
+from tailcut.profile.libraries import libraries
 from tailcut.profile.strays import strays
 from tailcut.profile.tracing import MODEL, close_timed, current, open_timed, tracer
 
+_Name = Callable[[tuple[Any, ...], dict[str, Any]], str]
 _ESTIMATOR = ("predict", "predict_proba", "predict_log_proba", "decision_function", "transform")
 
 
@@ -24,14 +27,42 @@ def _of_class(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     return type(args[0]).__name__
 
 
-def _method(name: str) -> Any:
+def _method(name: str) -> _Name:
     return lambda args, kwargs: f"{type(args[0]).__name__}.{name}"
+
+
+def _of(library: str, name: _Name) -> _Name:
+    """The same name, and who goes by it runs on that library."""
+
+    def label(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        found = name(args, kwargs)
+        libraries.tell(found, library)
+        return found
+
+    return label
+
+
+def _runtime(owner: Any, names: tuple[str, ...], library: str, name: _Name) -> None:
+    """Hook a runtime's calls: what calls it may be a model to other hooks, but is only what goes around it."""
+    wrap_present(owner, names, Stage.MODEL, _of(library, name))
+    for one in names:
+        if hasattr(owner, one):
+            setattr(owner, one, _telling(getattr(owner, one), library))
+
+
+def _telling(function: Any, library: str) -> Any:
+    @functools.wraps(function)
+    def tell(*args: Any, **kwargs: Any) -> Any:
+        libraries.tell_inside(library)
+        return function(*args, **kwargs)
+
+    return tell
 
 
 def _hook_torch(module: ModuleType) -> None:
     """``Module.__call__`` of the outermost module; those inside pass with one comparison."""
     original = module.Module.__call__
-    modules, model, current_span = sys.modules, MODEL, current.get
+    modules, model, current_span, tell = sys.modules, MODEL, current.get, libraries.tell
     # What torch's own does where nothing is compiled: a model has dozens of modules, and each call of one more costs.
     known = all(hasattr(module.Module, name) for name in ("_wrapped_call_impl", "_compiled_call_impl", "_call_impl"))
     shortcut = known and original is module.Module._wrapped_call_impl
@@ -48,7 +79,9 @@ def _hook_torch(module: ModuleType) -> None:
         if parent is None or parent.trace.over:
             return outside(self, args, kwargs)
         place, at = tracer.places.spot(sys._getframe(1))
-        span = open_timed(parent, model, type(self).__name__, place, at)
+        name = type(self).__name__
+        tell(name, "torch")
+        span = open_timed(parent, model, name, place, at)
         try:
             return original(self, *args, **kwargs)
         finally:
@@ -72,7 +105,7 @@ def _hook_onnxruntime(module: ModuleType) -> None:
 
     names = ("run", "run_with_iobinding", "run_with_ort_values")
     session = getattr(module, "Session", module.InferenceSession)
-    wrap_present(session, names, Stage.MODEL, label)
+    _runtime(session, names, "onnxruntime", label)
     session.run = _capturing(session.run)
 
 
@@ -98,42 +131,50 @@ def _hook_estimators(module: ModuleType) -> None:
         for name in _ESTIMATOR:
             found = vars(owner).get(name)
             if inspect.isfunction(found):
-                wrap(owner, name, Stage.MODEL, _method(name))
+                wrap(owner, name, Stage.MODEL, _of("sklearn", _method(name)))
             elif inspect.isfunction(getattr(found, "fn", None)):
-                found.fn = called(found.fn, Stage.MODEL, _method(name))  # type: ignore[union-attr]
+                found.fn = called(found.fn, Stage.MODEL, _of("sklearn", _method(name)))  # type: ignore[union-attr]
 
 
 def _hook_xgboost(module: ModuleType) -> None:
-    wrap_present(module.Booster, ("predict", "inplace_predict"), Stage.MODEL, _method("predict"))
+    wrap_present(module.Booster, ("predict", "inplace_predict"), Stage.MODEL, _of("xgboost", _method("predict")))
 
 
 def _hook_xgboost_sklearn(module: ModuleType) -> None:
-    wrap_present(module.XGBModel, ("predict",), Stage.MODEL, _method("predict"))
-    wrap_present(module.XGBClassifier, ("predict", "predict_proba"), Stage.MODEL, _method("predict"))
+    wrap_present(module.XGBModel, ("predict",), Stage.MODEL, _of("xgboost", _method("predict")))
+    wrap_present(module.XGBClassifier, ("predict", "predict_proba"), Stage.MODEL, _of("xgboost", _method("predict")))
 
 
 def _hook_lightgbm(module: ModuleType) -> None:
-    wrap(module.Booster, "predict", Stage.MODEL, _method("predict"))
+    wrap(module.Booster, "predict", Stage.MODEL, _of("lightgbm", _method("predict")))
 
 
 def _hook_catboost(module: ModuleType) -> None:
     for name in ("CatBoost", "CatBoostClassifier", "CatBoostRegressor"):
-        wrap_present(getattr(module, name), ("predict",), Stage.MODEL, _method("predict"))
+        wrap_present(getattr(module, name), ("predict",), Stage.MODEL, _of("catboost", _method("predict")))
 
 
 def _hook_openvino(module: ModuleType) -> None:
     for name in ("CompiledModel", "InferRequest"):
         owner = getattr(module, name, None)
         if owner is not None:
-            wrap_present(owner, ("__call__", "infer"), Stage.MODEL, _of_class)
+            _runtime(owner, ("__call__", "infer"), "openvino", _of_class)
 
 
 def _hook_keras(module: ModuleType) -> None:
-    wrap_present(module.Model, ("__call__", "predict", "predict_on_batch"), Stage.MODEL, _of_class)
+    names = ("__call__", "predict", "predict_on_batch")
+    wrap_present(module.Model, names, Stage.MODEL, _of("keras", _of_class))
 
 
 def _hook_generation(module: ModuleType) -> None:
-    wrap(module.GenerationMixin, "generate", Stage.MODEL, _method("generate"))
+    name, on_torch = _method("generate"), _of("torch", _method("generate"))
+
+    def label(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        # Models on other runtimes generate with the same loop (optimum), and have modules of torch around them at most.
+        torch = sys.modules.get("torch")
+        return (on_torch if torch is not None and isinstance(args[0], torch.nn.Module) else name)(args, kwargs)
+
+    wrap(module.GenerationMixin, "generate", Stage.MODEL, label)
 
 
 def _hook_tokenizer(module: ModuleType) -> None:
