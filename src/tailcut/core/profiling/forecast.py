@@ -191,24 +191,18 @@ def phases_of(job: Job, service: Service) -> list[Phase]:
     phases: list[Phase] = []
     queries = service.database > 0 or service.beside
     computing = service.database_share if queries else 0.0
-    in_thread = _in_thread(job) if service.threads else range(0)
     taken: list[int] = []
-    for number, part in enumerate(job):
+    for part in job:
         if not part.cpu_ns + part.wait_ns:
             continue
-        _take_and_give(phases, taken, part, number in in_thread)
+        # A thread goes back to its pool where a part follows on the event loop: whoever awaits holds none.
+        _take_and_give(phases, taken, part, part.thread and service.threads > 0)
         in_database_ns = part.wait_ns * computing if part.stage == Stage.SQL else 0.0
         _add(phases, At.NOWHERE, part.wait_ns - in_database_ns)
         _add(phases, At.DATABASE, in_database_ns)
         _add(phases, At.MODEL if part.stage == Stage.MODEL else At.PYTHON, part.cpu_ns)
     phases += [(At.GIVE, float(what)) for what in reversed(taken)]
     return phases
-
-
-def _in_thread(job: Job) -> range:
-    """From the first part that runs in a pool's thread to the last."""
-    threads = [number for number, part in enumerate(job) if part.thread]
-    return range(threads[0], threads[-1] + 1) if threads else range(0)
 
 
 def _take_and_give(phases: list[Phase], taken: list[int], part: Part, in_thread: bool) -> None:

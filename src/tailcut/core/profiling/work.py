@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tailcut.core.profiling.attribution import Attribution, self_of
-from tailcut.core.profiling.dividing import QUEUEING, WAITING, Floats, divide_own, handling_share
+from tailcut.core.profiling.dividing import FETCHING, QUEUEING, WAITING, Bools, Floats, divide_own, handling_share
 from tailcut.core.profiling.flat import STAGE_AT, Flat, Ints, Name
 from tailcut.core.profiling.gaps import attribute_gaps
 from tailcut.core.profiling.holding import Holds, find_holds
@@ -121,7 +121,7 @@ def read_work(recording: Recording, found: Attribution) -> Work:
     rest_ns = found.stage_ns[:, STAGE_AT[Stage.UNATTRIBUTED]]
     order = np.lexsort((flat.start_ns, flat.request))
     edges = np.searchsorted(flat.request[order], np.arange(len(flat.requests) + 1))
-    spans = _Spans(flat, cpu_ns, wait_ns, handling, holds)
+    spans = _Spans(flat, cpu_ns, wait_ns, handling, holds, _in_pool(flat))
     jobs: list[Job] = []
     for number in range(len(flat.requests)):
         # Beyond what is usual, the network of one machine is the server's kernel waiting for a core.
@@ -148,6 +148,7 @@ class _Spans:
 
     Attributes:
         handling: share of each one's CPU that goes with the fetches.
+        in_pool: whether it ran in a pool's thread.
     """
 
     flat: Flat
@@ -155,6 +156,7 @@ class _Spans:
     wait_ns: Floats
     handling: Floats
     holds: Holds
+    in_pool: Bools
 
     def parts(self, spans: list[int]) -> list[Part]:
         """Lay out a request's spans, in the order of their start."""
@@ -184,11 +186,21 @@ class _Spans:
         return whole, part_of, float(shares[list(part_of)].max()) if part_of else 0.0
 
     def _parts(self, span: int, share: float, held: tuple[int, ...]) -> list[Part]:
-        name, thread = int(self.flat.name[span]), bool(self.flat.thread[span])
+        name, thread = int(self.flat.name[span]), bool(self.in_pool[span])
         cpu_ns, wait_ns = float(self.cpu_ns[span]) * share, float(self.wait_ns[span]) * share
         handling_ns = cpu_ns * float(self.handling[span])
         own = Part(self.flat.names[name].stage, name, cpu_ns - handling_ns, wait_ns, thread, held)
         return [Part(Stage.SQL, HANDLING, handling_ns, 0.0, thread, held), own] if handling_ns else [own]
+
+
+def _in_pool(flat: Flat) -> Bools:
+    """Say which spans ran in a pool's thread, shape [spans].
+
+    What a pool runs has a span of code there. A fetch right below what awaits it is in the driver's own thread.
+    """
+    kept = np.array([name.stage in FETCHING | QUEUEING for name in flat.names], dtype=bool)[flat.name]
+    handed = (flat.parent >= 0) & (flat.thread != flat.thread[flat.parent])
+    return np.asarray((flat.thread != 0) & ~(kept & handed), dtype=np.bool_)
 
 
 def _way_ns(recording: Recording, found: Attribution) -> Ints:
