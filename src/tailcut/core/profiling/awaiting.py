@@ -12,6 +12,7 @@ from tailcut.core.profiling.flat import Ints
 from tailcut.core.profiling.functions import SpanName, seen_shares
 from tailcut.core.profiling.holdups import Holdups
 from tailcut.core.profiling.records import Recording, Stage
+from tailcut.core.profiling.untold import computing_share
 
 _ENOUGH = 0.5
 """Of the time in which a function ran: where samples saw less, what they saw does not speak for it."""
@@ -22,8 +23,8 @@ def awaited_ns(found: Attribution, recording: Recording) -> Floats:
 
     That is what is left of user code on the event loop, where no span in it awaits, less the callbacks in which the
     request held the loop (whether they computed or blocked), and at least the code's part of the CPU time that the
-    process used: many short callbacks are known by that only. Where callbacks are not watched, as on uvloop, samples
-    of stacks say for how long the code was on the loop's thread.
+    process used, but for what models' threads may have had: many short callbacks are known by that only. Where
+    callbacks are not watched, as on uvloop, samples of stacks say for how long the code was on the loop's thread.
 
     Returns:
         shape [spans]; zeros where neither is known, or CPU time is not.
@@ -34,8 +35,9 @@ def awaited_ns(found: Attribution, recording: Recording) -> Floats:
         return none
     code = _code(found) & (flat.thread == 0) & (self_of(flat, flat.cpu_ns) < 0)
     own_ns = np.where(code, found.self_ns, 0)
-    held_ns = _held_ns(found, recording) if pilot.loop == "asyncio" else _seen_ns(found, recording)
-    busy_ns = np.maximum(np.minimum(held_ns, own_ns), own_ns * _computing(found, recording, float(own_ns.sum())))
+    held_ns = ran_ns(found, recording)
+    computing = computing_share(recording, found, code, held_ns)
+    busy_ns = np.maximum(np.minimum(held_ns, own_ns), own_ns * computing)
     return np.where(code, np.maximum(own_ns - busy_ns, 0.0), none)
 
 
@@ -47,6 +49,16 @@ def poorly_seen(found: Attribution, recording: Recording, waited_ns: Floats) -> 
     """
     ran_ns = _by_code(found, np.maximum(found.self_ns - waited_ns, 0.0))
     return frozenset(name for name, share in seen_shares(recording, ran_ns).items() if share < _ENOUGH)
+
+
+def ran_ns(found: Attribution, recording: Recording) -> Floats:
+    """Say for how long each span's own part was seen on the event loop's thread, shape [spans].
+
+    By its request's callbacks, of which short ones are not noted; where callbacks are not watched, by samples of code.
+    """
+    if not len(found.flat.name):
+        return np.zeros(0)
+    return _held_ns(found, recording) if recording.pilot.loop == "asyncio" else _seen_ns(found, recording)
 
 
 def _code(found: Attribution) -> Bools:
@@ -79,12 +91,3 @@ def _seen_ns(found: Attribution, recording: Recording) -> Floats:
     shares = seen_shares(recording, _by_code(found, found.self_ns))
     of_name = np.array([shares.get((name.label, name.place), 1.0) for name in flat.names])
     return np.asarray(found.self_ns * of_name[flat.name], dtype=np.float64)
-
-
-def _computing(found: Attribution, recording: Recording, code_ns: float) -> float:
-    """The most of that code that can have been computing: all CPU time that no span tells of was it."""
-    flat = found.flat
-    seen = len(flat.requests) / max(len(recording.requests), 1)
-    told = (flat.cpu_ns >= 0) & ((flat.parent < 0) | (flat.cpu_ns[flat.parent] < 0))
-    left_ns = recording.pilot.cpu_s * 1e9 * seen - float(flat.cpu_ns[told].sum())
-    return min(max(left_ns / code_ns, 0.0), 1.0) if code_ns else 1.0

@@ -161,11 +161,12 @@ def _saturation(state: State) -> float:
     computed_ns, database_ns = python_ns + model_ns, work.wait_of(Stage.SQL) * service.database_share
     processes = max(service.processes, 1)
     cores = service.cores or processes + service.executors
-    limits = [(cores, computed_ns), (processes, python_ns if service.executors else computed_ns)]
+    used_ns = computed_ns + work.beside_ns
+    limits = [(cores, used_ns), (processes, python_ns if service.executors else computed_ns)]
     if service.executors:
         limits.append((service.executors, model_ns))
     if service.beside:
-        limits.append((cores + service.database, computed_ns + database_ns))
+        limits.append((cores + service.database, used_ns + database_ns))
     elif service.database:
         limits.append((service.database, database_ns))
     limits += [(at_once, work.held_ns(hold) * batched) for hold, at_once in enumerate(service.held)]
@@ -194,15 +195,26 @@ def phases_of(job: Job, service: Service) -> list[Phase]:
     taken: list[int] = []
     for part in job:
         if not part.cpu_ns + part.wait_ns:
+            phases += _beside(part, service)
             continue
         # A thread goes back to its pool where a part follows on the event loop: whoever awaits holds none.
         _take_and_give(phases, taken, part, part.thread and service.threads > 0)
+        phases += _beside(part, service)
         in_database_ns = part.wait_ns * computing if part.stage == Stage.SQL else 0.0
         _add(phases, At.NOWHERE, part.wait_ns - in_database_ns)
         _add(phases, At.DATABASE, in_database_ns)
         _add(phases, At.MODEL if part.stage == Stage.MODEL else At.PYTHON, part.cpu_ns)
     phases += [(At.GIVE, float(what)) for what in reversed(taken)]
     return phases
+
+
+def _beside(part: Part, service: Service) -> list[Phase]:
+    """What other threads compute meanwhile, about as long each as the part itself."""
+    if not part.beside_ns:
+        return []
+    took_ns = part.cpu_ns + part.wait_ns
+    threads = min(max(round(part.beside_ns / took_ns), 1), max(service.cores - 1, 1)) if took_ns else 1
+    return [(At.BESIDE, part.beside_ns / threads)] * threads
 
 
 def _take_and_give(phases: list[Phase], taken: list[int], part: Part, in_thread: bool) -> None:

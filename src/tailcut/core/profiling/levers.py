@@ -187,7 +187,7 @@ def _one_wait(job: Job, wait_ns: float) -> Job:
 def _faster(state: State, times: float) -> State:
     def change(job: Job) -> Job:
         return tuple(
-            part._replace(cpu_ns=part.cpu_ns / times, wait_ns=part.wait_ns / times)
+            part._replace(cpu_ns=part.cpu_ns / times, wait_ns=part.wait_ns / times, beside_ns=part.beside_ns / times)
             if part.stage == Stage.MODEL
             else part
             for part in job

@@ -33,6 +33,8 @@ class At(IntEnum):
     """An executor: one batch at a time each."""
     DATABASE = 5
     """A database's core."""
+    BESIDE = 6
+    """A core, from then on, while the request goes on without waiting for it."""
     TAKE = 3
     """Takes one of what only so many may hold (its number in the place of a time), waits where all are taken."""
     GIVE = 4
@@ -102,6 +104,8 @@ _Turn = tuple[int, int, int, float]
 """Since when it waits (a count), the request (of a batch: its first), the phase, and nanoseconds left of it."""
 _GIVES_NOTHING, _GIVES_PYTHON, _GIVES_DATABASE, _GIVES_CORE = range(4)
 _BATCH = -1
+_NOBODY = -1
+"""In a request's place: who computes beside one."""
 
 
 class _Play:
@@ -122,7 +126,8 @@ class _Play:
         self.places = [service.threads or len(jobs), *service.held]
         self.for_python, self.for_model, self.for_core, self.for_database = (deque[_Turn]() for _ in range(4))
         self.for_place: list[deque[tuple[int, int]]] = [deque() for _ in self.places]
-        crowded = service.beside or self.python + self.executors > self.cores
+        others = any(at is At.BESIDE for job in jobs for at, _ in job)
+        crowded = others or service.beside or self.python + self.executors > self.cores
         self.longest_ns = _BATCH_QUANTUM_NS if crowded else float("inf")
         self.batches: dict[int, list[tuple[int, int]]] = {}
         self.forming, self.formed = -1, 0
@@ -166,6 +171,9 @@ class _Play:
             self._later(now + length, number, place + 1)
         elif at is At.TAKE or at is At.GIVE:
             self._take_or_give(now, at, number, place, int(length))
+        elif at is At.BESIDE:
+            self._wait(self.for_core, _NOBODY, _BATCH, length)
+            self._later(now, number, place + 1)
         elif at is At.DATABASE:
             self._wait(self.for_database, number, place, left if left >= 0 else length)
         elif at is At.MODEL and service.executors:
@@ -266,6 +274,8 @@ class _Play:
     def _batch_stops(self, now: float, first: int, left: float) -> None:
         if left > 0:
             self._wait(self.for_core, first, _BATCH, left)
+            return
+        if first == _NOBODY:
             return
         self.executors += 1
         for member, place in self.batches.pop(first):

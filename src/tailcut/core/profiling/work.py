@@ -14,12 +14,14 @@ from typing import NamedTuple
 import numpy as np
 
 from tailcut.core.profiling.attribution import Attribution, self_of
+from tailcut.core.profiling.awaiting import ran_ns
 from tailcut.core.profiling.dividing import FETCHING, QUEUEING, WAITING, Bools, Floats, divide_own, handling_share
 from tailcut.core.profiling.flat import STAGE_AT, Flat, Ints, Name
 from tailcut.core.profiling.gaps import attribute_gaps
 from tailcut.core.profiling.holding import Holds, find_holds
 from tailcut.core.profiling.holdups import Holdups
 from tailcut.core.profiling.records import Recording, Stage
+from tailcut.core.profiling.untold import computing_share, read_untold
 
 HANDLING = -3
 """``Part.name`` of user code between fetches, which goes when they go."""
@@ -37,6 +39,7 @@ class Part(NamedTuple):
         cpu_ns, wait_ns: how long it computes, and how long it waits for something outside the process.
         thread: it runs in a pool's thread, else on the event loop.
         held: locks and connections that the request holds meanwhile: indices into ``Work.holds.found``, ascending.
+        beside_ns: CPU on other cores, beginning with it, that the request does not wait for.
     """
 
     stage: Stage
@@ -45,6 +48,7 @@ class Part(NamedTuple):
     wait_ns: float
     thread: bool
     held: tuple[int, ...] = ()
+    beside_ns: float = 0.0
 
 
 Job = tuple[Part, ...]
@@ -76,8 +80,13 @@ class Work:
 
     @property
     def cpu_ns(self) -> float:
-        """CPU time of a request, on average."""
+        """CPU time of a request, on average, but for what it does not wait for."""
         return float(np.mean([sum(part.cpu_ns for part in job) for job in self.jobs])) if self.jobs else 0.0
+
+    @property
+    def beside_ns(self) -> float:
+        """CPU time of a request that it does not wait for, on average."""
+        return float(np.mean([sum(part.beside_ns for part in job) for job in self.jobs])) if self.jobs else 0.0
 
     def cpu_of(self, stage: Stage) -> float:
         """CPU time of a stage per request, on average."""
@@ -102,7 +111,10 @@ class Work:
     def scaled(self, *, cpu: float = 1.0, wait: float = 1.0) -> Work:
         """Scale what every phase takes."""
         jobs = tuple(
-            tuple(part._replace(cpu_ns=part.cpu_ns * cpu, wait_ns=part.wait_ns * wait) for part in job)
+            tuple(
+                part._replace(cpu_ns=part.cpu_ns * cpu, wait_ns=part.wait_ns * wait, beside_ns=part.beside_ns * cpu)
+                for part in job
+            )
             for job in self.jobs
         )
         return replace(self, jobs=jobs)
@@ -114,20 +126,19 @@ def read_work(recording: Recording, found: Attribution) -> Work:
     cpu_ns, wait_ns = divide_own(flat, found.self_ns, _code_cpu_share(recording, found))
     holds = find_holds(flat)
     wait_ns[holds.waits] = 0.0
-    outside_ns = _outside_cpu_ns(recording, found, cpu_ns)
-    handling = handling_share(flat)
     network_ns = _way_ns(recording, found)
+    untold = read_untold(recording, found, cpu_ns, wait_ns, network_ns)
     usual_ns = float(np.quantile(network_ns, _USUAL)) if len(network_ns) else 0.0
     rest_ns = found.stage_ns[:, STAGE_AT[Stage.UNATTRIBUTED]]
     order = np.lexsort((flat.start_ns, flat.request))
     edges = np.searchsorted(flat.request[order], np.arange(len(flat.requests) + 1))
-    spans = _Spans(flat, cpu_ns, wait_ns, handling, holds, _in_pool(flat))
+    spans = _Spans(flat, cpu_ns, wait_ns, handling_share(flat), holds, _in_pool(flat), untold.model_share)
     jobs: list[Job] = []
     for number in range(len(flat.requests)):
         # Beyond what is usual, the network of one machine is the server's kernel waiting for a core.
-        parts = [Part(Stage.NETWORK, -1, outside_ns, min(float(network_ns[number]), usual_ns), False)]
+        parts = [Part(Stage.NETWORK, -1, untold.served_ns, min(float(network_ns[number]), usual_ns), False)]
         parts += spans.parts(order[edges[number] : edges[number + 1]].tolist())
-        parts.append(Part(Stage.UNATTRIBUTED, -1, 0.0, float(rest_ns[number]), False))
+        parts.append(Part(Stage.UNATTRIBUTED, -1, 0.0, float(rest_ns[number]), False, beside_ns=untold.beside_ns))
         jobs.append(tuple(parts))
     work = Work(
         jobs=tuple(jobs),
@@ -149,6 +160,7 @@ class _Spans:
     Attributes:
         handling: share of each one's CPU that goes with the fetches.
         in_pool: whether it ran in a pool's thread.
+        beside: of a model's own time, what its other threads compute meanwhile.
     """
 
     flat: Flat
@@ -157,6 +169,7 @@ class _Spans:
     handling: Floats
     holds: Holds
     in_pool: Bools
+    beside: float
 
     def parts(self, spans: list[int]) -> list[Part]:
         """Lay out a request's spans, in the order of their start."""
@@ -189,7 +202,9 @@ class _Spans:
         name, thread = int(self.flat.name[span]), bool(self.in_pool[span])
         cpu_ns, wait_ns = float(self.cpu_ns[span]) * share, float(self.wait_ns[span]) * share
         handling_ns = cpu_ns * float(self.handling[span])
-        own = Part(self.flat.names[name].stage, name, cpu_ns - handling_ns, wait_ns, thread, held)
+        stage = self.flat.names[name].stage
+        beside_ns = (cpu_ns + wait_ns) * self.beside if stage is Stage.MODEL else 0.0
+        own = Part(stage, name, cpu_ns - handling_ns, wait_ns, thread, held, beside_ns)
         return [Part(Stage.SQL, HANDLING, handling_ns, 0.0, thread, held), own] if handling_ns else [own]
 
 
@@ -238,29 +253,8 @@ def _without_profiling(work: Work, recording: Recording) -> Work:
 
 
 def _code_cpu_share(recording: Recording, found: Attribution) -> float:
-    """How much of the code whose CPU time nobody told was computing: what the process used beside the known spans.
-
-    1 where that is not known. Code that awaits what is not hooked seems to run, but takes no core.
-    """
-    flat, pilot = found.flat, recording.pilot
-    stages = [name.stage for name in flat.names]
-    computing = np.array([stage not in QUEUEING | WAITING for stage in stages], dtype=bool)[flat.name]
-    unknown_ns = float(found.self_ns[computing & (self_of(flat, flat.cpu_ns) < 0) & (flat.thread == 0)].sum())
-    if not pilot.cpu_s or not unknown_ns:
-        return 1.0
-    roots = (flat.cpu_ns >= 0) & ((flat.parent < 0) | (flat.cpu_ns[flat.parent] < 0))
-    left_ns = pilot.cpu_s * 1e9 * _seen_share(recording, found) - float(flat.cpu_ns[roots].sum())
-    return min(max(left_ns / unknown_ns, 0.0), 1.0)
-
-
-def _outside_cpu_ns(recording: Recording, found: Attribution, cpu_ns: Floats) -> float:
-    """CPU time per request that no span tells of: the HTTP server, drivers that await, the interpreter's own."""
-    if not recording.pilot.cpu_s or not found.flat.requests:
-        return 0.0
-    whole_ns = recording.pilot.cpu_s * 1e9 * _seen_share(recording, found)
-    return max((whole_ns - float(cpu_ns.sum())) / len(found.flat.requests), 0.0)
-
-
-def _seen_share(recording: Recording, found: Attribution) -> float:
-    """How much of the process's window the good requests are responsible for."""
-    return len(found.flat.requests) / max(len(recording.requests), 1)
+    """How much of the event loop's code whose CPU time nobody told was computing; 1 where that is not known."""
+    flat = found.flat
+    computing = np.array([name.stage not in QUEUEING | WAITING for name in flat.names], dtype=bool)[flat.name]
+    code = computing & (self_of(flat, flat.cpu_ns) < 0) & (flat.thread == 0)
+    return computing_share(recording, found, code, ran_ns(found, recording))

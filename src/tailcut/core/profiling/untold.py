@@ -1,0 +1,102 @@
+"""CPU time of the process that no span tells of: whose it may be, and what it takes of others.
+
+Whoever serves the request on the interpreter (the HTTP server, a driver that awaits) makes it as much longer. Threads
+inside a model's call, child processes and what is done after the reply do not: they take cores, at most.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tailcut.core.profiling.attribution import Attribution
+from tailcut.core.profiling.dividing import WAITING, Bools, Floats
+from tailcut.core.profiling.flat import Flat, Ints
+from tailcut.core.profiling.records import Recording, Stage
+
+_SHORT_NS = 1e6
+"""What a driver's call computes at most, and code on the event loop in callbacks too short to be noted, at least."""
+
+
+class Untold(NamedTuple):
+    """CPU time that no span tells of.
+
+    Attributes:
+        served_ns: per request, on the interpreter, before the reply.
+        model_share: of a model's own time: what its other threads compute meanwhile.
+        beside_ns: per request, what is left: on any core, and nobody waits for it.
+    """
+
+    served_ns: float
+    model_share: float
+    beside_ns: float
+
+
+def read_untold(recording: Recording, found: Attribution, cpu_ns: Floats, wait_ns: Floats, network_ns: Ints) -> Untold:
+    """Say whose the CPU time is that the process used beside what spans have.
+
+    No request was served for longer than it took: what its time between client and server cannot hold, nor the calls
+    of drivers that await, is given to the threads of models, and what those cannot have computed to nobody.
+
+    Args:
+        cpu_ns, wait_ns: of each span, shape [spans].
+        network_ns: of each request, between client and server, shape [n].
+    """
+    flat, count = found.flat, len(found.flat.requests)
+    if not recording.pilot.cpu_s or not count:
+        return Untold(0.0, 0.0, 0.0)
+    late_ns = _late_ns(flat, cpu_ns)
+    whole_ns = max(_used_ns(recording, found) - float(cpu_ns.sum()) - late_ns, 0.0)
+    drivers = _of(flat, WAITING) & (flat.thread == 0) & (flat.cpu_ns < 0)
+    held_ns = float(np.median(network_ns)) + float(np.minimum(wait_ns[drivers], _SHORT_NS).sum()) / count
+    served_ns = min(whole_ns / count, held_ns)
+    rest_ns = max(whole_ns - served_ns * count, 0.0)
+    models = _of(flat, {Stage.MODEL})
+    model_ns = float((cpu_ns + wait_ns)[models].sum())
+    share = min(rest_ns / model_ns, float(_cores(recording) - 1)) if model_ns else 0.0
+    return Untold(served_ns, share, max(rest_ns - share * model_ns, 0.0) / count + late_ns / count)
+
+
+def computing_share(recording: Recording, found: Attribution, code: Bools, ran_ns: Floats) -> float:
+    """Say how much of the code whose CPU time nobody told was computing, at most: what the process used beside spans.
+
+    Where models ran, their threads may have used it: then the code computed what the rest allows, and what it was seen
+    to. Code that awaits what is not hooked seems to run, but takes no core.
+
+    Args:
+        code: which spans it is, shape [spans].
+        ran_ns: for how long each was seen on its thread, shape [spans].
+
+    Returns:
+        1 where the process's CPU time is not known.
+    """
+    flat = found.flat
+    code_ns = float(found.self_ns[code].sum())
+    if not recording.pilot.cpu_s or not code_ns:
+        return 1.0
+    told = (flat.cpu_ns >= 0) & ((flat.parent < 0) | (flat.cpu_ns[flat.parent] < 0))
+    left_ns = _used_ns(recording, found) - float(flat.cpu_ns[told].sum())
+    threads_ns = float(found.self_ns[_of(flat, {Stage.MODEL})].sum()) * (_cores(recording) - 1)
+    sure_ns = float(np.minimum(found.self_ns, np.maximum(ran_ns, _SHORT_NS))[code].sum())
+    return min(max(left_ns - threads_ns, min(left_ns, sure_ns), 0.0) / code_ns, 1.0)
+
+
+def _used_ns(recording: Recording, found: Attribution) -> float:
+    """CPU time of the process that the good requests are responsible for."""
+    return recording.pilot.cpu_s * 1e9 * len(found.flat.requests) / max(len(recording.requests), 1)
+
+
+def _late_ns(flat: Flat, cpu_ns: Floats) -> float:
+    """What spans computed that began after their request's reply, but for what is in the request's time."""
+    late = flat.start_ns >= flat.left_ns[flat.request]
+    outer = (flat.cpu_ns >= 0) & ((flat.parent < 0) | (flat.cpu_ns[flat.parent] < 0))
+    return max(float(flat.cpu_ns[late & outer].sum()) - float(cpu_ns[late].sum()), 0.0)
+
+
+def _of(flat: Flat, stages: set[Stage] | frozenset[Stage]) -> Bools:
+    return np.array([name.stage in stages for name in flat.names], dtype=bool)[flat.name]
+
+
+def _cores(recording: Recording) -> int:
+    return max(int(recording.machine.get("cores", "1")), 1)
