@@ -20,6 +20,10 @@ from tailcut.profile.tracing import SQL, Open, add_span, close_timed, current, o
 _JOIN_NS = 8_000
 """Rows that are asked for one by one with less than this in between are one span: most of it is the hook's own."""
 _MAX_FETCHES = 200
+_EVERY = 16
+"""So many rows in a row that are one span, and of those after them one in so many is timed: two clocks and all that
+belongs to them cost more than most rows do."""
+_row = sqlite3.Cursor.__next__
 
 
 class _TracedCursor(sqlite3.Cursor):
@@ -31,6 +35,11 @@ class _TracedCursor(sqlite3.Cursor):
     __sql: str | bytes = ""
     __last: Open | None = None
     __fetches = 0
+    __untimed = 0
+    """Rows that are yet to be read without being timed; ``__before``: the last were."""
+    __before = False
+    __joined, __enough = 0, _EVERY
+    """Rows one after the other that are one span, and from how many on they are not timed."""
 
     def execute(self, sql: str, *args: Any) -> Any:
         return self.__traced(super().execute, sql, args)
@@ -50,22 +59,37 @@ class _TracedCursor(sqlite3.Cursor):
     def fetchone(self) -> Any:
         return self.__fetched(super().fetchone)
 
+    def __iter__(self) -> Any:
+        # What was done since an earlier loop ended is no row's.
+        self.__untimed = self.__joined = 0
+        self.__before = False
+        return super().__iter__()
+
     def __next__(self) -> Any:
+        if untimed := self.__untimed:
+            self.__untimed = untimed - 1
+            try:
+                return _row(self)
+            except Exception:  # the last row is over, and what followed it may have been a long search
+                self.__untimed = 0
+                parent = current.get()
+                if parent is not None and parent.stage is not SQL and not parent.trace.over:
+                    self.__read(parent, end_ns := now(), end_ns)
+                raise
         parent = current.get()
         if parent is None or parent.stage is SQL or parent.trace.over:
-            return super().__next__()
+            return _row(self)
         start_ns = now()
         try:
-            return super().__next__()
+            return _row(self)
         finally:
-            # SQLite computes where it is called, so all of it counts as CPU time: asking costs more than a row does.
-            end_ns = now()
-            self.__keep(parent, start_ns, end_ns, end_ns - start_ns)
+            self.__read(parent, start_ns, now())
 
     def __traced(self, function: Callable[..., Any], sql: str, args: tuple[Any, ...]) -> Any:
         parent = current.get()
         self.__sql = label = query_of(sql)
-        self.__fetches = 0
+        self.__fetches = self.__untimed = self.__joined = 0
+        self.__before, self.__enough = False, _EVERY
         if parent is None or parent.trace.over:
             self.__last = None
             return strays.call(SQL, label, function, (sql, *args), {})
@@ -94,13 +118,30 @@ class _TracedCursor(sqlite3.Cursor):
             end_ns = now()
             self.__keep(parent, start_ns, end_ns, clock.cpu_since(start_ns, cpu_ns, end_ns))
 
-    def __keep(self, parent: Open, start_ns: int, end_ns: int, cpu_ns: int) -> None:
+    def __read(self, parent: Open, start_ns: int, end_ns: int) -> None:
+        """Keep a row, and those before it that were not timed: all of it is theirs unless something else was called."""
+        last, spans = self.__last, parent.trace.spans
+        alone = last is not None and last.parent is parent and bool(spans) and spans[-1] is last
+        if self.__before and last is not None and alone:
+            if start_ns - last.end_ns >= _EVERY * (_JOIN_NS + end_ns - start_ns):
+                # Whether a row took so long or what was done with it, only rows that are timed can tell.
+                self.__joined, self.__enough = 0, self.__enough * _EVERY
+            start_ns = last.end_ns
+        # SQLite computes where it is called, so all of it counts as CPU time: asking costs more than a row does.
+        joins = self.__keep(parent, start_ns, end_ns, end_ns - start_ns)
+        self.__joined = self.__joined + 1 if joins else 0
+        self.__before = alone and self.__joined >= self.__enough
+        self.__untimed = _EVERY - 1 if self.__before else 0
+
+    def __keep(self, parent: Open, start_ns: int, end_ns: int, cpu_ns: int) -> bool:
+        """Keep rows that were read; whether they are part of the span before."""
         last = self.__last
         if last is not None and last.parent is parent and start_ns - last.end_ns < _JOIN_NS:
             last.end_ns = end_ns
             if last.cpu_ns >= 0:
                 last.cpu_ns += cpu_ns
-        elif self.__fetches < _MAX_FETCHES:
+            return True
+        if self.__fetches < _MAX_FETCHES:
             self.__fetches += 1
             place, at = (last.place, last.at) if last is not None else ("", 0)
             # Nobody waits for a core in so short a time.
@@ -109,6 +150,7 @@ class _TracedCursor(sqlite3.Cursor):
             self.__last.more = True
             if self.__fetches == _MAX_FETCHES:
                 tracer.note(f"rows of a query are read in more than {_MAX_FETCHES} turns: the later ones count as code")
+        return False
 
 
 class _TracedConnection(sqlite3.Connection):

@@ -1,0 +1,144 @@
+"""Rows of SQLite that are read one by one: few are timed, and all of their time is found."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tailcut.core.profiling.records import Span, Stage
+from tailcut.profile import clocks, tracing
+from tailcut.profile.hooks import sqlite
+from tailcut.profile.hooks.wrapping import called
+from tailcut.profile.spans import requests_of
+from tailcut.profile.tracing import Trace, tracer
+
+_ROW_NS, _LONG_NS = 1_000, 20_000_000
+
+
+class Clock:
+    """Time that passes only where it is said, and how often SQLite's hook asked for it."""
+
+    def __init__(self) -> None:
+        self.at_ns, self.asked, self.rows_ns = clocks.now(), 0, 0
+
+    def now(self) -> int:
+        self.asked += 1
+        return self.at_ns
+
+    def row(self, took_ns: int) -> int:
+        self.at_ns += took_ns
+        self.rows_ns += took_ns
+        return 1
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(sqlite, "now", made.now)
+    monkeypatch.setattr(tracing, "now", lambda: made.at_ns)
+    return made
+
+
+@pytest.fixture
+def rows(clock: Clock, request_: Trace, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., sqlite3.Cursor]]:
+    """Asks for rows of which each takes what it is given, in nanoseconds; those of -1 are looked at and passed over."""
+    monkeypatch.setattr(sqlite3, "connect", sqlite3.connect)
+    sqlite._hook_sqlite(sqlite3)
+    connection = sqlite3.connect(":memory:")
+    connection.create_function("row", 1, clock.row)
+    connection.execute("CREATE TABLE t (took INTEGER, kept INTEGER)")
+
+    def ask(*took_ns: int, searched_ns: int = 0) -> sqlite3.Cursor:
+        connection.executemany("INSERT INTO t VALUES (?, 1)", [(one,) for one in took_ns])
+        connection.execute("INSERT INTO t VALUES (?, 0)", (searched_ns,))
+        return connection.execute("SELECT took FROM t WHERE row(took) AND kept")
+
+    yield ask
+    connection.close()
+
+
+def reads(trace: Trace) -> list[Span]:
+    return [span for span in requests_of(tracer)[0].spans if span.label.startswith("SELECT took")]
+
+
+def took_ns(trace: Trace) -> int:
+    return sum(span.end_ns - span.start_ns for span in reads(trace))
+
+
+def test_of_many_rows_few_are_timed(clock: Clock, rows: Callable[..., sqlite3.Cursor], request_: Trace) -> None:
+    """The time of the others is not lost: they are in between."""
+    cursor = rows(*[_ROW_NS] * 1000)
+    clock.asked = 0
+    assert sum(1 for _ in cursor) == 1000
+    assert clock.asked < 200
+    (span,) = reads(request_)
+    assert span.end_ns - span.start_ns == span.cpu_ns == clock.rows_ns == 1000 * _ROW_NS
+
+
+def test_what_is_searched_after_the_last_row_is_the_querys(
+    clock: Clock, rows: Callable[..., sqlite3.Cursor], request_: Trace
+) -> None:
+    """Also where that row was not timed."""
+    for count in range(16, 34):
+        request_.spans[1:] = []
+        clock.rows_ns = 0
+        assert len(list(rows(*[_ROW_NS] * count, searched_ns=_LONG_NS))) >= count
+        assert took_ns(request_) == clock.rows_ns > _LONG_NS
+
+
+def test_a_row_among_many_that_takes_long_is_the_querys(
+    clock: Clock, rows: Callable[..., sqlite3.Cursor], request_: Trace
+) -> None:
+    for _ in rows(*[_LONG_NS if place % 100 == 99 else _ROW_NS for place in range(1000)]):
+        clock.at_ns += 100
+    assert took_ns(request_) == pytest.approx(clock.rows_ns, rel=0.001)
+
+
+def test_what_is_done_with_rows_now_and_then_is_soon_told_from_them(
+    clock: Clock, rows: Callable[..., sqlite3.Cursor], request_: Trace
+) -> None:
+    """Long work with every hundredth: the first such row may have been the database's, for all that is known."""
+    for place, _ in enumerate(rows(*[_ROW_NS] * 3000)):
+        clock.at_ns += _LONG_NS if place % 100 == 99 else 100
+    assert clock.rows_ns <= took_ns(request_) <= clock.rows_ns + 3 * _LONG_NS + 3000 * 100
+
+
+def test_what_is_done_between_two_loops_is_no_rows(
+    clock: Clock, rows: Callable[..., sqlite3.Cursor], request_: Trace
+) -> None:
+    cursor = rows(*[_ROW_NS] * 200)
+    for place, _ in enumerate(cursor):
+        if place == 40:
+            break
+    clock.at_ns += _LONG_NS
+    assert len(list(cursor)) == 159
+    assert clock.rows_ns - 16 * _ROW_NS <= took_ns(request_) <= clock.rows_ns
+
+
+def test_what_is_called_between_rows_has_its_own_time(
+    clock: Clock, rows: Callable[..., sqlite3.Cursor], request_: Trace
+) -> None:
+    def ask() -> None:
+        clock.at_ns += _LONG_NS
+
+    call = called(ask, Stage.HTTP, "GET")
+    for place, _ in enumerate(rows(*[_ROW_NS] * 200)):
+        if place > 20 and place % 10 == 0:
+            call()
+    found = reads(request_)
+    other = [span for span in requests_of(tracer)[0].spans if span.label == "GET"]
+    assert len(other) == 17
+    for one in other:
+        assert all(span.end_ns <= one.start_ns or span.start_ns >= one.end_ns for span in found)
+    assert took_ns(request_) >= 0.9 * clock.rows_ns
+
+
+def test_rows_that_work_is_done_with_are_a_span_each(
+    clock: Clock, rows: Callable[..., sqlite3.Cursor], request_: Trace
+) -> None:
+    for _ in rows(*[5 * _ROW_NS] * 100):
+        clock.at_ns += 50_000
+    assert took_ns(request_) == clock.rows_ns
+    assert len(reads(request_)) == 99  # the first row is found with the query
