@@ -162,7 +162,7 @@ def _feature_cache(state: State, bound: bool) -> State:
         if not bound and fetches:
             kept = _before(kept, Part(Stage.CACHE, -1, known.lookup_ns, 0.0, False))
         # Without a fetch nobody waits for a connection, a thread or its way back.
-        jobs.append(kept if missed else tuple(part for part in kept if part.stage not in QUEUEING))
+        jobs.append(kept if missed or not fetches else tuple(part for part in kept if part.stage not in QUEUEING))
     return replace(state, work=replace(work, jobs=tuple(jobs)))
 
 
