@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+import pytest
 
+from tailcut.core.profiling import forecast as forecasts
+from tailcut.core.profiling.advice import LeverAdvice, advise
 from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.levers import Known, begin, pull
+from tailcut.core.profiling.forecast import calibrate, forecast
+from tailcut.core.profiling.levers import Known, State, begin, pull
 from tailcut.core.profiling.records import Pilot, Recording, Request, Span, Stage
 from tailcut.core.profiling.work import Work, read_work
+from tailcut.core.slo import parse_objectives
 
 _MS = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked here is no question of a few percent."""
+    monkeypatch.setattr(forecasts, "REQUESTS", 800)
+    monkeypatch.setattr(forecasts, "_CAPACITY_REQUESTS", 400)
 
 
 def recorded(requests: list[Request], rate: float) -> Recording:
@@ -52,6 +64,55 @@ def fetching(*, queries: int = 4, together: float = 1.0, rate: float = 40.0, cou
 
 def work_of(recording: Recording) -> Work:
     return read_work(recording, attribute(recording))
+
+
+def state_of(recording: Recording, known: Known | None = None) -> State:
+    return calibrate(begin(work_of(recording), known or Known(cores=2)))[0]
+
+
+def concurrent(recording: Recording) -> LeverAdvice:
+    found = advise(recording, known=Known(cores=2), slo=parse_objectives("p95=8ms"))
+    assert found is not None
+    assert not found.doubts  # or what is foretold says nothing
+    return {one.lever: one for one in found.levers}["concurrent I/O"]
+
+
+def test_fetches_that_go_out_at_once_already_win_nothing_by_it() -> None:
+    """Four that share 10 ms wait for 10 ms, not for a quarter of that; nor is the bound any lower."""
+    state = state_of(fetching())
+    now, after = (forecast(one, 40.0).p95_ms for one in (state, pull(state, "concurrent I/O")))
+    assert after == pytest.approx(now, rel=0.02)
+    assert forecast(pull(state, "concurrent I/O", bound=True), 40.0).p95_ms > 8.0
+    found = concurrent(fetching())
+    assert found.order == 0
+    assert found.reason == "not worth it: what requests fetch, they fetch at once already"
+
+
+def test_fetches_one_after_the_other_still_win_by_it() -> None:
+    found = concurrent(fetching(together=0.0))
+    assert found.order == 1
+    assert found.p95_ms == pytest.approx(12.0, abs=1.5)
+
+
+def test_the_requests_that_fetch_one_after_the_other_are_those_that_win() -> None:
+    """A tenth of all, and the slow ones."""
+    recording = fetching(together=0.9, rate=20.0)
+    assert concurrent(recording).order == 1
+    state = state_of(recording)
+    after = pull(state, "concurrent I/O")
+    for before, job in zip(state.work.jobs, after.work.jobs, strict=True):
+        waits = [sum(part.wait_ns for part in one if part.stage is Stage.SQL) for one in (before, job)]
+        assert waits[1] == pytest.approx(min(waits[0], 10.0 * _MS), rel=0.15)
+
+
+def test_a_fetch_beside_others_that_a_cache_answers_waits_as_long_as_before() -> None:
+    """Of two that run at once one hits: the other takes its 10 ms all the same."""
+    hits = {number: 0.5 for number in range(400)}
+    state = pull(begin(work_of(fetching(queries=2)), Known(feature_hits=hits)), "feature cache")
+    waits = np.array([sum(part.wait_ns for part in job if part.stage is Stage.SQL) for job in state.work.jobs]) / _MS
+    assert 60 < np.count_nonzero(waits == 0.0) < 140
+    assert waits[waits > 0].min() > 8.9
+    assert waits.max() < 11.2
 
 
 def test_a_request_that_fetches_nothing_is_no_quicker_for_a_feature_cache() -> None:

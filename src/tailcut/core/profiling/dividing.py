@@ -62,6 +62,21 @@ def divide_own(flat: Flat, self_ns: Ints, code_share: float) -> tuple[Floats, Fl
     return cpu_ns, wait_ns
 
 
+def fetch_lengths(flat: Flat, cpu_ns: Floats) -> Floats:
+    """For how long each fetch waits from its start to its end, whatever ran beside it, shape [spans].
+
+    What is a part of another fetch is in that one's; what is no fetch has none. Both are 0.
+    """
+    fetching = np.array([name.stage in FETCHING for name in flat.names], dtype=bool)[flat.name]
+    length_ns = (flat.end_ns - flat.start_ns).astype(np.float64) - cpu_ns
+    inner = np.flatnonzero(flat.parent >= 0)
+    others = inner[~fetching[inner]]
+    np.subtract.at(length_ns, flat.parent[others], flat.end_ns[others] - flat.start_ns[others])
+    nested = np.zeros(len(fetching), dtype=bool)
+    nested[inner] = fetching[flat.parent[inner]]
+    return np.where(fetching & ~nested, np.maximum(length_ns, 0.0), 0.0)
+
+
 def _within(flat: Flat, outer: Ints, inner: Ints, chosen: Bools) -> Ints:
     """Choose of the spans those of a kind that lie in others on the same thread, of which the other thing is known."""
     found = np.flatnonzero((flat.parent >= 0) & (inner < 0) & chosen)

@@ -14,6 +14,7 @@ import numpy as np
 
 from tailcut.core.profiling import priors
 from tailcut.core.profiling.dividing import FETCHING, QUEUEING
+from tailcut.core.profiling.fetching import at_once, at_once_free, left_alone
 from tailcut.core.profiling.holding import Hold
 from tailcut.core.profiling.priors import Prior
 from tailcut.core.profiling.queueing import Service
@@ -111,7 +112,7 @@ def pull(state: State, lever: LeverName, *, bound: bool = False) -> State:
     if lever == "feature cache":
         state = _feature_cache(state, bound)
     elif lever == "concurrent I/O":
-        state = _jobs(state, _at_once_free if bound else _at_once)
+        state = _jobs(state, at_once_free if bound else at_once)
     elif lever in ("runtime", "INT8"):
         state = _faster(state, float("inf") if bound else factor(state, lever).mid)
     elif lever == "batching":
@@ -159,29 +160,12 @@ def _feature_cache(state: State, bound: bool) -> State:
         draws = generator.random(len(fetches)) if fetches else ()
         missed = {id(part) for part, draw in zip(fetches, draws, strict=True) if draw >= share}
         kept = tuple(part for part in job if part.stage not in goes or id(part) in missed)
+        kept = left_alone(job, kept) if missed else kept
         if not bound and fetches:
             kept = _before(kept, Part(Stage.CACHE, -1, known.lookup_ns, 0.0, False))
         # Without a fetch nobody waits for a connection, a thread or its way back.
         jobs.append(kept if missed or not fetches else tuple(part for part in kept if part.stage not in QUEUEING))
     return replace(state, work=replace(work, jobs=tuple(jobs)))
-
-
-def _at_once(job: Job) -> Job:
-    """Fetches wait together: the longest waits, the CPU of all remains."""
-    return _one_wait(job, max((part.wait_ns for part in job if part.stage in FETCHING), default=0.0))
-
-
-def _at_once_free(job: Job) -> Job:
-    """At best there is one wait, as short as the shortest."""
-    return _one_wait(job, min((part.wait_ns for part in job if part.stage in FETCHING and part.wait_ns), default=0.0))
-
-
-def _one_wait(job: Job, wait_ns: float) -> Job:
-    first = next((number for number, part in enumerate(job) if part.stage in FETCHING), -1)
-    return tuple(
-        part._replace(wait_ns=wait_ns if number == first else 0.0) if part.stage in FETCHING else part
-        for number, part in enumerate(job)
-    )
 
 
 def _faster(state: State, times: float) -> State:
@@ -229,7 +213,7 @@ def _executors(state: State, bound: bool) -> State:
         processes=max(service.processes, many),
         executors=max(service.executors, many) if service.executors else 0,
         threads=0 if bound else service.threads * many,
-        held=tuple(free if bound else at_once * many for at_once in service.held),
+        held=tuple(free if bound else each * many for each in service.held),
     )
     return replace(state, service=service)
 
@@ -243,7 +227,9 @@ def _serving_path(state: State, bound: bool) -> State:
     def change(number: int, job: Job) -> Job:
         kept = [part for part in job if part.stage not in ingress and part.stage not in QUEUEING]
         if number in known.fetches and any(part.stage in FETCHING for part in kept):
-            others = [Part(Stage.SQL, -1, cpu_ns, wait_ns, False) for cpu_ns, wait_ns in known.fetches[number]]
+            others = [
+                Part(Stage.SQL, -1, cpu_ns, wait_ns, False, (), wait_ns) for cpu_ns, wait_ns in known.fetches[number]
+            ]
             kept = [*others, *(part for part in kept if part.stage not in FETCHING)]
         kept = [part._replace(thread=False, held=_still_held(part, holds, queues)) for part in kept]
         network_ns = sum(part.wait_ns for part in job if part.stage == Stage.NETWORK)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tailcut.core.profiling import priors
+from tailcut.core.profiling.fetching import at_once_already
 from tailcut.core.profiling.forecast import Forecast
 from tailcut.core.profiling.levers import PARALLEL, LeverName, State, factor
 from tailcut.core.profiling.priors import Prior
@@ -129,7 +130,9 @@ def _fetching(lever: LeverName, state: State, facts: Facts) -> str:
         computes = lever == "feature cache" and facts.code_share >= LARGE_CODE
         return f"{nothing}; {_own_code(facts)}" if computes else nothing
     if lever == "concurrent I/O":
-        return "no request fetches more than once" if facts.fetches < 2 else ""
+        if facts.fetches < 2:
+            return "no request fetches more than once"
+        return "what requests fetch, they fetch at once already" if at_once_already(state.work) else ""
     return _repeating(lever, state, facts)
 
 

@@ -15,7 +15,16 @@ import numpy as np
 
 from tailcut.core.profiling.attribution import Attribution, self_of
 from tailcut.core.profiling.awaiting import ran_ns
-from tailcut.core.profiling.dividing import FETCHING, QUEUEING, WAITING, Bools, Floats, divide_own, handling_share
+from tailcut.core.profiling.dividing import (
+    FETCHING,
+    QUEUEING,
+    WAITING,
+    Bools,
+    Floats,
+    divide_own,
+    fetch_lengths,
+    handling_share,
+)
 from tailcut.core.profiling.flat import STAGE_AT, Flat, Ints, Name
 from tailcut.core.profiling.gaps import attribute_gaps
 from tailcut.core.profiling.holding import Holds, find_holds
@@ -28,6 +37,7 @@ HANDLING = -3
 _USUAL = 0.75
 _MOST_OVERHEAD = 0.5
 _LEAST_KEPT = 0.5
+_HALF = 0.5
 
 
 class Part(NamedTuple):
@@ -40,6 +50,7 @@ class Part(NamedTuple):
         thread: it runs in a pool's thread, else on the event loop.
         held: locks and connections that the request holds meanwhile: indices into ``Work.holds.found``, ascending.
         beside_ns: CPU on other cores, beginning with it, that the request does not wait for.
+        full_ns: of a fetch: how long it would wait with none of its request's own beside it.
     """
 
     stage: Stage
@@ -49,6 +60,7 @@ class Part(NamedTuple):
     thread: bool
     held: tuple[int, ...] = ()
     beside_ns: float = 0.0
+    full_ns: float = 0.0
 
 
 Job = tuple[Part, ...]
@@ -112,7 +124,12 @@ class Work:
         """Scale what every phase takes."""
         jobs = tuple(
             tuple(
-                part._replace(cpu_ns=part.cpu_ns * cpu, wait_ns=part.wait_ns * wait, beside_ns=part.beside_ns * cpu)
+                part._replace(
+                    cpu_ns=part.cpu_ns * cpu,
+                    wait_ns=part.wait_ns * wait,
+                    beside_ns=part.beside_ns * cpu,
+                    full_ns=part.full_ns * wait,
+                )
                 for part in job
             )
             for job in self.jobs
@@ -132,7 +149,8 @@ def read_work(recording: Recording, found: Attribution) -> Work:
     rest_ns = found.stage_ns[:, STAGE_AT[Stage.UNATTRIBUTED]]
     order = np.lexsort((flat.start_ns, flat.request))
     edges = np.searchsorted(flat.request[order], np.arange(len(flat.requests) + 1))
-    spans = _Spans(flat, cpu_ns, wait_ns, handling_share(flat), holds, _in_pool(flat), untold.model_share)
+    lengths, handling = fetch_lengths(flat, cpu_ns), handling_share(flat)
+    spans = _Spans(flat, cpu_ns, wait_ns, lengths, handling, holds, _in_pool(flat), untold.model_share)
     jobs: list[Job] = []
     for number in range(len(flat.requests)):
         # Beyond what is usual, the network of one machine is the server's kernel waiting for a core.
@@ -158,6 +176,7 @@ class _Spans:
     """Spans with the CPU and the waiting of their own, to be laid out in parts.
 
     Attributes:
+        full_ns: how long each fetch waits with nothing beside it.
         handling: share of each one's CPU that goes with the fetches.
         in_pool: whether it ran in a pool's thread.
         beside: of a model's own time, what its other threads compute meanwhile.
@@ -166,6 +185,7 @@ class _Spans:
     flat: Flat
     cpu_ns: Floats
     wait_ns: Floats
+    full_ns: Floats
     handling: Floats
     holds: Holds
     in_pool: Bools
@@ -204,7 +224,9 @@ class _Spans:
         handling_ns = cpu_ns * float(self.handling[span])
         stage = self.flat.names[name].stage
         beside_ns = (cpu_ns + wait_ns) * self.beside if stage is Stage.MODEL else 0.0
-        own = Part(stage, name, cpu_ns - handling_ns, wait_ns, thread, held, beside_ns)
+        # Also where it is laid in two parts, it is one fetch.
+        full_ns = float(self.full_ns[span]) if share >= _HALF else 0.0
+        own = Part(stage, name, cpu_ns - handling_ns, wait_ns, thread, held, beside_ns, full_ns)
         return [Part(Stage.SQL, HANDLING, handling_ns, 0.0, thread, held), own] if handling_ns else [own]
 
 

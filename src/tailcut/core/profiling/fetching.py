@@ -1,0 +1,90 @@
+"""What becomes of a request's fetches when they go out at once, or when a cache answers some of them.
+
+Fetches that ran side by side when they were recorded share that time: what each waits for is less than its length, from
+its start to its end. What waits beside nothing else any more waits for its length.
+"""
+
+from __future__ import annotations
+
+from tailcut.core.profiling.dividing import FETCHING
+from tailcut.core.profiling.work import Job, Part, Work
+
+_MOSTLY = 0.5
+"""Of what a request's fetches can win side by side: where more is won already, what is left are fetches that wait for
+others' answers, or for a connection."""
+_LITTLE = 0.05
+
+
+def at_once(job: Job) -> Job:
+    """Fetches wait together, for as long as the longest; the CPU of all remains. Those that do already are left."""
+    if _side_by_side(job):
+        return job
+    return _one_wait(job, max(_lengths(job), default=0.0))
+
+
+def at_once_free(job: Job) -> Job:
+    """At best there is one wait, as short as the shortest."""
+    return _one_wait(job, min(_lengths(job), default=0.0))
+
+
+def at_once_already(work: Work) -> bool:
+    """Tell whether fetches run side by side as it is, and sending the others out at once as well wins next to nothing.
+
+    What it wins is weighed by time: where few requests are slow because theirs wait for one another, it is for those.
+    """
+    if not any(_side_by_side(job) for job in work.jobs):
+        return False
+    before_ns, after_ns = (
+        sum(_waited_ns(job) for job in jobs) for jobs in (work.jobs, [at_once(job) for job in work.jobs])
+    )
+    return before_ns - after_ns < _LITTLE * before_ns
+
+
+def left_alone(job: Job, kept: Job) -> Job:
+    """Let those fetches that are left wait for as long as they do without the others.
+
+    Args:
+        job: as it was.
+        kept: without some of its fetches.
+    """
+    waited_ns = _waited_ns(kept)
+    alone_ns = min(_waited_ns(job), max(_lengths(kept), default=0.0))
+    if alone_ns <= waited_ns:
+        return kept
+    longest = _longest(kept)
+    part = kept[longest]
+    return (*kept[:longest], part._replace(wait_ns=part.wait_ns + alone_ns - waited_ns), *kept[longest + 1 :])
+
+
+def _length(part: Part) -> float:
+    return max(part.full_ns, part.wait_ns) if part.stage in FETCHING else 0.0
+
+
+def _lengths(job: Job) -> list[float]:
+    return [length for length in map(_length, job) if length]
+
+
+def _longest(job: Job) -> int:
+    return max(range(len(job)), key=lambda number: _length(job[number]))
+
+
+def _waited_ns(job: Job) -> float:
+    return sum(part.wait_ns for part in job if part.stage in FETCHING)
+
+
+def _side_by_side(job: Job) -> bool:
+    """Tell whether a request's fetches have most of what they can win side by side."""
+    full_ns = [part.full_ns for part in job if part.stage in FETCHING]
+    most_ns = sum(full_ns) - max(full_ns, default=0.0)
+    return most_ns > 0 and sum(full_ns) - _waited_ns(job) > _MOSTLY * most_ns
+
+
+def _one_wait(job: Job, wait_ns: float) -> Job:
+    """Lay the waits of a request's fetches together where the longest is, for so long."""
+    if _waited_ns(job) <= wait_ns:
+        return job
+    longest = _longest(job)
+    return tuple(
+        part._replace(wait_ns=wait_ns if number == longest else 0.0) if part.stage in FETCHING else part
+        for number, part in enumerate(job)
+    )
