@@ -72,6 +72,13 @@ def test_of_what_is_held_so_many_have_it_at_once() -> None:
         assert (play(service, np.zeros(3), [job] * 3).latency_ns / _MS).tolist() == ends
 
 
+def test_what_is_held_beside_a_request_keeps_others_waiting_but_not_itself() -> None:
+    """Answered after 10 ms, it holds what it took for 10 more: the next one begins no earlier."""
+    take, wait, give = (At.TAKE, 1.0), (At.NOWHERE, 10 * _MS), (At.GIVE, 1.0)
+    job: list[Phase] = [take, wait, (At.ANSWERED, 0.0), wait, give]
+    assert (play(Service(held=(1,)), np.zeros(3), [job] * 3).latency_ns / _MS).tolist() == [10, 30, 50]
+
+
 def test_interpreters_and_executors_have_no_more_cores_than_there_are() -> None:
     """Two of each on two cores: what four would do at once takes twice as long."""
     jobs: list[list[Phase]] = [[(at, 0.9 * _MS)] for at in (At.PYTHON, At.PYTHON, At.MODEL, At.MODEL)]

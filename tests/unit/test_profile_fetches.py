@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from heapq import heappop, heappush
+
 import msgspec
 import numpy as np
 import pytest
@@ -9,10 +12,10 @@ import pytest
 from tailcut.core.profiling import forecast as forecasts
 from tailcut.core.profiling.advice import LeverAdvice, advise
 from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.forecast import calibrate, forecast
+from tailcut.core.profiling.forecast import calibrate, capacity, forecast
 from tailcut.core.profiling.levers import Known, State, begin, pull
 from tailcut.core.profiling.records import Pilot, Recording, Request, Span, Stage
-from tailcut.core.profiling.work import Work, read_work
+from tailcut.core.profiling.work import Part, Work, read_work
 from tailcut.core.slo import parse_objectives
 
 _MS = 1_000_000
@@ -59,6 +62,30 @@ def fetching(*, queries: int = 4, together: float = 1.0, rate: float = 40.0, cou
             now += _MS // 10 if gathers else length
         end = max([now, *(span.end_ns for span in spans)]) + _MS // 5
         requests.append(request(number, at, end, spans))
+    return recorded(requests, rate)
+
+
+def pooled(rate: float = 220.0, *, at_once: int = 5, count: int = 1500) -> Recording:
+    """Two queries of 10 ms, one after the other, on one connection of a pool, with code of its own around them."""
+    draw = np.random.default_rng(0)
+    free = [0] * at_once
+    requests = []
+    for number, at in enumerate(np.cumsum(draw.exponential(1e9 / rate, count)).astype(int).tolist()):
+        asked = at + _MS // 2
+        got = max(asked + 30_000, heappop(free))
+        done = got + 20 * _MS
+        heappush(free, done)
+        spans = [
+            Span(stage=Stage.WAIT, label="psycopg_pool", place="app.py:9", start_ns=asked, end_ns=got, parent=1),
+            *(
+                Span(
+                    stage=Stage.SQL, label=f"q{one}", place=f"app.py:{10 + one}", start_ns=got + one * 10 * _MS,
+                    end_ns=got + (one + 1) * 10 * _MS, parent=1,
+                )
+                for one in range(2)
+            ),
+        ]  # fmt: skip
+        requests.append(request(number, at, done + _MS // 5, spans))
     return recorded(requests, rate)
 
 
@@ -130,3 +157,34 @@ def test_a_request_that_fetches_nothing_is_no_quicker_for_a_feature_cache() -> N
     assert all(any(part.stage is Stage.WAIT for part in job) for job in state.work.jobs)  # or this test asks nothing
     for number, before, job in zip(state.work.numbers.tolist(), state.work.jobs, after.work.jobs, strict=True):
         assert job == before if number % 2 == 0 else not any(part.stage is Stage.WAIT for part in job)
+
+
+def test_two_queries_at_once_ask_a_pool_for_as_much_as_one_after_the_other() -> None:
+    """Five connections, 20 ms of one per request: 250 requests a second, however they are sent."""
+    state = state_of(pooled())
+    assert [(hold.label, hold.at_once) for hold in state.work.holds.found] == [("psycopg_pool", 5)]
+    assert 150.0 < capacity(state, 200.0) <= 250.0 * 1.06
+    for bound in (False, True):
+        after = pull(state, "concurrent I/O", bound=bound)
+        assert after.work.wait_of(Stage.SQL) == pytest.approx(state.work.wait_of(Stage.SQL) / 2, rel=0.01)
+        assert after.work.held_ns(0) == pytest.approx(state.work.held_ns(0), rel=0.01)
+        assert 150.0 < capacity(after, 200.0) <= 250.0 * 1.06
+        assert forecast(after, 50.0).p50_ms < forecast(state, 50.0).p50_ms - 9.0
+        assert forecast(after, 350.0).p95_ms > 200.0
+
+
+def test_a_short_query_holds_a_connection_no_longer_for_a_long_fetch_beside_it() -> None:
+    """The pool is asked for 10 ms of each request: what waits beside that for an address holds nothing."""
+    work = work_of(pooled())
+    second = next(number for number, name in enumerate(work.names) if name.label == "q1")
+
+    def asks_an_address(part: Part) -> Part:
+        return part._replace(stage=Stage.HTTP, wait_ns=30.0 * _MS, full_ns=30.0 * _MS, held=())
+
+    jobs = tuple(tuple(asks_an_address(part) if part.name == second else part for part in job) for job in work.jobs)
+    state = begin(replace(work, jobs=jobs), Known(cores=2))
+    after = pull(state, "concurrent I/O")
+    assert after.work.held_ns(0) == pytest.approx(state.work.held_ns(0), rel=0.01)
+    assert after.work.mean_ns(Stage.SQL, Stage.HTTP) == pytest.approx(30.0 * _MS, rel=0.01)
+    assert forecast(after, 400.0).p95_ms < 60.0
+    assert forecast(after, 600.0).p95_ms > 100.0  # the request waits for its connection, though not for its query

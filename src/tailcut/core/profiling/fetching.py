@@ -6,6 +6,8 @@ its start to its end. What waits beside nothing else any more waits for its leng
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tailcut.core.profiling.dividing import FETCHING
 from tailcut.core.profiling.work import Job, Part, Work
 
@@ -80,11 +82,44 @@ def _side_by_side(job: Job) -> bool:
 
 
 def _one_wait(job: Job, wait_ns: float) -> Job:
-    """Lay the waits of a request's fetches together where the longest is, for so long."""
+    """Lay the waits of a request's fetches together where the longest is, for so long.
+
+    Two connections for ten milliseconds are as many as one for twenty: what fetches hold they hold for as long in all.
+    What of that is more than the one wait comes beside the request, once it is done.
+    """
     if _waited_ns(job) <= wait_ns:
         return job
     longest = _longest(job)
-    return tuple(
-        part._replace(wait_ns=wait_ns if number == longest else 0.0) if part.stage in FETCHING else part
-        for number, part in enumerate(job)
-    )
+    held_ns: dict[int, float] = {}
+    for part in job:
+        if part.stage in FETCHING:
+            for hold in part.held:
+                held_ns[hold] = held_ns.get(hold, 0.0) + part.wait_ns
+    laid: list[Part] = []
+    for number, part in enumerate(job):
+        if number == longest:
+            laid += [*_together(part, held_ns, wait_ns), part._replace(wait_ns=0.0, full_ns=0.0)]
+        else:
+            laid.append(part._replace(wait_ns=0.0) if part.stage in FETCHING else part)
+    return tuple(laid)
+
+
+def _together(fetch: Part, held_ns: Mapping[int, float], wait_ns: float) -> list[Part]:
+    """One wait for all fetches, with what they hold: each for as long as all of them hold it, or for all of the wait.
+
+    Args:
+        held_ns: for how long they hold each lock or connection while they wait, all together.
+    """
+    empty = fetch._replace(cpu_ns=0.0, wait_ns=0.0, full_ns=0.0)
+    more = [empty._replace(held=(hold,), after_ns=ns - wait_ns) for hold, ns in held_ns.items() if ns > wait_ns]
+    until_ns = sorted({min(ns, wait_ns) for ns in held_ns.values() if ns})
+    last_ns = until_ns[-1] if until_ns else 0.0
+    # What nothing is held for comes first, so that what is held can be held on.
+    laid = [empty._replace(held=(), wait_ns=wait_ns - last_ns)] if wait_ns > last_ns else []
+    from_ns = 0.0
+    for end_ns in until_ns:
+        held = tuple(sorted(hold for hold, ns in held_ns.items() if min(ns, wait_ns) >= end_ns))
+        laid.append(empty._replace(held=held, wait_ns=end_ns - from_ns))
+        from_ns = end_ns
+    laid[0] = laid[0]._replace(full_ns=fetch.full_ns)
+    return [*laid, *more]

@@ -205,6 +205,13 @@ def phases_of(job: Job, service: Service) -> list[Phase]:
         _add(phases, At.DATABASE, in_database_ns)
         _add(phases, At.MODEL if part.stage == Stage.MODEL else At.PYTHON, part.cpu_ns)
     phases += [(At.GIVE, float(what)) for what in reversed(taken)]
+    after = [part for part in job if part.after_ns]
+    if after:
+        phases.append((At.ANSWERED, 0.0))
+    for part in after:
+        phases += [(At.TAKE, float(what + 1)) for what in part.held]
+        phases.append((At.NOWHERE, part.after_ns))
+        phases += [(At.GIVE, float(what + 1)) for what in reversed(part.held)]
     return phases
 
 

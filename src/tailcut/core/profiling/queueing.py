@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, unique
 from heapq import heapify, heappop, heappush
 
 import numpy as np
@@ -22,6 +22,7 @@ _BATCH_QUANTUM_NS = 4_000_000.0
 """A batch on an executor, where others may want its core: nearly what the system lets who only computes run for."""
 
 
+@unique
 class At(IntEnum):
     """Where a phase takes its time."""
 
@@ -39,6 +40,8 @@ class At(IntEnum):
     """Takes one of what only so many may hold (its number in the place of a time), waits where all are taken."""
     GIVE = 4
     """Gives it back."""
+    ANSWERED = 7
+    """It is answered; what follows is done beside it, and nobody waits for that."""
 
 
 Phase = tuple[At, float]
@@ -113,7 +116,7 @@ class _Play:
         self.service = service
         self.arrivals_ns = arrivals_ns
         self.jobs = jobs
-        self.done_ns = [0.0] * len(jobs)
+        self.done_ns = [-1.0] * len(jobs)
         # (when, tie-breaker, request, phase, nanoseconds left of it or -1 for one that begins, what ends with it)
         self.events = [(at, number, number, 0, -1.0, _GIVES_NOTHING) for number, at in enumerate(arrivals_ns)]
         heapify(self.events)
@@ -163,11 +166,14 @@ class _Play:
     def _reach(self, now: float, number: int, place: int, left: float) -> None:
         """Begin a request's phase, or go on with it."""
         job, service = self.jobs[number], self.service
-        if place == len(job):
+        if self.done_ns[number] < 0 and (place == len(job) or job[place][0] is At.ANSWERED):
             self.done_ns[number] = now
+        if place == len(job):
             return
         at, length = job[place]
-        if at is At.NOWHERE or (at is At.DATABASE and not (service.database or service.beside)):
+        if at is At.ANSWERED:
+            self._later(now, number, place + 1)
+        elif at is At.NOWHERE or (at is At.DATABASE and not (service.database or service.beside)):
             self._later(now + length, number, place + 1)
         elif at is At.TAKE or at is At.GIVE:
             self._take_or_give(now, at, number, place, int(length))

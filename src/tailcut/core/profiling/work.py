@@ -51,6 +51,7 @@ class Part(NamedTuple):
         held: locks and connections that the request holds meanwhile: indices into ``Work.holds.found``, ascending.
         beside_ns: CPU on other cores, beginning with it, that the request does not wait for.
         full_ns: of a fetch: how long it would wait with none of its request's own beside it.
+        after_ns: for how long ``held`` is held once the request is done, who waits for nothing of it.
     """
 
     stage: Stage
@@ -61,6 +62,7 @@ class Part(NamedTuple):
     held: tuple[int, ...] = ()
     beside_ns: float = 0.0
     full_ns: float = 0.0
+    after_ns: float = 0.0
 
 
 Job = tuple[Part, ...]
@@ -117,7 +119,9 @@ class Work:
 
     def held_ns(self, hold: int) -> float:
         """For how long a request holds a lock or a connection, on average, and computes or waits for others."""
-        found = [sum(part.cpu_ns + part.wait_ns for part in job if hold in part.held) for job in self.jobs]
+        found = [
+            sum(part.cpu_ns + part.wait_ns + part.after_ns for part in job if hold in part.held) for job in self.jobs
+        ]
         return float(np.mean(found)) if found else 0.0
 
     def scaled(self, *, cpu: float = 1.0, wait: float = 1.0) -> Work:
@@ -129,6 +133,7 @@ class Work:
                     wait_ns=part.wait_ns * wait,
                     beside_ns=part.beside_ns * cpu,
                     full_ns=part.full_ns * wait,
+                    after_ns=part.after_ns * wait,
                 )
                 for part in job
             )
