@@ -15,6 +15,7 @@ import pytest
 from tests.models import graphs, tabular
 
 from tailcut.build import build
+from tailcut.build.here import look
 from tailcut.errors import BuildError
 from tailcut.manifest import load
 from tailcut.registry import Registry
@@ -173,7 +174,12 @@ def test_an_onnx_file_is_its_own_source_and_int8_keeps_to_the_budget(linear: Pat
     again = tailcut(linear, "build", "--set", "quality.budget.auc=0.5", "--recipes", "int8-dynamic")
     assert again.returncode == 0, again.stderr
     assert version.id in [each.id for each in registry.list()]
-    assert "auc fell" not in registry.version("linear").variants["int8-dynamic"].refused
+    second = registry.version("linear").variants["int8-dynamic"]
+    judged = second.evidence["quality"]["metrics"][0]
+    assert (judged["metric"], judged["budget"]) == ("auc", 0.5)
+    # Where 8-bit sums do not saturate, rows change places in so few of 350 that nothing can be said of the others.
+    assert judged["outcome"] == ("pass" if look().saturates else "inconclusive")
+    assert ("auc fell" in second.refused) is not look().saturates
 
 
 def test_a_corrupt_artifact_is_found_by_verify(built: SimpleNamespace, tmp_path: Path) -> None:

@@ -86,10 +86,15 @@ def test_training_recovers_what_rounding_after_training_loses(base: Made, tmp_pa
     assert accuracy(work) > lost + 0.03
 
 
-@pytest.mark.skipif(not look().saturates, reason="8-bit products do not saturate here")
 def test_an_export_whose_products_saturate_is_refused(base: Made, tmp_path: Path) -> None:
+    """Eight bits for weights: on a processor where sums of their products do not saturate, nothing is wrong with it."""
+    work = qat_work(tmp_path, base)
+    if not look().saturates:
+        parity = int8_qat.train_and_export(work, lambda module: None, 8)["parity"]
+        assert parity["mean_abs"] <= parity["limit"]
+        return
     with pytest.raises(BuildError, match="differs from the trained module"):
-        int8_qat.train_and_export(qat_work(tmp_path, base), lambda module: None, 8)
+        int8_qat.train_and_export(work, lambda module: None, 8)
 
 
 @pytest.mark.parametrize(

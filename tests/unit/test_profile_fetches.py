@@ -12,6 +12,7 @@ import pytest
 from tailcut.core.profiling import forecast as forecasts
 from tailcut.core.profiling.advice import LeverAdvice, advise
 from tailcut.core.profiling.attribution import attribute
+from tailcut.core.profiling.fetching import at_once
 from tailcut.core.profiling.forecast import calibrate, capacity, forecast
 from tailcut.core.profiling.levers import Known, State, begin, pull
 from tailcut.core.profiling.records import Pilot, Recording, Request, Span, Stage
@@ -113,6 +114,13 @@ def test_fetches_that_go_out_at_once_already_win_nothing_by_it() -> None:
     found = concurrent(fetching())
     assert found.order == 0
     assert found.reason == "not worth it: what requests fetch, they fetch at once already"
+
+
+@pytest.mark.parametrize(("places", "waits_ms"), [(1, 20.0), (2, 10.0)])
+def test_fetches_of_one_request_wait_for_one_another_at_a_lock(places: int, waits_ms: float) -> None:
+    """Two of 10 ms that hold the same lock take twenty whenever they go out."""
+    fetch = Part(Stage.SQL, 0, 0.0, 10.0 * _MS, False, (0,), full_ns=10.0 * _MS)
+    assert sum(part.wait_ns for part in at_once((fetch, fetch), (places,))) == waits_ms * _MS
 
 
 def test_fetches_one_after_the_other_still_win_by_it() -> None:

@@ -114,6 +114,22 @@ def test_the_same_body_to_another_path_is_another_request() -> None:
     assert sent_payloads(f"{__name__}:_one_path", rate=10.0, count=4).bodies == (b'{"id":0}', b'{"id":1}') * 2
 
 
+def _scores(_: int) -> list[tuple[str, bytes | dict[str, list[int]]]]:
+    return [("/score", {"ids": [number % 3]}) if number % 2 else ("/health", b"") for number in range(60)]
+
+
+def test_what_is_asked_about_is_found_beside_another_path() -> None:
+    """A question for the server's health among the requests makes no entity of the path."""
+    log = sent_payloads(f"{__name__}:_scores", rate=10.0, count=60)
+    field = entity_field(log.diversity())
+    assert field == "body.ids[]"
+    keys = keys_of(log.bodies, field)
+    assert len({key for one in keys for key in one}) == 4
+    assert keys_of([b'{"path":"/a","body":{"ids":[1]}}'], field) != keys_of(
+        [b'{"path":"/b","body":{"ids":[1]}}'], field
+    )
+
+
 def test_an_entity_is_the_only_field_that_varies() -> None:
     """Else the whole payload is what is looked up."""
     one = read_diversity([(0.0, b'{"entities":[1,2],"v":1}'), (1.0, b'{"entities":[3],"v":1}')], timed=True)

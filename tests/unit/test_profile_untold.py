@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -11,8 +12,9 @@ from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.awaiting import awaited_ns
 from tailcut.core.profiling.forecast import calibrate, capacity, forecast
 from tailcut.core.profiling.levers import Known, State, begin, pull
+from tailcut.core.profiling.priors import Prior
 from tailcut.core.profiling.queueing import At, Service, play
-from tailcut.core.profiling.records import Pilot, Recording, Request, Span, Stage
+from tailcut.core.profiling.records import Moment, Pilot, Recording, Request, Span, Stage
 from tailcut.core.profiling.work import read_work
 from tailcut.core.slo import parse_objectives
 
@@ -109,17 +111,19 @@ def test_a_models_other_threads_are_no_interpreters_time(cores: int, cpu_ms: flo
     assert found is not None
     path = {one.lever: one for one in found.levers}["serving path"]
     assert path.p95_ms > 0.7 * found.now.p95_ms, "the model is nearly all there is"
-    assert pull(state, "runtime", bound=True).work.beside_ns < 0.5 * _MS
+    assert pull(state, "runtime", bound=True).work.beside_of(model=True) == 0.0
 
 
 @pytest.mark.parametrize("later_ms", [0.0, 10.0], ids=["in no span", "in a span"])
 def test_what_is_done_after_the_reply_makes_no_reply_late(later_ms: float) -> None:
-    """Ten milliseconds of it, on any core: a task in the background."""
+    """Ten milliseconds of it: a task in the background. Where it is Python, others that come meanwhile take turns."""
     state = state_of(recording(cpu_ms=11.5, cores=2, code_ms=0.9, later_ms=later_ms))
     expected = forecast(state, _RATE)
     assert expected.p50_ms == pytest.approx(1.5, rel=0.1)
-    assert expected.p95_ms < 3.0
-    assert 100.0 < capacity(state, 1000.0) < 2e3 / 11.5 * 1.05
+    assert expected.p95_ms < 3.0 if not later_ms else 3.0 < expected.p95_ms < 8.0
+    # In a span it is Python, which one thread at a time runs; in none it may be a child process.
+    most = (1e3 if later_ms else 2e3) / 11.5
+    assert 0.55 * most < capacity(state, 1000.0) < most * 1.05
 
 
 def test_an_await_beside_a_model_with_threads_is_still_one() -> None:
@@ -139,9 +143,32 @@ def test_a_server_and_a_driver_that_awaits_are_the_interpreters() -> None:
         for one in (recording(cpu_ms=ms, cores=2, awaits=(Stage.HTTP, 50.0)) for ms in (1.5, 40.0))
     )
     assert some.cpu_ns == pytest.approx(1.5 * _MS, rel=0.01)
-    assert some.beside_ns == 0.0
+    assert some.beside_of(model=False) == 0.0
     assert much.cpu_of(Stage.NETWORK) == pytest.approx(1.6 * _MS, rel=0.01)
-    assert much.cpu_ns + much.beside_ns == pytest.approx(40.0 * _MS, rel=0.01)
+    assert much.cpu_ns + much.beside_of(model=False) == pytest.approx(40.0 * _MS, rel=0.01)
+
+
+def test_what_a_driver_was_seen_to_compute_is_the_interpreters() -> None:
+    """Twenty of the 25 ms of a call are rows that it decodes on the event loop: fifty such fill it, on any machine."""
+    plain = recording(cpu_ms=21.1, cores=8, awaits=(Stage.SQL, 25.0))
+    decoding = [
+        Moment(stage=Stage.LOOP, label="read", start_ns=sql.end_ns - 20 * _MS, end_ns=sql.end_ns, request=one.number)
+        for one in plain.requests
+        for sql in one.spans
+        if sql.stage is Stage.SQL
+    ]
+    seen = msgspec.structs.replace(plain, moments=tuple(decoding))
+    assert read_work(seen, attribute(seen)).cpu_ns == pytest.approx(21.1 * _MS, rel=0.03)
+    assert read_work(plain, attribute(plain)).cpu_ns < 3.0 * _MS, "unless it was seen it may be another's"
+
+
+def test_rows_of_a_batch_share_what_a_models_threads_do() -> None:
+    """With all of three other cores busy for each row, batching would win nothing."""
+    recorded = recording(cpu_ms=40.9, cores=4, model_ms=10.0)
+    known = Known(cores=4, batch_share=Prior(low=0.7, mid=0.7, high=0.7, source="measured"))
+    state = begin(read_work(recorded, attribute(recorded)), known)
+    now, after = (capacity(one, 1000.0) for one in (state, pull(pull(state, "serving path"), "batching")))
+    assert after > 1.7 * now
 
 
 def test_who_is_not_waited_for_takes_a_core() -> None:

@@ -6,7 +6,7 @@ its start to its end. What waits beside nothing else any more waits for its leng
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tailcut.core.profiling.dividing import FETCHING
 from tailcut.core.profiling.work import Job, Part, Work
@@ -17,11 +17,16 @@ others' answers, or for a connection."""
 _LITTLE = 0.05
 
 
-def at_once(job: Job) -> Job:
-    """Fetches wait together, for as long as the longest; the CPU of all remains. Those that do already are left."""
+def at_once(job: Job, held: Sequence[int] = ()) -> Job:
+    """Fetches wait together, for as long as the longest; the CPU of all remains. Those that do already are left.
+
+    Args:
+        held: how many may hold each lock or connection at once: one request's fetches wait for one another there too.
+    """
     if _side_by_side(job):
         return job
-    return _one_wait(job, max(_lengths(job), default=0.0))
+    in_turn_ns = (ns / held[hold] for hold, ns in _held_ns(job).items() if hold < len(held))
+    return _one_wait(job, max(*_lengths(job), *in_turn_ns, 0.0, 0.0))
 
 
 def at_once_free(job: Job) -> Job:
@@ -29,7 +34,7 @@ def at_once_free(job: Job) -> Job:
     return _one_wait(job, min(_lengths(job), default=0.0))
 
 
-def at_once_already(work: Work) -> bool:
+def at_once_already(work: Work, held: Sequence[int] = ()) -> bool:
     """Tell whether fetches run side by side as it is, and sending the others out at once as well wins next to nothing.
 
     What it wins is weighed by time: where few requests are slow because theirs wait for one another, it is for those.
@@ -37,7 +42,7 @@ def at_once_already(work: Work) -> bool:
     if not any(_side_by_side(job) for job in work.jobs):
         return False
     before_ns, after_ns = (
-        sum(_waited_ns(job) for job in jobs) for jobs in (work.jobs, [at_once(job) for job in work.jobs])
+        sum(_waited_ns(job) for job in jobs) for jobs in (work.jobs, [at_once(job, held) for job in work.jobs])
     )
     return before_ns - after_ns < _LITTLE * before_ns
 
@@ -89,12 +94,7 @@ def _one_wait(job: Job, wait_ns: float) -> Job:
     """
     if _waited_ns(job) <= wait_ns:
         return job
-    longest = _longest(job)
-    held_ns: dict[int, float] = {}
-    for part in job:
-        if part.stage in FETCHING:
-            for hold in part.held:
-                held_ns[hold] = held_ns.get(hold, 0.0) + part.wait_ns
+    longest, held_ns = _longest(job), _held_ns(job)
     laid: list[Part] = []
     for number, part in enumerate(job):
         if number == longest:
@@ -102,6 +102,16 @@ def _one_wait(job: Job, wait_ns: float) -> Job:
         else:
             laid.append(part._replace(wait_ns=0.0) if part.stage in FETCHING else part)
     return tuple(laid)
+
+
+def _held_ns(job: Job) -> dict[int, float]:
+    """For how long fetches hold each lock or connection while they wait, all together."""
+    held_ns: dict[int, float] = {}
+    for part in job:
+        if part.stage in FETCHING:
+            for hold in part.held:
+                held_ns[hold] = held_ns.get(hold, 0.0) + part.wait_ns
+    return held_ns
 
 
 def _together(fetch: Part, held_ns: Mapping[int, float], wait_ns: float) -> list[Part]:

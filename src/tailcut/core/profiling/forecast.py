@@ -155,13 +155,13 @@ def _highest(within: Callable[[float], bool], low: float, high: float) -> float:
 def _saturation(state: State) -> float:
     """The rate at which something has no time left: the interpreters, the executors, the machine's cores, a lock."""
     service, work = state.service, state.work
-    batched = 1.0 - service.batch_share * (1 - 1 / service.max_rows)
+    batched = _batched(service)
     model_ns = work.cpu_of(Stage.MODEL) * batched
     python_ns = work.cpu_ns - work.cpu_of(Stage.MODEL)
     computed_ns, database_ns = python_ns + model_ns, work.wait_of(Stage.SQL) * service.database_share
     processes = max(service.processes, 1)
     cores = service.cores or processes + service.executors
-    used_ns = computed_ns + work.beside_ns
+    used_ns = computed_ns + work.beside_of(model=True) * batched + work.beside_of(model=False)
     limits = [(cores, used_ns), (processes, python_ns if service.executors else computed_ns)]
     if service.executors:
         limits.append((service.executors, model_ns))
@@ -171,6 +171,11 @@ def _saturation(state: State) -> float:
         limits.append((service.database, database_ns))
     limits += [(at_once, work.held_ns(hold) * batched) for hold, at_once in enumerate(service.held)]
     return min(_HIGHEST_RATE, *(servers / max(took_ns, 1.0) * 1e9 for servers, took_ns in limits))
+
+
+def _batched(service: Service) -> float:
+    """What is left of a row's time in a full batch."""
+    return 1.0 - service.batch_share * (1 - 1 / service.max_rows)
 
 
 class _Laid:
@@ -193,7 +198,7 @@ def phases_of(job: Job, service: Service) -> list[Phase]:
     queries = service.database > 0 or service.beside
     computing = service.database_share if queries else 0.0
     taken: list[int] = []
-    for part in job:
+    for part in [part for part in job if not part.late]:
         if not part.cpu_ns + part.wait_ns:
             phases += _beside(part, service)
             continue
@@ -205,14 +210,20 @@ def phases_of(job: Job, service: Service) -> list[Phase]:
         _add(phases, At.DATABASE, in_database_ns)
         _add(phases, At.MODEL if part.stage == Stage.MODEL else At.PYTHON, part.cpu_ns)
     phases += [(At.GIVE, float(what)) for what in reversed(taken)]
-    after = [part for part in job if part.after_ns]
-    if after:
-        phases.append((At.ANSWERED, 0.0))
-    for part in after:
-        phases += [(At.TAKE, float(what + 1)) for what in part.held]
-        phases.append((At.NOWHERE, part.after_ns))
-        phases += [(At.GIVE, float(what + 1)) for what in reversed(part.held)]
-    return phases
+    return phases + _once_answered(job)
+
+
+def _once_answered(job: Job) -> list[Phase]:
+    """What is computed, and what is held, beside a request that is done."""
+    phases: list[Phase] = [(At.ANSWERED, 0.0)]
+    for part in job:
+        if part.late:
+            phases.append((At.PYTHON, part.cpu_ns))
+        elif part.after_ns:
+            phases += [(At.TAKE, float(what + 1)) for what in part.held]
+            phases.append((At.NOWHERE, part.after_ns))
+            phases += [(At.GIVE, float(what + 1)) for what in reversed(part.held)]
+    return phases if len(phases) > 1 else []
 
 
 def _beside(part: Part, service: Service) -> list[Phase]:
@@ -221,7 +232,9 @@ def _beside(part: Part, service: Service) -> list[Phase]:
         return []
     took_ns = part.cpu_ns + part.wait_ns
     threads = min(max(round(part.beside_ns / took_ns), 1), max(service.cores - 1, 1)) if took_ns else 1
-    return [(At.BESIDE, part.beside_ns / threads)] * threads
+    # Rows share what a model's other threads do in a batch as they share the call; taken as in a full one.
+    shared = _batched(service) if part.stage == Stage.MODEL else 1.0
+    return [(At.BESIDE, part.beside_ns * shared / threads)] * threads
 
 
 def _take_and_give(phases: list[Phase], taken: list[int], part: Part, in_thread: bool) -> None:

@@ -12,10 +12,16 @@ from tailcut.core.profiling.diversity import WHOLE, Diversity, key_of
 from tailcut.core.profiling.reuse import cache_hits
 from tailcut.core.profiling.shapes import tables_of, values_of
 
+_BODY = "body."
+
 
 def entity_field(diversity: Diversity) -> str:
     """Name the field that alone tells requests apart: what they ask about. Else the whole payload."""
     varying = [stream.name for stream in diversity.streams[1:] if not stream.constant]
+    # Of a load to several paths: what is asked about is in the body, and keys have the path beside it.
+    within = [name for name in varying if name.startswith(_BODY)]
+    if within and "path" in varying:
+        varying.remove("path")
     return varying[0] if len(varying) == 1 else WHOLE
 
 
@@ -51,7 +57,8 @@ def _keys(body: bytes, field: str) -> list[int]:
         except (msgspec.DecodeError, UnicodeDecodeError):
             return [key_of(body)]
         looked_up = values_of(payload, tables_of(field))
-        found = [key_of(msgspec.json.encode(value)) for name, value in looked_up if name == field]
+        path = payload.get("path") if field.startswith(_BODY) and isinstance(payload, dict) else None
+        found = [key_of(msgspec.json.encode((path, value))) for name, value in looked_up if name == field]
         if found:
             return found
     return [key_of(body)]

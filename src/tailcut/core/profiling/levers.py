@@ -112,7 +112,8 @@ def pull(state: State, lever: LeverName, *, bound: bool = False) -> State:
     if lever == "feature cache":
         state = _feature_cache(state, bound)
     elif lever == "concurrent I/O":
-        state = _jobs(state, at_once_free if bound else at_once)
+        held = state.service.held
+        state = _jobs(state, at_once_free if bound else lambda job: at_once(job, held))
     elif lever in ("runtime", "INT8"):
         state = _faster(state, float("inf") if bound else factor(state, lever).mid)
     elif lever == "batching":

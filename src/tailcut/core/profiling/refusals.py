@@ -132,7 +132,9 @@ def _fetching(lever: LeverName, state: State, facts: Facts) -> str:
     if lever == "concurrent I/O":
         if facts.fetches < 2:
             return "no request fetches more than once"
-        return "what requests fetch, they fetch at once already" if at_once_already(state.work) else ""
+        return (
+            "what requests fetch, they fetch at once already" if at_once_already(state.work, state.service.held) else ""
+        )
     return _repeating(lever, state, facts)
 
 

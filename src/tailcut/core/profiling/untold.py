@@ -1,7 +1,7 @@
 """CPU time of the process that no span tells of: whose it may be, and what it takes of others.
 
-Whoever serves the request on the interpreter (the HTTP server, a driver that awaits) makes it as much longer. Threads
-inside a model's call, child processes and what is done after the reply do not: they take cores, at most.
+Whoever serves the request on the interpreter (the HTTP server, a driver that awaits) makes it as much longer. What
+is done after the reply takes the interpreter from others. Threads inside a model's call and child processes take cores.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tailcut.core.profiling.flat import Flat, Ints
 from tailcut.core.profiling.records import Recording, Stage
 
 _SHORT_NS = 1e6
-"""What a driver's call computes at most, and code on the event loop in callbacks too short to be noted, at least."""
+"""What a driver's call computes, and code on the event loop, in callbacks too short to be noted."""
 
 
 class Untold(NamedTuple):
@@ -24,16 +24,20 @@ class Untold(NamedTuple):
 
     Attributes:
         served_ns: per request, on the interpreter, before the reply.
+        late_ns: per request, on the interpreter, after the reply.
         model_share: of a model's own time: what its other threads compute meanwhile.
         beside_ns: per request, what is left: on any core, and nobody waits for it.
     """
 
     served_ns: float
+    late_ns: float
     model_share: float
     beside_ns: float
 
 
-def read_untold(recording: Recording, found: Attribution, cpu_ns: Floats, wait_ns: Floats, network_ns: Ints) -> Untold:
+def read_untold(
+    recording: Recording, found: Attribution, cpu_ns: Floats, wait_ns: Floats, network_ns: Ints, seen_ns: Floats
+) -> Untold:
     """Say whose the CPU time is that the process used beside what spans have.
 
     No request was served for longer than it took: what its time between client and server cannot hold, nor the calls
@@ -42,20 +46,23 @@ def read_untold(recording: Recording, found: Attribution, cpu_ns: Floats, wait_n
     Args:
         cpu_ns, wait_ns: of each span, shape [spans].
         network_ns: of each request, between client and server, shape [n].
+        seen_ns: for how long each span held the event loop, as far as that was seen, shape [spans].
     """
     flat, count = found.flat, len(found.flat.requests)
     if not recording.pilot.cpu_s or not count:
-        return Untold(0.0, 0.0, 0.0)
-    late_ns = _late_ns(flat, cpu_ns)
-    whole_ns = max(_used_ns(recording, found) - float(cpu_ns.sum()) - late_ns, 0.0)
+        return Untold(0.0, 0.0, 0.0, 0.0)
+    models = _of(flat, {Stage.MODEL})
+    late_ns, late_models_ns = _late_ns(flat, cpu_ns, ~models), _late_ns(flat, cpu_ns, models)
+    whole_ns = max(_used_ns(recording, found) - float(cpu_ns.sum()) - late_ns - late_models_ns, 0.0)
     drivers = _of(flat, WAITING) & (flat.thread == 0) & (flat.cpu_ns < 0)
-    held_ns = float(np.median(network_ns)) + float(np.minimum(wait_ns[drivers], _SHORT_NS).sum()) / count
+    awaited_ns = np.minimum(wait_ns, np.maximum(seen_ns, _SHORT_NS))[drivers]
+    held_ns = float(np.median(network_ns)) + float(awaited_ns.sum()) / count
     served_ns = min(whole_ns / count, held_ns)
     rest_ns = max(whole_ns - served_ns * count, 0.0)
-    models = _of(flat, {Stage.MODEL})
     model_ns = float((cpu_ns + wait_ns)[models].sum())
     share = min(rest_ns / model_ns, float(_cores(recording) - 1)) if model_ns else 0.0
-    return Untold(served_ns, share, max(rest_ns - share * model_ns, 0.0) / count + late_ns / count)
+    beside_ns = max(rest_ns - share * model_ns, 0.0) + late_models_ns
+    return Untold(served_ns, late_ns / count, share, beside_ns / count)
 
 
 def computing_share(recording: Recording, found: Attribution, code: Bools, ran_ns: Floats) -> float:
@@ -87,9 +94,9 @@ def _used_ns(recording: Recording, found: Attribution) -> float:
     return recording.pilot.cpu_s * 1e9 * len(found.flat.requests) / max(len(recording.requests), 1)
 
 
-def _late_ns(flat: Flat, cpu_ns: Floats) -> float:
-    """What spans computed that began after their request's reply, but for what is in the request's time."""
-    late = flat.start_ns >= flat.left_ns[flat.request]
+def _late_ns(flat: Flat, cpu_ns: Floats, which: Bools) -> float:
+    """What such spans computed that began after their request's reply, but for what is in the request's time."""
+    late = (flat.start_ns >= flat.left_ns[flat.request]) & which
     outer = (flat.cpu_ns >= 0) & ((flat.parent < 0) | (flat.cpu_ns[flat.parent] < 0))
     return max(float(flat.cpu_ns[late & outer].sum()) - float(cpu_ns[late].sum()), 0.0)
 

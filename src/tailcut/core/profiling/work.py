@@ -52,6 +52,7 @@ class Part(NamedTuple):
         beside_ns: CPU on other cores, beginning with it, that the request does not wait for.
         full_ns: of a fetch: how long it would wait with none of its request's own beside it.
         after_ns: for how long ``held`` is held once the request is done, who waits for nothing of it.
+        late: it is computed once the request is done.
     """
 
     stage: Stage
@@ -63,6 +64,7 @@ class Part(NamedTuple):
     beside_ns: float = 0.0
     full_ns: float = 0.0
     after_ns: float = 0.0
+    late: bool = False
 
 
 Job = tuple[Part, ...]
@@ -97,10 +99,10 @@ class Work:
         """CPU time of a request, on average, but for what it does not wait for."""
         return float(np.mean([sum(part.cpu_ns for part in job) for job in self.jobs])) if self.jobs else 0.0
 
-    @property
-    def beside_ns(self) -> float:
-        """CPU time of a request that it does not wait for, on average."""
-        return float(np.mean([sum(part.beside_ns for part in job) for job in self.jobs])) if self.jobs else 0.0
+    def beside_of(self, *, model: bool) -> float:
+        """CPU time on other cores per request, on average: of the model's threads, or all else."""
+        found = [sum(part.beside_ns for part in job if (part.stage == Stage.MODEL) == model) for job in self.jobs]
+        return float(np.mean(found)) if found else 0.0
 
     def cpu_of(self, stage: Stage) -> float:
         """CPU time of a stage per request, on average."""
@@ -149,7 +151,9 @@ def read_work(recording: Recording, found: Attribution) -> Work:
     holds = find_holds(flat)
     wait_ns[holds.waits] = 0.0
     network_ns = _way_ns(recording, found)
-    untold = read_untold(recording, found, cpu_ns, wait_ns, network_ns)
+    # Where callbacks are not watched nobody knows what a driver computes.
+    seen_ns = ran_ns(found, recording) if recording.pilot.loop == "asyncio" else np.zeros(len(flat.name))
+    untold = read_untold(recording, found, cpu_ns, wait_ns, network_ns, seen_ns)
     usual_ns = float(np.quantile(network_ns, _USUAL)) if len(network_ns) else 0.0
     rest_ns = found.stage_ns[:, STAGE_AT[Stage.UNATTRIBUTED]]
     order = np.lexsort((flat.start_ns, flat.request))
@@ -162,6 +166,8 @@ def read_work(recording: Recording, found: Attribution) -> Work:
         parts = [Part(Stage.NETWORK, -1, untold.served_ns, min(float(network_ns[number]), usual_ns), False)]
         parts += spans.parts(order[edges[number] : edges[number + 1]].tolist())
         parts.append(Part(Stage.UNATTRIBUTED, -1, 0.0, float(rest_ns[number]), False, beside_ns=untold.beside_ns))
+        if untold.late_ns:
+            parts.append(Part(Stage.UNATTRIBUTED, -1, untold.late_ns, 0.0, False, late=True))
         jobs.append(tuple(parts))
     work = Work(
         jobs=tuple(jobs),
