@@ -72,7 +72,8 @@ def environment(request: pytest.FixtureRequest, home: Path) -> Iterator[dict[str
 
 def rows_of(environment: dict[str, str], asked: list[tuple[int, float]], **settings: str) -> list[dict[str, Any]]:
     """Fetch the features of (flight, moment) pairs through tailcut, each as of its own moment."""
-    overrides = {"features.cache": "off", "features.refresh_ahead": "false"} | settings
+    # What is asked here is which rows come, not how soon: the disk may be busy with the neighbours.
+    overrides = {"features.cache": "off", "features.refresh_ahead": "false", "features.timeout": "20s"} | settings
     manifest = tailcut.manifest.load(
         HERE / "tailcut.toml", environment=environment, overrides=[f"{k}={v}" for k, v in overrides.items()]
     )
