@@ -93,7 +93,7 @@ def _attribute_spans(flat: Flat, own: _Own, stage_ns: Ints) -> Ints:
     if not len(flat.name):
         return own.self_ns
     stages = np.array([STAGE_AT[name.stage] for name in flat.names], dtype=np.int64)[flat.name]
-    on_loop = np.array([name.stage in _ON_LOOP for name in flat.names], dtype=bool)[flat.name] & (flat.thread == 0)
+    on_loop = flat.is_of(_ON_LOOP) & (flat.thread == 0)
     loop_ns = np.where(on_loop, own.loop_ns, 0)
     self_ns: Ints = own.self_ns - own.gc_ns - loop_ns
     delay_ns = np.minimum(np.maximum(self_of(flat, flat.delay_ns), 0), self_ns)
@@ -115,7 +115,7 @@ def _own(flat: Flat, holdups: Holdups) -> tuple[_Own, Gaps]:
     roots = order[(flat.parent[order] < 0) & plain[flat.request[order]]]
     gaps = Gaps.between(flat, roots, np.flatnonzero(plain))
     rank, delay_ns = _ranks(flat), self_of(flat, flat.delay_ns)
-    waits = np.array([name.stage in _WAITING for name in flat.names], dtype=bool)[flat.name]
+    waits = flat.is_of(_WAITING)
     computes = _computes(flat)
     uncovered: list[tuple[int, int, int]] = []
     for number in np.flatnonzero(~plain).tolist():
@@ -140,8 +140,7 @@ def less_children(flat: Flat, values: Ints) -> Ints:
 
 def _computes(flat: Flat) -> Bools:
     """Tell which spans do not await, and have a span in them where they wait for another thread, shape [spans]."""
-    apart = np.array([name.stage in _APART for name in flat.names], dtype=bool)[flat.name]
-    found: Bools = (flat.cpu_ns >= 0) & ~apart
+    found: Bools = (flat.cpu_ns >= 0) & ~flat.is_of(_APART)
     return found
 
 

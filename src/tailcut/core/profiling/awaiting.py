@@ -7,7 +7,7 @@ from collections import defaultdict
 import numpy as np
 
 from tailcut.core.profiling.attribution import Attribution, less_children, self_of
-from tailcut.core.profiling.dividing import Bools, Floats
+from tailcut.core.profiling.dividing import Floats
 from tailcut.core.profiling.flat import Ints
 from tailcut.core.profiling.functions import SpanName, seen_shares
 from tailcut.core.profiling.holdups import Holdups
@@ -33,7 +33,7 @@ def awaited_ns(found: Attribution, recording: Recording) -> Floats:
     none = np.zeros(len(flat.name))
     if not pilot.cpu_s or not len(flat.name):
         return none
-    code = _code(found) & (flat.thread == 0) & (self_of(flat, flat.cpu_ns) < 0)
+    code = found.flat.is_of({Stage.CODE}) & (flat.thread == 0) & (self_of(flat, flat.cpu_ns) < 0)
     own_ns = np.where(code, found.self_ns, 0)
     held_ns = ran_ns(found, recording)
     computing = computing_share(recording, found, code, held_ns)
@@ -59,11 +59,6 @@ def ran_ns(found: Attribution, recording: Recording) -> Floats:
     if not len(found.flat.name):
         return np.zeros(0)
     return _held_ns(found, recording) if recording.pilot.loop == "asyncio" else _seen_ns(found, recording)
-
-
-def _code(found: Attribution) -> Bools:
-    flat = found.flat
-    return np.array([name.stage == Stage.CODE for name in flat.names], dtype=bool)[flat.name]
 
 
 def _by_code(found: Attribution, spent_ns: Floats | Ints) -> dict[SpanName, float]:

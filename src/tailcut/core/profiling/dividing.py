@@ -26,7 +26,7 @@ def handling_share(flat: Flat) -> Floats:
     What happens there is done for the fetches: statements are put together, rows are read.
     """
     share = np.zeros(len(flat.name))
-    fetching = np.array([name.stage in FETCHING for name in flat.names], dtype=bool)[flat.name]
+    fetching = flat.is_of(FETCHING)
     if not fetching.any():
         return share
     count = len(flat.requests)
@@ -37,7 +37,7 @@ def handling_share(flat: Flat) -> Floats:
     inside_ns = np.maximum(np.minimum(flat.end_ns, last_ns[flat.request]) - start_ns, 0)
     length_ns = flat.end_ns - flat.start_ns
     own_ns, own_inside_ns = less_children(flat, length_ns), less_children(flat, inside_ns)
-    code = np.array([name.stage == Stage.CODE for name in flat.names], dtype=bool)[flat.name] & (own_ns > 0)
+    code = flat.is_of({Stage.CODE}) & (own_ns > 0)
     share[code] = np.clip(own_inside_ns[code] / own_ns[code], 0.0, 1.0)
     return share
 
@@ -67,7 +67,7 @@ def fetch_lengths(flat: Flat, cpu_ns: Floats) -> Floats:
 
     What is a part of another fetch is in that one's; what is no fetch has none. Both are 0.
     """
-    fetching = np.array([name.stage in FETCHING for name in flat.names], dtype=bool)[flat.name]
+    fetching = flat.is_of(FETCHING)
     length_ns = (flat.end_ns - flat.start_ns).astype(np.float64) - cpu_ns
     inner = np.flatnonzero(flat.parent >= 0)
     others = inner[~fetching[inner]]

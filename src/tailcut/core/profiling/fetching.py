@@ -26,7 +26,7 @@ def at_once(job: Job, held: Sequence[int] = ()) -> Job:
     if _side_by_side(job):
         return job
     in_turn_ns = (ns / held[hold] for hold, ns in _held_ns(job).items() if hold < len(held))
-    return _one_wait(job, max(*_lengths(job), *in_turn_ns, 0.0, 0.0))
+    return _one_wait(job, max([*_lengths(job), *in_turn_ns], default=0.0))
 
 
 def at_once_free(job: Job) -> Job:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -60,6 +60,10 @@ class Flat:
     delay_ns: Ints
     name: Ints
     names: tuple[Name, ...]
+
+    def is_of(self, stages: Collection[Stage]) -> npt.NDArray[np.bool_]:
+        """Tell which spans are of some stages, shape [spans]."""
+        return np.array([name.stage in stages for name in self.names], dtype=bool)[self.name]
 
     @cached_property
     def endpoint(self) -> Ints:

@@ -51,10 +51,10 @@ def read_untold(
     flat, count = found.flat, len(found.flat.requests)
     if not recording.pilot.cpu_s or not count:
         return Untold(0.0, 0.0, 0.0, 0.0)
-    models = _of(flat, {Stage.MODEL})
+    models = flat.is_of({Stage.MODEL})
     late_ns, late_models_ns = _late_ns(flat, cpu_ns, ~models), _late_ns(flat, cpu_ns, models)
     whole_ns = max(_used_ns(recording, found) - float(cpu_ns.sum()) - late_ns - late_models_ns, 0.0)
-    drivers = _of(flat, WAITING) & (flat.thread == 0) & (flat.cpu_ns < 0)
+    drivers = flat.is_of(WAITING) & (flat.thread == 0) & (flat.cpu_ns < 0)
     awaited_ns = np.minimum(wait_ns, np.maximum(seen_ns, _SHORT_NS))[drivers]
     held_ns = float(np.median(network_ns)) + float(awaited_ns.sum()) / count
     served_ns = min(whole_ns / count, held_ns)
@@ -82,9 +82,8 @@ def computing_share(recording: Recording, found: Attribution, code: Bools, ran_n
     code_ns = float(found.self_ns[code].sum())
     if not recording.pilot.cpu_s or not code_ns:
         return 1.0
-    told = (flat.cpu_ns >= 0) & ((flat.parent < 0) | (flat.cpu_ns[flat.parent] < 0))
-    left_ns = _used_ns(recording, found) - float(flat.cpu_ns[told].sum())
-    threads_ns = float(found.self_ns[_of(flat, {Stage.MODEL})].sum()) * (_cores(recording) - 1)
+    left_ns = _used_ns(recording, found) - float(flat.cpu_ns[_outermost(flat)].sum())
+    threads_ns = float(found.self_ns[flat.is_of({Stage.MODEL})].sum()) * (_cores(recording) - 1)
     sure_ns = float(np.minimum(found.self_ns, np.maximum(ran_ns, _SHORT_NS))[code].sum())
     return min(max(left_ns - threads_ns, min(left_ns, sure_ns), 0.0) / code_ns, 1.0)
 
@@ -97,12 +96,13 @@ def _used_ns(recording: Recording, found: Attribution) -> float:
 def _late_ns(flat: Flat, cpu_ns: Floats, which: Bools) -> float:
     """What such spans computed that began after their request's reply, but for what is in the request's time."""
     late = (flat.start_ns >= flat.left_ns[flat.request]) & which
-    outer = (flat.cpu_ns >= 0) & ((flat.parent < 0) | (flat.cpu_ns[flat.parent] < 0))
-    return max(float(flat.cpu_ns[late & outer].sum()) - float(cpu_ns[late].sum()), 0.0)
+    return max(float(flat.cpu_ns[late & _outermost(flat)].sum()) - float(cpu_ns[late].sum()), 0.0)
 
 
-def _of(flat: Flat, stages: set[Stage] | frozenset[Stage]) -> Bools:
-    return np.array([name.stage in stages for name in flat.names], dtype=bool)[flat.name]
+def _outermost(flat: Flat) -> Bools:
+    """Which spans tell CPU time that no span around them has told, shape [spans]."""
+    found: Bools = (flat.cpu_ns >= 0) & ((flat.parent < 0) | (flat.cpu_ns[flat.parent] < 0))
+    return found
 
 
 def _cores(recording: Recording) -> int:

@@ -147,12 +147,13 @@ class Work:
 def read_work(recording: Recording, found: Attribution) -> Work:
     """Read the work of a recording's requests."""
     flat = found.flat
-    cpu_ns, wait_ns = divide_own(flat, found.self_ns, _code_cpu_share(recording, found))
+    seen_ns = ran_ns(found, recording)
+    cpu_ns, wait_ns = divide_own(flat, found.self_ns, _code_cpu_share(recording, found, seen_ns))
     holds = find_holds(flat)
     wait_ns[holds.waits] = 0.0
     network_ns = _way_ns(recording, found)
-    # Where callbacks are not watched nobody knows what a driver computes.
-    seen_ns = ran_ns(found, recording) if recording.pilot.loop == "asyncio" else np.zeros(len(flat.name))
+    if recording.pilot.loop != "asyncio":
+        seen_ns = np.zeros_like(seen_ns)  # samples are of code: nobody knows what a driver computes
     untold = read_untold(recording, found, cpu_ns, wait_ns, network_ns, seen_ns)
     usual_ns = float(np.quantile(network_ns, _USUAL)) if len(network_ns) else 0.0
     rest_ns = found.stage_ns[:, STAGE_AT[Stage.UNATTRIBUTED]]
@@ -246,9 +247,8 @@ def _in_pool(flat: Flat) -> Bools:
 
     What a pool runs has a span of code there. A fetch right below what awaits it is in the driver's own thread.
     """
-    kept = np.array([name.stage in FETCHING | QUEUEING for name in flat.names], dtype=bool)[flat.name]
     handed = (flat.parent >= 0) & (flat.thread != flat.thread[flat.parent])
-    return np.asarray((flat.thread != 0) & ~(kept & handed), dtype=np.bool_)
+    return np.asarray((flat.thread != 0) & ~(flat.is_of(FETCHING | QUEUEING) & handed), dtype=np.bool_)
 
 
 def _way_ns(recording: Recording, found: Attribution) -> Ints:
@@ -285,9 +285,8 @@ def _without_profiling(work: Work, recording: Recording) -> Work:
     return replace(work, jobs=jobs, latency_ns=work.latency_ns / (1.0 + overhead.p50_share))
 
 
-def _code_cpu_share(recording: Recording, found: Attribution) -> float:
+def _code_cpu_share(recording: Recording, found: Attribution, seen_ns: Floats) -> float:
     """How much of the event loop's code whose CPU time nobody told was computing; 1 where that is not known."""
     flat = found.flat
-    computing = np.array([name.stage not in QUEUEING | WAITING for name in flat.names], dtype=bool)[flat.name]
-    code = computing & (self_of(flat, flat.cpu_ns) < 0) & (flat.thread == 0)
-    return computing_share(recording, found, code, ran_ns(found, recording))
+    code = ~flat.is_of(QUEUEING | WAITING) & (self_of(flat, flat.cpu_ns) < 0) & (flat.thread == 0)
+    return computing_share(recording, found, code, seen_ns)
