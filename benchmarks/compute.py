@@ -18,7 +18,8 @@ import numpy.typing as npt
 from benchmarks.peers.bodies import Shape
 
 _REGISTRY = Path(__file__).resolve().parent.parent / "examples" / "minilm" / ".tailcut" / "registry"
-_TOKENS = 32
+TOKENS = 32
+"""Of a text: a sentence."""
 _WIDTH, _HIDDEN, _POSITIONS, _LAYERS = 384, 1536, 32, 5
 SIZES = (1, 2, 4, 8)
 LARGEST = SIZES[-1]
@@ -36,9 +37,13 @@ class Compute:
     width: int
 
 
-def compute_model(folder: Path) -> Compute:
-    """Put the model into a folder."""
-    return _minilm(folder) or _made(folder)
+def compute_model(folder: Path, tokens: int = TOKENS) -> Compute:
+    """Put the model into a folder.
+
+    Args:
+        tokens: that a row has where the model reads text; what a row costs grows with them.
+    """
+    return _minilm(folder, tokens) or _made(folder)
 
 
 def manifest(model: Compute, *, rows: int, limit_ms: float, deadline_ms: int) -> str:
@@ -64,7 +69,7 @@ max_rows = {rows}
 """
 
 
-def _minilm(folder: Path) -> Compute | None:
+def _minilm(folder: Path, tokens: int) -> Compute | None:
     from tailcut.errors import TailcutError
     from tailcut.registry import Registry
 
@@ -78,11 +83,11 @@ def _minilm(folder: Path) -> Compute | None:
     if variant is None:
         return None
     path = Path(shutil.copy(variant.artifact, folder / "compute.onnx"))
-    ids = np.random.default_rng(0).integers(2000, 20000, _TOKENS)
+    ids = np.random.default_rng(0).integers(2000, 20000, tokens)
     ids[0], ids[-1] = 101, 102  # [CLS] and [SEP]
     inputs = [(each.name, each.datatype) for each in variant.inputs]
     output = variant.outputs[0]
-    label = f"MiniLM {variant.name}, {_TOKENS} tokens"
+    label = f"MiniLM {variant.name}, {tokens} tokens"
     return Compute(path, label, Shape(inputs, ids), output.name, int(output.shape[-1]))
 
 

@@ -1,7 +1,7 @@
 """A compute-bound model under open-loop load: at 80 % of capacity, in bursts, and far beyond it; peers beside tailcut.
 
     python -m benchmarks.overload [--rounds 3] [--seconds 20] [--overload-seconds 15] [--only tailcut,Mosec]
-                                  [--skip-idle] [--out benchmarks/results]
+                                  [--skip-idle] [--tokens 32] [--out benchmarks/results]
 
 Servers run on core 0, load on core 1. Capacity is what the bare runtime does alone on core 0 in batches of 8, the
 largest that a server may make; it is measured anew before every run, because machines that others share change their
@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import openloop
-from benchmarks.compute import LARGEST, Compute, bare, capacity_rps, compute_model, manifest
+from benchmarks.compute import LARGEST, TOKENS, Compute, bare, capacity_rps, compute_model, manifest
 from benchmarks.mlp import BODY_FLOATS, MANIFEST, write_model
 from benchmarks.overhead import commit, cpu, interpreter
 from benchmarks.overload_report import render
@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names of servers, or how they begin, separated by commas")
     parser.add_argument("--skip-idle", action="store_true")
     parser.add_argument("--idle-rounds", type=int, default=_IDLE_ROUNDS)
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="of a text: the more, the fewer rows are capacity")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     arguments = parser.parse_args()
     if not wrk.is_there():
@@ -70,9 +71,10 @@ def main() -> None:
     openloop.pin()
     result = collect(arguments)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "overload.json").write_text(json.dumps(result, indent=1) + "\n")
+    name = "overload" if arguments.tokens == TOKENS else f"overload_{arguments.tokens}_tokens"
+    (arguments.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
     text = render(result)
-    (arguments.out / "overload.md").write_text(text)
+    (arguments.out / f"{name}.md").write_text(text)
     print(text)
 
 
@@ -83,7 +85,7 @@ def collect(arguments: argparse.Namespace) -> dict[str, Any]:
     peers = [peer for peer in (TAILCUT, *PEERS) if not only or any(peer.name.startswith(name) for name in only)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        model = compute_model(folder)
+        model = compute_model(folder, arguments.tokens)
         sizes_ms = bare(model, 18.0, SERVER_CORE, tries=3)
         rows, capacity = LARGEST, capacity_rps(sizes_ms)
         limit_ms = SLACK_MS + sizes_ms[rows]
