@@ -4,8 +4,8 @@
 
 Server on core 0, open-loop load on core 1. The MLP (`mlp`, the default) brings most requests and so shows a leak per
 request soonest; its rate is bounded by what this generator can send, which on a fast machine is less than 70 %. The
-compute-bound model of `benchmarks.overload` (`compute`) has its 70 % everywhere, and its batches run in a thread. Memory is the RSS of all of the server's
-processes, looked at every 10 s.
+compute-bound model of `benchmarks.overload` (`compute`) has its 70 % everywhere, and its batches run in a thread.
+Memory is the RSS of all of the server's processes, looked at every 10 s.
 """
 
 from __future__ import annotations
