@@ -12,7 +12,7 @@ import pytest
 from tailcut.core.profiling import forecast as forecasts
 from tailcut.core.profiling.advice import LeverAdvice, advise
 from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.fetching import at_once
+from tailcut.core.profiling.fetching import at_once, left_alone
 from tailcut.core.profiling.forecast import calibrate, capacity, forecast
 from tailcut.core.profiling.levers import Known, State, begin, pull
 from tailcut.core.profiling.records import Pilot, Recording, Request, Span, Stage
@@ -64,6 +64,26 @@ def fetching(*, queries: int = 4, together: float = 1.0, rate: float = 40.0, cou
         end = max([now, *(span.end_ns for span in spans)]) + _MS // 5
         requests.append(request(number, at, end, spans))
     return recorded(requests, rate)
+
+
+def beside_a_model(after_ms: tuple[float, ...], *, model_ms: float = 10.0, count: int = 400) -> Recording:
+    """A query of 10 ms, then others one after the other; a model runs beside them, in a thread."""
+    draw = np.random.default_rng(0)
+    requests = []
+    for number, at in enumerate(np.cumsum(draw.exponential(1e9 / 20.0, count)).astype(int).tolist()):
+        now = at + _MS // 2
+        model_end = now + int(model_ms * _MS)
+        spans = [
+            Span(
+                stage=Stage.MODEL, label="Net", start_ns=now, end_ns=model_end, parent=1, thread=1,
+                cpu_ns=model_end - now,
+            )
+        ]  # fmt: skip
+        for place, length_ms in enumerate((10.0, *after_ms)):
+            begin, now = now, now + int(length_ms * _MS)
+            spans.append(Span(stage=Stage.SQL, label=f"q{place}", start_ns=begin, end_ns=now, parent=1))
+        requests.append(request(number, at, max(now, model_end) + _MS // 5, spans))
+    return recorded(requests, 20.0)
 
 
 def pooled(rate: float = 220.0, *, at_once: int = 5, count: int = 1500) -> Recording:
@@ -127,6 +147,45 @@ def test_fetches_one_after_the_other_still_win_by_it() -> None:
     found = concurrent(fetching(together=0.0))
     assert found.order == 1
     assert found.p95_ms == pytest.approx(12.0, abs=1.5)
+
+
+def test_a_fetch_beside_a_model_is_beside_no_other_fetch() -> None:
+    """What is fetched after it goes out one by one, whatever the request does beside the first: at once, they win."""
+    recording = beside_a_model((2.0, 2.0, 2.0, 2.0))
+    assert concurrent(recording).order == 1
+    work = begin(work_of(recording), Known(cores=2)).work
+    assert work.wait_of(Stage.SQL) == pytest.approx(13.0 * _MS, rel=0.01)
+    after = pull(begin(work, Known(cores=2)), "concurrent I/O")
+    assert after.work.wait_of(Stage.SQL) == pytest.approx(10.0 * _MS, rel=0.01)
+
+
+def test_fetches_at_once_are_no_quicker_than_what_runs_beside_all_of_them() -> None:
+    """Five queries beside a model of 50 ms: without them it takes those 50 ms as well."""
+    state = begin(work_of(beside_a_model((10.0, 10.0, 10.0, 10.0), model_ms=50.0)), Known(cores=2))
+    taken = state.work.mean_ns(Stage.SQL, Stage.MODEL)
+    assert taken == pytest.approx(50.0 * _MS, rel=0.01)
+    assert pull(state, "concurrent I/O").work.mean_ns(Stage.SQL, Stage.MODEL) == pytest.approx(taken, rel=0.01)
+
+
+def test_a_fetch_beside_a_model_waits_no_longer_because_another_one_is_cached() -> None:
+    """The second query hits; the first shares its time with the model as before."""
+    work = work_of(beside_a_model((10.0,), count=40))
+    first = next(number for number, name in enumerate(work.names) if name.label == "q0")
+    for job in work.jobs:
+        kept = tuple(part for part in job if part.stage is not Stage.SQL or part.name == first)
+        assert left_alone(job, kept) == kept
+
+
+def test_what_a_cache_leaves_of_fetches_sent_at_once_waits_as_long_as_it_did() -> None:
+    """Also where it was recorded one after the other, and its own waiting is in the one wait for all."""
+    fetches = tuple(
+        Part(Stage.SQL, number, 0.0, 10.0 * _MS, False, full_ns=10.0 * _MS, from_ns=number * 10.0 * _MS)
+        for number in range(3)
+    )
+    job = at_once(fetches)
+    for gone in range(3):
+        kept = tuple(part for part in job if part.name != gone)
+        assert sum(part.wait_ns for part in left_alone(job, kept)) == 10.0 * _MS
 
 
 def test_the_requests_that_fetch_one_after_the_other_are_those_that_win() -> None:

@@ -1,7 +1,8 @@
 """What becomes of a request's fetches when they go out at once, or when a cache answers some of them.
 
 Fetches that ran side by side when they were recorded share that time: what each waits for is less than its length, from
-its start to its end. What waits beside nothing else any more waits for its length.
+its start to its end. What waits beside nothing else any more waits for its length. Beside the request's own code or a
+model, a fetch waits for less as well: that time it shares with no other fetch.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ def at_once(job: Job, held: Sequence[int] = ()) -> Job:
     if _side_by_side(job):
         return job
     in_turn_ns = (ns / held[hold] for hold, ns in _held_ns(job).items() if hold < len(held))
-    return _one_wait(job, max([*_lengths(job), *in_turn_ns], default=0.0))
+    # What else ran beside them took that time too, and takes all of it where they go.
+    return _one_wait(job, max([*_lengths(job), *in_turn_ns, _beside_ns(job)[1]], default=0.0))
 
 
 def at_once_free(job: Job) -> Job:
@@ -55,7 +57,7 @@ def left_alone(job: Job, kept: Job) -> Job:
         kept: without some of its fetches.
     """
     waited_ns = _waited_ns(kept)
-    alone_ns = min(_waited_ns(job), max(_lengths(kept), default=0.0))
+    alone_ns = min(_waited_ns(job), max(_lengths(kept), default=0.0), waited_ns + _beside_ns(job)[0])
     if alone_ns <= waited_ns:
         return kept
     longest = _longest(kept)
@@ -83,7 +85,20 @@ def _side_by_side(job: Job) -> bool:
     """Tell whether a request's fetches have most of what they can win side by side."""
     full_ns = [part.full_ns for part in job if part.stage in FETCHING]
     most_ns = sum(full_ns) - max(full_ns, default=0.0)
-    return most_ns > 0 and sum(full_ns) - _waited_ns(job) > _MOSTLY * most_ns
+    return most_ns > 0 and _beside_ns(job)[0] > _MOSTLY * most_ns
+
+
+def _beside_ns(job: Job) -> tuple[float, float]:
+    """How much less a request's fetches wait for because they ran beside one another, and beside anything else."""
+    overlap_ns = less_ns = until_ns = 0.0
+    for part in sorted((part for part in job if part.stage in FETCHING), key=lambda part: part.from_ns):
+        end_ns = part.from_ns + part.full_ns
+        overlap_ns += max(min(end_ns, until_ns) - part.from_ns, 0.0)
+        until_ns = max(until_ns, end_ns)
+        # Of two halves of a fetch, one has all of its length.
+        less_ns += part.full_ns - part.wait_ns
+    shared_ns = max(min(overlap_ns, less_ns), 0.0)
+    return shared_ns, max(less_ns - shared_ns, 0.0)
 
 
 def _one_wait(job: Job, wait_ns: float) -> Job:
@@ -98,9 +113,9 @@ def _one_wait(job: Job, wait_ns: float) -> Job:
     laid: list[Part] = []
     for number, part in enumerate(job):
         if number == longest:
-            laid += [*_together(part, held_ns, wait_ns), part._replace(wait_ns=0.0, full_ns=0.0)]
+            laid += [*_together(part._replace(from_ns=0.0), held_ns, wait_ns), part._replace(wait_ns=0.0, full_ns=0.0)]
         else:
-            laid.append(part._replace(wait_ns=0.0) if part.stage in FETCHING else part)
+            laid.append(part._replace(wait_ns=0.0, from_ns=0.0) if part.stage in FETCHING else part)
     return tuple(laid)
 
 

@@ -50,7 +50,8 @@ class Part(NamedTuple):
         thread: it runs in a pool's thread, else on the event loop.
         held: locks and connections that the request holds meanwhile: indices into ``Work.holds.found``, ascending.
         beside_ns: CPU on other cores, beginning with it, that the request does not wait for.
-        full_ns: of a fetch: how long it would wait with none of its request's own beside it.
+        full_ns: of a fetch: how long it would wait with none of its request's own beside it; ``from_ns``: from when on,
+            counted from when the request was due.
         after_ns: for how long ``held`` is held once the request is done, who waits for nothing of it.
         late: it is computed once the request is done.
     """
@@ -65,6 +66,7 @@ class Part(NamedTuple):
     full_ns: float = 0.0
     after_ns: float = 0.0
     late: bool = False
+    from_ns: float = 0.0
 
 
 Job = tuple[Part, ...]
@@ -136,6 +138,7 @@ class Work:
                     beside_ns=part.beside_ns * cpu,
                     full_ns=part.full_ns * wait,
                     after_ns=part.after_ns * wait,
+                    from_ns=part.from_ns * wait,
                 )
                 for part in job
             )
@@ -238,7 +241,8 @@ class _Spans:
         beside_ns = (cpu_ns + wait_ns) * self.beside if stage is Stage.MODEL else 0.0
         # Also where it is laid in two parts, it is one fetch.
         full_ns = float(self.full_ns[span]) if share >= _HALF else 0.0
-        own = Part(stage, name, cpu_ns - handling_ns, wait_ns, thread, held, beside_ns, full_ns)
+        from_ns = float(self.flat.start_ns[span] - self.flat.intended_ns[self.flat.request[span]]) if full_ns else 0.0
+        own = Part(stage, name, cpu_ns - handling_ns, wait_ns, thread, held, beside_ns, full_ns, from_ns=from_ns)
         return [Part(Stage.SQL, HANDLING, handling_ns, 0.0, thread, held), own] if handling_ns else [own]
 
 
