@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from collections.abc import Callable, Iterator
 
@@ -133,6 +134,58 @@ def test_what_is_called_between_rows_has_its_own_time(
     for one in other:
         assert all(span.end_ns <= one.start_ns or span.start_ns >= one.end_ns for span in found)
     assert took_ns(request_) >= 0.9 * clock.rows_ns
+
+
+def in_turn(clock: Clock, *took_ns: tuple[int, ...], between_ns: int = 100) -> list[int]:
+    """Step through cursors in turn, each of a query of its own; how long the rows of each took."""
+    connection = sqlite3.connect(":memory:")
+    connection.create_function("row", 1, clock.row)
+    cursors = []
+    for number, each in enumerate(took_ns):
+        connection.execute(f"CREATE TABLE t{number} (took INTEGER)")
+        connection.executemany(f"INSERT INTO t{number} VALUES (?)", [(one,) for one in each])
+        cursors.append(connection.execute(f"SELECT took AS took{number} FROM t{number} WHERE row(took)"))
+    for _ in zip(*cursors, strict=True):
+        clock.at_ns += between_ns
+    connection.close()
+    return [sum(each) for each in took_ns]
+
+
+def queries(trace: Trace) -> list[list[Span]]:
+    """The spans of each cursor that was stepped through, in the order of time."""
+    spans = [span for span in requests_of(tracer)[0].spans if "AS took" in span.label]
+    return [[span for span in spans if f"took{number}" in span.label] for number in range(3)]
+
+
+@pytest.mark.parametrize("between_ns", [0, 100])
+def test_of_two_cursors_read_in_turn_no_time_is_both_queries(
+    clock: Clock, rows: Callable[..., sqlite3.Cursor], request_: Trace, between_ns: int
+) -> None:
+    """Rows of 1 and of 3 microseconds, several hundred each: each query has the time of its own, once."""
+    wanted = in_turn(clock, (_ROW_NS,) * 500, (3 * _ROW_NS,) * 500, (2 * _ROW_NS,) * 500, between_ns=between_ns)
+    found = queries(request_)
+    spans = sorted((span for each in found for span in each), key=lambda span: span.start_ns)
+    assert all(before.end_ns <= after.start_ns for before, after in itertools.pairwise(spans))
+    for each, took in zip(found, wanted, strict=True):
+        assert len(each) <= 2
+        assert sum(span.end_ns - span.start_ns for span in each) == pytest.approx(took, rel=0.01, abs=500 * between_ns)
+        assert sum(span.cpu_ns for span in each) == pytest.approx(took, rel=0.01)
+
+
+def test_what_is_asked_for_with_each_row_is_not_the_rows(
+    clock: Clock, rows: Callable[..., sqlite3.Cursor], request_: Trace
+) -> None:
+    """A query inside the loop over another one's rows, and quick."""
+    cursor = rows(*[4 * _ROW_NS] * 50)
+    other = sqlite3.connect(":memory:")
+    other.create_function("row", 1, clock.row)
+    for _ in cursor:
+        assert other.execute("SELECT row(5000) AS inner").fetchall() == [(1,)]
+    other.close()
+    spans = [span for span in requests_of(tracer)[0].spans if span.label.startswith("SELECT")]
+    spans.sort(key=lambda span: span.start_ns)
+    assert all(before.end_ns <= after.start_ns for before, after in itertools.pairwise(spans))
+    assert sum(span.end_ns - span.start_ns for span in spans) == clock.rows_ns
 
 
 def test_rows_that_work_is_done_with_are_a_span_each(

@@ -13,12 +13,11 @@ from typing import Any
 from tailcut.core.profiling.records import Stage
 from tailcut.profile.clocks import now, of_thread
 from tailcut.profile.hooks.imports import Hook
+from tailcut.profile.hooks.rows import JOIN_NS, join_rows
 from tailcut.profile.hooks.wrapping import query_of, wrap
 from tailcut.profile.strays import strays
 from tailcut.profile.tracing import SQL, Open, add_span, close_timed, current, open_timed, tracer
 
-_JOIN_NS = 8_000
-"""Rows that are asked for one by one with less than this in between are one span: most of it is the hook's own."""
 _MAX_FETCHES = 200
 _EVERY = 16
 """So many rows in a row that are one span, and of those after them one in so many is timed: two clocks and all that
@@ -40,6 +39,8 @@ class _TracedCursor(sqlite3.Cursor):
     __before = False
     __joined, __enough = 0, _EVERY
     """Rows one after the other that are one span, and from how many on they are not timed."""
+    __until_ns = -1
+    """When the last row was read; its span ends later where another cursor's rows have moved it."""
 
     def execute(self, sql: str, *args: Any) -> Any:
         return self.__traced(super().execute, sql, args)
@@ -89,7 +90,7 @@ class _TracedCursor(sqlite3.Cursor):
         parent = current.get()
         self.__sql = label = query_of(sql)
         self.__fetches = self.__untimed = self.__joined = 0
-        self.__before, self.__enough = False, _EVERY
+        self.__before, self.__enough, self.__until_ns = False, _EVERY, -1
         if parent is None or parent.trace.over:
             self.__last = None
             return strays.call(SQL, label, function, (sql, *args), {})
@@ -122,8 +123,10 @@ class _TracedCursor(sqlite3.Cursor):
         """Keep a row, and those before it that were not timed: all of it is theirs unless something else was called."""
         last, spans = self.__last, parent.trace.spans
         alone = last is not None and last.parent is parent and bool(spans) and spans[-1] is last
+        if last is not None and self.__until_ns not in (-1, last.end_ns):
+            alone = False
         if self.__before and last is not None and alone:
-            if start_ns - last.end_ns >= _EVERY * (_JOIN_NS + end_ns - start_ns):
+            if start_ns - last.end_ns >= _EVERY * (JOIN_NS + end_ns - start_ns):
                 # Whether a row took so long or what was done with it, only rows that are timed can tell.
                 self.__joined, self.__enough = 0, self.__enough * _EVERY
             start_ns = last.end_ns
@@ -136,10 +139,8 @@ class _TracedCursor(sqlite3.Cursor):
     def __keep(self, parent: Open, start_ns: int, end_ns: int, cpu_ns: int) -> bool:
         """Keep rows that were read; whether they are part of the span before."""
         last = self.__last
-        if last is not None and last.parent is parent and start_ns - last.end_ns < _JOIN_NS:
-            last.end_ns = end_ns
-            if last.cpu_ns >= 0:
-                last.cpu_ns += cpu_ns
+        self.__until_ns = end_ns
+        if last is not None and last.parent is parent and join_rows(last, start_ns, end_ns, cpu_ns):
             return True
         if self.__fetches < _MAX_FETCHES:
             self.__fetches += 1
