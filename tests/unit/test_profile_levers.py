@@ -259,6 +259,7 @@ def test_other_statements_are_those_of_the_same_request() -> None:
         asked = [(part.cpu_ns, part.wait_ns) for part in after if part.stage == Stage.SQL]
         recorded = [(part.cpu_ns, part.wait_ns) for part in before if part.stage == Stage.SQL]
         assert asked == (list(timed[number]) if number in timed else recorded)
+        assert not any(part.beside_ns for part in after if part.stage == Stage.SQL)  # who waits for it takes no core
     assert state.service.database_share == 0.5
 
 

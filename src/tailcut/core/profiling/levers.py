@@ -229,7 +229,8 @@ def _serving_path(state: State, bound: bool) -> State:
         kept = [part for part in job if part.stage not in ingress and part.stage not in QUEUEING]
         if number in known.fetches and any(part.stage in FETCHING for part in kept):
             others = [
-                Part(Stage.SQL, -1, cpu_ns, wait_ns, False, (), wait_ns) for cpu_ns, wait_ns in known.fetches[number]
+                Part(Stage.SQL, -1, cpu_ns, wait_ns, False, full_ns=wait_ns)
+                for cpu_ns, wait_ns in known.fetches[number]
             ]
             kept = [*others, *(part for part in kept if part.stage not in FETCHING)]
         kept = [part._replace(thread=False, held=_still_held(part, holds, queues)) for part in kept]
