@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import importlib
+import inspect
+import os
 import socket
+import sysconfig
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import Context
+from contextvars import Context, copy_context
 from typing import Any
 
 import anyio
@@ -20,16 +23,25 @@ from tailcut.core.profiling.advice import advise
 from tailcut.core.profiling.levers import Known
 from tailcut.core.profiling.records import Pilot, Recording, Request, Span, Stage
 from tailcut.core.slo import parse_objectives
+from tailcut.profile.executors import Executors
 from tailcut.profile.hooks import locks, threads
-from tailcut.profile.tracing import Trace, close_span, current, open_timed, open_under
+from tailcut.profile.tracing import Trace, close_span, current, open_timed, open_under, tracer
 
 
 @pytest.fixture
 def hooked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ThreadPoolExecutor, "submit", ThreadPoolExecutor.submit)
+    monkeypatch.setattr(ThreadPoolExecutor, "__init__", ThreadPoolExecutor.__init__)
     monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "run_in_executor", asyncio.BaseEventLoop.run_in_executor)
     threads._hook_executor(importlib.import_module("concurrent.futures.thread"))
     threads._hook_loop(asyncio.base_events)
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Executors:
+    made = Executors()
+    monkeypatch.setattr(threads, "executors", made)
+    return made
 
 
 @pytest.fixture
@@ -111,6 +123,55 @@ def test_who_waits_at_a_limiter_of_the_users_does_not_wait_for_the_thread_pool(
         assert await run(pool) == ["thread pool"] * 2
 
     asyncio.run(both())
+
+
+def waits(trace: Trace) -> list[str | bytes]:
+    return [one.label for one in trace.spans if one.stage is Stage.WAIT]
+
+
+def resolve_later(pool: ThreadPoolExecutor | None) -> None:
+    """Hand something over as an asynchronous handler does."""
+
+    async def run() -> None:
+        await asyncio.get_running_loop().run_in_executor(pool, resolve)
+        await asyncio.get_running_loop().shutdown_default_executor()
+
+    asyncio.run(run())
+
+
+def test_an_executor_is_known_by_the_line_that_made_it_and_by_its_threads(
+    request_: Trace, fresh: Executors, hooked: None
+) -> None:
+    with ThreadPoolExecutor(max_workers=3) as pool:
+        line = resolve.__code__.co_filename, inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
+        label = f"executor of {tracer.places.name(line[0])}:{line[1]}"
+        pool.submit(resolve).result()
+        pool.submit(copy_context().run, resolve).result()
+        resolve_later(pool)
+        assert waits(request_) == [label] * 3
+        assert fresh.found() == {label: 3}
+        resolve_later(None)
+    assert waits(request_)[3:] == ["executor of asyncio"]
+    with ThreadPoolExecutor() as usual:
+        assert fresh.found()["executor of asyncio"] == usual._max_workers
+
+
+def test_of_several_executors_that_one_line_makes_nobody_knows_which_is_waited_for(
+    request_: Trace, fresh: Executors, hooked: None
+) -> None:
+    for _ in range(2):
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(resolve).result()
+    assert fresh.found() == {}
+
+
+def test_an_executor_that_a_library_makes_has_no_name(request_: Trace, fresh: Executors, hooked: None) -> None:
+    namespace: dict[str, Any] = {"make": ThreadPoolExecutor}
+    exec(compile("pool = make(1)", os.path.join(sysconfig.get_paths()["purelib"], "driver.py"), "exec"), namespace)
+    with namespace["pool"] as pool:
+        pool.submit(resolve).result()
+    assert waits(request_) == ["executor"]
+    assert fresh.found() == {}
 
 
 def handing(cpu_ns: int) -> Recording:

@@ -31,6 +31,7 @@ MS = 1_000_000
 @pytest.fixture
 def hooked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ThreadPoolExecutor, "submit", ThreadPoolExecutor.submit)
+    monkeypatch.setattr(ThreadPoolExecutor, "__init__", ThreadPoolExecutor.__init__)
     monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "run_in_executor", asyncio.BaseEventLoop.run_in_executor)
     threads._hook_executor(importlib.import_module("concurrent.futures.thread"))
     threads._hook_loop(asyncio.base_events)

@@ -61,6 +61,7 @@ def test_an_executor_of_ones_own_can_ask_a_function_for_its_name(
             return super().submit(fn, *args, **kwargs)
 
     monkeypatch.setattr(ThreadPoolExecutor, "submit", ThreadPoolExecutor.submit)
+    monkeypatch.setattr(ThreadPoolExecutor, "__init__", ThreadPoolExecutor.__init__)
     monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "run_in_executor", asyncio.BaseEventLoop.run_in_executor)
     threads._hook_executor(importlib.import_module("concurrent.futures.thread"))
     threads._hook_loop(asyncio.base_events)

@@ -65,6 +65,7 @@ def assemble(target: str, run: Run, overhead: Overhead | None) -> Recording:
             hooks=heard.hooks,
             versions=run.ready.versions,
             libraries=heard.libraries,
+            executors=heard.executors,
             cpu_s=run.facts.cpu_s or 0.0,
             # The kernel counts the whole run, warm-up included.
             delay_s=heard.delay_ns / 1e9 * load.duration_s / whole_s,

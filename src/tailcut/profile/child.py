@@ -73,6 +73,7 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     delay_ns: int
     strays: tuple[Stray, ...] = ()
     libraries: dict[str, str] = {}
+    executors: dict[str, int] = {}
 
 
 def main() -> None:

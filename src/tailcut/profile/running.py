@@ -18,6 +18,7 @@ import msgspec
 
 from tailcut.profile.captured import captured
 from tailcut.profile.child import Commands, Heard, Options, Route, Said
+from tailcut.profile.executors import executors
 from tailcut.profile.importing import Unusable, load_application, needed_parameters
 from tailcut.profile.libraries import libraries
 from tailcut.profile.middleware import Profiled
@@ -93,6 +94,7 @@ class _Window:
             delay_ns=delay_ns,
             strays=strays.found(),
             libraries=libraries.found(),
+            executors=executors.found(),
         )
         Path(path).write_bytes(msgspec.msgpack.encode(heard))
         return Said(kind="written")

@@ -4,12 +4,14 @@ Nobody records for how long a lock is held: its span is the wait for it. But whe
 one request's getting it and the next one's, the first held it for just that long; where there are several of it, one of
 them came back in that time. What of such a holder's own time lies in there tells, by the line of code, what every
 request does while it holds it, also one that nobody waited for.
+
+Executors are among them; of those it is known before how many threads they have, and what runs there (``pools``).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,19 +20,20 @@ import numpy.typing as npt
 
 from tailcut.core.profiling.attribution import less_children
 from tailcut.core.profiling.flat import Flat, Ints, Name
-from tailcut.core.profiling.records import Stage
+from tailcut.core.profiling.records import EXECUTOR, Stage
 
 Floats = npt.NDArray[np.float64]
 
 _POOLS = frozenset({"psycopg_pool", "asyncpg's pool", "SQLAlchemy's pool"})
 """Labels of waits for a connection, as ``profile.hooks.databases`` gives them."""
-NEVER_PLAYED = frozenset(
-    {"Redis's connection pool", "aiosqlite's thread", "another thread", "asyncio.Event", "asyncio.Condition",
-     "asyncio.Queue", "executor", "anyio.CapacityLimiter"}
+_ANOTHER = "another thread"
+_NEVER_PLAYED = frozenset(
+    {"Redis's connection pool", "aiosqlite's thread", _ANOTHER, "asyncio.Event", "asyncio.Condition",
+     "asyncio.Queue", EXECUTOR, "anyio.CapacityLimiter"}
 )  # fmt: skip
 """Labels of waits that do not come back when requests are played: who holds what they wait for is not known.
 
-An executor's threads are not those of the pool for synchronous handlers, which are played: it may have one.
+So it is with executors that have no name, or are several of one name.
 """
 _CALLS = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.MODEL})
 _LEAST_SEEN = 10
@@ -54,12 +57,28 @@ class Hold(NamedTuple):
     Attributes:
         label: what it is, as its waits are called.
         at_once: how many.
-        pool: it is a connection pool, else a lock or a semaphore.
+        pool: it is a connection pool.
+        threads: they are an executor's threads; else, where it is no pool, it is a lock or a semaphore.
     """
 
     label: str
     at_once: int
     pool: bool
+    threads: bool = False
+
+
+class Taken(NamedTuple):
+    """When something is held.
+
+    Attributes:
+        depth_ns: how long after a request was due it usually has it.
+        hold: what it is.
+        share: of each span's own time, for how much of it, shape [spans].
+    """
+
+    depth_ns: float
+    hold: Hold
+    share: Floats
 
 
 @dataclass(frozen=True)
@@ -70,7 +89,7 @@ class Holds:
         found: those of which enough was seen.
         share: of each span's own time, how much of it each is held for, shape [found, spans].
         waits: spans that are waits for one of these, which come back when requests are played, shape [spans].
-        unknown: those that were waited for, but of which too little was seen or which are ``NEVER_PLAYED``, with the
+        unknown: those that were waited for, but of which too little was seen or which are ``never_played``, with the
             spans that waited.
     """
 
@@ -80,30 +99,57 @@ class Holds:
     unknown: Mapping[str, Ints] = field(default_factory=dict)
 
 
-def find_holds(flat: Flat) -> Holds:
-    """Find what requests waited for that others held."""
+def find_holds(flat: Flat, executors: Sequence[Taken] = ()) -> Holds:
+    """Find what requests waited for that others held.
+
+    Args:
+        executors: whose threads are known.
+    """
+    played = {one.hold.label for one in executors}
     names: defaultdict[tuple[str, bool], list[int]] = defaultdict(list)
     for number, name in enumerate(flat.names):
-        if label := _label(name):
+        if (label := _label(name)) and label not in played:
             names[label, name.stage is Stage.WAIT].append(number)
-    found: list[tuple[float, Hold, Floats]] = []
+    found = list(executors)
     waits = np.zeros(len(flat.name), dtype=bool)
     unknown: dict[str, Ints] = {}
     for (label, pool), mine in names.items():
         spans = np.flatnonzero(np.isin(flat.name, mine))
+        spans = _unexplained(flat, spans, played) if label == _ANOTHER else spans
         spans = spans[np.argsort(flat.end_ns[spans], kind="stable")]
-        known = label not in NEVER_PLAYED and waited_share(flat, spans, flat.end_ns - flat.start_ns) >= _LEAST_WAITED
+        known = not never_played(label) and waited_share(flat, spans, flat.end_ns - flat.start_ns) >= _LEAST_WAITED
         seen = _seen(flat, spans, label, pool) if known else None
         if seen is None:
             unknown[label] = spans
             continue
         waits[spans] = True
         depth_ns = float(np.median(flat.end_ns[spans] - flat.intended_ns[flat.request[spans]]))
-        found.append((depth_ns, *seen))
+        found.append(Taken(depth_ns, *seen))
     # Who holds several has taken first what requests take first.
-    found.sort(key=lambda one: one[0])
-    share = np.array([one for _, _, one in found]).reshape(len(found), len(flat.name))
-    return Holds(tuple(hold for _, hold, _ in found), share, waits, unknown)
+    found.sort(key=lambda one: one.depth_ns)
+    share = np.array([one.share for one in found]).reshape(len(found), len(flat.name))
+    return Holds(tuple(one.hold for one in found), share, waits, unknown)
+
+
+def never_played(label: str) -> bool:
+    """Tell of a wait for what is not known as an executor or found in ``find_holds`` whether it never can be."""
+    return label in _NEVER_PLAYED or label.startswith(f"{EXECUTOR} of ")
+
+
+def _unexplained(flat: Flat, spans: Ints, executors: Collection[str]) -> Ints:
+    """Leave out waits for another thread in which the same code waits for one of these executors: that is its thread.
+
+    Args:
+        executors: labels of the waits for them.
+    """
+    names = [number for number, name in enumerate(flat.names) if name.stage is Stage.WAIT and name.label in executors]
+    handed = np.flatnonzero(np.isin(flat.name, names) & (flat.parent >= 0))
+    first_ns, last_ns = np.full(len(flat.name), np.iinfo(np.int64).max), np.zeros(len(flat.name), dtype=np.int64)
+    np.minimum.at(first_ns, flat.parent[handed], flat.start_ns[handed])
+    np.maximum.at(last_ns, flat.parent[handed], flat.end_ns[handed])
+    above = flat.parent[spans]
+    apart = (flat.end_ns[spans] <= first_ns[above]) | (flat.start_ns[spans] >= last_ns[above])
+    return spans[(above < 0) | apart]
 
 
 def _label(name: Name) -> str:
@@ -111,7 +157,7 @@ def _label(name: Name) -> str:
     if name.stage is Stage.LOCK:
         # "threading.Lock of app.py:48" says which it is; of others only the line that waits does.
         return name.label if " of " in name.label or not name.place else f"{name.label} at {name.place}"
-    return name.label if name.stage is Stage.WAIT and name.label in _POOLS | NEVER_PLAYED else ""
+    return name.label if name.stage is Stage.WAIT and (name.label in _POOLS or never_played(name.label)) else ""
 
 
 def waited_share(flat: Flat, spans: Ints, took_ns: Ints) -> float:

@@ -97,7 +97,12 @@ class State:
 
 def begin(work: Work, known: Known) -> State:
     """Start from what was recorded: a model has an executor per core where there are several and it runs in threads."""
-    in_threads = any(part.stage == Stage.MODEL and part.thread for job in work.jobs for part in job)
+    theirs = {number for number, hold in enumerate(work.holds.found) if hold.threads}
+    in_threads = any(
+        part.stage == Stage.MODEL and (part.thread or not theirs.isdisjoint(part.held))
+        for job in work.jobs
+        for part in job
+    )
     executors = known.cores if in_threads and known.cores > 1 else 0
     service = Service(
         executors=executors, cores=max(known.cores, 1), threads=work.threads,

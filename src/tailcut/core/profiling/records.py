@@ -14,6 +14,8 @@ from tailcut.core.profiling.layers import ModelLayers
 
 FORMAT = 1
 """Of a saved recording; another number is another layout."""
+EXECUTOR = "executor"
+"""What a wait for an executor's thread is called; with " of " and where it was made, as far as that is known."""
 
 
 class Stage(StrEnum):
@@ -197,6 +199,8 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
         hooks: what was hooked, such as "sqlite3", "fastapi".
         versions: of the packages that matter here.
         libraries: what models run on, by the labels of their spans: "torch", "onnxruntime"; none where nobody knows.
+        executors: threads of each executor, by the label of the waits for it: "executor of app.py:12". Those that are
+            not known to be the only one of their label are left out.
         cpu_s: CPU seconds of the process within the measured window.
         delay_s: seconds within it in which a thread of it was ready to run and had no core.
         window_s: seconds measured.
@@ -207,6 +211,7 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     hooks: tuple[str, ...] = ()
     versions: dict[str, str] = {}
     libraries: dict[str, str] = {}
+    executors: dict[str, int] = {}
     cpu_s: float = 0.0
     delay_s: float = 0.0
     window_s: float = 0.0

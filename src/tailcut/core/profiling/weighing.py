@@ -14,7 +14,7 @@ from tailcut.core.profiling.calls import most_fetches
 from tailcut.core.profiling.diversity import Diversity, Stream
 from tailcut.core.profiling.flat import STAGE_AT, Ints
 from tailcut.core.profiling.forecast import Calibration, Forecast, forecast
-from tailcut.core.profiling.holding import NEVER_PLAYED, waited_share
+from tailcut.core.profiling.holding import never_played, waited_share
 from tailcut.core.profiling.levers import State
 from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.profiling.refusals import Facts, figure
@@ -193,7 +193,7 @@ def _unknown_waits(state: State, found: Attribution, near: Ints) -> tuple[str, .
         if share < _MUCH_WAITING:
             share, where = waited_share(flat, spans, found.self_ns), "of an endpoint's slowest requests"
         if share >= _MUCH_WAITING:
-            why = "which is not simulated" if label in NEVER_PLAYED else "of which too little was seen to simulate it"
+            why = "which is not simulated" if never_played(label) else "of which too little was seen to simulate it"
             lines.append(
                 f"{share:.0%} of the time {where} is a wait for {label}, {why}: capacities are at most what is told"
             )

@@ -16,7 +16,6 @@ import numpy as np
 from tailcut.core.profiling.attribution import Attribution, self_of
 from tailcut.core.profiling.awaiting import ran_ns
 from tailcut.core.profiling.dividing import (
-    FETCHING,
     QUEUEING,
     WAITING,
     Bools,
@@ -29,6 +28,7 @@ from tailcut.core.profiling.flat import STAGE_AT, Flat, Ints, Name
 from tailcut.core.profiling.gaps import attribute_gaps
 from tailcut.core.profiling.holding import Holds, find_holds
 from tailcut.core.profiling.holdups import Holdups
+from tailcut.core.profiling.pools import find_pools
 from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.profiling.untold import computing_share, read_untold
 
@@ -47,8 +47,9 @@ class Part(NamedTuple):
         stage: what it is.
         name: index into ``Work.names``; -1: no span.
         cpu_ns, wait_ns: how long it computes, and how long it waits for something outside the process.
-        thread: it runs in a pool's thread, else on the event loop.
-        held: locks and connections that the request holds meanwhile: indices into ``Work.holds.found``, ascending.
+        thread: it runs in a thread of the pool for synchronous handlers, else on the event loop or in an executor.
+        held: locks, connections and executors' threads that the request holds meanwhile: indices into
+            ``Work.holds.found``, ascending.
         beside_ns: CPU on other cores, beginning with it, that the request does not wait for.
         full_ns: of a fetch: how long it would wait with none of its request's own beside it; ``from_ns``: from when on,
             counted from when the request was due.
@@ -84,7 +85,7 @@ class Work:
         rate: requests per second that were sent.
         threads: of the pool for synchronous handlers; 0: not known.
         cores: that the process could use.
-        holds: locks, semaphores and connection pools that were waited for.
+        holds: locks, semaphores and connection pools that were waited for, and executors.
     """
 
     jobs: tuple[Job, ...]
@@ -152,7 +153,8 @@ def read_work(recording: Recording, found: Attribution) -> Work:
     flat = found.flat
     seen_ns = ran_ns(found, recording)
     cpu_ns, wait_ns = divide_own(flat, found.self_ns, _code_cpu_share(recording, found, seen_ns))
-    holds = find_holds(flat)
+    pools = find_pools(found, recording.pilot.executors)
+    holds = find_holds(flat, pools.executors)
     wait_ns[holds.waits] = 0.0
     network_ns = _way_ns(recording, found)
     if recording.pilot.loop != "asyncio":
@@ -163,7 +165,7 @@ def read_work(recording: Recording, found: Attribution) -> Work:
     order = np.lexsort((flat.start_ns, flat.request))
     edges = np.searchsorted(flat.request[order], np.arange(len(flat.requests) + 1))
     lengths, handling = fetch_lengths(flat, cpu_ns), handling_share(flat)
-    spans = _Spans(flat, cpu_ns, wait_ns, lengths, handling, holds, _in_pool(flat), untold.model_share)
+    spans = _Spans(flat, cpu_ns, wait_ns, lengths, handling, holds, pools.in_pool, untold.model_share)
     jobs: list[Job] = []
     for number in range(len(flat.requests)):
         # Beyond what is usual, the network of one machine is the server's kernel waiting for a core.
@@ -193,7 +195,7 @@ class _Spans:
     Attributes:
         full_ns: how long each fetch waits with nothing beside it.
         handling: share of each one's CPU that goes with the fetches.
-        in_pool: whether it ran in a pool's thread.
+        in_pool: whether it held a thread of the pool for synchronous handlers.
         beside: of a model's own time, what its other threads compute meanwhile.
     """
 
@@ -244,15 +246,6 @@ class _Spans:
         from_ns = float(self.flat.start_ns[span] - self.flat.intended_ns[self.flat.request[span]]) if full_ns else 0.0
         own = Part(stage, name, cpu_ns - handling_ns, wait_ns, thread, held, beside_ns, full_ns, from_ns=from_ns)
         return [Part(Stage.SQL, HANDLING, handling_ns, 0.0, thread, held), own] if handling_ns else [own]
-
-
-def _in_pool(flat: Flat) -> Bools:
-    """Say which spans ran in a pool's thread, shape [spans].
-
-    What a pool runs has a span of code there. A fetch right below what awaits it is in the driver's own thread.
-    """
-    handed = (flat.parent >= 0) & (flat.thread != flat.thread[flat.parent])
-    return np.asarray((flat.thread != 0) & ~(flat.is_of(FETCHING | QUEUEING) & handed), dtype=np.bool_)
 
 
 def _way_ns(recording: Recording, found: Attribution) -> Ints:

@@ -8,14 +8,16 @@ initializer set (a context variable, the precision of decimals) is what the user
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
-from tailcut.core.profiling.records import Stage
+from tailcut.core.profiling.records import EXECUTOR, Stage
 from tailcut.profile.clocks import SHORT_NS, now
+from tailcut.profile.executors import executors, label_of
 from tailcut.profile.hooks.imports import Hook
 from tailcut.profile.tracing import LEAVES, WAIT, Open, add_span, close_timed, current, open_handed, tracer
 
@@ -91,6 +93,10 @@ class _Handed:
         finally:
             _set_current(before)
 
+    def waits_for(self, pool: str) -> None:
+        """Know better what is waited for."""
+        self._pool = pool
+
     def returned(self, _: Any = None) -> None:
         """Keep the time from the function's end to the event loop's taking its result."""
         if self.ended_ns:
@@ -118,9 +124,11 @@ def _is_plain(function: Any) -> bool:
     return type(function.func if type(function) is functools.partial else function) in _PLAIN
 
 
-def _is_handed(function: Any, args: tuple[Any, ...]) -> bool:
+def _find_handed(function: Any, args: tuple[Any, ...]) -> _Handed | None:
     found = _unpack(function, args)
-    return type(function) is _Handed if found is None else _is_handed(found[1][0], found[1][1:])
+    if found is None:
+        return function if type(function) is _Handed else None
+    return _find_handed(found[1][0], found[1][1:])
 
 
 def _unpack(function: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]] | None:
@@ -207,7 +215,8 @@ def _hook_loop(module: ModuleType) -> None:
         parent = current.get()
         if parent is None or parent.trace.over or not (executor is None or isinstance(executor, ThreadPoolExecutor)):
             return original(self, executor, func, *args)
-        handed = _Handed(parent, "executor", func, args)
+        # Which one it is, ``submit`` says: here it may not be made yet.
+        handed = _Handed(parent, EXECUTOR, func, args)
         call, args = (handed, args) if _is_plain(func) else _inside(handed, func, args)
         future = original(self, executor, call, *args)
         # Before whoever awaits it: callbacks are called in the order in which they were added.
@@ -225,14 +234,24 @@ def _hook_executor(module: ModuleType) -> None:
         parent = current.get()
         if parent is None or parent.trace.over:
             return original(self, fn, *args, **kwargs)
+        label = label_of(self)
         if _is_plain(fn):
-            return original(self, _Handed(parent, "executor", fn, args), *args, **kwargs)
-        if _is_handed(fn, args):
+            return original(self, _Handed(parent, label, fn, args), *args, **kwargs)
+        if (handed := _find_handed(fn, args)) is not None:
+            handed.waits_for(label)
             return original(self, fn, *args, **kwargs)
-        call, args = _inside(_Handed(parent, "executor", fn, args), fn, args)
+        call, args = _inside(_Handed(parent, label, fn, args), fn, args)
         return original(self, call, *args, **kwargs)
 
     module.ThreadPoolExecutor.submit = submit
+    make = module.ThreadPoolExecutor.__init__
+
+    @functools.wraps(make)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        executors.made(self, sys._getframe(1))
+
+    module.ThreadPoolExecutor.__init__ = init
 
 
 HOOKS: dict[str, Hook] = {

@@ -1,0 +1,49 @@
+"""Executors that run work of requests, and how many threads each has. Runs in the profiled process.
+
+Each is named by the line that made it. Where one line makes several (one per request, per model), nobody knows which of
+them a request waits for: of those it is not told.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
+
+from tailcut.core.profiling.records import EXECUTOR
+from tailcut.profile.tracing import tracer
+
+_LABEL = "_tailcut_label"
+_ASYNCIO = "asyncio"
+"""What the threads' names begin with of the executor that an event loop makes for itself."""
+
+
+class Executors:
+    """By the labels of the waits for them, how many threads they have."""
+
+    def __init__(self) -> None:
+        self._threads: dict[str, int] = {}
+
+    def made(self, executor: ThreadPoolExecutor, maker: FrameType) -> None:
+        """Know one that was made. What a library makes stays without a name: it may make as many as it likes."""
+        if tracer.places.is_user(maker.f_code.co_filename):
+            label = f"{EXECUTOR} of {tracer.places.name(maker.f_code.co_filename)}:{maker.f_lineno}"
+        elif executor._thread_name_prefix == _ASYNCIO:
+            label = f"{EXECUTOR} of asyncio"
+        else:
+            return
+        # Not by setattr: a class of the user's may have its own.
+        vars(executor)[_LABEL] = label
+        self._threads[label] = 0 if label in self._threads else executor._max_workers
+
+    def found(self) -> dict[str, int]:
+        """Hand out those that are the only one of their name."""
+        return {label: threads for label, threads in dict(self._threads).items() if threads}
+
+
+def label_of(executor: ThreadPoolExecutor) -> str:
+    """What a wait for one of its threads is called."""
+    label = vars(executor).get(_LABEL, EXECUTOR)
+    return label if isinstance(label, str) else EXECUTOR
+
+
+executors = Executors()
