@@ -1,7 +1,7 @@
 """Does a profile of the pilot foretell what the ladder then measures?  python -m benchmarks.profile_ladder
 
 Profiles the flight_risk pilot, foretells the p95 and the capacity of every rung, in the ladder's own order, and puts
-them beside a ladder's file. Nothing of the rungs is run: beside the profile there are four small runs on an idle
+them beside a ladder's file. Nothing of the rungs is run: beside the profile there are five small runs on an idle
 machine (the model's calls on each runtime, the manifest's queries, the pilot's, which keys repeat).
 """
 
@@ -47,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ladder = load_ladder(options.ladder)
     os.environ.setdefault("FLIGHT_RISK_HOME", str((options.folder / ".artifacts").resolve()))
     window = _window(ladder)
+    options.rate = options.rate or window.rate  # what a request takes of a core depends on how often one comes
     recording, known = _kept(options) if options.recording and options.runs else _run(options, window)
     recording = _measured_by_the_ladder(recording, window)
     with_runs = _foretell(recording, ladder, known)
@@ -86,7 +87,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=FOLDER, help="of the trained and built example")
     parser.add_argument("--ladder", type=Path, default=Path("benchmarks/results/ladder/ladder.json"))
-    parser.add_argument("--rate", type=float, default=85.0, help="the pilot is profiled at, requests per second")
+    parser.add_argument(
+        "--rate",
+        type=float,
+        help="the pilot is profiled at, requests per second; by default the ladder's comfortable one",
+    )
     parser.add_argument("--duration", type=float, default=20.0, help="seconds")
     parser.add_argument("--recording", type=Path, help="of an earlier run, instead of a new one")
     parser.add_argument("--runs", type=Path, help="small runs of an earlier run, with --recording: nothing is run then")
