@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -41,26 +42,51 @@ RUNGS: tuple[tuple[str, tuple[LeverName, ...]], ...] = (
 """The ladder's rungs in levers. "+ INT8" was refused by the gate, and is foretold to gain nothing."""
 
 
+class Found(NamedTuple):
+    """A ladder, a profile, and every rung foretold and measured: with the small runs, and from the profile alone."""
+
+    ladder: LadderRecord
+    recording: Recording
+    known: Known
+    with_runs: list[Compared]
+    without_runs: list[Compared]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Profile, foretell, compare, write the report."""
-    options = _options(arguments)
+    options = options_of(arguments)
+    found = find(options)
+    text = render(
+        found.ladder,
+        found.recording,
+        make_budget(found.recording),
+        found.known,
+        found.with_runs,
+        found.without_runs,
+        commit=commit_of(Path.cwd()),
+    )
+    options.out.write_text(text, encoding="utf-8")
+    print(text)
+
+
+def find(options: argparse.Namespace) -> Found:
+    """Profile, unless there is a recording, and foretell.
+
+    Args:
+        options: as ``options_of`` reads them.
+    """
     ladder = load_ladder(options.ladder)
     os.environ.setdefault("FLIGHT_RISK_HOME", str((options.folder / ".artifacts").resolve()))
     window = _window(ladder)
     options.rate = options.rate or window.rate  # what a request takes of a core depends on how often one comes
     recording, known = _kept(options) if options.recording and options.runs else _run(options, window)
     recording = _measured_by_the_ladder(recording, window)
-    with_runs = _foretell(recording, ladder, known)
     # What a profile says on its own: queries as recorded, nothing known of the database, factors from elsewhere.
     alone = Known(
         feature_hits=known.feature_hits, prediction_hits=known.prediction_hits, int8=known.int8, family="torch"
     )
-    without_runs = _foretell(recording, ladder, alone)
-    text = render(
-        ladder, recording, make_budget(recording), known, with_runs, without_runs, commit=commit_of(Path.cwd())
-    )
-    options.out.write_text(text, encoding="utf-8")
-    print(text)
+    with_runs, without_runs = _foretell(recording, ladder, known), _foretell(recording, ladder, alone)
+    return Found(ladder, recording, known, with_runs, without_runs)
 
 
 def _kept(options: argparse.Namespace) -> tuple[Recording, Known]:
@@ -83,7 +109,8 @@ def _run(options: argparse.Namespace, window: Window) -> tuple[Recording, Known]
     return recording, known
 
 
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=FOLDER, help="of the trained and built example")
     parser.add_argument("--ladder", type=Path, default=Path("benchmarks/results/ladder/ladder.json"))

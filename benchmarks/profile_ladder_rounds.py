@@ -1,0 +1,114 @@
+"""Foretold beside measured, in turns: a ladder of one round, then a profile, and so on.
+
+    python -m benchmarks.profile_ladder_rounds [--rounds 3] [--comfortable 130] [--rates 200] [--keep FOLDER]
+
+What a machine that others share can do wanders by a third within minutes, which is more than a forecast may be off. So
+each round's profile is taken right after its ladder, and medians over the rounds are compared. What is in the folder
+from an earlier run is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from benchmarks.profile_ladder import FOLDER, Found, find, options_of
+from benchmarks.profile_ladder_report import WITHIN, Compared
+from tailcut.ladder.machine import commit_of
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--comfortable", type=float, default=130.0, help="the pilot is profiled at this rate, too")
+    parser.add_argument("--rates", default="200", help="others, for the ladder")
+    parser.add_argument("--keep", type=Path, default=Path("profile_ladder_rounds"), help="for ladders and recordings")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/profile_ladder_rounds.md"))
+    options = parser.parse_args()
+    rounds = []
+    for number in range(1, options.rounds + 1):
+        folder = options.keep / f"round{number}"
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / "ladder.json").exists():
+            _climb(folder, options, number)
+        rounds.append(_profiled(folder))
+    text = render(rounds, commit_of(Path.cwd()))
+    options.out.write_text(text, encoding="utf-8")
+    print(text)
+
+
+def _climb(folder: Path, options: argparse.Namespace, seed: int) -> None:
+    command = [sys.executable, "-m", "tailcut", "ladder", "--manifest", str(FOLDER), "--duration", "8s"]
+    command += ["--rounds", "1", "--seed", str(seed), "--no-capacity", "--comfortable", str(options.comfortable)]
+    subprocess.run([*command, "--rates", options.rates, "--out", str(folder)], check=True)
+
+
+def _profiled(folder: Path) -> Found:
+    arguments = ["--ladder", str(folder / "ladder.json"), "--save", str(folder)]
+    recording, runs = folder / "recording.tailcut", folder / "runs.msgpack"
+    if recording.exists() and runs.exists():
+        arguments += ["--recording", str(recording), "--runs", str(runs)]
+    return find(options_of(arguments))
+
+
+def render(rounds: Sequence[Found], commit: str) -> str:
+    """Write the report."""
+    first = rounds[0]
+    parts = [
+        "# What profiles foretell, and what ladders measured in the same minutes",
+        f"`python -m benchmarks.profile_ladder_rounds` at commit {commit} on {first.recording.machine.get('cpu', '?')}:"
+        f" {len(rounds)} rounds, each a ladder (8 s per rung and rate) and then the pilot profiled at"
+        f" {first.recording.rate:g} requests/s for {first.recording.duration_s:g} s, which is all that the forecasts"
+        " know, beside five small runs on the idle machine. Nothing of the rungs was run for them. Medians over the"
+        " rounds (least to most).",
+        _table([one.with_runs for one in rounds]),
+        "## From the profiles alone\n\nThe pilot's own queries, and factors from elsewhere.",
+        _table([one.without_runs for one in rounds]),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(rounds: Sequence[Sequence[Compared]]) -> str:
+    lines = [
+        "| rung | at | foretold p95 ms | measured | error of the medians | within 25 % | in each round |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    holds = 0
+    for mine in zip(*rounds, strict=True):
+        foretold, measured = [one.foretold.p95_ms for one in mine], [one.measured_ms for one in mine]
+        error = median(foretold) / median(measured) - 1.0
+        holds += abs(error) <= WITHIN
+        lines.append(
+            f"| {mine[0].rung} | {mine[0].rate:g}/s | {_spread(foretold)} | {_spread(measured)} | {error:+.0%}"
+            f" | {'yes' if abs(error) <= WITHIN else 'no'} | {', '.join(f'{one.error:+.0%}' for one in mine)} |"
+        )
+    orders = []
+    for rate in dict.fromkeys(one.rate for one in rounds[0]):
+        at = [[one for one in each if one.rate == rate] for each in rounds]
+        orders.append(
+            f"At {rate:g}/s the rungs in the order of what they win: foretold {_order(at, foretold=True)}; measured"
+            f" {_order(at, foretold=False)}."
+        )
+    return "\n".join([*lines, "", f"Within 25 %: {holds} of {len(rounds[0])}.", *orders])
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{median(values):.3g} ({min(values):.3g}-{max(values):.3g})"
+
+
+def _order(rounds: Sequence[Sequence[Compared]], *, foretold: bool) -> str:
+    """Rungs by the medians of what they take off the p95 of the rung before."""
+    p95s = [
+        median([one.foretold.p95_ms if foretold else one.measured_ms for one in mine])
+        for mine in zip(*rounds, strict=True)
+    ]
+    won = {one.rung: before - after for one, before, after in zip(rounds[0][1:], p95s, p95s[1:], strict=False)}
+    return ", ".join(f"{rung} ({won[rung]:+.2g} ms)" for rung in sorted(won, key=lambda rung: -won[rung]))
+
+
+if __name__ == "__main__":
+    main()
