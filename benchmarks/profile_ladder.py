@@ -2,7 +2,7 @@
 
 Profiles the flight_risk pilot, foretells the p95 and the capacity of every rung, in the ladder's own order, and puts
 them beside a ladder's file. Nothing of the rungs is run: beside the profile there are five small runs on an idle
-machine (the model's calls on each runtime, the manifest's queries, the pilot's, which keys repeat).
+machine (the model's calls on each runtime, the manifest's queries, the pilot's, tailcut's own path, which keys repeat).
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.budget import make_budget
 from tailcut.core.profiling.forecast import Calibration, Forecast, calibrate, forecast
 from tailcut.core.profiling.levers import Known, LeverName, State, begin, pull
+from tailcut.core.profiling.priors import Prior, measured
 from tailcut.core.profiling.records import Recording
 from tailcut.core.profiling.work import read_work
 from tailcut.ladder.machine import commit_of
 from tailcut.manifest import load
 from tailcut.profile.files import load_recording, save_recording
+from tailcut.profile.own_path import with_path
 from tailcut.profile.pilot import PilotPlan, record
 from tailcut.report.ladder_file import LadderRecord, load_ladder
 
@@ -83,8 +85,9 @@ def find(options: argparse.Namespace) -> Found:
     recording = _measured_by_the_ladder(recording, window)
     # What a profile says on its own: queries as recorded, nothing known of the database, factors from elsewhere.
     alone = Known(
-        feature_hits=known.feature_hits, prediction_hits=known.prediction_hits, int8=known.int8, family="torch"
-    )
+        feature_hits=known.feature_hits, prediction_hits=known.prediction_hits, int8=known.int8, family="torch",
+        path=known.path,
+    )  # fmt: skip
     with_runs, without_runs = _foretell(recording, ladder, known), _foretell(recording, ladder, alone)
     return Found(ladder, recording, known, with_runs, without_runs)
 
@@ -103,6 +106,7 @@ def _run(options: argparse.Namespace, window: Window) -> tuple[Recording, Known]
         recording = load_recording(options.recording) if options.recording else _record(options, variables)
         os.sched_setaffinity(0, {0})
         known = _with_database(known_of(load(options.folder), window, recording.rate), variables)
+        known = replace(known, path=_path(recording))
     if options.save:
         save_recording(recording, options.save / "recording.tailcut")
         (options.save / "runs.msgpack").write_bytes(msgspec.msgpack.encode(known))
@@ -135,7 +139,7 @@ def _record(options: argparse.Namespace, variables: dict[str, str]) -> Recording
         # As the ladder does it: the server on the first core, the load on the second.
         os.sched_setaffinity(0, {0} if "start" in text else {1})
 
-    return record(
+    recording = record(
         PilotPlan(
             target="flight_risk.pilot.app:app", payloads="flight_risk.traffic:board", path="/predict",
             rate=options.rate, duration_s=options.duration, warmup_s=3.0, directory=str(examples),
@@ -143,6 +147,14 @@ def _record(options: argparse.Namespace, variables: dict[str, str]) -> Recording
         ),
         on_step=step,
     )  # fmt: skip
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    return with_path(recording, on_step=print)
+
+
+def _path(recording: Recording) -> Prior | None:
+    """What tailcut's path takes here, as `tailcut profile` has measured it with the recording."""
+    path_ns = recording.pilot.path_ns
+    return measured(path_ns, f"at {recording.rate:g} requests/s") if path_ns else None
 
 
 def _window(ladder: LadderRecord) -> Window:

@@ -21,8 +21,7 @@ STEEP = 0.1
 
 _CAVEATS = """## Caveats
 
-- That the network's usual time is its upper quartile was set with a ladder's figures in view, and is no forecast; from
-  the profile alone, nor is what tailcut's path takes (0.15 ms, from a ladder's requests that a cache answered).
+- That the network's usual time is its upper quartile was set with a ladder's figures in view, and is no forecast.
 - "levers off" asks other statements than the pilot. From the profile alone they are taken for the pilot's own, which is
   why that row is far off; with the small runs it rests on the manifest's queries.
 - The ladder ran at another hour. Its own rounds differ by as much as the ranges say."""
@@ -131,8 +130,9 @@ def _runs(known: Known) -> str:
         else "",
         f"- The database has {_database(known)}, and computes for {known.database_share:.0%} of the time that the pilot"
         " waits for it.",
-        f"- tailcut's path, at the profile's rate: {known.path_cpu_ns / 1e6:.2f} ms of CPU a request on the event loop,"
-        " with a small model.",
+        f"- tailcut's path: {known.path.mid / 1e6:.2f} ms of a core a request ({known.path.source})."
+        if known.path
+        else "",
         f"- Keys: {np.mean(list(known.feature_hits.values())):.1%} of the groups' look-ups and"
         f" {np.mean(list(known.prediction_hits.values())):.1%} of the answers repeat.",
     ]

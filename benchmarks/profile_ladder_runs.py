@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from benchmarks import openloop
-from benchmarks.mlp import BODY_FLOATS, MANIFEST, write_model
-from benchmarks.peers.bodies import JSON
 from benchmarks.profile_ladder_queries import fetches_of, manifests_queries, pilots_share
-from benchmarks.simulator import LOAD_CORE, served, threads_ns
 from tailcut.core.profiling.hits import answered_shares, keys_of
 from tailcut.core.profiling.levers import Known
 from tailcut.core.profiling.priors import Prior, measured
 from tailcut.core.slo import parse_duration_s
 from tailcut.core.tensors import Arrays
 from tailcut.errors import ArtifactError
-from tailcut.load import LoadPlan, measure
 from tailcut.manifest import Features, Manifest
 from tailcut.profile.diversity import sent_payloads
 from tailcut.registry import Registry
@@ -35,7 +27,6 @@ from tailcut.runtimes.live import source_of
 
 _CALLS = 200
 _ROWS = (1, 8)
-_PATH_S = 8.0
 _PAUSE_S = 0.005
 """Between two calls: at the ladder's rates caches have other things in them when a request comes."""
 
@@ -68,35 +59,7 @@ def known_of(manifest: Manifest, window: Window, rate: float) -> Known:
         fetches=fetches_of(queries, range(window.first, window.end), len(manifest.deployment.features.groups)),
         fetches_share=queries.database_share,
         database_share=pilots_share(asked),
-        path_cpu_ns=_path_cpu_ns(rate),
     )  # fmt: skip
-
-
-def _path_cpu_ns(rate: float) -> float:
-    """What tailcut's path takes of a core per request at a rate: with a small model, the event loop's thread alone.
-
-    The HTTP server's threads are left out: what the pilot's own took is in the network that was recorded.
-    """
-    cores = os.sched_getaffinity(0)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_model(folder / "mlp.onnx")
-        (folder / "tailcut.toml").write_text(MANIFEST)
-        bodies = openloop.write_bodies(folder / "bodies.jsonl", BODY_FLOATS)
-        with served(folder) as (port, pid):
-            os.sched_setaffinity(0, {LOAD_CORE})
-            try:
-                before = threads_ns(pid)
-                samples, _ = measure(
-                    LoadPlan(
-                        url=f"http://127.0.0.1:{port}/v2/models/mlp/infer", rate=rate, duration_s=_PATH_S,
-                        warmup_s=1.0, payloads=str(bodies), headers=tuple(JSON.items()), timeout_s=1.0,
-                    )
-                )  # fmt: skip
-                took = [now - before.get(thread, 0) for thread, now in threads_ns(pid).items()]
-            finally:
-                os.sched_setaffinity(0, cores)
-    return max(took) / len(samples.status)
 
 
 def _model_ms(manifest: Manifest, name: str) -> dict[int, float]:

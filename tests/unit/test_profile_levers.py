@@ -351,3 +351,15 @@ def test_priors_say_that_they_are_priors() -> None:
     assert {one.lever: one.basis[0] for one in known.levers}["runtime"].startswith("3 times quicker, measured")
     assert runtime_prior("onnxruntime", 1.0) is None
     assert int8_prior(0.5).mid == 1.0
+
+
+def test_what_the_path_takes_here_goes_before_what_it_takes_elsewhere() -> None:
+    """A recording that measured it says so, and the serving path is estimated with it."""
+    plain = pilot()
+    recording = msgspec.structs.replace(plain, pilot=Pilot(path_ns=0.5 * _MS))
+    elsewhere, here = (advise(one, known=know(one, [], None, _RATE)) for one in (plain, recording))
+    said = {one.lever: one for one in here.levers}["serving path"]
+    prior = {one.lever: one for one in elsewhere.levers}["serving path"]
+    assert said.basis == ("0.50 ms of a core a request in tailcut's path, measured: at 50 requests/s",)
+    assert prior.basis[0].startswith("prior: 0.15 ms of a core a request in tailcut's path (0.13 to 0.52)")
+    assert said.p95_ms > prior.p95_ms + 0.2

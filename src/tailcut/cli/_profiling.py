@@ -203,12 +203,11 @@ def _sendable(wanted: Wanted) -> Iterator[Wanted]:
 
 
 def _pilot(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
-    from tailcut.profile.pilot import PilotPlan
-    from tailcut.profile.pilot import record as record_pilot
+    from tailcut.profile import own_path, pilot
 
     plan = wanted.plan
-    return record_pilot(
-        PilotPlan(
+    recorded = pilot.record(
+        pilot.PilotPlan(
             target=wanted.target,
             payloads=plan.payloads,
             path=plan.url,
@@ -228,6 +227,7 @@ def _pilot(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
         ),
         on_step=note,
     )
+    return own_path.with_path(recorded, on_step=note) if wanted.overhead_rounds else recorded
 
 
 def _deployment(wanted: Wanted, environment: Mapping[str, str]) -> Recording:

@@ -10,6 +10,7 @@ import numpy as np
 from tailcut.core.profiling.diversity import Diversity
 from tailcut.core.profiling.hits import answered_shares, entity_field, keys_of
 from tailcut.core.profiling.levers import Known
+from tailcut.core.profiling.priors import measured
 from tailcut.core.profiling.records import Recording, Stage
 
 FEATURE_LIFE_S, PREDICTION_LIFE_S = 60.0, 30.0
@@ -40,6 +41,8 @@ def know(
         known = replace(known, family=_family(recording))
     if known.cores == 1:
         known = replace(known, cores=max(int(recording.machine.get("cores", "1")), 1))
+    if known.path is None and recording.pilot.path_ns:
+        known = replace(known, path=measured(recording.pilot.path_ns, f"at {recording.rate:g} requests/s"))
     if not bodies or diversity is None:
         return known
     keys = keys_of(bodies, entity_field(diversity))

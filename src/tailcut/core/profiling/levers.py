@@ -61,7 +61,7 @@ class Known:
             core. Where the database has cores to compute on.
         fetches_share: the same of ``fetches``.
         lookup_ns: what a look-up of a request's features takes of a core.
-        path_cpu_ns: of a request through tailcut's path.
+        path: nanoseconds that a request takes of a core in tailcut's path; None: as elsewhere.
     """
 
     feature_hits: Mapping[int, float] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Known:
     database_share: float = 1.0
     fetches_share: float = 1.0
     lookup_ns: float = priors.LOOKUP_NS
-    path_cpu_ns: float = priors.PATH_CPU_NS
+    path: Prior | None = None
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ def _executors(state: State, bound: bool) -> State:
 
 def _serving_path(state: State, bound: bool) -> State:
     """Leave the pilot's web stack: its server, framework, validation, encoding and thread pool."""
-    known = state.known
+    known, path_ns = state.known, (state.known.path or priors.PATH).mid
     ingress = _INGRESS - {Stage.UNATTRIBUTED}
     holds, queues = state.work.holds.found, state.queues
 
@@ -245,7 +245,7 @@ def _serving_path(state: State, bound: bool) -> State:
         models = [number for number, part in enumerate(kept) if part.stage == Stage.MODEL]
         if models and "batching" not in state.pulled:
             kept.insert(models[0], Part(Stage.WAIT, HANDED_OVER, priors.THREAD_NS / 2, priors.THREAD_NS / 2, False))
-        return (Part(Stage.NETWORK, -1, known.path_cpu_ns, network_ns, False), *kept)
+        return (Part(Stage.NETWORK, -1, path_ns, network_ns, False), *kept)
 
     work = state.work
     jobs = tuple(change(number, job) for number, job in zip(work.numbers.tolist(), work.jobs, strict=True))

@@ -57,9 +57,10 @@ _BATCH = {
     "": Prior(low=0.1, mid=0.3, high=0.6, source=f"{_OWN}: MiniLM ONNX, 8 rows cost 6.1 times one"),
 }
 
-PATH_CPU_NS = 150_000.0
-"""What tailcut's own path takes inside the server, from the body to the reply: a request that is answered from a cache
-takes 0.13 to 0.16 ms there (benchmarks/results/ladder). The network is the one that was recorded."""
+PATH = Prior(low=130_000.0, mid=150_000.0, high=520_000.0, source=_OWN)
+"""Nanoseconds that tailcut's own path takes of a core, from the body to the reply: a request that is answered from a
+cache takes 0.13 to 0.16 ms (benchmarks/results/ladder), and more where a core idles in between
+(docs/explanation/scheduling.md). The network is the one that was recorded."""
 THREAD_NS = 100_000.0
 """Handing a batch to a thread and back (docs/design.md, Executors)."""
 LOOKUP_NS = 60_000.0

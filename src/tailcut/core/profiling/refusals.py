@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from tailcut.core.profiling import priors
@@ -189,7 +190,9 @@ def basis_of(lever: LeverName, state: State) -> tuple[str, ...]:
         share_of_row = known.batch_share or priors.batch_prior(known.family)
         return (_said(share_of_row, "{:.0%} of a row's time is shared by a batch ({:.0%} to {:.0%})"),)
     if lever == "serving path":
-        return (f"prior: {known.path_cpu_ns / 1e6:.2f} ms a request inside the server, tailcut's own runs",)
+        path = known.path or priors.PATH
+        in_ms = msgspec.structs.replace(path, low=path.low / 1e6, mid=path.mid / 1e6, high=path.high / 1e6)
+        return (_said(in_ms, "{:.2f} ms of a core a request in tailcut's path ({:.2f} to {:.2f})"),)
     if lever == "more executors":
         return (f"{min(PARALLEL, known.cores)} processes on {known.cores} cores",)
     return ("as recorded",)

@@ -1,0 +1,137 @@
+"""What tailcut's own path takes of a core on this machine: a model that computes nothing is served and asked.
+
+That depends on the machine, and on how often a request comes: where a core idles in between, the same code waits for
+memory again and takes several times as long (docs/explanation/scheduling.md). So it is measured at the rate of the
+recording; a figure from elsewhere would be off by factors.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from tailcut.core.profiling.records import Recording
+from tailcut.errors import LoadTestError, ProfileError, TailcutError
+from tailcut.ladder.machine import choose_cores, pinned
+from tailcut.ladder.process import ServerProcess, free_port
+from tailcut.load import LoadPlan, measure
+
+_MODEL = "CAkSADpBChAKAXgSAXkiCElkZW50aXR5EgFuWhQKAXgSDwoNCAESCQoDEgFuCgIIAWIUCgF5Eg8KDQgBEgkKAxIBbgoCCAFCBAoAEBI="
+"""ONNX, one node: y = Identity(x), FP32 [n, 1]."""
+_MANIFEST = """
+name = "nothing"
+[model]
+source = "nothing.onnx"
+inputs = [{ name = "x", datatype = "FP32", shape = [-1, 1] }]
+outputs = [{ name = "y", datatype = "FP32", shape = [-1, 1] }]
+[serve]
+variant = "source"
+[server]
+drain = "100ms"
+"""
+_BODY = b'{"inputs":[{"name":"x","shape":[1,1],"datatype":"FP32","data":[0.5]}]}\n'
+_WARMUP_S = 1.0
+_LEAST_S, _MOST_S, _ENOUGH = 3.0, 8.0, 400
+_FASTEST = 1000.0
+"""Requests per second, at most: beyond it what one takes hardly changes."""
+_READY_S = 60.0
+
+
+def with_path(recording: Recording, *, on_step: Callable[[str], None]) -> Recording:
+    """Add what tailcut's path takes here, at the recording's rate; where that does not work, a note that says why.
+
+    Args:
+        on_step: hears what is being done, and what went wrong.
+    """
+    on_step("measuring what tailcut's own path takes here")
+    try:
+        path_ns = measure_path(recording.rate)
+    except (TailcutError, OSError, KeyboardInterrupt) as error:
+        why = "it was interrupted" if isinstance(error, KeyboardInterrupt) else getattr(error, "message", str(error))
+        note = f"what tailcut's own path takes here could not be measured ({why}): it is estimated from elsewhere"
+        on_step(note)
+        return msgspec.structs.replace(recording, notes=(*recording.notes, note))
+    return msgspec.structs.replace(recording, pilot=msgspec.structs.replace(recording.pilot, path_ns=path_ns))
+
+
+def measure_path(rate: float) -> float:
+    """Serve a model of nothing and return the CPU nanoseconds that the event loop's thread takes per request.
+
+    The HTTP server's own threads are left out: what the pilot's took is in the network that was recorded.
+
+    Args:
+        rate: requests per second, Poisson arrivals.
+
+    Raises:
+        StartError: the server does not come up.
+        LoadTestError: the load could not be sent.
+        ProfileError: the kernel does not say what threads take, or requests failed.
+    """
+    rate = min(rate, _FASTEST)
+    cores = choose_cores()
+    with tempfile.TemporaryDirectory(prefix="tailcut-path-") as name:
+        folder = Path(name)
+        (folder / "nothing.onnx").write_bytes(base64.b64decode(_MODEL))
+        (folder / "tailcut.toml").write_text(_MANIFEST, encoding="utf-8")
+        (folder / "bodies.jsonl").write_bytes(_BODY)
+        port = free_port()
+        command = [sys.executable, "-m", "tailcut", "serve", "--manifest", str(folder), "--port", str(port)]
+        # What is set for a deployment of the user's is not for this one.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("TAILCUT_")}
+        server = ServerProcess(
+            command, port, folder / "serve.log", environment=environment, directory=folder, core=cores.server
+        )
+        with server, pinned(cores.load):
+            server.wait_until_ready("/v2/health/ready", timeout_s=_READY_S, ok=(200,))
+            server.try_one("/v2/models/nothing/infer", _BODY, timeout_s=10.0)
+            return _per_request_ns(server.pid, _plan(folder, port, rate))
+
+
+def _plan(folder: Path, port: int, rate: float) -> LoadPlan:
+    return LoadPlan(
+        url=f"http://127.0.0.1:{port}/v2/models/nothing/infer",
+        rate=rate,
+        duration_s=min(max(_ENOUGH / rate, _LEAST_S), _MOST_S),
+        warmup_s=_WARMUP_S,
+        payloads=str(folder / "bodies.jsonl"),
+        headers=(("Content-Type", "application/json"),),
+        timeout_s=2.0,
+    )
+
+
+def _per_request_ns(pid: int, plan: LoadPlan) -> float:
+    before = _threads_ns(pid)
+    samples, _ = measure(plan)
+    took = [now - before.get(thread, 0) for thread, now in _threads_ns(pid).items()]
+    answered = int((samples.status == 200).sum())
+    if not answered or answered < 0.9 * len(samples.status):
+        raise LoadTestError(
+            f"{answered} of {len(samples.status)} requests to tailcut's own path were answered at {plan.rate:g}/s",
+            hint="close what else runs on this machine, or profile at a lower --rate",
+        )
+    if not took or max(took) <= 0:
+        raise ProfileError(
+            "the kernel does not say what threads take of a core",
+            hint="/proc/<pid>/task/<thread>/schedstat is needed",
+        )
+    # The model runs on the event loop: nobody does more.
+    return max(took) / answered
+
+
+def _threads_ns(pid: int) -> dict[int, int]:
+    """Return the CPU time of every thread of a process and of those that it started, by thread."""
+    found: dict[int, int] = {}
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError, ValueError, IndexError):  # it has ended, or is not told
+                found[int(task.name)] = int((task / "schedstat").read_text().split()[0])
+                for child in (task / "children").read_text().split():
+                    found |= _threads_ns(int(child))
+    return found
