@@ -19,6 +19,7 @@ from tailcut.errors import ProfileError
 from tailcut.report.profile_flame import flame_graph
 from tailcut.report.profile_html import render_profile_html
 from tailcut.report.profile_json import ProfileReport, load_report, make_report, save_report
+from tailcut.report.profile_levers import rate
 from tailcut.report.profile_plot import cut_off, stacked_plot
 from tailcut.report.profile_text import render_profile
 from tailcut.report.profile_words import bottleneck, ms, percent, seconds
@@ -225,6 +226,7 @@ def test_figures_are_written_as_people_read_them() -> None:
     assert [ms(value) for value in (0.0042, 0.5, 9.994, 12.34, 99.96, 1234.5)] == [
         "0.004", "0.50", "9.99", "12.3", "100", "1234",
     ]  # fmt: skip
+    assert [rate(value) for value in (None, 0.0, 3.25, 310.4, 1200.0)] == ["-", "none", "3.2", "310", "1,200"]
     assert [percent(share) for share in (0.0, 0.004, 0.5, 1.0)] == ["0 %", "0.4 %", "50 %", "100 %"]
     assert [seconds(value) for value in (0.1, 1.0, 90.0, 3600.0, 172_800.0)] == [
         "100 ms",

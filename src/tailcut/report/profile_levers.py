@@ -70,7 +70,9 @@ def rests_on(advice: Advice) -> list[str]:
 
 
 def rate(value: float | None) -> str:
-    """Requests per second."""
+    """Requests per second; "none" where the limit holds at no rate."""
     if value is None:
         return _NONE
+    if value <= 0.0:
+        return "none"
     return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
