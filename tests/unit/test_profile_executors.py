@@ -156,6 +156,19 @@ def test_an_executor_is_known_by_the_line_that_made_it_and_by_its_threads(
         assert fresh.found()["executor of asyncio"] == usual._max_workers
 
 
+def test_an_executor_may_hide_its_attributes(request_: Trace, fresh: Executors, hooked: None) -> None:
+    class Hiding(ThreadPoolExecutor):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "__dict__":
+                raise RuntimeError("there is none")
+            return super().__getattribute__(name)
+
+    with Hiding(2) as pool:
+        pool.submit(resolve).result()
+    assert list(fresh.found().values()) == [2]
+    assert waits(request_) == list(fresh.found())
+
+
 def test_of_several_executors_that_one_line_makes_nobody_knows_which_is_waited_for(
     request_: Trace, fresh: Executors, hooked: None
 ) -> None:

@@ -31,8 +31,8 @@ class Executors:
             label = f"{EXECUTOR} of asyncio"
         else:
             return
-        # Not by setattr: a class of the user's may have its own.
-        vars(executor)[_LABEL] = label
+        # A class of the user's may have an own way of setting attributes, and of asking for them.
+        object.__setattr__(executor, _LABEL, label)
         self._threads[label] = 0 if label in self._threads else executor._max_workers
 
     def found(self) -> dict[str, int]:
@@ -42,8 +42,10 @@ class Executors:
 
 def label_of(executor: ThreadPoolExecutor) -> str:
     """What a wait for one of its threads is called."""
-    label = vars(executor).get(_LABEL, EXECUTOR)
-    return label if isinstance(label, str) else EXECUTOR
+    try:
+        return str(object.__getattribute__(executor, _LABEL))
+    except AttributeError:
+        return EXECUTOR
 
 
 executors = Executors()
