@@ -17,6 +17,8 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+import msgspec
+import numpy as np
 import pytest
 
 from tailcut.core.profiling.advice import advise
@@ -154,6 +156,15 @@ def test_an_executor_is_known_by_the_line_that_made_it_and_by_its_threads(
     assert waits(request_)[3:] == ["executor of asyncio"]
     with ThreadPoolExecutor() as usual:
         assert fresh.found()["executor of asyncio"] == usual._max_workers
+
+
+@pytest.mark.parametrize(("asked", "threads"), [(1.5, 2), (np.int64(3), 3), (float("inf"), None)])
+def test_threads_that_are_no_whole_number_can_be_told(fresh: Executors, hooked: None, asked: Any, threads: int) -> None:
+    """Half of three cores: as many threads as there will be; what nobody can count is not told."""
+    with ThreadPoolExecutor(asked):
+        found = {"executors": fresh.found()}
+    told = msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=dict[str, dict[str, int]])
+    assert list(told["executors"].values()) == ([threads] if threads else [])
 
 
 def test_an_executor_may_hide_its_attributes(request_: Trace, fresh: Executors, hooked: None) -> None:

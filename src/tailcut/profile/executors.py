@@ -6,6 +6,7 @@ them a request waits for: of those it is not told.
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 
@@ -33,7 +34,7 @@ class Executors:
             return
         # A class of the user's may have an own way of setting attributes, and of asking for them.
         object.__setattr__(executor, _LABEL, label)
-        self._threads[label] = 0 if label in self._threads else executor._max_workers
+        self._threads[label] = 0 if label in self._threads else _threads_of(executor)
 
     def found(self) -> dict[str, int]:
         """Hand out those that are the only one of their name."""
@@ -46,6 +47,14 @@ def label_of(executor: ThreadPoolExecutor) -> str:
         return str(object.__getattribute__(executor, _LABEL))
     except AttributeError:
         return EXECUTOR
+
+
+def _threads_of(executor: ThreadPoolExecutor) -> int:
+    """How many threads it may have; 0 where that is no number, as infinity. Half the cores may be one and a half: 2."""
+    try:
+        return math.ceil(executor._max_workers)
+    except Exception:  # a class of the user's may have put anything there
+        return 0
 
 
 executors = Executors()
