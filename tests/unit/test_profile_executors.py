@@ -11,7 +11,7 @@ import socket
 import sysconfig
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import Context, copy_context
 from typing import Any
 
@@ -156,6 +156,24 @@ def test_an_executor_is_known_by_the_line_that_made_it_and_by_its_threads(
     assert waits(request_)[3:] == ["executor of asyncio"]
     with ThreadPoolExecutor() as usual:
         assert fresh.found()["executor of asyncio"] == usual._max_workers
+
+
+def test_what_an_executors_class_puts_around_a_function_is_no_second_one(
+    request_: Trace, fresh: Executors, hooked: None
+) -> None:
+    """As tools do that carry their context into threads: one wait, and one thread that is busy."""
+
+    class Carrying(ThreadPoolExecutor):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+            return super().submit(lambda: fn(*args, **kwargs))
+
+    with Carrying(2) as pool:
+        resolve_later(pool)
+        assert waits(request_) == list(fresh.found())
+        assert [one.label for one in request_.spans if one.stage is Stage.CODE] == ["resolve"]
+        # What is handed over without an event loop is whatever that class makes of it.
+        pool.submit(resolve).result()
+    assert waits(request_) == list(fresh.found()) * 2
 
 
 @pytest.mark.parametrize(("asked", "threads"), [(1.5, 2), (np.int64(3), 3), (float("inf"), None)])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
@@ -101,6 +102,15 @@ class _Handed:
         """Keep the time from the function's end to the event loop's taking its result."""
         if self.ended_ns:
             add_span(self._parent, _LOOP, "back from a thread", self.ended_ns, now())
+
+
+class _UnderWay(threading.local):
+    """What the event loop is about to hand over to an executor, whatever the executor's own class puts around it."""
+
+    handed: _Handed | None = None
+
+
+_under_way = _UnderWay()
 
 
 def _inside(handed: _Handed, function: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
@@ -218,7 +228,11 @@ def _hook_loop(module: ModuleType) -> None:
         # Which one it is, ``submit`` says: here it may not be made yet.
         handed = _Handed(parent, EXECUTOR, func, args)
         call, args = (handed, args) if _is_plain(func) else _inside(handed, func, args)
-        future = original(self, executor, call, *args)
+        _under_way.handed = handed
+        try:
+            future = original(self, executor, call, *args)
+        finally:
+            _under_way.handed = None
         # Before whoever awaits it: callbacks are called in the order in which they were added.
         future.add_done_callback(handed.returned)
         return future
@@ -235,9 +249,10 @@ def _hook_executor(module: ModuleType) -> None:
         if parent is None or parent.trace.over:
             return original(self, fn, *args, **kwargs)
         label = label_of(self)
-        if _is_plain(fn):
+        handed, _under_way.handed = _under_way.handed, None
+        if handed is None and _is_plain(fn):
             return original(self, _Handed(parent, label, fn, args), *args, **kwargs)
-        if (handed := _find_handed(fn, args)) is not None:
+        if handed is not None or (handed := _find_handed(fn, args)) is not None:
             handed.waits_for(label)
             return original(self, fn, *args, **kwargs)
         call, args = _inside(_Handed(parent, label, fn, args), fn, args)
