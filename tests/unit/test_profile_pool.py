@@ -210,6 +210,21 @@ def test_a_request_that_does_several_things_at_once_in_an_executor_has_several_o
     assert capacity(begin(work, Known(cores=4)), 100.0) <= 100.0 * 1.06
 
 
+def test_what_a_task_hands_over_to_its_own_executor_has_a_thread_more() -> None:
+    """Four threads for tasks that wait for one of their own there: two requests at once, a hundred a second."""
+    recording = executing(10.0, threads=4)
+    requests = []
+    for one in recording.requests:
+        task = one.spans[3]
+        inner = [msgspec.structs.replace(span, parent=3, thread=200 + task.thread) for span in one.spans[2:]]
+        inner = [msgspec.structs.replace(span, start_ns=max(span.start_ns, task.start_ns)) for span in inner]
+        requests.append(msgspec.structs.replace(one, spans=(*one.spans, *inner)))
+    recording = msgspec.structs.replace(recording, requests=tuple(requests))
+    work = read_work(recording, attribute(recording))
+    assert [(hold.label, hold.at_once) for hold in work.holds.found] == [(_EXECUTOR, 2)]
+    assert work.held_ns(0) == pytest.approx(20.0 * _MS, rel=0.01)
+
+
 @pytest.mark.parametrize("lacks", ["waiting", "name"])
 def test_an_executor_of_which_too_little_is_known_is_not_played(lacks: str) -> None:
     """Requests do not wait for what runs there, or there are others like it."""

@@ -65,7 +65,9 @@ def _taken(found: Attribution, runs: Bools, label: str, threads: int) -> Taken |
         runs: what ran in its threads, shape [spans].
     """
     flat = found.flat
-    outermost = np.flatnonzero(runs & ~((flat.parent >= 0) & runs[flat.parent]))
+    # What a task hands over to the executor that it runs in itself has one thread more.
+    inner = (flat.parent >= 0) & runs[flat.parent] & (flat.thread == flat.thread[flat.parent])
+    outermost = np.flatnonzero(runs & ~inner)
     if not len(outermost):
         return None
     held = _with_inner(flat, runs)
