@@ -188,7 +188,8 @@ def _faster(state: State, times: float) -> State:
 
 def _batching(state: State, bound: bool) -> State:
     # The batcher takes the place of a lock around the model.
-    state = _jobs(state, lambda job: tuple(_freed(part, state.queues) for part in job))
+    holds, queues = state.work.holds.found, state.queues
+    state = _jobs(state, lambda job: tuple(part._replace(held=_left(part, holds, queues)) for part in job))
     if bound:
         return _faster(state, float("inf"))
     known = state.known
@@ -265,13 +266,15 @@ def _for_models(work: Work) -> frozenset[int]:
     return frozenset(np.flatnonzero(alone).tolist())
 
 
-def _freed(part: Part, queues: frozenset[int]) -> Part:
-    return part._replace(held=tuple(one for one in part.held if one not in queues)) if part.held else part
+def _left(part: Part, holds: tuple[Hold, ...], queues: frozenset[int]) -> tuple[int, ...]:
+    """Which locks and connections a part still holds where tailcut runs the models: in no executor of the user's."""
+    model = part.stage is Stage.MODEL
+    return tuple(one for one in part.held if one not in queues and not (model and holds[one].threads))
 
 
 def _still_held(part: Part, holds: tuple[Hold, ...], queues: frozenset[int]) -> tuple[int, ...]:
     """Which locks a part of the user's own code still holds in tailcut, and which connections: those of fetches."""
-    return tuple(one for one in part.held if one not in queues and (part.stage in FETCHING or not holds[one].pool))
+    return tuple(one for one in _left(part, holds, queues) if part.stage in FETCHING or not holds[one].pool)
 
 
 def _before(job: Job, part: Part) -> Job:
