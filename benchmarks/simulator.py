@@ -28,7 +28,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
@@ -44,6 +44,7 @@ from tailcut.core.service import measured
 from tailcut.core.simulation import Scenario, simulate
 from tailcut.core.windows import Gain
 from tailcut.load import LoadPlan, measure, summarise_run
+from tailcut.load.cpu import threads_ns
 
 RUNS = 40
 LOW, FULL = 0.1, 0.9
@@ -225,17 +226,6 @@ def time_batches(path: str, row: str) -> dict[int, list[float]]:
             session.run(None, inputs[rows])
             if number >= 2:
                 found[rows].append(float(time.perf_counter_ns() - began_ns))
-    return found
-
-
-def threads_ns(pid: int) -> dict[int, int]:
-    """Return the processor time of every thread of a process and of those that it started, by thread."""
-    found = {}
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(OSError):
-            found[int(task.name)] = int((task / "schedstat").read_text().split()[0])
-            for child in (task / "children").read_text().split():
-                found.update(threads_ns(int(child)))
     return found
 
 

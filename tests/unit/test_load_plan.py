@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +15,7 @@ import pytest
 from tailcut.core.slo import parse_objectives
 from tailcut.errors import LoadTestError
 from tailcut.load import LoadPlan, RunFacts, Samples, summarise_run
-from tailcut.load.cpu import cpu_seconds
+from tailcut.load.cpu import cpu_seconds, threads_ns
 from tailcut.load.payloads import build_requests
 from tailcut.load.plan import check_plan, intended_times, parse_url
 
@@ -145,6 +148,17 @@ def test_cpu_time_is_finer_than_the_ticks_of_proc() -> None:
         while time.process_time() - begun_s < 0.001:
             pass
         assert cpu_seconds(os.getpid()) - before_s >= 0.001
+
+
+def test_threads_are_told_apart_those_of_children_too() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        try:
+            found = threads_ns(os.getpid())
+            assert found[threading.get_native_id()] > 0
+            assert child.pid in found
+        finally:
+            child.kill()
+    assert threads_ns(child.pid) == {}
 
 
 def test_a_server_that_ended_has_no_cpu_figure_and_says_so() -> None:

@@ -12,7 +12,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -22,6 +21,7 @@ from tailcut.errors import LoadTestError, ProfileError, TailcutError
 from tailcut.ladder.machine import choose_cores, pinned
 from tailcut.ladder.process import ServerProcess, free_port
 from tailcut.load import LoadPlan, measure
+from tailcut.load.cpu import threads_ns
 
 _MODEL = "CAkSADpBChAKAXgSAXkiCElkZW50aXR5EgFuWhQKAXgSDwoNCAESCQoDEgFuCgIIAWIUCgF5Eg8KDQgBEgkKAxIBbgoCCAFCBAoAEBI="
 """ONNX, one node: y = Identity(x), FP32 [n, 1]."""
@@ -107,9 +107,9 @@ def _plan(folder: Path, port: int, rate: float) -> LoadPlan:
 
 
 def _per_request_ns(pid: int, plan: LoadPlan) -> float:
-    before = _threads_ns(pid)
+    before = threads_ns(pid)
     samples, _ = measure(plan)
-    took = [now - before.get(thread, 0) for thread, now in _threads_ns(pid).items()]
+    took = [now - before.get(thread, 0) for thread, now in threads_ns(pid).items()]
     answered = int((samples.status == 200).sum())
     if not answered or answered < 0.9 * len(samples.status):
         raise LoadTestError(
@@ -123,15 +123,3 @@ def _per_request_ns(pid: int, plan: LoadPlan) -> float:
         )
     # The model runs on the event loop: nobody does more.
     return max(took) / answered
-
-
-def _threads_ns(pid: int) -> dict[int, int]:
-    """Return the CPU time of every thread of a process and of those that it started, by thread."""
-    found: dict[int, int] = {}
-    with suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            with suppress(OSError, ValueError, IndexError):  # it has ended, or is not told
-                found[int(task.name)] = int((task / "schedstat").read_text().split()[0])
-                for child in (task / "children").read_text().split():
-                    found |= _threads_ns(int(child))
-    return found
