@@ -262,6 +262,17 @@ def test_a_collection_stops_whatever_runs() -> None:
     assert found == {"network": 40, "gc": 10, "wait": 15, "model": 35}
 
 
+def test_delays_of_what_runs_side_by_side_overlap_as_it_does() -> None:
+    """Four threads of 40 ns, each of which waited 12 for a core: so long the request waited, and the rest computed."""
+    done = {"intended_ns": 0, "sent_ns": 0, "entered_ns": 10, "left_ns": 50, "done_ns": 60, "status": 200}
+    spans = tuple(
+        Span(stage=Stage.CODE, label="f", start_ns=10, end_ns=50, thread=one, cpu_ns=28, delay_ns=12)
+        for one in (1, 2, 3, 4)
+    )
+    found = _stages(Request(number=1, spans=spans, **done))
+    assert (found["wait"], found["code"]) == (12, 28)
+
+
 def test_a_request_without_an_answer_has_no_time() -> None:
     """Nor has one that failed: its time is not comparable."""
     gone = Request(number=0, intended_ns=0, sent_ns=1, done_ns=-1, status=-1)

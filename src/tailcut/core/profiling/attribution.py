@@ -43,19 +43,22 @@ class Attribution:
         flat: the requests and spans.
         stage_ns: per request and stage (in the order of ``flat.STAGES``), shape [n, stages].
         self_ns: what belongs to each span itself, shape [spans].
+        delay_ns: in which it belonged to it, too, but its thread had no core, shape [spans].
         gaps: what no span covers.
     """
 
     flat: Flat
     stage_ns: Ints
     self_ns: Ints
+    delay_ns: Ints
     gaps: Gaps
 
 
 class _Own(NamedTuple):
-    """Of each span's own time: all of it, and what the process was held up, shape [spans]."""
+    """Of each span's own time: its part, all of it, and what the process was held up, shape [spans]."""
 
     self_ns: Ints
+    shared_ns: Ints
     gc_ns: Ints
     loop_ns: Ints
 
@@ -68,9 +71,9 @@ def attribute(recording: Recording) -> Attribution:
     wall_ns = (int(flat.intended_ns.min()), int(flat.done_ns.max())) if len(flat.requests) else (0, 0)
     holdups = Holdups.of(recording.moments, place_of, wall_ns)
     own, gaps = _own(flat, holdups)
-    self_ns = _attribute_spans(flat, own, stage_ns)
+    self_ns, delay_ns = _attribute_spans(flat, own, stage_ns)
     attribute_gaps(flat, gaps, holdups, stage_ns, beside=bool(recording.pilot.loop))
-    return Attribution(flat, stage_ns, self_ns, gaps)
+    return Attribution(flat, stage_ns, self_ns, delay_ns, gaps)
 
 
 def self_of(flat: Flat, values: Ints) -> Ints:
@@ -88,27 +91,34 @@ def self_of(flat: Flat, values: Ints) -> Ints:
     return left
 
 
-def _attribute_spans(flat: Flat, own: _Own, stage_ns: Ints) -> Ints:
-    """Add the spans' time to ``stage_ns``; return what belongs to each span itself."""
+def _attribute_spans(flat: Flat, own: _Own, stage_ns: Ints) -> tuple[Ints, Ints]:
+    """Add the spans' time to ``stage_ns``; return what belongs to each span itself, and the delays taken from it."""
     if not len(flat.name):
-        return own.self_ns
+        return own.self_ns, own.self_ns
     stages = np.array([STAGE_AT[name.stage] for name in flat.names], dtype=np.int64)[flat.name]
     on_loop = flat.is_of(_ON_LOOP) & (flat.thread == 0)
     loop_ns = np.where(on_loop, own.loop_ns, 0)
     self_ns: Ints = own.self_ns - own.gc_ns - loop_ns
-    delay_ns = np.minimum(np.maximum(self_of(flat, flat.delay_ns), 0), self_ns)
+    delay_ns = np.maximum(self_of(flat, flat.delay_ns), 0)
+    # Who shares its time with others has as small a part of it in what its own thread waited for.
+    beside = own.shared_ns > own.self_ns
+    part = own.self_ns[beside] / own.shared_ns[beside]
+    delay_ns[beside] = (delay_ns[beside] * part).astype(np.int64)
+    delay_ns = np.minimum(delay_ns, self_ns)
     self_ns = self_ns - delay_ns
     np.add.at(stage_ns, (flat.request, stages), self_ns)
     for stage, took_ns in ((Stage.GC, own.gc_ns), (Stage.LOOP, loop_ns), (Stage.WAIT, delay_ns)):
         np.add.at(stage_ns[:, STAGE_AT[stage]], flat.request, took_ns)
-    return self_ns
+    return self_ns, delay_ns
 
 
 def _own(flat: Flat, holdups: Holdups) -> tuple[_Own, Gaps]:
     """Find each span's own time, and the time that no span covers."""
     order, plain = _plain(flat)
+    self_ns = less_children(flat, flat.end_ns - flat.start_ns)
     own = _Own(
-        less_children(flat, flat.end_ns - flat.start_ns),
+        self_ns,
+        self_ns.copy(),
         less_children(flat, holdups.gc_ns(flat.start_ns, flat.end_ns)),
         less_children(flat, holdups.loop_ns(flat.request, flat.start_ns, flat.end_ns)),
     )
@@ -121,7 +131,8 @@ def _own(flat: Flat, holdups: Holdups) -> tuple[_Own, Gaps]:
     for number in np.flatnonzero(~plain).tolist():
         found = _sweep_one(flat, holdups, rank, delay_ns, waits, computes, number)
         low, high = int(flat.first[number]), int(flat.first[number + 1])
-        own.self_ns[low:high], own.gc_ns[low:high], own.loop_ns[low:high] = found.self_ns, found.gc_ns, found.loop_ns
+        own.self_ns[low:high], own.shared_ns[low:high] = found.self_ns, found.shared_ns
+        own.gc_ns[low:high], own.loop_ns[low:high] = found.gc_ns, found.loop_ns
         uncovered += [(number, start, end) for start, end in found.gaps]
     gaps.add(uncovered)
     return own, gaps

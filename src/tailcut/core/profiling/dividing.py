@@ -42,14 +42,17 @@ def handling_share(flat: Flat) -> Floats:
     return share
 
 
-def divide_own(flat: Flat, self_ns: Ints, code_share: float) -> tuple[Floats, Floats]:
-    """Divide each span's own time into CPU and waiting, shape [spans] each."""
+def divide_own(flat: Flat, self_ns: Ints, delay_ns: Ints, code_share: float) -> tuple[Floats, Floats]:
+    """Divide each span's own time into CPU and waiting, shape [spans] each.
+
+    Args:
+        self_ns, delay_ns: as of ``Attribution``.
+    """
     stages = [name.stage for name in flat.names]
     queueing = np.array([stage in QUEUEING for stage in stages], dtype=bool)[flat.name]
     waiting = np.array([stage in WAITING for stage in stages], dtype=bool)[flat.name]
     known = self_of(flat, flat.cpu_ns)
     # A query's answer may have waited for a core, because the database had it: that is the query's time here.
-    delay_ns = np.clip(self_of(flat, flat.delay_ns), 0, flat.end_ns - flat.start_ns)
     own_ns: Floats = (self_ns + np.where(waiting, delay_ns, 0)).astype(np.float64)
     cpu_ns = np.where(waiting, 0.0, own_ns * code_share)
     cpu_ns = np.where(known >= 0, np.minimum(known, own_ns), cpu_ns)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tailcut.core.profiling.attribution import Attribution, self_of
+from tailcut.core.profiling.attribution import Attribution
 from tailcut.core.profiling.dividing import FETCHING, QUEUEING, Bools
 from tailcut.core.profiling.flat import Flat, Ints
 from tailcut.core.profiling.holding import Hold, Taken
@@ -71,8 +71,7 @@ def _taken(found: Attribution, runs: Bools, label: str, threads: int) -> Taken |
     if not len(outermost):
         return None
     held = _with_inner(flat, runs)
-    delay_ns = np.maximum(self_of(flat, flat.delay_ns), 0)
-    request_ns = float((found.self_ns + delay_ns)[held].sum())
+    request_ns = float((found.self_ns + found.delay_ns)[held].sum())
     enough_for = threads * request_ns / max(float(_recorded_ns(flat)[outermost].sum()), 1.0)
     at_once = min(max(round(enough_for), 1), threads)
     if abs(at_once - enough_for) > _ABOUT * enough_for:

@@ -7,9 +7,14 @@ from typing import Any, NamedTuple
 
 
 class Swept(NamedTuple):
-    """What belongs to each span itself, and of that what the process was held up, and the intervals without a span."""
+    """What belongs to each span itself, and of that what the process was held up, and the intervals without a span.
+
+    Attributes:
+        shared_ns: all of each span's time of which ``self_ns`` is its part; the same where it had nobody beside it.
+    """
 
     self_ns: list[int]
+    shared_ns: list[int]
     gc_ns: list[int]
     loop_ns: list[int]
     gaps: list[tuple[int, int]]
@@ -52,7 +57,7 @@ def sweep(
     events.sort()
     covered = [0] * len(parent)
     active: set[int] = set()
-    found = Swept([0] * len(parent), [0] * len(parent), [0] * len(parent), [])
+    found = Swept([0] * len(parent), [0] * len(parent), [0] * len(parent), [0] * len(parent), [])
     last = wall_ns[0]
     for at, begins, number in [*events, (wall_ns[1], 0, -1)]:
         if at > last:
@@ -75,6 +80,8 @@ def sweep(
 
 def _divide(found: Swept, leaves: list[int], length_ns: int, held_ns: tuple[int, int]) -> None:
     gc_ns, loop_ns = held_ns
+    for number in leaves:
+        found.shared_ns[number] += length_ns
     _share((found.self_ns,), leaves, length_ns - gc_ns - loop_ns)
     if gc_ns:
         _share((found.self_ns, found.gc_ns), leaves, gc_ns)

@@ -152,7 +152,7 @@ def read_work(recording: Recording, found: Attribution) -> Work:
     """Read the work of a recording's requests."""
     flat = found.flat
     seen_ns = ran_ns(found, recording)
-    cpu_ns, wait_ns = divide_own(flat, found.self_ns, _code_cpu_share(recording, found, seen_ns))
+    cpu_ns, wait_ns = divide_own(flat, found.self_ns, found.delay_ns, _code_cpu_share(recording, found, seen_ns))
     pools = find_pools(found, recording.pilot.executors)
     holds = find_holds(flat, pools.executors)
     wait_ns[holds.waits] = 0.0
