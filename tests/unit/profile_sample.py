@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable
 
+import numpy as np
+import pytest
+
+from tailcut.core.profiling import forecast as forecasts
 from tailcut.core.profiling.advice import Advice, LeverAdvice
 from tailcut.core.profiling.forecast import Calibration, Forecast
 from tailcut.core.profiling.layers import DISPATCH, ModelLayers, layers_of, operators_of
@@ -21,6 +25,22 @@ from tailcut.core.profiling.records import (
 
 MS = 1_000_000
 QUERIES = ("SELECT * FROM flights WHERE id = {}", "SELECT delay FROM weather WHERE origin = 'JFK' AND ts < {}")
+
+
+def few_requests(played: int, for_capacity: int) -> Callable[..., None]:
+    """Make a fixture for all tests of a module: what is asked there is no question of a few percent.
+
+    Args:
+        played: requests in each round of a forecast.
+        for_capacity: in each step of the search for one.
+    """
+
+    @pytest.fixture(autouse=True)
+    def few(monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(forecasts, "REQUESTS", played)
+        monkeypatch.setattr(forecasts, "_CAPACITY_REQUESTS", for_capacity)
+
+    return few
 
 
 def recording(count: int = 400, seed: int = 0) -> Recording:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
+from tests.unit import profile_sample
 
-from tailcut.core.profiling import forecast as forecasts
 from tailcut.core.profiling.advice import Advice, advise
 from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.diversity import read_diversity
@@ -20,12 +20,7 @@ from tailcut.core.profiling.records import Overhead, Pilot, Recording, Request, 
 from tailcut.core.profiling.work import read_work
 from tailcut.core.slo import parse_objectives
 
-
-@pytest.fixture(autouse=True)
-def few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is asked here is no question of a few percent."""
-    monkeypatch.setattr(forecasts, "REQUESTS", 800)
-    monkeypatch.setattr(forecasts, "_CAPACITY_REQUESTS", 300)
+few_requests = profile_sample.few_requests(800, 300)
 
 
 _MS = 1_000_000

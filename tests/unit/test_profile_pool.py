@@ -7,8 +7,8 @@ from heapq import heappop, heappush
 import msgspec
 import numpy as np
 import pytest
+from tests.unit import profile_sample
 
-from tailcut.core.profiling import forecast as forecasts
 from tailcut.core.profiling.advice import Advice, advise
 from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.forecast import calibrate, capacity, forecast, phases_of
@@ -22,11 +22,7 @@ _MS = 1_000_000
 _EXECUTOR = "executor of app.py:5"
 
 
-@pytest.fixture(autouse=True)
-def few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is asked here is no question of a few percent."""
-    monkeypatch.setattr(forecasts, "REQUESTS", 800)
-    monkeypatch.setattr(forecasts, "_CAPACITY_REQUESTS", 400)
+few_requests = profile_sample.few_requests(800, 400)
 
 
 def awaiting(parts: list[tuple[Stage, int, float]], rate: float = 120.0, count: int = 300) -> Work:

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.unit import profile_sample
 from tests.unit.test_profile_levers import advice, pilot, reasons
 
-from tailcut.core.profiling import forecast as forecasts
 from tailcut.core.profiling.records import Recording, Stage, Stray, decode_recording, encode_recording
 from tailcut.core.profiling.strays import stray_notes, stray_words
 from tailcut.profile.captured import captured
@@ -20,11 +20,7 @@ from tailcut.profile.tracing import MODEL, Open, current, open_root, tracer
 _SECOND = 1_000_000_000
 
 
-@pytest.fixture(autouse=True)
-def few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is asked here is no question of a few percent."""
-    monkeypatch.setattr(forecasts, "REQUESTS", 250)
-    monkeypatch.setattr(forecasts, "_CAPACITY_REQUESTS", 80)
+few_requests = profile_sample.few_requests(250, 80)
 
 
 def stray(stage: Stage, label: str, calls: int, seconds: float) -> Stray:

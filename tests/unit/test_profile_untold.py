@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
+from tests.unit import profile_sample
 
-from tailcut.core.profiling import forecast as forecasts
 from tailcut.core.profiling.advice import advise
 from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.awaiting import awaited_ns
@@ -23,11 +23,7 @@ _COUNT = 300
 _RATE = 20.0
 
 
-@pytest.fixture(autouse=True)
-def few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is asked here is no question of a few percent."""
-    monkeypatch.setattr(forecasts, "REQUESTS", 500)
-    monkeypatch.setattr(forecasts, "_CAPACITY_REQUESTS", 250)
+few_requests = profile_sample.few_requests(500, 250)
 
 
 def recording(

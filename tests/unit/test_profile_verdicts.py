@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from tests.unit import profile_sample
 from tests.unit.test_profile_levers import advice, bodies, pilot, reasons
 
-from tailcut.core.profiling import forecast as forecasts
 from tailcut.core.profiling.advice import advise
 from tailcut.core.profiling.diversity import read_diversity
 from tailcut.core.profiling.knowing import know
@@ -19,11 +19,7 @@ _MS = 1_000_000
 _COUNT = 400
 
 
-@pytest.fixture(autouse=True)
-def few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is asked here is no question of a few percent."""
-    monkeypatch.setattr(forecasts, "REQUESTS", 250)
-    monkeypatch.setattr(forecasts, "_CAPACITY_REQUESTS", 80)
+few_requests = profile_sample.few_requests(250, 80)
 
 
 def failing(recording: Recording, every: int) -> Recording:

@@ -55,10 +55,11 @@ class Attribution:
 
 
 class _Own(NamedTuple):
-    """Of each span's own time: its part, all of it, and what the process was held up, shape [spans]."""
+    """Of each span's own time, shape [spans]: its part, all of it, where its thread had no core, what held it up."""
 
     self_ns: Ints
     shared_ns: Ints
+    delay_ns: Ints
     gc_ns: Ints
     loop_ns: Ints
 
@@ -99,7 +100,7 @@ def _attribute_spans(flat: Flat, own: _Own, stage_ns: Ints) -> tuple[Ints, Ints]
     on_loop = flat.is_of(_ON_LOOP) & (flat.thread == 0)
     loop_ns = np.where(on_loop, own.loop_ns, 0)
     self_ns: Ints = own.self_ns - own.gc_ns - loop_ns
-    delay_ns = np.maximum(self_of(flat, flat.delay_ns), 0)
+    delay_ns = np.maximum(own.delay_ns, 0)
     # Who shares its time with others has as small a part of it in what its own thread waited for.
     beside = own.shared_ns > own.self_ns
     part = own.self_ns[beside] / own.shared_ns[beside]
@@ -119,17 +120,18 @@ def _own(flat: Flat, holdups: Holdups) -> tuple[_Own, Gaps]:
     own = _Own(
         self_ns,
         self_ns.copy(),
+        self_of(flat, flat.delay_ns),
         less_children(flat, holdups.gc_ns(flat.start_ns, flat.end_ns)),
         less_children(flat, holdups.loop_ns(flat.request, flat.start_ns, flat.end_ns)),
     )
     roots = order[(flat.parent[order] < 0) & plain[flat.request[order]]]
     gaps = Gaps.between(flat, roots, np.flatnonzero(plain))
-    rank, delay_ns = _ranks(flat), self_of(flat, flat.delay_ns)
+    rank = _ranks(flat)
     waits = flat.is_of(_WAITING)
     computes = _computes(flat)
     uncovered: list[tuple[int, int, int]] = []
     for number in np.flatnonzero(~plain).tolist():
-        found = _sweep_one(flat, holdups, rank, delay_ns, waits, computes, number)
+        found = _sweep_one(flat, holdups, rank, own.delay_ns, waits, computes, number)
         low, high = int(flat.first[number]), int(flat.first[number + 1])
         own.self_ns[low:high], own.shared_ns[low:high] = found.self_ns, found.shared_ns
         own.gc_ns[low:high], own.loop_ns[low:high] = found.gc_ns, found.loop_ns

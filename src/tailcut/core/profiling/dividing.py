@@ -48,9 +48,7 @@ def divide_own(flat: Flat, self_ns: Ints, delay_ns: Ints, code_share: float) -> 
     Args:
         self_ns, delay_ns: as of ``Attribution``.
     """
-    stages = [name.stage for name in flat.names]
-    queueing = np.array([stage in QUEUEING for stage in stages], dtype=bool)[flat.name]
-    waiting = np.array([stage in WAITING for stage in stages], dtype=bool)[flat.name]
+    queueing, waiting = flat.is_of(QUEUEING), flat.is_of(WAITING)
     known = self_of(flat, flat.cpu_ns)
     # A query's answer may have waited for a core, because the database had it: that is the query's time here.
     own_ns: Floats = (self_ns + np.where(waiting, delay_ns, 0)).astype(np.float64)
@@ -58,7 +56,7 @@ def divide_own(flat: Flat, self_ns: Ints, delay_ns: Ints, code_share: float) -> 
     cpu_ns = np.where(known >= 0, np.minimum(known, own_ns), cpu_ns)
     cpu_ns = _share_cpu(flat, own_ns, cpu_ns, waiting | queueing)
     wait_ns = _less_delay(flat, np.maximum(own_ns - cpu_ns, 0.0), waiting | queueing)
-    for name in np.flatnonzero([stage in QUEUEING for stage in stages]).tolist():
+    for name in np.unique(flat.name[queueing]).tolist():
         mine = flat.name == name
         cpu_ns[mine] = 0.0
         wait_ns[mine] = np.minimum(wait_ns[mine], np.quantile(own_ns[mine], _UNHINDERED))
