@@ -29,7 +29,8 @@ from tailcut.ladder.machine import commit_of
 from tailcut.manifest import load
 from tailcut.profile.files import load_recording, save_recording
 from tailcut.profile.own_path import with_path
-from tailcut.profile.pilot import PilotPlan, record
+from tailcut.profile.pilot import record
+from tailcut.profile.plan import PilotPlan
 from tailcut.report.ladder_file import LadderRecord, load_ladder
 
 FOLDER = Path("examples/flight_risk")
@@ -86,7 +87,7 @@ def find(options: argparse.Namespace) -> Found:
     # What a profile says on its own: queries as recorded, nothing known of the database, factors from elsewhere.
     alone = Known(
         feature_hits=known.feature_hits, prediction_hits=known.prediction_hits, int8=known.int8, family="torch",
-        path=known.path,
+        path=known.path, path_slope=known.path_slope,
     )  # fmt: skip
     with_runs, without_runs = _foretell(recording, ladder, known), _foretell(recording, ladder, alone)
     return Found(ladder, recording, known, with_runs, without_runs)
@@ -106,7 +107,7 @@ def _run(options: argparse.Namespace, window: Window) -> tuple[Recording, Known]
         recording = load_recording(options.recording) if options.recording else _record(options, variables)
         os.sched_setaffinity(0, {0})
         known = _with_database(known_of(load(options.folder), window, recording.rate), variables)
-        known = replace(known, path=_path(recording))
+        known = replace(known, path=_path(recording), path_slope=recording.pilot.path_slope)
     if options.save:
         save_recording(recording, options.save / "recording.tailcut")
         (options.save / "runs.msgpack").write_bytes(msgspec.msgpack.encode(known))

@@ -10,7 +10,8 @@ import pytest
 
 from tailcut.errors import LoadTestError, ProfileError, TailcutError
 from tailcut.profile import pilot
-from tailcut.profile.pilot import PilotPlan, record
+from tailcut.profile.pilot import record
+from tailcut.profile.plan import PilotPlan
 
 pytestmark = pytest.mark.integration
 

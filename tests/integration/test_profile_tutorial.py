@@ -10,7 +10,8 @@ import pytest
 from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.flat import STAGES
 from tailcut.core.profiling.records import Stage
-from tailcut.profile.pilot import PilotPlan, record
+from tailcut.profile.pilot import record
+from tailcut.profile.plan import PilotPlan
 
 pytestmark = pytest.mark.integration
 

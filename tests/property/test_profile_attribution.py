@@ -66,7 +66,7 @@ def recordings(draw: st.DrawFn) -> Recording:
         end = start + draw(st.integers(0, 20))
         moments.append(Moment(stage=stage, start_ns=start, end_ns=end, request=draw(st.integers(-1, 11))))
     # A pilot's way is a loopback, another's is not.
-    pilot = Pilot(loop=draw(st.sampled_from(["", "asyncio"])))
+    pilot = Pilot(loop=draw(st.sampled_from(["", "asyncio"])), watched=draw(st.booleans()))
     return Recording(
         target="a:b", rate=1.0, duration_s=1.0, requests=tuple(requests), moments=tuple(moments), pilot=pilot
     )

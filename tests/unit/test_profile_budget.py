@@ -109,7 +109,7 @@ SPAN = ("predict", "app.py:9")
 
 def test_an_await_of_what_is_not_hooked_is_no_functions_fault() -> None:
     """Two milliseconds ran, thirty were awaited: samples see the two only."""
-    budget = make_budget(awaiting(Pilot(loop="asyncio", cpu_s=40 * 0.0025), held_ms=2.0))
+    budget = make_budget(awaiting(Pilot(loop="asyncio", watched=True, cpu_s=40 * 0.0025), held_ms=2.0))
     first, second = budget.culprits_of(Stage.CODE)
     assert (first.awaits, first.near_ms, first.functions) == (True, pytest.approx(29.5), ())
     assert (second.awaits, second.near_ms) == (False, pytest.approx(2.5))
@@ -126,10 +126,10 @@ def test_an_await_of_what_is_not_hooked_is_no_functions_fault() -> None:
 @pytest.mark.parametrize(
     ("pilot", "held_ms"),
     [
-        (Pilot(loop="asyncio", cpu_s=40 * 0.002), 32.0),
-        (Pilot(loop="asyncio", cpu_s=40 * 0.031), 0.0),
+        (Pilot(loop="asyncio", watched=True, cpu_s=40 * 0.002), 32.0),
+        (Pilot(loop="asyncio", watched=True, cpu_s=40 * 0.031), 0.0),
         (Pilot(loop="uvloop", cpu_s=40 * 0.002), 0.0),
-        (Pilot(loop="asyncio"), 0.0),
+        (Pilot(loop="asyncio", watched=True), 0.0),
     ],
     ids=[
         "it blocks the loop",
@@ -159,7 +159,9 @@ def test_where_callbacks_cannot_be_seen_samples_tell_an_await() -> None:
 
 def test_functions_that_samples_saw_for_a_moment_only_speak_for_nothing() -> None:
     """All CPU time is the handler's, and still they saw it for a sixteenth of its time: its name is all there is."""
-    seen = awaiting(Pilot(loop="asyncio", cpu_s=40 * 0.032), 32.0, sample_interval_ns=20 * _MS, sampled_s=1.0)
+    seen = awaiting(
+        Pilot(loop="asyncio", watched=True, cpu_s=40 * 0.032), 32.0, sample_interval_ns=20 * _MS, sampled_s=1.0
+    )
     (code,) = make_budget(seen).culprits_of(Stage.CODE)
     assert (code.awaits, code.functions) == (False, ())
     assert "Inside it" not in bottleneck(make_budget(seen))

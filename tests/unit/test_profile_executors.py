@@ -36,7 +36,7 @@ def hooked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ThreadPoolExecutor, "__init__", ThreadPoolExecutor.__init__)
     monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "run_in_executor", asyncio.BaseEventLoop.run_in_executor)
     threads._hook_executor(importlib.import_module("concurrent.futures.thread"))
-    threads._hook_loop(asyncio.base_events)
+    threads._hook_asyncio(asyncio.base_events)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ few_requests = profile_sample.few_requests(800, 400)
 def recorded(requests: list[Request], rate: float) -> Recording:
     return Recording(
         target="app:app", rate=rate, duration_s=len(requests) / rate, requests=tuple(requests),
-        machine={"cores": "2"}, pilot=Pilot(loop="asyncio"),
+        machine={"cores": "2"}, pilot=Pilot(loop="asyncio", watched=True),
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tailcut.core.profiling.records import Span, Stage
-from tailcut.profile import blocking, clocks, tracing
+from tailcut.profile import clocks, tracing
 from tailcut.profile.hooks import sqlite, threads
 from tailcut.profile.hooks.caches import _command, _pipeline
 from tailcut.profile.hooks.http import _short
@@ -155,7 +155,7 @@ def test_work_in_an_executor_belongs_to_its_request(request_: Trace, monkeypatch
     monkeypatch.setattr(ThreadPoolExecutor, "__init__", ThreadPoolExecutor.__init__)
     monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "run_in_executor", asyncio.BaseEventLoop.run_in_executor)
     threads._hook_executor(importlib.import_module("concurrent.futures.thread"))
-    threads._hook_loop(asyncio.base_events)
+    threads._hook_asyncio(asyncio.base_events)
 
     def work() -> int:
         return int(called(lambda: 2, Stage.SQL, "SELECT")())
@@ -480,29 +480,3 @@ def test_waits_for_a_core_are_asked_for_once_and_of_each_part_while_there_are_so
     found = [one for one in spans(request_) if one.label == "GET"]
     assert [one.delay_ns for one in found[:3]] == [0, 0, 0]
     assert all(one.delay_ns >= 1_500_000 for one in found[-3:])
-
-
-def test_what_holds_the_loop_is_known_by_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def application(scope: Any, receive: Any, send: Any) -> None:
-        # In the callback that takes the request in, and in the one that finishes it.
-        spin()
-        await asyncio.sleep(0)
-        spin()
-
-    def spin() -> None:
-        end = clocks.now() + 2 * blocking.BLOCKED_NS
-        while clocks.now() < end:
-            pass
-
-    async def run() -> None:
-        scope = {"type": "http", "headers": [(b"x-tailcut-profile", b"5")], "method": "GET", "path": "/"}
-        await asyncio.create_task(Profiled(application)(scope, None, None))  # type: ignore[arg-type]
-        spin()
-
-    monkeypatch.setattr(blocking.Handle, "_run", blocking.Handle._run)
-    blocking.watch_loop()
-    tracer.clear()
-    asyncio.run(run())
-    found = [(one.request, one.label.rpartition(".")[2]) for one in tracer.moments if one.stage is Stage.LOOP]
-    assert found == [(5, "application"), (5, "__call__"), (-1, "run")]
-    tracer.clear()

@@ -14,10 +14,11 @@ from tailcut.core.profiling.records import Recording
 from tailcut.errors import LoadTestError, ProfileError
 from tailcut.load import LoadPlan, Samples
 from tailcut.load.summary import RunFacts
-from tailcut.profile import overhead, pilot, trials
+from tailcut.profile import idling, overhead, pilot, trials
 from tailcut.profile.captured import FoundLayers
 from tailcut.profile.child import Heard, Route, Said
-from tailcut.profile.pilot import PilotPlan, record
+from tailcut.profile.pilot import record
+from tailcut.profile.plan import PilotPlan
 
 PLAN = PilotPlan(target="shop:app", rate=50.0, duration_s=4.0, warmup_s=0.0, overhead_rounds=2, layers=False)
 SAMPLING = PLAN.seed + 2
@@ -86,7 +87,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[LoadPlan]:
     monkeypatch.setattr(pilot, "PilotProcess", Process)
     monkeypatch.setattr(pilot, "Spy", Spy)
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
-    for module in (pilot, trials, overhead):
+    for module in (pilot, trials, overhead, idling):
         monkeypatch.setattr(module, "measure", measure)
     return sent
 
@@ -115,8 +116,10 @@ def instead(
 def test_the_application_is_tried_as_it_is_recorded(loads: list[LoadPlan]) -> None:
     """With numbered requests, else it is not profiled; then it is compared with processes of their own."""
     found = record(PLAN)
-    probe, trial, settling, recording, sampling, *pairs = loads
-    assert {one.numbered for one in (probe, trial, settling, recording, sampling)} == {pilot.HEADER}
+    probe, trial, settling, before, recording, after, sampling, *pairs = loads
+    assert {one.numbered for one in (probe, trial, settling, before, recording, after, sampling)} == {pilot.HEADER}
+    assert before == after
+    assert before.rate == PLAN.rate / 2
     assert (recording.duration_s, sampling.seed) == (4.0, SAMPLING)
     assert {one.numbered for one in pairs} == {"", pilot.HEADER}
     assert found.overhead is not None
@@ -173,6 +176,38 @@ def test_a_failing_run_for_stacks_loses_no_recording(loads: list[LoadPlan], monk
     note = kept_without(found, "no stacks were sampled")
     assert note.startswith("the run in which stacks are sampled failed (cannot connect)")
     assert found.sample_interval_ns == 0
+
+
+@pytest.mark.parametrize(("times", "slope"), [(2.0, 1.0), (2.0**0.3, 0.3), (1.0, 0.0), (0.8, 0.0)])
+def test_what_a_request_takes_at_half_the_rate_is_known(
+    loads: list[LoadPlan], monkeypatch: pytest.MonkeyPatch, times: float, slope: float
+) -> None:
+    def computing(load: LoadPlan) -> tuple[Samples, RunFacts]:
+        samples, facts = answered(load)
+        each_s = 0.002 * (times if load.rate == PLAN.rate / 2 else 1.0)
+        return samples, msgspec.structs.replace(facts, cpu_s=each_s * load.duration_s * (load.rate or 0.0))
+
+    for module in (pilot, idling):
+        instead(monkeypatch, module, computing)
+    assert record(PLAN).pilot.cpu_slope == pytest.approx(slope, abs=0.02)
+
+
+def test_a_failing_run_at_half_the_rate_loses_no_recording(
+    loads: list[LoadPlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(load: LoadPlan) -> None:
+        raise LoadTestError("cannot connect", hint="is it running?")
+
+    instead(monkeypatch, idling, failing)
+    said: list[str] = []
+    found = record(PLAN, on_step=said.append)
+    assert (len(found.requests), found.pilot.cpu_slope) == (200, 0.0)
+    assert said.count("that is not known: cannot connect") == 2
+
+
+def test_without_overhead_half_the_rate_is_not_asked(loads: list[LoadPlan]) -> None:
+    record(msgspec.structs.replace(PLAN, overhead_rounds=0))
+    assert PLAN.rate / 2 not in {one.rate for one in loads}
 
 
 LOG = """Traceback (most recent call last):

@@ -64,7 +64,7 @@ def test_an_executor_of_ones_own_can_ask_a_function_for_its_name(
     monkeypatch.setattr(ThreadPoolExecutor, "__init__", ThreadPoolExecutor.__init__)
     monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "run_in_executor", asyncio.BaseEventLoop.run_in_executor)
     threads._hook_executor(importlib.import_module("concurrent.futures.thread"))
-    threads._hook_loop(asyncio.base_events)
+    threads._hook_asyncio(asyncio.base_events)
 
     def score() -> int:
         return 7

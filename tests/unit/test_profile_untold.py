@@ -84,7 +84,8 @@ def recording(
         )  # fmt: skip
     return Recording(
         target="app:app", rate=_RATE, duration_s=_COUNT / _RATE, requests=tuple(requests),
-        machine={"cores": str(cores)}, pilot=Pilot(loop="asyncio", threads=40, cpu_s=_COUNT * cpu_ms / 1e3),
+        machine={"cores": str(cores)},
+        pilot=Pilot(loop="asyncio", watched=True, threads=40, cpu_s=_COUNT * cpu_ms / 1e3),
     )  # fmt: skip
 
 

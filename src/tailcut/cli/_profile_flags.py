@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from tailcut.cli._load_flags import objectives
 from tailcut.cli._profiling import DEFAULT_RATE, Wanted, kind_of
@@ -118,12 +118,10 @@ def _importable(manifest: Manifest) -> None:
     sys.path[:0] = [folder for folder in folders if folder not in sys.path]
 
 
-def _loop(name: str) -> Literal["asyncio", "uvloop"]:
-    if name == "asyncio":
-        return "asyncio"
-    if name == "uvloop":
-        return "uvloop"
-    raise ManifestError(f"--loop is {name!r}", hint="use asyncio, which shows what blocks it, or uvloop")
+def _loop(name: str) -> Literal["auto", "asyncio", "uvloop"]:
+    if name in ("auto", "asyncio", "uvloop"):
+        return cast(Literal["auto", "asyncio", "uvloop"], name)
+    raise ManifestError(f"--loop is {name!r}", hint="use auto, which is the one that uvicorn takes, asyncio or uvloop")
 
 
 def read_shapes(texts: list[str]) -> tuple[InputShape, ...]:

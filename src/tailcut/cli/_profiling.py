@@ -60,7 +60,7 @@ class Wanted:
     plan: LoadPlan
     slo: Objectives
     directory: Path
-    loop: Literal["asyncio", "uvloop"]
+    loop: Literal["auto", "asyncio", "uvloop"]
     overhead_rounds: int
     ready_s: float
     layers: str | None
@@ -203,27 +203,27 @@ def _sendable(wanted: Wanted) -> Iterator[Wanted]:
 
 
 def _pilot(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
-    from tailcut.profile import own_path, pilot
+    from tailcut.profile import own_path, pilot, plan
 
-    plan = wanted.plan
+    load = wanted.plan
     recorded = pilot.record(
-        pilot.PilotPlan(
+        plan.PilotPlan(
             target=wanted.target,
-            payloads=plan.payloads,
-            path=plan.url,
-            method=plan.method,
-            headers=plan.headers,
-            rate=plan.rate or DEFAULT_RATE,
-            duration_s=plan.duration_s,
-            warmup_s=plan.warmup_s,
-            timeout_s=plan.timeout_s,
+            payloads=load.payloads,
+            path=load.url,
+            method=load.method,
+            headers=load.headers,
+            rate=load.rate or DEFAULT_RATE,
+            duration_s=load.duration_s,
+            warmup_s=load.warmup_s,
+            timeout_s=load.timeout_s,
             directory=str(wanted.directory),
             environment=dict(environment),
             loop=wanted.loop,
             overhead_rounds=wanted.overhead_rounds,
             ready_s=wanted.ready_s,
             layers=wanted.layers == "",
-            seed=plan.seed,
+            seed=load.seed,
         ),
         on_step=note,
     )

@@ -91,8 +91,9 @@ def profile(
     ),
     ready: Annotated[str, typer.Option(help="The application may take this long to start.")] = "60s",
     loop: Annotated[
-        str, typer.Option(metavar="NAME", help="Of the application: asyncio (shows what blocks it) or uvloop.")
-    ] = "asyncio",
+        str,
+        typer.Option(metavar="NAME", help="Of the application: asyncio, uvloop, or auto, the one that uvicorn takes."),
+    ] = "auto",
     log: Annotated[
         Path | None,
         typer.Option(

@@ -61,6 +61,7 @@ def assemble(target: str, run: Run, overhead: Overhead | None) -> Recording:
         machine=machine_facts(),
         pilot=Pilot(
             loop=run.ready.loop,
+            watched=True,
             threads=run.ready.threads,
             hooks=heard.hooks,
             versions=run.ready.versions,
@@ -81,8 +82,8 @@ def _notes(run: Run) -> Iterator[str]:
     ready = run.ready
     if ready.loop != ready.usual_loop:
         yield (
-            f"ran on {ready.loop}'s event loop, whose callbacks can be timed; uvicorn would have taken"
-            f" {ready.usual_loop}, which is a little faster"
+            f"ran on {ready.loop}'s event loop, as it was told to; uvicorn would have taken {ready.usual_loop}, on"
+            " which requests take less of a core"
         )
     if run.spy_problem:
         yield (

@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -29,7 +29,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     report: int
     profiled: bool
-    loop: str = "asyncio"
+    loop: Literal["auto", "asyncio", "uvloop"] = "auto"
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):

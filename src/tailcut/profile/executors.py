@@ -7,6 +7,7 @@ them a request waits for: of those it is not told.
 from __future__ import annotations
 
 import math
+import os
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 
@@ -15,7 +16,9 @@ from tailcut.profile.tracing import tracer
 
 _LABEL = "_tailcut_label"
 _ASYNCIO = "asyncio"
-"""What the threads' names begin with of the executor that an event loop makes for itself."""
+"""What the threads' names begin with of the executor that asyncio's loop makes for itself."""
+_HOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hooks", "threads.py")
+"""What seems to make the executor of uvloop's: the loop is C's, and has no frame."""
 
 
 class Executors:
@@ -28,7 +31,7 @@ class Executors:
         """Know one that was made. What a library makes stays without a name: it may make as many as it likes."""
         if tracer.places.is_user(maker.f_code.co_filename):
             label = f"{EXECUTOR} of {tracer.places.name(maker.f_code.co_filename)}:{maker.f_lineno}"
-        elif executor._thread_name_prefix == _ASYNCIO:
+        elif executor._thread_name_prefix == _ASYNCIO or maker.f_code.co_filename == _HOOK:
             label = f"{EXECUTOR} of asyncio"
         else:
             return

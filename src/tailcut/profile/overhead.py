@@ -12,7 +12,8 @@ from tailcut.core.profiling.comparing import NEAR_P50, NEAR_P95, Round, Values, 
 from tailcut.core.profiling.records import Latencies, Overhead
 from tailcut.core.statistics import percentile, samples_needed
 from tailcut.errors import ProfileError
-from tailcut.load import LoadPlan, Samples, measure
+from tailcut.load import LoadPlan, RunFacts, Samples, measure
+from tailcut.profile.idling import cpu_each_s
 from tailcut.profile.trials import OnStep, check_answered, counted
 
 ROUNDS = 9
@@ -110,7 +111,7 @@ def _round(sides: Sides, number: int) -> tuple[Round, tuple[Latencies, Latencies
     seed = sides.seen.seed + 100 + number
     # The order changes from round to round: the first of a pair may meet a machine that just idled.
     order = (1, 0) if number % 2 else (0, 1)
-    runs: dict[int, tuple[Samples, float]] = {}
+    runs: dict[int, tuple[Samples, RunFacts]] = {}
     for side in order:
         if side:
             # It shall hold no more than in a recording.
@@ -118,7 +119,7 @@ def _round(sides: Sides, number: int) -> tuple[Round, tuple[Latencies, Latencies
         load = msgspec.structs.replace((sides.plain, sides.seen)[side], seed=seed, warmup_s=_WARM_S)
         samples, facts = measure(load)
         check_answered(load, samples)
-        runs[side] = samples, facts.cpu_s or 0.0
+        runs[side] = samples, facts
     # Only what was answered on both sides can be compared.
     both = counted(runs[0][0]) & counted(runs[1][0])
     if not both.any():
@@ -136,13 +137,12 @@ def _took_ms(samples: Samples) -> Values:
     return took_ms
 
 
-def _latencies(took_ms: Values, samples: Samples, cpu_s: float) -> Latencies:
-    replies = int(((samples.intended_ns >= samples.measured_from_ns) & (samples.status > 0)).sum())
+def _latencies(took_ms: Values, samples: Samples, facts: RunFacts) -> Latencies:
     return Latencies(
         requests=len(took_ms),
         p50_ms=percentile(took_ms, 0.5),
         p95_ms=percentile(took_ms, 0.95),
-        cpu_ms=cpu_s / replies * 1e3,
+        cpu_ms=cpu_each_s(samples, facts) * 1e3,
     )
 
 

@@ -8,26 +8,25 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from importlib.util import find_spec
-from math import inf
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from tailcut.core.profiling.records import Recording, Sample
-from tailcut.errors import LoadTestError, MissingExtra, ProfileError
+from tailcut.errors import LoadTestError, ProfileError
 from tailcut.load import LoadPlan, Samples, measure
 from tailcut.load.payloads import build_requests
-from tailcut.load.plan import check_plan, parse_url
+from tailcut.load.plan import parse_url
 from tailcut.load.summary import RunFacts
 from tailcut.profile.assembling import Run, assemble
 from tailcut.profile.captured import FoundLayers
 from tailcut.profile.child import Heard, Options, Said
-from tailcut.profile.diagnosis import check_target, choose_path, explain_answers, not_again
+from tailcut.profile.diagnosis import choose_path, explain_answers, not_again
+from tailcut.profile.idling import at_half, cpu_each_s, with_slope
 from tailcut.profile.launching import PilotProcess
-from tailcut.profile.overhead import ROUNDS, Sides, measure_overhead, pairs_for, run_s
+from tailcut.profile.overhead import Sides, measure_overhead, pairs_for, run_s
 from tailcut.profile.places import Places
+from tailcut.profile.plan import PilotPlan, check_pilot
 from tailcut.profile.spying import Spy
 from tailcut.profile.trials import OnStep, bears, fell_behind, too_fast
 
@@ -37,53 +36,7 @@ _LUCK = "PYTHONHASHSEED"
 _PROBE_RATE = 20.0
 _PROBE_S = 0.3
 _PROBE_TIMEOUT_S = 30.0
-_CHECKED = 1000
 _SETTLE_S = 10.0
-
-
-class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is recorded.
-
-    Args:
-        target: "module:attribute", or "module:function()" for one that makes the application.
-        payloads: as of ``LoadPlan``: a .jsonl file, or ``module:callable`` of (seed); empty: requests without a body.
-        path: where requests go; empty: the only route that takes the method.
-        method: HTTP method; empty: POST with payloads, GET without.
-        headers: (name, value) pairs sent with each request.
-        rate: requests per second, Poisson arrivals.
-        duration_s, warmup_s: seconds recorded, and seconds before them that are not.
-        timeout_s: a request that took longer is given up.
-        directory: the folder that the application is imported from and runs in.
-        environment: variables added to the child's.
-        loop: of the application; on uvloop nobody can see which callback blocks it.
-        ready_s: longest wait for the application's start.
-        sample_rate, sample_s: looks at the stacks per second, and for how long at most: in a run of its own, under the
-            same load, because looking takes of the cores that answer, and must not be in what is recorded.
-        overhead_rounds, overhead_s: how often, and how long at least, the same load is sent to processes of the
-            application without profiling and with it; 0 rounds: the overhead is not measured.
-        layers: whether the layers of its models are timed in the end.
-        seed: of arrivals and payloads.
-    """
-
-    target: str
-    payloads: str = ""
-    path: str = ""
-    method: str = ""
-    headers: tuple[tuple[str, str], ...] = ()
-    rate: float = 50.0
-    duration_s: float = 20.0
-    warmup_s: float = 2.0
-    timeout_s: float = 10.0
-    directory: str = "."
-    environment: dict[str, str] = {}
-    loop: Literal["asyncio", "uvloop"] = "asyncio"
-    ready_s: float = 60.0
-    sample_rate: float = 50.0
-    sample_s: float = 6.0
-    overhead_rounds: int = ROUNDS
-    overhead_s: float = 2.0
-    layers: bool = True
-    seed: int = 0
 
 
 def record(plan: PilotPlan, *, on_step: OnStep | None = None) -> Recording:
@@ -102,7 +55,7 @@ def record(plan: PilotPlan, *, on_step: OnStep | None = None) -> Recording:
         MissingExtra: uvicorn is not installed.
     """
     with _importable(plan.directory):
-        _check(plan)
+        check_pilot(plan)
         return _record(plan, on_step or (lambda _: None))
 
 
@@ -132,6 +85,7 @@ def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said,
         # Who has minutes gets a process with its first full collections and its pools' connections behind it.
         say("warming it up")
         measure(msgspec.structs.replace(_numbered(load), duration_s=_SETTLE_S, warmup_s=0.0, seed=load.seed + 3))
+    halves_s = [_at_half(plan, load, say)]
     say(f"recording for {plan.duration_s:g} s at {plan.rate:g} requests/s")
     pilot.begin()
     samples, facts = measure(_numbered(load))
@@ -139,14 +93,27 @@ def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said,
     _check_answers(load, pilot, ready, samples, facts, heard)
     if fell_behind(_numbered(load), samples, facts):
         return None
+    halves_s.append(_at_half(plan, load, say))
     looks, problem = _looks(plan, load, pilot, heard)
     run = Run(
         load=load, ready=ready, samples=samples, facts=facts, heard=heard,
         looks=looks, looks_interval_ns=int(1e9 / plan.sample_rate), looks_s=_looked_s(plan), spy_problem=problem,
     )  # fmt: skip
     found = _layers(pilot, say) if plan.layers else FoundLayers()
-    recording = assemble(plan.target, run, None)
+    recording = with_slope(assemble(plan.target, run, None), cpu_each_s(samples, facts), halves_s)
     return msgspec.structs.replace(recording, layers=found.layers, notes=(*recording.notes, *found.notes))
+
+
+def _at_half(plan: PilotPlan, load: LoadPlan, say: OnStep) -> float:
+    """What a request takes of a core at half the rate; 0 for who has no minutes, and where it cannot be sent."""
+    if not plan.overhead_rounds:
+        return 0.0
+    say(f"at {plan.rate / 2:g} requests/s: does a request take more of a core that idles?")
+    try:
+        return at_half(_numbered(load))
+    except LoadTestError as error:
+        say(f"that is not known: {error.message}")
+        return 0.0
 
 
 def _layers(pilot: PilotProcess, say: OnStep) -> FoundLayers:
@@ -220,25 +187,6 @@ def _ready(stack: ExitStack, plan: PilotPlan, profiled: bool, luck: int) -> Pilo
     process = stack.enter_context(_start(plan, profiled=profiled, luck=luck))
     process.wait_ready(plan.ready_s)
     return process
-
-
-def _check(plan: PilotPlan) -> None:
-    check_target(plan.target)
-    if find_spec("uvicorn") is None:
-        raise MissingExtra("uvicorn is not installed", hint="pip install 'tailcut[profile]'")
-    for name, value in (
-        ("rate", plan.rate), ("duration", plan.duration_s), ("sample rate", plan.sample_rate),
-        ("sampling time", plan.sample_s),
-    ):  # fmt: skip
-        if not 0 < value < inf:
-            raise ProfileError(f"the {name} is {value:g}", hint="give a finite number above 0")
-    load = LoadPlan(
-        url="http://127.0.0.1:1/", rate=plan.rate, payloads=plan.payloads, method=plan.method, headers=plan.headers,
-        timeout_s=plan.timeout_s, seed=plan.seed,
-    )  # fmt: skip
-    check_plan(load)
-    # Before anything is started: what cannot be read or is not JSON.
-    build_requests(load, parse_url(load.url), min(_CHECKED, int(plan.rate * (plan.warmup_s + plan.duration_s)) + 1))
 
 
 def _start(plan: PilotPlan, *, profiled: bool, luck: int = 0) -> PilotProcess:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -103,16 +103,12 @@ class _Window:
 def _serve(application: Any, options: Options, say: Say) -> None:
     import uvicorn
 
+    loop = _usual_loop() if options.loop == "auto" else options.loop
     served = application
     if options.profiled:
-        if options.loop != "uvloop":
-            from tailcut.profile.blocking import watch_loop
+        from tailcut.profile.blocking import watch_collections, watch_loop
 
-            watch_loop()
-        else:
-            tracer.note("on uvloop callbacks cannot be timed: what blocks the event loop shows in the stacks only")
-        from tailcut.profile.blocking import watch_collections
-
+        watch_loop(loop)
         watch_collections()
         served = Profiled(_three(application))
     # asyncio switches Nagle's algorithm off only on sockets that say that they are TCP's; with it, each reply of two
@@ -121,7 +117,7 @@ def _serve(application: Any, options: Options, say: Say) -> None:
     listening.bind(("127.0.0.1", 0))
     config = uvicorn.Config(
         served,
-        loop=options.loop,
+        loop=loop,
         interface="asgi3" if options.profiled else "auto",
         access_log=False,
         log_level="warning",
@@ -185,8 +181,13 @@ def _ready(application: Any, port: int) -> Said:
         threads=threads,
         routes=_routes(application),
         versions=_versions(),
-        usual_loop="uvloop" if importlib.util.find_spec("uvloop") else "asyncio",
+        usual_loop=_usual_loop(),
     )
+
+
+def _usual_loop() -> Literal["asyncio", "uvloop"]:
+    """The one that uvicorn takes where nobody says which."""
+    return "uvloop" if importlib.util.find_spec("uvloop") else "asyncio"
 
 
 def _routes(application: Any) -> tuple[Route, ...]:

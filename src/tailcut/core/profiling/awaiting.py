@@ -24,7 +24,7 @@ def awaited_ns(found: Attribution, recording: Recording) -> Floats:
     That is what is left of user code on the event loop, where no span in it awaits, less the callbacks in which the
     request held the loop (whether they computed or blocked), and at least the code's part of the CPU time that the
     process used, but for what models' threads may have had: many short callbacks are known by that only. Where
-    callbacks are not watched, as on uvloop, samples of stacks say for how long the code was on the loop's thread.
+    callbacks were not watched, samples of stacks say for how long the code was on the loop's thread.
 
     Returns:
         shape [spans]; zeros where neither is known, or CPU time is not.
@@ -54,11 +54,11 @@ def poorly_seen(found: Attribution, recording: Recording, waited_ns: Floats) -> 
 def ran_ns(found: Attribution, recording: Recording) -> Floats:
     """Say for how long each span's own part was seen on the event loop's thread, shape [spans].
 
-    By its request's callbacks, of which short ones are not noted; where callbacks are not watched, by samples of code.
+    By its request's callbacks, of which short ones are not noted; where callbacks were not watched, by samples of code.
     """
     if not len(found.flat.name):
         return np.zeros(0)
-    return _held_ns(found, recording) if recording.pilot.loop == "asyncio" else _seen_ns(found, recording)
+    return _held_ns(found, recording) if recording.pilot.watched else _seen_ns(found, recording)
 
 
 def _by_code(found: Attribution, spent_ns: Floats | Ints) -> dict[SpanName, float]:

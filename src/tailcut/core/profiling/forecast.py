@@ -8,6 +8,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
+from tailcut.core.profiling.idling import at_rate, factors_at
 from tailcut.core.profiling.levers import State
 from tailcut.core.profiling.queueing import THREAD, At, Phase, Played, Service, play
 from tailcut.core.profiling.records import Stage
@@ -101,7 +102,7 @@ def _capacity(state: State, laid: _Laid, limit_ms: float, share: float) -> float
         played = laid.play(rate, _CAPACITY_REQUESTS, 11)
         return percentile(played.latency_ns, share) / 1e6 <= limit_ms
 
-    most = _saturation(state)
+    most = _saturation(at_rate(state, _HIGHEST_RATE))
     high, least = _BEYOND * most, min(_LEAST_RATE, most / 100)
     if most >= _HIGHEST_RATE and within(_HIGHEST_RATE):
         return _HIGHEST_RATE
@@ -182,14 +183,23 @@ class _Laid:
     """Requests laid out in phases, to be played at several rates."""
 
     def __init__(self, state: State) -> None:
-        self._service = state.service
-        self._phases = [phases_of(job, state.service) for job in state.work.jobs]
+        self._state = state
+        # By the factors of the rates: beyond those that factors are known for, all rates have the same.
+        self._at: dict[tuple[float, float], tuple[Service, list[list[Phase]]]] = {}
 
     def play(self, rate: float, count: int, seed: int) -> Played:
+        service, phases = self._lay(rate)
         generator = np.random.default_rng(seed)
         arrivals_ns = np.cumsum(generator.exponential(1e9 / rate, count))
-        chosen = generator.integers(0, len(self._phases), count).tolist()
-        return play(self._service, arrivals_ns, [self._phases[place] for place in chosen])
+        chosen = generator.integers(0, len(phases), count).tolist()
+        return play(service, arrivals_ns, [phases[place] for place in chosen])
+
+    def _lay(self, rate: float) -> tuple[Service, list[list[Phase]]]:
+        factors = factors_at(self._state, rate)
+        if factors not in self._at:
+            state = at_rate(self._state, rate)
+            self._at[factors] = state.service, [phases_of(job, state.service) for job in state.work.jobs]
+        return self._at[factors]
 
 
 def phases_of(job: Job, service: Service) -> list[Phase]:

@@ -42,7 +42,8 @@ def know(
     if known.cores == 1:
         known = replace(known, cores=max(int(recording.machine.get("cores", "1")), 1))
     if known.path is None and recording.pilot.path_ns:
-        known = replace(known, path=measured(recording.pilot.path_ns, f"at {recording.rate:g} requests/s"))
+        path = measured(recording.pilot.path_ns, f"at {recording.rate:g} requests/s")
+        known = replace(known, path=path, path_slope=recording.pilot.path_slope)
     if not bodies or diversity is None:
         return known
     keys = keys_of(bodies, entity_field(diversity))

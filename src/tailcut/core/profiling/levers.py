@@ -36,6 +36,8 @@ INLINE_MS = 1.0
 """Models below that run on tailcut's event loop (docs/design.md, Executors)."""
 HANDED_OVER = -2
 """``Part.name`` of handing a batch to a thread and back."""
+OWN_PATH = -4
+"""``Part.name`` of what tailcut's own path takes of a core."""
 _INGRESS = frozenset({Stage.NETWORK, Stage.RECEIVE, Stage.DECODE, Stage.FRAMEWORK, Stage.ENCODE, Stage.UNATTRIBUTED})
 _MODELS_ALONE = 0.8
 
@@ -62,6 +64,7 @@ class Known:
         fetches_share: the same of ``fetches``.
         lookup_ns: what a look-up of a request's features takes of a core.
         path: nanoseconds that a request takes of a core in tailcut's path; None: as elsewhere.
+        path_slope: by which power of the rate that is less (``idling``); 0: it is the same at all rates.
     """
 
     feature_hits: Mapping[int, float] = field(default_factory=dict)
@@ -81,6 +84,7 @@ class Known:
     fetches_share: float = 1.0
     lookup_ns: float = priors.LOOKUP_NS
     path: Prior | None = None
+    path_slope: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -246,7 +250,7 @@ def _serving_path(state: State, bound: bool) -> State:
         models = [number for number, part in enumerate(kept) if part.stage == Stage.MODEL]
         if models and "batching" not in state.pulled:
             kept.insert(models[0], Part(Stage.WAIT, HANDED_OVER, priors.THREAD_NS / 2, priors.THREAD_NS / 2, False))
-        return (Part(Stage.NETWORK, -1, path_ns, network_ns, False), *kept)
+        return (Part(Stage.NETWORK, OWN_PATH, path_ns, network_ns, False), *kept)
 
     work = state.work
     jobs = tuple(change(number, job) for number, job in zip(work.numbers.tolist(), work.jobs, strict=True))

@@ -195,6 +195,7 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         loop: kind of event loop: "asyncio" or "uvloop".
+        watched: what held it for long is in the moments.
         threads: size of the thread pool for synchronous handlers; 0: not known.
         hooks: what was hooked, such as "sqlite3", "fastapi".
         versions: of the packages that matter here.
@@ -204,10 +205,14 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
         cpu_s: CPU seconds of the process within the measured window.
         delay_s: seconds within it in which a thread of it was ready to run and had no core.
         window_s: seconds measured.
+        cpu_slope: by which power of the rate a request takes less of a core (``idling``), between half of this rate and
+            this one; 0: not measured, or it takes the same.
         path_ns: CPU that a request takes of the event loop in tailcut's own server here, at this rate; 0: not measured.
+        path_slope: the same as ``cpu_slope`` of that, between this rate and twice of it.
     """
 
     loop: str = ""
+    watched: bool = False
     threads: int = 0
     hooks: tuple[str, ...] = ()
     versions: dict[str, str] = {}
@@ -216,7 +221,9 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s: float = 0.0
     delay_s: float = 0.0
     window_s: float = 0.0
+    cpu_slope: float = 0.0
     path_ns: float = 0.0
+    path_slope: float = 0.0
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):

@@ -86,6 +86,7 @@ class Work:
         threads: of the pool for synchronous handlers; 0: not known.
         cores: that the process could use.
         holds: locks, semaphores and connection pools that were waited for, and executors.
+        cpu_slope: by which power of the rate a request takes less of a core (``idling``).
     """
 
     jobs: tuple[Job, ...]
@@ -96,6 +97,7 @@ class Work:
     threads: int
     cores: int
     holds: Holds
+    cpu_slope: float = 0.0
 
     @property
     def cpu_ns(self) -> float:
@@ -157,7 +159,7 @@ def read_work(recording: Recording, found: Attribution) -> Work:
     holds = find_holds(flat, pools.executors)
     wait_ns[holds.waits] = 0.0
     network_ns = _way_ns(recording, found)
-    if recording.pilot.loop != "asyncio":
+    if not recording.pilot.watched:
         seen_ns = np.zeros_like(seen_ns)  # samples are of code: nobody knows what a driver computes
     untold = read_untold(recording, found, cpu_ns, wait_ns, network_ns, seen_ns)
     usual_ns = float(np.quantile(network_ns, _USUAL)) if len(network_ns) else 0.0
@@ -184,6 +186,7 @@ def read_work(recording: Recording, found: Attribution) -> Work:
         threads=recording.pilot.threads,
         cores=int(recording.machine.get("cores", "1")),
         holds=holds,
+        cpu_slope=recording.pilot.cpu_slope,
     )
     return _without_profiling(work, recording)
 

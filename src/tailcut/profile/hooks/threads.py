@@ -217,8 +217,16 @@ def _hook_anyio(module: ModuleType) -> None:
     module.run_sync = run_sync  # type: ignore[attr-defined]
 
 
-def _hook_loop(module: ModuleType) -> None:
-    original = module.BaseEventLoop.run_in_executor
+def _hook_asyncio(module: ModuleType) -> None:
+    _hook_loop(module.BaseEventLoop)
+
+
+def _hook_uvloop(module: ModuleType) -> None:
+    _hook_loop(module.Loop)
+
+
+def _hook_loop(loop: Any) -> None:
+    original = loop.run_in_executor
 
     @functools.wraps(original)
     def run_in_executor(self: Any, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
@@ -237,7 +245,7 @@ def _hook_loop(module: ModuleType) -> None:
         future.add_done_callback(handed.returned)
         return future
 
-    module.BaseEventLoop.run_in_executor = run_in_executor
+    loop.run_in_executor = run_in_executor
 
 
 def _hook_executor(module: ModuleType) -> None:
@@ -271,6 +279,7 @@ def _hook_executor(module: ModuleType) -> None:
 
 HOOKS: dict[str, Hook] = {
     "anyio.to_thread": _hook_anyio,
-    "asyncio.base_events": _hook_loop,
+    "asyncio.base_events": _hook_asyncio,
     "concurrent.futures.thread": _hook_executor,
+    "uvloop": _hook_uvloop,
 }

@@ -1,0 +1,99 @@
+"""What a request takes of a core at another rate than the recorded one."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit import profile_sample
+from tests.unit.test_profile_levers import pilot
+
+from tailcut.core.profiling.attribution import attribute
+from tailcut.core.profiling.forecast import capacity, forecast
+from tailcut.core.profiling.idling import at_rate, cpu_factor, fit_slope
+from tailcut.core.profiling.knowing import know
+from tailcut.core.profiling.levers import Known, State, begin, pull
+from tailcut.core.profiling.records import Pilot, Stage
+from tailcut.core.profiling.work import read_work
+
+few_requests = profile_sample.few_requests(800, 300)
+
+_MS = 1_000_000
+_RATE = 50.0
+
+
+def state_of(slope: float, known: Known | None = None) -> State:
+    recording = pilot(model_ms=4.0)
+    recording = msgspec.structs.replace(recording, pilot=Pilot(threads=40, cpu_slope=slope))
+    return begin(read_work(recording, attribute(recording)), known or Known())
+
+
+@given(
+    st.floats(0.0, 1.0), st.floats(1.0, 1e4), st.floats(1.01, 100.0), st.floats(1e-6, 1.0),
+)  # fmt: skip
+def test_a_power_is_found_again(slope: float, rate: float, times: float, took: float) -> None:
+    assert fit_slope((rate, took), (rate * times, took * times**-slope)) == pytest.approx(slope, abs=1e-6)
+
+
+@pytest.mark.parametrize(("took", "slope"), [(1.5, 0.0), (1.0, 0.0), (0.1, 1.0)])
+def test_what_no_idle_core_does_is_cut(took: float, slope: float) -> None:
+    """A request that takes more where more come meets something else; and more requests never take less in all."""
+    assert fit_slope((50.0, 1.0), (100.0, took)) == slope
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [((100.0, 1.0), (50.0, 1.0)), ((50.0, 0.0), (100.0, 1.0)), ((0.0, 1.0), (1.0, 1.0))]
+)
+def test_what_cannot_be_is_refused(low: tuple[float, float], high: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match="rates and times are positive and the second rate is higher"):
+        fit_slope(low, high)
+
+
+@given(st.floats(0.0, 1.0), st.floats(1.0, 1e4), st.floats(0.01, 1e6))
+def test_the_farther_the_rate_the_less_but_no_farther_than_twice(slope: float, recorded: float, rate: float) -> None:
+    factor = cpu_factor(slope, recorded, rate)
+    assert 0.5 <= factor <= 2.0
+    assert (factor <= 1.0) == (rate >= recorded or slope * abs(rate / recorded - 1.0) < 1e-9 or factor == 1.0)
+    assert cpu_factor(slope, recorded, recorded) == 1.0
+    assert cpu_factor(slope, recorded, recorded * 2) == pytest.approx(cpu_factor(slope, recorded, recorded * 50))
+
+
+def test_at_the_recorded_rate_nothing_changes() -> None:
+    state = state_of(0.5)
+    assert at_rate(state, _RATE) is state
+    assert at_rate(state_of(0.0), 10 * _RATE).work.cpu_ns == state.work.cpu_ns
+
+
+def test_at_twice_the_rate_requests_take_less_of_a_core_and_as_long_on_their_way() -> None:
+    state = state_of(0.5)
+    twice = at_rate(state, 2 * _RATE)
+    assert twice.work.cpu_ns == pytest.approx(state.work.cpu_ns * 2**-0.5)
+    assert twice.work.wait_of(Stage.SQL) == pytest.approx(state.work.wait_of(Stage.SQL))
+
+
+def test_what_the_database_computes_falls_too() -> None:
+    known = Known(database_cores=1, database_share=0.6)
+    state = state_of(1.0, known)
+    twice = at_rate(state, 2 * _RATE)
+    before_ns, after_ns = state.work.wait_of(Stage.SQL), twice.work.wait_of(Stage.SQL)
+    assert after_ns == pytest.approx(before_ns * 0.7)
+    # What is on the way stays: 0.4 of it before, and 0.4 of 0.7 now.
+    assert after_ns * (1.0 - twice.service.database_share) == pytest.approx(before_ns * 0.4)
+
+
+def test_tailcuts_own_path_has_a_slope_of_its_own() -> None:
+    recording = msgspec.structs.replace(
+        pilot(), pilot=Pilot(threads=40, path_ns=2.0 * _MS, path_slope=1.0, cpu_slope=0.0)
+    )
+    known = know(recording, [], None, _RATE)
+    state = pull(begin(read_work(recording, attribute(recording)), known), "serving path")
+    assert state.work.cpu_ns - at_rate(state, 2 * _RATE).work.cpu_ns == pytest.approx(1.0 * _MS)
+
+
+def test_a_forecast_at_a_higher_rate_knows_it() -> None:
+    plain, cooling = state_of(0.0), state_of(0.5)
+    assert forecast(plain, _RATE) == forecast(cooling, _RATE)
+    assert forecast(cooling, 3 * _RATE).p95_ms < 0.8 * forecast(plain, 3 * _RATE).p95_ms
+    # The model and its code take 4.2 ms of the one core: 1.41 times as many fit where each takes a 1.41th.
+    assert capacity(cooling, 100.0) == pytest.approx(2**0.5 * capacity(plain, 100.0), rel=0.15)

@@ -1,0 +1,166 @@
+"""Both event loops that uvicorn takes: what holds them, and what they hand to threads."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import socket
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
+
+import pytest
+import uvloop
+
+from tailcut.core.profiling.records import Stage
+from tailcut.profile import blocking, clocks
+from tailcut.profile.executors import Executors
+from tailcut.profile.hooks import threads
+from tailcut.profile.middleware import Profiled
+from tailcut.profile.tracing import Trace, tracer
+
+Kind = Literal["asyncio", "uvloop"]
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+both = pytest.mark.parametrize("kind", ["asyncio", "uvloop"])
+
+
+def on(kind: Kind) -> Run:
+    def run(work: Coroutine[Any, Any, Any]) -> Any:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop if kind == "uvloop" else None) as runner:
+            return runner.run(work)
+
+    return run
+
+
+@pytest.fixture
+def run(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a coroutine on a loop that is watched."""
+    monkeypatch.setattr(blocking.Handle, "_run", blocking.Handle._run)
+    for name in ("call_soon", "call_soon_threadsafe", "call_later", "call_at", "add_reader", "add_writer"):
+        monkeypatch.setattr(uvloop.Loop, name, getattr(uvloop.Loop, name))
+    blocking.watch_loop(kind)
+    tracer.clear()
+    return on(kind)
+
+
+def spin() -> None:
+    end = clocks.now() + 2 * blocking.BLOCKED_NS
+    while clocks.now() < end:
+        pass
+
+
+def blocked() -> list[tuple[int, str]]:
+    found = [(one.request, one.label.rpartition(".")[2]) for one in tracer.moments if one.stage is Stage.LOOP]
+    tracer.clear()
+    return found
+
+
+@both
+def test_what_holds_the_loop_is_known_by_its_request(run: Run) -> None:
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        # In the callback that takes the request in, and in the one that finishes it.
+        spin()
+        await asyncio.sleep(0)
+        spin()
+
+    async def work() -> None:
+        scope = {"type": "http", "headers": [(b"x-tailcut-profile", b"5")], "method": "GET", "path": "/"}
+        await asyncio.create_task(Profiled(application)(scope, None, None))  # type: ignore[arg-type]
+        spin()
+
+    run(work())
+    assert blocked() == [(5, "application"), (5, "__call__"), (-1, "work")]
+
+
+@both
+@pytest.mark.parametrize("way", ["soon", "at once", "later", "at", "from a thread", "read", "write"])
+def test_each_way_to_the_loop_is_watched_once(run: Run, way: str) -> None:
+    ours, theirs = socket.socketpair()
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
+
+        def callback(answer: str) -> None:
+            loop.remove_reader(ours)
+            loop.remove_writer(ours)
+            spin()
+            done.set_result(answer)
+
+        theirs.send(b"x")
+        {
+            "soon": lambda: loop.call_soon(callback, "yes"),
+            "at once": lambda: loop.call_later(0, callback, "yes"),
+            "later": lambda: loop.call_later(0.001, callback, "yes"),
+            "at": lambda: loop.call_at(loop.time() + 0.001, callback, "yes"),
+            "from a thread": lambda: loop.call_soon_threadsafe(callback, "yes"),
+            "read": lambda: loop.add_reader(ours, callback, "yes"),
+            "write": lambda: loop.add_writer(ours, callback, "yes"),
+        }[way]()
+        assert await done == "yes"
+
+    with ours, theirs:
+        run(work())
+    assert blocked() == [(-1, "callback")]
+
+
+@both
+def test_what_raises_after_it_held_the_loop_is_told_to_both(run: Run) -> None:
+    told: list[Any] = []
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+
+        def callback() -> None:
+            spin()
+            raise ValueError("as planned")
+
+        loop.call_soon(callback)
+        await asyncio.sleep(0.001)
+
+    run(work())
+    assert [str(one) for one in told] == ["as planned"]
+    assert blocked() == [(-1, "callback")]
+
+
+@both
+def test_a_callbacks_context_is_the_one_that_was_given(run: Run) -> None:
+    import contextvars
+
+    variable = contextvars.ContextVar("variable", default="outside")
+
+    async def work() -> str:
+        loop = asyncio.get_running_loop()
+        context, done = contextvars.copy_context(), loop.create_future()
+        context.run(variable.set, "inside")
+        loop.call_later(0, lambda: done.set_result(variable.get()), context=context)
+        return str(await done)
+
+    assert run(work()) == "inside"
+
+
+@both
+def test_the_loops_own_executor_is_known(kind: Kind, request_: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Executors()
+    monkeypatch.setattr(threads, "executors", made)
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", ThreadPoolExecutor.submit)
+    monkeypatch.setattr(ThreadPoolExecutor, "__init__", ThreadPoolExecutor.__init__)
+    threads._hook_executor(importlib.import_module("concurrent.futures.thread"))
+    if kind == "uvloop":
+        monkeypatch.setattr(uvloop.Loop, "run_in_executor", uvloop.Loop.run_in_executor)
+        threads._hook_uvloop(uvloop)
+    else:
+        monkeypatch.setattr(asyncio.BaseEventLoop, "run_in_executor", asyncio.BaseEventLoop.run_in_executor)
+        threads._hook_asyncio(asyncio.base_events)
+
+    async def work() -> int:
+        found = await asyncio.to_thread(lambda: 2)
+        await asyncio.get_running_loop().shutdown_default_executor()
+        return found
+
+    assert on(kind)(work()) == 2
+    assert [(span.stage.value, span.label) for span in request_.spans[1:] if span.stage is not Stage.CODE] == [
+        ("wait", "executor of asyncio"), ("loop", "back from a thread"),
+    ]  # fmt: skip
+    assert list(made.found()) == ["executor of asyncio"]
