@@ -8,9 +8,10 @@ generator has the other. Everything that the simulation is told is measured befo
 - what batches take: the runtime alone, on the server's core, anew before every run, because machines that others share
   change their speed from minute to minute;
 - how much longer they take in the server, whose other threads share the core's caches with them, and what a request
-  takes of the event loop: the processor time of the server's threads, at full load and at a low one, where the loop
-  sleeps before every request and before every answer;
-- what the network and the client add: at a rate so low that requests never meet.
+  takes of the event loop: the processor time of the server's threads. Both depend on how often requests come, because
+  what idles or does something else finds cold caches. So they are measured at three other loads, in every round, and
+  taken in between as powers of the rate (docs/explanation/scheduling.md);
+- what the network and the client add: at the lowest of these, where requests hardly meet.
 
 The simulation plays the same arrivals.
 """
@@ -47,11 +48,8 @@ from tailcut.load import LoadPlan, measure, summarise_run
 from tailcut.load.cpu import threads_ns
 
 RUNS = 40
-LOW, FULL = 0.1, 0.9
-"""Shares of the capacity: at which requests hardly meet, and at which the event loop hardly sleeps."""
-
-WAKES = 2
-"""A lone request wakes the event loop so often: when it comes, and when its batch ends."""
+OTHERS = (0.1, 0.45, 0.9)
+"""Shares of what the model alone could do, at which requests are measured before."""
 
 SERVER_CORE, LOAD_CORE = 0, 1
 TIMEOUT_MS = 1000
@@ -86,15 +84,23 @@ class Taken(NamedTuple):
     """What was measured before.
 
     Attributes:
-        served: a batch in the server, in times of the runtime alone.
-        loop_ns, wake_ns: of the event loop per request, and per waking up besides.
+        rates: of requests per second, rising.
+        served: at each of these, a batch in the server in times of the runtime alone.
+        loop_ns: of the event loop per request.
         floor_ns: of network and client.
     """
 
-    served: float
-    loop_ns: float
-    wake_ns: float
+    rates: list[float]
+    served: list[float]
+    loop_ns: list[float]
     floor_ns: float
+
+    def at(self, rate: float) -> tuple[float, float]:
+        """Tell ``served`` and ``loop_ns`` at a rate."""
+        return self._between(rate, self.served), self._between(rate, self.loop_ns)
+
+    def _between(self, rate: float, values: list[float]) -> float:
+        return float(np.exp(np.interp(np.log(rate), np.log(self.rates), np.log(values))))
 
 
 class Bench:
@@ -116,19 +122,21 @@ class Bench:
 
     def run(self, port: int, pid: int, shares: list[float], rounds: int) -> dict[str, Any]:
         """Measure and simulate every load."""
-        samples = self._batches()
-        taken = self._calibrated(samples, port, pid)
-        lines = []
-        for share in shares:
-            seen, told, rates = [], [], []
-            for seed in range(rounds):
+        runs: dict[float, dict[str, list[Any]]] = {
+            share: {"rates": [], "measured": [], "simulated": []} for share in shares
+        }
+        taken: list[Taken] = []
+        for seed in range(rounds):
+            taken.append(self._calibrated(port, pid, seed))
+            for share, line in runs.items():
                 now = self._batches()
-                rates.append(share * capacity_of(now, taken))
-                seen.append(self._load(port, pid, rates[-1], seed))
-                told.append(self._simulated(now, rates[-1], seed, taken))
-                both = f"measured {seen[-1][P95]:.2f}, simulated {told[-1][P95]:.2f}"
-                sys.stderr.write(f"{share:.2f} of the capacity, {rates[-1]:.0f}/s: p95 {both} ms\n")
-            lines.append({"share": share, "rate": median(rates), "measured": seen, "simulated": told})
+                rate = share * capacity_of(now, taken[-1])
+                seen, told = self._load(port, pid, rate, seed), self._simulated(now, rate, seed, taken[-1])
+                for name, value in (("rates", rate), ("measured", seen), ("simulated", told)):
+                    line[name].append(value)
+                both = f"measured {seen[P95]:.2f}, simulated {told[P95]:.2f}"
+                sys.stderr.write(f"{share:.2f} of the capacity, {rate:.0f}/s: p95 {both} ms\n")
+        samples = self._batches()
         return {
             "command": " ".join(["python -m benchmarks.simulator", *sys.argv[1:]]),
             "commit": commit(),
@@ -136,23 +144,26 @@ class Bench:
             "model": self._model.label,
             "limit_ms": self._limit_ms,
             "batch_ms": {rows: median(values) / 1e6 for rows, values in samples.items()},
-            "taken": taken._asdict(),
-            "capacity": capacity_of(samples, taken),
-            "lines": lines,
+            "taken": [one._asdict() for one in taken],
+            "lines": [{"share": share, **line} for share, line in runs.items()],
         }
 
-    def _calibrated(self, samples: dict[int, list[float]], port: int, pid: int) -> Taken:
-        """Measure what requests take beside the model."""
-        bare_rps = 1e9 / min(fmean(values) / rows for rows, values in samples.items())
-        full = self._load(port, pid, FULL * bare_rps, 100)
-        now = self._batches()
-        means = [fmean(values) for values in now.values()]
-        alone_ns = float(np.interp(full["rows"], list(now), means)) / full["rows"]
-        low = self._load(port, pid, LOW * bare_rps, 101)
-        wake_ns = max(low["loop_ns"] - full["loop_ns"], 0.0) / WAKES
-        # At the low load the model finds cold caches after every pause: that is in what it took there.
-        floor_ns = max(low[P50] * 1e6 - low["batch_ns"] - low["loop_ns"], 0.0)
-        return Taken(full["batch_ns"] / alone_ns, full["loop_ns"], wake_ns, floor_ns)
+    def _calibrated(self, port: int, pid: int, number: int) -> Taken:
+        """Measure what requests take beside the model, at other loads than those that are simulated."""
+        found: list[tuple[float, dict[str, float], float]] = []
+        for place, share in enumerate(OTHERS):
+            means = {rows: fmean(values) for rows, values in self._batches().items()}
+            rate = share * 1e9 / min(mean / rows for rows, mean in means.items())
+            run = self._load(port, pid, rate, 100 + len(OTHERS) * number + place)
+            alone_ns = float(np.interp(run["rows"], list(means), list(means.values()))) / run["rows"]
+            found.append((rate, run, run["batch_ns"] / alone_ns))
+        low = found[0][1]
+        return Taken(
+            rates=[rate for rate, _, _ in found],
+            served=[served for _, _, served in found],
+            loop_ns=[run["loop_ns"] for _, run, _ in found],
+            floor_ns=max(low[P50] * 1e6 - low["batch_ns"] * low["rows"] - low["loop_ns"], 0.0),
+        )
 
     def _batches(self) -> dict[int, list[float]]:
         """Time batches in a process of its own on the server's core: rows -> nanoseconds of each."""
@@ -190,7 +201,8 @@ class Bench:
         }
 
     def _simulated(self, samples: dict[int, list[float]], rate: float, seed: int, taken: Taken) -> dict[str, float]:
-        slower = {rows: [taken.served * value for value in values] for rows, values in samples.items()}
+        served, loop_ns = taken.at(rate)
+        slower = {rows: [served * value for value in values] for rows, values in samples.items()}
         limit_ns = int(self._limit_ms * 1e6)
         outcome = simulate(
             Scenario(
@@ -201,8 +213,7 @@ class Bench:
                 limit_ns=limit_ns,
                 max_rows=LARGEST,
                 window=lambda: Gain(limit_ns),
-                loop_ns=taken.loop_ns,
-                wake_ns=taken.wake_ns,
+                loop_ns=loop_ns,
                 shared=True,
             )
         )
@@ -212,7 +223,19 @@ class Bench:
 
 def capacity_of(samples: dict[int, list[float]], taken: Taken) -> float:
     """Return the requests per second that the server could answer at most."""
-    return 1e9 / (min(fmean(values) / rows for rows, values in samples.items()) * taken.served + taken.loop_ns)
+    return 1e9 / (min(fmean(values) / rows for rows, values in samples.items()) * taken.served[-1] + taken.loop_ns[-1])
+
+
+def _before(taken: list[dict[str, Any]]) -> str:
+    """What was measured before, medians over the rounds, as a sentence."""
+    at = [
+        f"at {median([one['rates'][place] for one in taken]):.0f} requests/s a batch in the server "
+        f"{median([one['served'][place] for one in taken]):.2f} times as long and "
+        f"{median([one['loop_ns'][place] for one in taken]) / 1e3:.0f} us of the processor per request beside it"
+        for place in range(len(OTHERS))
+    ]
+    floor_us = median([one["floor_ns"] for one in taken]) / 1e3
+    return f"{'; '.join(at)}; {floor_us:.0f} us of network and client"
 
 
 def time_batches(path: str, row: str) -> dict[int, list[float]]:
@@ -258,18 +281,15 @@ def batches_run(port: int) -> list[float]:
 
 
 def render(result: dict[str, Any]) -> str:
-    taken = result["taken"]
     lines = [
         "# The simulator beside the server",
         "",
         f"`{result['command'].strip()}` at commit {result['commit']} on {result['cpu']}; server and executor on one "
         "core, load on the other.",
         "",
-        f"{result['model']}, one thread, an SLO of {result['limit_ms']:.0f} ms. Measured before: a batch takes "
-        f"{result['batch_ms'][1]:.2f} ms at 1 row and {result['batch_ms'][LARGEST]:.2f} ms at {LARGEST}, in the server "
-        f"{taken['served']:.3f} times as much; {taken['loop_ns'] / 1e3:.0f} us of the server's processor per request "
-        f"beside it, {taken['wake_ns'] / 1e3:.0f} us more whenever the event loop was asleep; "
-        f"{taken['floor_ns'] / 1e3:.0f} us of network and client. Capacity {result['capacity']:.0f} requests/s.",
+        f"{result['model']}, one thread, an SLO of {result['limit_ms']:.0f} ms; alone a batch takes "
+        f"{result['batch_ms'][1]:.2f} ms at 1 row and {result['batch_ms'][LARGEST]:.2f} ms at {LARGEST}. "
+        f"Measured before, in every round: {_before(result['taken'])}.",
         "",
         "| load | rate/s | p50 measured, simulated | p95 measured, simulated | p95 off by | p99 measured, simulated |",
         "|---|---|---|---|---|---|",
@@ -281,7 +301,7 @@ def render(result: dict[str, Any]) -> str:
         )
         pairs = {name: f"{seen[name]:.2f}, {told[name]:.2f} ms" for name in seen}
         off = told[P95] / seen[P95] - 1
-        load = f"{line['share']:.0%} | {line['rate']:.0f}"
+        load = f"{line['share']:.0%} | {median(line['rates']):.0f}"
         lines.append(f"| {load} | {pairs[P50]} | {pairs[P95]} | **{off:+.0%}** | {pairs[P99]} |")
     return "\n".join([*lines, "", "Medians over rounds.", ""])
 

@@ -140,14 +140,6 @@ def test_where_requests_come_in_clumps_a_window_serves_them_together() -> None:
     assert found[1].batches[1] <= 15 < found[0].batches[1], "alone only while it is being learned"
 
 
-def test_an_event_loop_that_sleeps_takes_longer_and_one_that_is_busy_does_not() -> None:
-    """A lone request wakes it when it comes and when its batch ends; thirty at once wake it twice in all."""
-    alone = scenario(0, arrivals_ns=np.arange(5, dtype=np.int64) * 100 * MS, sigma=0.0, loop_ns=0.0, wake_ns=1.0 * MS)
-    np.testing.assert_allclose(simulate(alone).latency_ns, COST.batch_ns(1) + 2 * MS, rtol=1e-6)
-    together = scenario(0, arrivals_ns=np.zeros(30, dtype=np.int64), sigma=0.0, loop_ns=0.0, wake_ns=1.0 * MS)
-    np.testing.assert_allclose(simulate(together).latency_ns, COST.batch_ns(30) + 2 * MS, rtol=1e-6)
-
-
 def test_the_fixed_mode_waits_for_its_delay_and_no_longer() -> None:
     """One request every 100 ms: each waits for the whole delay, as with Triton."""
     arrivals = np.arange(50, dtype=np.int64) * 100 * MS

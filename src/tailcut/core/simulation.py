@@ -44,8 +44,7 @@ class Scenario:
         executors: how many run batches.
         timeout_ns: deadline of every request.
         limit_ns: of the SLO; 0 where only deadlines count.
-        loop_ns: event loop's time per request.
-        wake_ns: what it takes besides whenever it was asleep: waking up, and doing with cold caches what it does next.
+        loop_ns: event loop's time per request, at this rate: where it sleeps or others use its core, caches are cold.
         inline: batches run on the event loop.
         shared: executors and event loop share one core: what the loop works, batches wait for.
         rows, priorities, tenants: of each request, in turn; repeated as often as needed.
@@ -63,7 +62,6 @@ class Scenario:
     merge: bool = True
     window: Callable[[], Window | None] | None = None
     loop_ns: float = LOOP_NS
-    wake_ns: float = 0.0
     inline: bool = False
     shared: bool = False
     rows: Sequence[int] = (1,)
@@ -164,7 +162,6 @@ class _Run:
         arrivals = self.scenario.arrivals_ns
         upcoming = 0
         events = self.events
-        asleep = True
         while True:
             while upcoming < len(arrivals) and arrivals[upcoming] <= self.now_ns:
                 self.ready.append((self._arrive, upcoming))
@@ -173,17 +170,13 @@ class _Run:
                 self._event()
             if self.ready:
                 work, argument = self.ready.popleft()
-                if asleep:
-                    asleep = False
-                    self.now_ns += self.scenario.wake_ns
-                    self.loop_ns += self.scenario.wake_ns
                 self.loop_ns += work(argument)
                 continue
             moments = [float(arrivals[upcoming])] if upcoming < len(arrivals) else []
             moments += [events[0][0]] if events else []
             if not moments:
                 break
-            self.now_ns, asleep = min(moments), True
+            self.now_ns = min(moments)
         scenario = self.scenario
         return Outcome(
             self.latency_ns,
