@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -9,13 +11,16 @@ from hypothesis import strategies as st
 from tests.unit import profile_sample
 from tests.unit.test_profile_levers import pilot
 
+from tailcut.core.profiling.advice import advise
 from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.forecast import capacity, forecast
-from tailcut.core.profiling.idling import at_rate, cpu_factor, fit_slope
+from tailcut.core.profiling.idling import FASTEST, at_rate, cpu_factor, fit_slope
 from tailcut.core.profiling.knowing import know
 from tailcut.core.profiling.levers import Known, State, begin, pull
-from tailcut.core.profiling.records import Pilot, Stage
+from tailcut.core.profiling.records import Pilot, Stage, decode_recording, encode_recording
 from tailcut.core.profiling.work import read_work
+from tailcut.errors import LoadTestError
+from tailcut.profile import own_path
 
 few_requests = profile_sample.few_requests(800, 300)
 
@@ -97,3 +102,61 @@ def test_a_forecast_at_a_higher_rate_knows_it() -> None:
     assert forecast(cooling, 3 * _RATE).p95_ms < 0.8 * forecast(plain, 3 * _RATE).p95_ms
     # The model and its code take 4.2 ms of the one core: 1.41 times as many fit where each takes a 1.41th.
     assert capacity(cooling, 100.0) == pytest.approx(2**0.5 * capacity(plain, 100.0), rel=0.15)
+
+
+def test_a_percentile_that_falls_before_it_rises_has_a_capacity() -> None:
+    """At the recorded rate it is within the limit, at a quarter of that it is not: requests take more of a core."""
+    state = state_of(0.8)
+    limit_ms = 1.02 * forecast(state, _RATE).p95_ms
+    assert forecast(state, _RATE / 2).p95_ms > limit_ms
+    assert capacity(state, limit_ms) >= _RATE
+
+
+def test_no_capacity_is_beyond_what_the_core_has_time_for_at_that_rate() -> None:
+    state = state_of(0.5)
+    slow = replace(state, work=state.work.scaled(cpu=19.0 / 4.2))
+    found = capacity(slow, 10_000.0)
+    assert 0 < found <= 1.01e9 / at_rate(slow, found).work.cpu_ns
+
+
+def test_without_an_slo_the_limit_is_the_same() -> None:
+    recording = pilot(model_ms=4.0)
+    cooling = msgspec.structs.replace(recording, pilot=msgspec.structs.replace(recording.pilot, cpu_slope=0.5))
+    plain, other = (advise(one, known=Known()) for one in (recording, cooling))
+    assert plain is not None
+    assert other is not None
+    assert other.limit_ms == plain.limit_ms
+    assert not any("less of a core" in note for note in plain.notes)
+    assert any(note.startswith("at 100 requests/s each is taken to need 29% less of a core") for note in other.notes)
+
+
+def test_tailcuts_path_is_asked_in_turns_and_no_faster_than_it_bears(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    def ask(rate: float) -> float:
+        asked.append(rate)
+        if rate > 500.0:
+            raise LoadTestError("half of the requests were answered", hint="")
+        return 1e6 * rate**-0.4
+
+    path_ns, slope = own_path._with_slope(ask, 100.0)
+    assert (path_ns, slope) == (pytest.approx(1e6 * 100.0**-0.4), pytest.approx(0.4))
+    assert asked == [100.0, 200.0, 100.0, 200.0]
+    assert own_path._with_slope(ask, 300.0) == (pytest.approx(1e6 * 300.0**-0.4), 0.0)
+    with pytest.raises(LoadTestError):
+        own_path._with_slope(ask, 5000.0)
+    assert asked[-1] == FASTEST
+
+
+def test_a_path_that_was_asked_slower_says_so() -> None:
+    recording = msgspec.structs.replace(pilot(), rate=5000.0, pilot=Pilot(path_ns=1.0 * _MS))
+    path = know(recording, [], None, 5000.0).path
+    assert path is not None
+    assert path.source == "measured: at 1000 requests/s"
+
+
+def test_a_recording_from_before_uvloop_could_be_watched_was_watched() -> None:
+    old = msgspec.structs.replace(pilot(), pilot=Pilot(loop="asyncio"))
+    assert decode_recording(encode_recording(old)).pilot.watched
+    other = msgspec.structs.replace(pilot(), pilot=Pilot(loop="uvloop"))
+    assert not decode_recording(encode_recording(other)).pilot.watched

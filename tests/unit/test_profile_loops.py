@@ -36,7 +36,10 @@ def on(kind: Kind) -> Run:
 def run(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a coroutine on a loop that is watched."""
     monkeypatch.setattr(blocking.Handle, "_run", blocking.Handle._run)
-    for name in ("call_soon", "call_soon_threadsafe", "call_later", "call_at", "add_reader", "add_writer"):
+    for name in (
+        "call_soon", "call_soon_threadsafe", "call_later", "call_at", "add_reader", "add_writer",
+        "create_connection", "create_unix_connection", "create_server", "create_unix_server",
+    ):  # fmt: skip
         monkeypatch.setattr(uvloop.Loop, name, getattr(uvloop.Loop, name))
     blocking.watch_loop(kind)
     tracer.clear()
@@ -102,6 +105,85 @@ def test_each_way_to_the_loop_is_watched_once(run: Run, way: str) -> None:
     with ours, theirs:
         run(work())
     assert blocked() == [(-1, "callback")]
+
+
+class Echo(asyncio.Protocol):
+    """Holds the loop for what it reads, and says that it has read."""
+
+    read: asyncio.Future[bytes]
+
+    def data_received(self, data: bytes) -> None:
+        spin()
+        self.read.set_result(data)
+
+
+@both
+@pytest.mark.parametrize("side", ["server", "client"])
+def test_what_a_protocol_does_with_what_it_reads_is_seen(run: Run, side: str) -> None:
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        theirs, ours = Echo(), Echo()
+        theirs.read, ours.read = loop.create_future(), loop.create_future()
+        server = await loop.create_server(lambda: theirs, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            transport, _ = await loop.create_connection(protocol_factory=lambda: ours, host="127.0.0.1", port=port)
+            if side == "server":
+                transport.write(b"x")
+                assert await theirs.read == b"x"
+            else:
+                await asyncio.sleep(0.01)
+                theirs.transport.write(b"x")
+                assert await ours.read == b"x"
+            transport.close()
+
+    def connected(self: Echo, transport: Any) -> None:
+        self.transport = transport
+
+    Echo.connection_made = connected  # type: ignore[method-assign,assignment]
+    run(work())
+    assert [(number, label) for number, label in blocked()] in (
+        [(-1, "data_received")], [(-1, "_read_ready")], [(-1, "_SelectorSocketTransport._read_ready")],
+    )  # fmt: skip
+
+
+@both
+def test_arguments_may_have_names(run: Run) -> None:
+    ours, theirs = socket.socketpair()
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        first, second = loop.create_future(), loop.create_future()
+        loop.call_later(delay=0.001, callback=lambda: first.set_result(None))
+        if isinstance(loop, uvloop.Loop):
+            loop.add_reader(fileobj=ours, callback=lambda: (loop.remove_reader(ours), second.set_result(None)))  # type: ignore[call-arg]
+        else:
+            loop.add_reader(ours, lambda: (loop.remove_reader(ours), second.set_result(None)))
+        theirs.send(b"x")
+        await asyncio.gather(first, second)
+
+    with ours, theirs:
+        run(work())
+
+
+@both
+def test_what_the_loop_says_of_a_callback_names_it(run: Run) -> None:
+    told: list[str] = []
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: told.append(f"{context['message']} {context['handle']!r}"))
+
+        def as_planned() -> None:
+            raise ValueError
+
+        loop.call_soon(as_planned)
+        await asyncio.sleep(0.001)
+
+    run(work())
+    assert len(told) == 1
+    assert told[0].count("as_planned") >= 1
+    assert "_Timed" not in told[0]
 
 
 @both

@@ -110,8 +110,8 @@ def profile(
         bool,
         typer.Option(
             "--overhead/--no-overhead",
-            help="Measure what profiling itself costs, and what tailcut's own path takes here; takes 100 s and seven "
-            "starts, below 50 requests/s longer.",
+            help="Measure what profiling itself costs, and what a request takes of a core at other rates, in tailcut's "
+            "own path too; takes two minutes and seven starts, below 50 requests/s longer.",
         ),
     ] = True,
     overhead_rounds: Annotated[

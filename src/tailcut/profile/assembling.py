@@ -31,6 +31,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         heard: the server's side.
         looks: what was sampled from outside; ``looks_interval_ns`` is the time between two, ``looks_s`` that of all.
         spy_problem: why nothing was; empty where it was.
+        asked_loop: which event loop the application was to have.
     """
 
     load: LoadPlan
@@ -42,6 +43,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     looks_interval_ns: int
     looks_s: float = 0.0
     spy_problem: str
+    asked_loop: str = "auto"
 
 
 def assemble(target: str, run: Run, overhead: Overhead | None) -> Recording:
@@ -85,6 +87,8 @@ def _notes(run: Run) -> Iterator[str]:
             f"ran on {ready.loop}'s event loop, as it was told to; uvicorn would have taken {ready.usual_loop}, on"
             " which requests take less of a core"
         )
+    elif run.asked_loop == "auto" and ready.loop == "uvloop":
+        yield "ran on uvloop, which tailcut brings with it and uvicorn then takes: without it, --loop asyncio is nearer"
     if run.spy_problem:
         yield (
             f"{run.spy_problem}: no stacks were sampled, and the time of a handler is not divided among the functions"

@@ -1,7 +1,8 @@
 """What holds up everybody: callbacks that keep the event loop, and garbage collections.
 
 asyncio's own loop runs all of them through its handles. uvloop's handles are C's: there each callback is wrapped when
-it is handed to the loop, so what its transports call by themselves (a protocol's ``data_received``) is not seen.
+it is handed to the loop, and so is what transports hand to the protocols of connections. What they call once in a
+connection's life, and signal handlers, are not seen there.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio.events
 import functools
 import gc
 from collections.abc import Callable
+from contextlib import suppress
 from types import CodeType
 from typing import Any, Literal
 
@@ -50,41 +52,71 @@ def _watch_handles() -> None:
 
 
 def _watch_calls(loop: Any) -> None:
-    # Some hand on to others, which then find a callback that is timed already.
     for name in ("call_soon", "call_soon_threadsafe"):
-        setattr(loop, name, _timing_now(getattr(loop, name)))
+        setattr(loop, name, _timing(getattr(loop, name), 0))
     for name in ("call_later", "call_at", "add_reader", "add_writer"):
-        setattr(loop, name, _timing_then(getattr(loop, name)))
+        setattr(loop, name, _timing(getattr(loop, name), 1))
+    for name in ("create_connection", "create_unix_connection", "create_server", "create_unix_server"):
+        setattr(loop, name, _timing_protocols(getattr(loop, name)))
 
 
-def _timing_now(original: Callable[..., Any]) -> Callable[..., Any]:
+class _Timed:
+    """A callback that is timed. In what the loop says of it, it is the callback itself."""
+
+    __slots__ = ("_callback",)
+
+    def __init__(self, callback: Callable[..., object]) -> None:
+        self._callback = callback
+
+    def __call__(self, *args: Any) -> None:
+        callback, start_ns = self._callback, now()
+        try:
+            callback(*args)
+        finally:
+            end_ns = now()
+            if end_ns - start_ns > BLOCKED_NS:
+                _blocked(callback, current.get(), start_ns, end_ns)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._callback, name)
+
+    def __repr__(self) -> str:
+        return repr(self._callback)
+
+
+def _timing(original: Callable[..., Any], place: int) -> Callable[..., Any]:
+    """Wrap a method of the loop's whose callback is at a place of its arguments."""
+
     @functools.wraps(original)
-    def call(self: Any, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
-        if callback is _timed:
-            return original(self, callback, *args, context=context)
-        return original(self, _timed, callback, *args, context=context)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # Some hand on to others, which then find a callback that is timed already.
+        if len(args) > place:
+            if type(args[place]) is not _Timed:
+                args = (*args[:place], _Timed(args[place]), *args[place + 1 :])
+        elif "callback" in kwargs:
+            kwargs["callback"] = _Timed(kwargs["callback"])
+        return original(self, *args, **kwargs)
 
     return call
 
 
-def _timing_then(original: Callable[..., Any]) -> Callable[..., Any]:
+def _timing_protocols(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap what makes transports: they hand what they read to a protocol by themselves."""
+
     @functools.wraps(original)
-    def call(self: Any, when: Any, callback: Callable[..., object], *args: Any, **kwargs: Any) -> Any:
-        if callback is _timed:
-            return original(self, when, callback, *args, **kwargs)
-        return original(self, when, _timed, callback, *args, **kwargs)
+    def call(self: Any, protocol_factory: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
+        return original(self, lambda: _reading(protocol_factory()), *args, **kwargs)
 
     return call
 
 
-def _timed(callback: Callable[..., object], *args: Any) -> None:
-    start_ns = now()
-    try:
-        callback(*args)
-    finally:
-        end_ns = now()
-        if end_ns - start_ns > BLOCKED_NS:
-            _blocked(callback, current.get(), start_ns, end_ns)
+def _reading(protocol: Any) -> Any:
+    for name in ("data_received", "buffer_updated"):
+        method = getattr(protocol, name, None)
+        if method is not None:
+            with suppress(AttributeError, TypeError):  # one with slots, or of C, keeps its own
+                setattr(protocol, name, _Timed(method))
+    return protocol
 
 
 def watch_collections() -> None:

@@ -1,47 +1,79 @@
-"""Runs at half the rate, before a recording and after it: what does a request take of a core where fewer come?"""
+"""What a request takes of a core at the rate of a recording and at half of it: more, where a core idles in between?"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
 
 import msgspec
 
 from tailcut.core.profiling.idling import fit_slope
-from tailcut.core.profiling.records import Recording
+from tailcut.errors import LoadTestError, ProfileError
 from tailcut.load import LoadPlan, RunFacts, Samples, measure
+from tailcut.load.cpu import cpu_seconds
+from tailcut.profile.trials import OnStep, check_answered, counted
 
-_ENOUGH, _LEAST_S, _MOST_S = 200.0, 4.0, 10.0
+_REQUESTS, _FEWEST = 200.0, 150.0
+"""Of each run. Of fewer than the latter, what requests ask for differs more than what they take of a core."""
+_LEAST_S, _MOST_S = 4.0, 12.0
 _WARM_S = 0.5
+_IDLE_S = 1.0
+_GOOD = 0.98
 
 
-def cpu_each_s(samples: Samples, facts: RunFacts) -> float:
-    """Tell what a request that was replied to took of a core in a run, in seconds; 0 where that is not known."""
-    replies = int(((samples.intended_ns >= samples.measured_from_ns) & (samples.status > 0)).sum())
-    return (facts.cpu_s or 0.0) / replies if replies else 0.0
-
-
-def at_half(load: LoadPlan) -> float:
-    """Send half of the load for some seconds and return what a request took, as ``cpu_each_s``.
-
-    Raises:
-        LoadTestError: it could not be sent.
-    """
-    rate = (load.rate or 0.0) / 2
-    duration_s = min(max(_ENOUGH / rate, _LEAST_S), _MOST_S)
-    return cpu_each_s(
-        *measure(msgspec.structs.replace(load, rate=rate, duration_s=duration_s, warmup_s=_WARM_S, seed=load.seed + 4))
-    )
-
-
-def with_slope(recording: Recording, each_s: float, halves_s: Sequence[float]) -> Recording:
-    """Add by which power of the rate a request takes less of a core.
+def cpu_each_s(samples: Samples, facts: RunFacts, idle_share: float = 0.0) -> float:
+    """Tell what a request that was replied to took of a core in a run, in seconds; 0 where that is not known.
 
     Args:
-        each_s: what a request took while it was recorded.
-        halves_s: what one took at half the rate, before the recording and after it.
+        idle_share: of a core that the process takes while nobody asks it.
     """
-    half_s = sum(halves_s) / len(halves_s) if halves_s and min(halves_s) > 0 else 0.0
-    if not half_s or each_s <= 0:
-        return recording
-    slope = fit_slope((recording.rate / 2, half_s), (recording.rate, each_s))
-    return msgspec.structs.replace(recording, pilot=msgspec.structs.replace(recording.pilot, cpu_slope=slope))
+    replies = int(((samples.intended_ns >= samples.measured_from_ns) & (samples.status > 0)).sum())
+    used_s = (facts.cpu_s or 0.0) - idle_share * facts.window_s
+    return max(used_s, 0.0) / replies if replies else 0.0
+
+
+def measure_slope(load: LoadPlan, say: OnStep) -> float:
+    """Find by which power of the rate a request takes less of a core, between half of a load and the load.
+
+    The same requests are sent at both rates, twice, the second time the other way round: what the application keeps
+    of the first time, and a machine that gets slower meanwhile, make one of the two smaller, and that one counts. So
+    does not what the process takes while nobody asks it.
+
+    Args:
+        load: with the process's id.
+        say: hears why it is not known.
+
+    Returns:
+        0: the same at both, or it is not known: too few requests in ``_MOST_S``, or they were not answered.
+    """
+    rate = load.rate or 0.0
+    half_s = min(max(2 * _REQUESTS / rate, _LEAST_S), _MOST_S) if rate else 0.0
+    if half_s * rate / 2 < _FEWEST:
+        return 0.0
+    half = msgspec.structs.replace(load, rate=rate / 2, duration_s=half_s, warmup_s=_WARM_S, seed=load.seed + 4)
+    whole = msgspec.structs.replace(half, rate=rate, duration_s=half_s / 2)
+    say(f"at {rate / 2:g} and {rate:g} requests/s, in turns: does a request take more of a core that idles?")
+    try:
+        idle_share = _idle_share(load.pid)
+        took = [_each_s(one, idle_share) for one in (half, whole, whole, half)]
+    except (LoadTestError, ProfileError, KeyboardInterrupt) as error:
+        say(f"that is not known: {'it was interrupted' if isinstance(error, KeyboardInterrupt) else error.message}")
+        return 0.0
+    if min(took) <= 0:
+        return 0.0
+    return min(fit_slope((rate / 2, each), (rate, other)) for each, other in ((took[0], took[1]), (took[3], took[2])))
+
+
+def _each_s(load: LoadPlan, idle_share: float) -> float:
+    samples, facts = measure(load)
+    check_answered(load, samples)
+    asked = int((samples.intended_ns >= samples.measured_from_ns).sum())
+    if counted(samples).sum() < _GOOD * asked:
+        raise ProfileError(f"of {asked} requests at {load.rate:g}/s {int(counted(samples).sum())} got a good answer")
+    return cpu_each_s(samples, facts, idle_share)
+
+
+def _idle_share(pid: int) -> float:
+    """Tell how much of a core a process takes while nobody asks it."""
+    before_s, began_s = cpu_seconds(pid), time.monotonic()
+    time.sleep(_IDLE_S)
+    return (cpu_seconds(pid) - before_s) / (time.monotonic() - began_s)

@@ -22,7 +22,7 @@ from tailcut.profile.assembling import Run, assemble
 from tailcut.profile.captured import FoundLayers
 from tailcut.profile.child import Heard, Options, Said
 from tailcut.profile.diagnosis import choose_path, explain_answers, not_again
-from tailcut.profile.idling import at_half, cpu_each_s, with_slope
+from tailcut.profile.idling import measure_slope
 from tailcut.profile.launching import PilotProcess
 from tailcut.profile.overhead import Sides, measure_overhead, pairs_for, run_s
 from tailcut.profile.places import Places
@@ -85,7 +85,6 @@ def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said,
         # Who has minutes gets a process with its first full collections and its pools' connections behind it.
         say("warming it up")
         measure(msgspec.structs.replace(_numbered(load), duration_s=_SETTLE_S, warmup_s=0.0, seed=load.seed + 3))
-    halves_s = [_at_half(plan, load, say)]
     say(f"recording for {plan.duration_s:g} s at {plan.rate:g} requests/s")
     pilot.begin()
     samples, facts = measure(_numbered(load))
@@ -93,27 +92,20 @@ def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said,
     _check_answers(load, pilot, ready, samples, facts, heard)
     if fell_behind(_numbered(load), samples, facts):
         return None
-    halves_s.append(_at_half(plan, load, say))
+    # For who has minutes, and not before the recording, whose requests would find what these leave behind.
+    slope = measure_slope(_numbered(load), say) if plan.overhead_rounds else 0.0
     looks, problem = _looks(plan, load, pilot, heard)
     run = Run(
         load=load, ready=ready, samples=samples, facts=facts, heard=heard,
         looks=looks, looks_interval_ns=int(1e9 / plan.sample_rate), looks_s=_looked_s(plan), spy_problem=problem,
+        asked_loop=plan.loop,
     )  # fmt: skip
     found = _layers(pilot, say) if plan.layers else FoundLayers()
-    recording = with_slope(assemble(plan.target, run, None), cpu_each_s(samples, facts), halves_s)
-    return msgspec.structs.replace(recording, layers=found.layers, notes=(*recording.notes, *found.notes))
-
-
-def _at_half(plan: PilotPlan, load: LoadPlan, say: OnStep) -> float:
-    """What a request takes of a core at half the rate; 0 for who has no minutes, and where it cannot be sent."""
-    if not plan.overhead_rounds:
-        return 0.0
-    say(f"at {plan.rate / 2:g} requests/s: does a request take more of a core that idles?")
-    try:
-        return at_half(_numbered(load))
-    except LoadTestError as error:
-        say(f"that is not known: {error.message}")
-        return 0.0
+    recording = assemble(plan.target, run, None)
+    return msgspec.structs.replace(
+        recording, pilot=msgspec.structs.replace(recording.pilot, cpu_slope=slope),
+        layers=found.layers, notes=(*recording.notes, *found.notes),
+    )  # fmt: skip
 
 
 def _layers(pilot: PilotProcess, say: OnStep) -> FoundLayers:

@@ -9,6 +9,7 @@ import msgspec
 from tailcut.core.profiling.attribution import Attribution, attribute
 from tailcut.core.profiling.diversity import Diversity
 from tailcut.core.profiling.forecast import Calibration, Forecast, calibrate, capacity, forecast
+from tailcut.core.profiling.idling import alike, cpu_factor
 from tailcut.core.profiling.levers import LEVERS, Known, LeverName, State, begin, pull
 from tailcut.core.profiling.records import Recording
 from tailcut.core.profiling.refusals import Facts, basis_of, figure, refusal_of, weakness_of
@@ -110,7 +111,8 @@ def advise(
     state, calibration = calibrate(begin(work, known))
     aim = aim_at(slo, recording, found)
     objective, share = aim.objective, aim.share
-    limit_ms = objective.limit_s * 1e3 if objective else _QUEUE_GROWS * forecast(state, 1.0, share=share).p95_ms
+    empty_ms = forecast(alike(state), 1.0, share=share).p95_ms
+    limit_ms = objective.limit_s * 1e3 if objective else _QUEUE_GROWS * empty_ms
     now = forecast(state, rate, limit_ms=limit_ms, share=share)
     facts = facts_of(state, found, recording, diversity, now, aim, limit_ms, calibration)
     allowed = [lever for lever in LEVERS if not refusal_of(lever, state, facts)]
@@ -233,6 +235,12 @@ def _notes(
     notes = list(facts.held)
     if rate > 1.5 * recording.rate:
         notes.append(f"recorded at {recording.rate:g}/s: that the database is as quick at {rate:g}/s is assumed")
+    if slope := recording.pilot.cpu_slope:
+        notes.append(
+            f"at {2 * recording.rate:g} requests/s each is taken to need {1 - cpu_factor(slope, 1.0, 2.0):.0%} less of"
+            f" a core than at {recording.rate:g}, where its caches are colder: measured at {recording.rate / 2:g} and"
+            f" {recording.rate:g}, and carried on"
+        )
     life_s = max(known.feature_life_s, known.prediction_life_s)
     if diversity is not None and diversity.span_s < life_s:
         notes.append(

@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from tailcut.core.profiling.idling import at_rate, factors_at
+from tailcut.core.profiling.idling import FARTHEST, at_rate, factors_at
 from tailcut.core.profiling.levers import State
 from tailcut.core.profiling.queueing import THREAD, At, Phase, Played, Service, play
 from tailcut.core.profiling.records import Stage
@@ -88,27 +88,32 @@ def forecast(
         p95_low_ms=tails[0],
         p95_high_ms=tails[-1],
         busy_share=max(one.busy_share for one in played),
-        capacity=None if limit_ms is None else _capacity(state, laid, limit_ms, share),
+        capacity=None if limit_ms is None else _capacity(laid, limit_ms, share),
     )
 
 
 def capacity(state: State, limit_ms: float, *, share: float = 0.95) -> float:
     """Find the highest rate at which a percentile keeps within a limit, to five percent; 0 where there is none."""
-    return _capacity(state, _Laid(state), limit_ms, share)
+    return _capacity(_Laid(state), limit_ms, share)
 
 
-def _capacity(state: State, laid: _Laid, limit_ms: float, share: float) -> float:
+def _capacity(laid: _Laid, limit_ms: float, share: float) -> float:
     def within(rate: float) -> bool:
+        # So few requests may be answered in time before a queue that grows is long.
+        if rate > laid.saturation(rate):
+            return False
         played = laid.play(rate, _CAPACITY_REQUESTS, 11)
         return percentile(played.latency_ns, share) / 1e6 <= limit_ms
 
-    most = _saturation(at_rate(state, _HIGHEST_RATE))
+    most = laid.saturation(_HIGHEST_RATE)
     high, least = _BEYOND * most, min(_LEAST_RATE, most / 100)
     if most >= _HIGHEST_RATE and within(_HIGHEST_RATE):
         return _HIGHEST_RATE
-    low = next((rate for rate in (high / 2, high / 8, high / 100, least) if within(rate)), 0.0)
-    # So few requests may be answered in time before a queue that grows is long.
-    return min(_highest(within, low, high), most) if low else 0.0
+    # Where requests take less of a core the more come, a percentile may fall with the rate before it rises.
+    recorded = [times * laid.recorded for times in (1.0 / FARTHEST, 1.0, FARTHEST**0.5, FARTHEST)]
+    tried = {high / 2, high / 8, high / 100, least, *(rate for rate in recorded if rate < high)}
+    low = next((rate for rate in sorted(tried, reverse=True) if within(rate)), 0.0)
+    return _highest(within, low, high) if low else 0.0
 
 
 def calibrate(state: State) -> tuple[State, Calibration]:
@@ -185,20 +190,26 @@ class _Laid:
     def __init__(self, state: State) -> None:
         self._state = state
         # By the factors of the rates: beyond those that factors are known for, all rates have the same.
-        self._at: dict[tuple[float, float], tuple[Service, list[list[Phase]]]] = {}
+        self._at: dict[tuple[float, float], tuple[Service, list[list[Phase]], float]] = {}
+        self.recorded = state.work.rate
 
     def play(self, rate: float, count: int, seed: int) -> Played:
-        service, phases = self._lay(rate)
+        service, phases, _ = self._lay(rate)
         generator = np.random.default_rng(seed)
         arrivals_ns = np.cumsum(generator.exponential(1e9 / rate, count))
         chosen = generator.integers(0, len(phases), count).tolist()
         return play(service, arrivals_ns, [phases[place] for place in chosen])
 
-    def _lay(self, rate: float) -> tuple[Service, list[list[Phase]]]:
+    def saturation(self, rate: float) -> float:
+        """The rate at which something would have no time left, if requests took what they do at this one."""
+        return self._lay(rate)[2]
+
+    def _lay(self, rate: float) -> tuple[Service, list[list[Phase]], float]:
         factors = factors_at(self._state, rate)
         if factors not in self._at:
             state = at_rate(self._state, rate)
-            self._at[factors] = state.service, [phases_of(job, state.service) for job in state.work.jobs]
+            phases = [phases_of(job, state.service) for job in state.work.jobs]
+            self._at[factors] = state.service, phases, _saturation(state)
         return self._at[factors]
 
 

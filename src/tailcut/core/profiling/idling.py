@@ -15,6 +15,8 @@ from tailcut.core.profiling.levers import OWN_PATH, State
 from tailcut.core.profiling.records import Stage
 from tailcut.core.profiling.work import Job, Part
 
+FASTEST = 1000.0
+"""Requests per second at which tailcut's own path is asked, at most: beyond it what one takes hardly changes."""
 FARTHEST = 2.0
 """How many times the rate of the recording, or what part of it, the power is believed for."""
 
@@ -55,6 +57,11 @@ def factors_at(state: State, rate: float) -> tuple[float, float]:
     """Say what requests take of a core at a rate, as multiples: all that was recorded, and tailcut's own path."""
     work = state.work
     return cpu_factor(work.cpu_slope, work.rate, rate), cpu_factor(state.known.path_slope, work.rate, rate)
+
+
+def alike(state: State) -> State:
+    """Let requests take the same of a core at all rates."""
+    return replace(state, work=replace(state.work, cpu_slope=0.0), known=replace(state.known, path_slope=0.0))
 
 
 def at_rate(state: State, rate: float) -> State:

@@ -9,6 +9,7 @@ import numpy as np
 
 from tailcut.core.profiling.diversity import Diversity
 from tailcut.core.profiling.hits import answered_shares, entity_field, keys_of
+from tailcut.core.profiling.idling import FASTEST
 from tailcut.core.profiling.levers import Known
 from tailcut.core.profiling.priors import measured
 from tailcut.core.profiling.records import Recording, Stage
@@ -42,7 +43,7 @@ def know(
     if known.cores == 1:
         known = replace(known, cores=max(int(recording.machine.get("cores", "1")), 1))
     if known.path is None and recording.pilot.path_ns:
-        path = measured(recording.pilot.path_ns, f"at {recording.rate:g} requests/s")
+        path = measured(recording.pilot.path_ns, f"at {min(recording.rate, FASTEST):g} requests/s")
         known = replace(known, path=path, path_slope=recording.pilot.path_slope)
     if not bodies or diversity is None:
         return known

@@ -279,4 +279,7 @@ def decode_recording(data: bytes) -> Recording:
         raise ValueError(f"not a recording: {error}") from None
     if found.format != FORMAT:
         raise ValueError(f"a recording of format {found.format}; this version reads format {FORMAT}")
+    if found.pilot.loop == "asyncio" and not found.pilot.watched:
+        # It was watched before there was another loop that can be, and nobody said so.
+        return msgspec.structs.replace(found, pilot=msgspec.structs.replace(found.pilot, watched=True))
     return found

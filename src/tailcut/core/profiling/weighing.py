@@ -15,6 +15,7 @@ from tailcut.core.profiling.diversity import Diversity, Stream
 from tailcut.core.profiling.flat import STAGE_AT, Ints
 from tailcut.core.profiling.forecast import Calibration, Forecast, forecast
 from tailcut.core.profiling.holding import never_played, waited_share
+from tailcut.core.profiling.idling import at_rate
 from tailcut.core.profiling.levers import State
 from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.profiling.refusals import Facts, figure
@@ -211,7 +212,7 @@ def _held(state: State) -> tuple[str, ...]:
 
 def _limits(state: State, now: Forecast) -> tuple[str, ...]:
     """Name the locks and pools at which the capacity ends."""
-    lines = []
+    state, lines = at_rate(state, now.capacity or now.rate), []
     for place, hold in enumerate(state.work.holds.found):
         most = hold.at_once / max(state.work.held_ns(place), 1.0) * 1e9
         if most <= _AT_ITS_END * (now.capacity or 0.0):
