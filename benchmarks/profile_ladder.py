@@ -144,7 +144,7 @@ def _record(options: argparse.Namespace, variables: dict[str, str]) -> Recording
         PilotPlan(
             target="flight_risk.pilot.app:app", payloads="flight_risk.traffic:board", path="/predict",
             rate=options.rate, duration_s=options.duration, warmup_s=3.0, directory=str(examples),
-            environment={**variables, "PYTHONPATH": str(examples)}, overhead_rounds=2, overhead_s=4.0,
+            environment={**variables, "PYTHONPATH": str(examples)}, overhead_rounds=6, overhead_s=3.0,
         ),
         on_step=step,
     )  # fmt: skip
