@@ -46,7 +46,7 @@ bench-reload: setup  ## 20 reloads and 20 changes of the pool at half of capacit
 	$(PY) -m benchmarks.reload
 
 bench-soak: setup  ## 30 minutes at 70 % of capacity: does memory grow? (needs wrk)
-	$(PY) -m benchmarks.soak
+	$(PY) -m benchmarks.soak --model compute
 
 docs: setup  ## Write the generated reference pages
 	$(PY) scripts/generate_docs.py
