@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -102,8 +103,7 @@ def _run(options: argparse.Namespace, window: Window) -> tuple[Recording, Known]
     """Profile, unless there is a recording; run what a profile cannot know."""
     from flight_risk.stacks import stack
 
-    with stack() as variables:
-        os.environ.update(variables)
+    with stack() as variables, _set(variables):
         recording = load_recording(options.recording) if options.recording else _record(options, variables)
         os.sched_setaffinity(0, {0})
         known = _with_database(known_of(load(options.folder), window, recording.rate), variables)
@@ -150,6 +150,18 @@ def _record(options: argparse.Namespace, variables: dict[str, str]) -> Recording
     )  # fmt: skip
     os.sched_setaffinity(0, range(os.cpu_count() or 1))
     return with_path(recording, on_step=print)
+
+
+@contextmanager
+def _set(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for what is run here, and for nobody after it: what they name is gone then."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _path(recording: Recording) -> Prior | None:
