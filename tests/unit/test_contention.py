@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.contention import Contention, Saturation
+from tailcut.core.contention import Contention, Refusing, Saturation
 from tailcut.errors import NotReady
 from tailcut.server import scheduling
-from tailcut.server.scheduling import Scheduling, Times, cores_busy_s, thread_times
+from tailcut.server.scheduling import Scheduling, Times, cores_busy_s, model_threads, thread_times
+from tailcut.server.slices import Slices, set_slice
 
 ALONE, BUSY, OTHERS = (1.0, 0.99, 1.2), (1.0, 0.99, 1.35), (1.0, 0.085, 0.985)
 """Seconds that passed, were computed and waited on one core, as measured: alone, alone and busy, beside another."""
@@ -81,7 +83,11 @@ class Bench:
         monkeypatch.setattr(os, "sched_setscheduler", lambda pid, policy, _: self.policies.update({pid: policy}))
         monkeypatch.setattr(os, "listdir", lambda path: [str(pid) for pid in self.policies])
         monkeypatch.setattr(scheduling, "perf_counter", lambda: self.now_s)
-        self.scheduling = Scheduling(self, policy, lambda: self.took, self.busy_s)  # type: ignore[arg-type]
+        self.recorder = SimpleNamespace(requests={})
+        self.slices: dict[int, int] = {}
+        slices = Slices(10, lambda task, slice_ns: self.slices.update({task: slice_ns}))
+        monkeypatch.setattr(scheduling, "model_threads", lambda: [3])
+        self.scheduling = Scheduling(self, policy, lambda: self.took, self.busy_s, slices)  # type: ignore[arg-type]
 
     def busy_s(self, cores: object) -> float | None:
         assert cores == {0}
@@ -93,6 +99,12 @@ class Bench:
     def watch(self) -> None:
         self.scheduling.watch(self)  # type: ignore[arg-type]
 
+    def ended(self, ok: int, shed: int) -> None:
+        """Requests that ended since the last second."""
+        for outcome, count in (("ok", ok), ("shed", shed)):
+            key = ("infer", "onnx", outcome, "off")
+            self.recorder.requests[key] = self.recorder.requests.get(key, 0) + count
+
     def second(self, cpu_s: float, waited_s: float, beside_s: float = 0.0) -> None:
         self.now_s += 1.0
         took = self.took
@@ -103,7 +115,8 @@ class Bench:
 
     @property
     def batch(self) -> list[bool]:
-        (sample,) = self.scheduling.samples()
+        sample, longer = self.scheduling.samples()
+        assert longer.value == float(any(self.slices.values()))
         found = [policy == os.SCHED_BATCH for policy in self.policies.values()]
         assert sample.value == float(found[0])
         return found
@@ -310,3 +323,82 @@ def test_the_kernel_tells_what_cores_did() -> None:
     assert now is not None
     assert now > before
     assert cores_busy_s([]) == 0.0
+
+
+def test_models_that_cannot_answer_all_have_longer_slices(bench: Callable[[str], Bench]) -> None:
+    """While the threads fill the cores and every fourth is refused, and until hardly any is."""
+    process = bench("auto")
+    process.opened.executor = "thread"
+    process.watch()
+    for shed, expected in [
+        (20, {}),
+        (20, {}),
+        (20, {}),
+        (20, {}),
+        (30, {3: 10}),
+        (12, {3: 10}),
+        (9, {3: 0}),
+        (20, {3: 0}),
+    ]:
+        process.ended(100 - shed, shed)
+        process.second(0.95, 2.0)
+        assert process.slices == expected
+        assert process.batch is not None
+    process.ended(50, 50)
+    process.second(0.95, 2.0)
+    assert process.slices == {3: 10}
+    process.ended(50, 50)
+    process.second(0.5, 2.0)  # there is time left on the core
+    assert process.slices == {3: 0}
+
+
+def test_refused_is_what_was_since_the_last_look() -> None:
+    refusing = Refusing()
+    assert not refusing.look(100, 100)  # since the start, however long ago that was
+    assert refusing.look(200, 130)
+    assert not refusing.look(200, 130)  # nobody asked
+    assert refusing.look(204, 131)
+
+
+def test_slices_are_given_to_those_that_are_there_and_taken_from_the_others() -> None:
+    calls: list[tuple[int, int]] = []
+
+    def set_one(task: int, slice_ns: int) -> None:
+        calls.append((task, slice_ns))
+        if task == 9:
+            raise OSError
+
+    slices = Slices(10, set_one)
+    slices.give([1, 2, 9])
+    assert slices.longer
+    slices.give([2, 3])
+    slices.give([])
+    slices.give([])
+    assert calls[:5] == [(1, 10), (2, 10), (9, 10), (1, 0), (3, 10)]
+    assert sorted(calls[5:]) == [(2, 0), (3, 0)]
+    assert not slices.longer
+
+
+def test_the_kernel_takes_a_slice() -> None:
+    """Of this thread, whose policy and niceness stay; one that has ended is told."""
+    task, policy = threading.get_native_id(), os.sched_getscheduler(0)
+    set_slice(task, 10_000_000)
+    try:
+        assert os.sched_getscheduler(task) == policy
+        assert os.getpriority(os.PRIO_PROCESS, task) == os.getpriority(os.PRIO_PROCESS, 0)
+    finally:
+        set_slice(task, 0)
+    with pytest.raises(ProcessLookupError):
+        set_slice(int(Path("/proc/sys/kernel/pid_max").read_text()) + 1, 0)
+
+
+def test_threads_of_models_are_known_by_their_names() -> None:
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait, name="tailcut-executor-7")
+    thread.start()
+    try:
+        assert thread.native_id in model_threads()
+        assert threading.get_native_id() not in model_threads()
+    finally:
+        done.set()
+        thread.join()

@@ -14,6 +14,9 @@ from tailcut.engine.ticket import Ticket, failed, run_batch, run_rows
 from tailcut.errors import TailcutError
 from tailcut.runtimes.base import Runtime
 
+THREADS = "tailcut-executor-"
+"""What the names of the threads begin with in which models run."""
+
 Done = Callable[["Executor", Sequence[Ticket], "list[Arrays] | TailcutError", int, int], None]
 """Called on the event loop with the executor, its batch, the outputs or the error, and the start and end in ns."""
 

@@ -15,7 +15,7 @@ from tailcut.core.reopening import Reopening
 from tailcut.core.scaling import Limits, Scaler, Wear
 from tailcut.core.tensors import Arrays
 from tailcut.engine.dispatcher import Dispatcher
-from tailcut.engine.executors import Executor, InlineExecutor, ThreadExecutor
+from tailcut.engine.executors import THREADS, Executor, InlineExecutor, ThreadExecutor
 from tailcut.engine.lending import is_lent
 from tailcut.engine.pool_load import PoolLoad
 from tailcut.engine.process import ProcessExecutor
@@ -147,7 +147,7 @@ class Pool:
             return ProcessExecutor(runtime, self._done, self._on_lost, self._loop)
         if self.kind == "inline":
             return InlineExecutor(runtime, self._dispatcher.on_done)
-        name = f"tailcut-executor-{self.opened + len(self._seats)}"
+        name = f"{THREADS}{self.opened + len(self._seats)}"
         return ThreadExecutor(runtime, self._done, self._loop, name)
 
     def _done(

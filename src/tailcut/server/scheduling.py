@@ -2,8 +2,8 @@
 
 Where a model runs on the event loop, the loop and the HTTP server's thread wake each other for every request; with
 SCHED_BATCH neither interrupts the other, which on a core of their own is worth a tenth of the throughput and a third of
-the p99. Where it runs in threads of its own that fill the cores, both interrupt it. What decides is
-``core.contention``.
+the p99. Where it runs in threads of its own that fill the cores, both interrupt it; and while more is asked than these
+can answer, they get longer slices (``slices``). What decides is ``core.contention``.
 
 Source: sched(7), "SCHED_BATCH"; the kernel's Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat";
 proc_stat(5), "cpu".
@@ -20,11 +20,13 @@ from contextlib import suppress
 from time import perf_counter
 from typing import NamedTuple
 
-from tailcut.core.contention import Contention, Saturation
+from tailcut.core.contention import Contention, Refusing, Saturation
 from tailcut.engine.engine import Engine
+from tailcut.engine.executors import THREADS
 from tailcut.engine.switch import is_loading
-from tailcut.errors import NotReady
+from tailcut.errors import NotReady, Shed
 from tailcut.observe.exposition import Sample
+from tailcut.server.slices import Slices
 
 log = logging.getLogger("tailcut.server")
 
@@ -36,6 +38,10 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _AT_WORK = 0.1
 """Share of the time from which on threads beside the loop (loaders, hooks, streams) compute for long: a loop that does
 not go before them would wait for them."""
+
+_SLICE_NS = 10_000_000
+"""Of threads that run models while much is refused. With 20 ms a twentieth more was answered instead of a fortieth, but
+requests were seen so late that those answered were beyond the SLO (docs/explanation/scheduling.md)."""
 
 _FAR = 0.5
 """Share of the cores' time below which ``Saturation`` says no whatever others did, so that nobody need look."""
@@ -65,6 +71,7 @@ class Scheduling:
         policy: ``server.scheduling``.
         times: see ``thread_times``.
         busy_s: see ``cores_busy_s``.
+        slices: of the threads that run models.
     """
 
     def __init__(
@@ -73,6 +80,7 @@ class Scheduling:
         policy: str,
         times: Callable[[], Times | None] | None = None,
         busy_s: Callable[[Collection[int]], float | None] | None = None,
+        slices: Slices | None = None,
     ) -> None:
         self._engine = engine
         self._policy = policy
@@ -81,6 +89,8 @@ class Scheduling:
         self._busy_s = busy_s or cores_busy_s
         self._contention = Contention(len(self._cores))
         self._saturation = Saturation(len(self._cores))
+        self._refusing = Refusing()
+        self._slices = slices or Slices(_SLICE_NS)
         self._is_batch = False
         self._last: tuple[float, Times] | None = None
         self._last_busy_s: float | None = None
@@ -98,6 +108,8 @@ class Scheduling:
         """Yield what /metrics shows."""
         text = "1 while the threads of the server do not interrupt each other (SCHED_BATCH)."
         yield Sample("tailcut_scheduling_batch", text, "gauge", {}, float(self._is_batch))
+        text = "1 while threads that run models have longer time slices, because much is refused."
+        yield Sample("tailcut_scheduling_long_slices", text, "gauge", {}, float(self._slices.longer))
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.call_later(_LOOK_S, self._look, loop)
@@ -118,6 +130,11 @@ class Scheduling:
             wanted = executor == "thread" and self._fills_cores(passed_s, cpu_s)
         if wanted or self._is_batch:
             self._set(batch=wanted)
+        if wanted and executor == "thread":
+            self._slices.give(model_threads() if self._refusing.look(*self._ended()) else ())
+        else:
+            self._refusing = Refusing()
+            self._slices.give(())
 
     def _executor(self) -> str:
         """Where the model runs; empty where answers may wait for the event loop alone."""
@@ -130,6 +147,12 @@ class Scheduling:
             waits = path.tensor_cache is None and path.entity_cache is None and not is_loading()
             return executor if executor == "inline" or waits else ""
         return ""
+
+    def _ended(self) -> tuple[int, int]:
+        """How many requests have ended, and how many of these were refused."""
+        requests = self._engine.recorder.requests
+        refused = sum(count for (*_, outcome, _), count in requests.items() if outcome == Shed.code)
+        return sum(requests.values()), refused
 
     def _fills_cores(self, passed_s: float, cpu_s: float) -> bool:
         """Whether the process fills its cores and nobody else computes there."""
@@ -151,6 +174,11 @@ class Scheduling:
                     with suppress(OSError):  # it has ended, or this is not allowed here
                         os.sched_setscheduler(task, wanted, os.sched_param(0))
         self._is_batch = _is(0, os.SCHED_BATCH)
+
+
+def model_threads() -> list[int]:
+    """Return the ids of the threads that run models."""
+    return [each.native_id for each in threading.enumerate() if each.name.startswith(THREADS) and each.native_id]
 
 
 def thread_times() -> Times | None:
