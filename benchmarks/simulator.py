@@ -48,8 +48,8 @@ from tailcut.load import LoadPlan, measure, summarise_run
 from tailcut.load.cpu import threads_ns
 
 RUNS = 40
-OTHERS = (0.1, 0.45, 0.9)
-"""Shares of what the model alone could do, at which requests are measured before."""
+OTHERS = (0.1, 0.4, 0.7)
+"""Shares of what the model alone could do, at which requests are measured before. Of more, some would be refused."""
 
 SERVER_CORE, LOAD_CORE = 0, 1
 TIMEOUT_MS = 1000

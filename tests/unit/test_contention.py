@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.contention import Contention, Refusing, Saturation
+from tailcut.core.contention import Contention, Saturation
 from tailcut.errors import NotReady
 from tailcut.server import scheduling
 from tailcut.server.scheduling import Scheduling, Times, cores_busy_s, model_threads, thread_times
-from tailcut.server.slices import Slices, set_slice
+from tailcut.server.slices import Slices, get_slice, set_slice
 
 ALONE, BUSY, OTHERS = (1.0, 0.99, 1.2), (1.0, 0.99, 1.35), (1.0, 0.085, 0.985)
 """Seconds that passed, were computed and waited on one core, as measured: alone, alone and busy, beside another."""
@@ -74,7 +76,9 @@ class Bench:
         self.took = Times(0.0, 0.0, 0.0)
         self.now_s = 100.0
         self.due: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        path = SimpleNamespace(fallback=None, tensor_cache=None, entity_cache=None)
+        self.overload = SimpleNamespace(stands=False)
+        dispatcher = SimpleNamespace(planner=SimpleNamespace(overload=self.overload))
+        path = SimpleNamespace(fallback=None, tensor_cache=None, entity_cache=None, dispatcher=dispatcher)
         self.opened: Any = SimpleNamespace(executor="inline", path=path)
         self.others_s = 0.0
         """That others computed on the core since the start."""
@@ -83,11 +87,12 @@ class Bench:
         monkeypatch.setattr(os, "sched_setscheduler", lambda pid, policy, _: self.policies.update({pid: policy}))
         monkeypatch.setattr(os, "listdir", lambda path: [str(pid) for pid in self.policies])
         monkeypatch.setattr(scheduling, "perf_counter", lambda: self.now_s)
-        self.recorder = SimpleNamespace(requests={})
-        self.slices: dict[int, int] = {}
-        slices = Slices(10, lambda task, slice_ns: self.slices.update({task: slice_ns}))
+        self.tells = True
+        self.given = set[int]()
         monkeypatch.setattr(scheduling, "model_threads", lambda: [3])
-        self.scheduling = Scheduling(self, policy, lambda: self.took, self.busy_s, slices)  # type: ignore[arg-type]
+        self.scheduling = Scheduling(
+            self, policy, lambda: self.took if self.tells else None, self.busy_s, self  # type: ignore[arg-type]
+        )  # fmt: skip
 
     def busy_s(self, cores: object) -> float | None:
         assert cores == {0}
@@ -99,11 +104,13 @@ class Bench:
     def watch(self) -> None:
         self.scheduling.watch(self)  # type: ignore[arg-type]
 
-    def ended(self, ok: int, shed: int) -> None:
-        """Requests that ended since the last second."""
-        for outcome, count in (("ok", ok), ("shed", shed)):
-            key = ("infer", "onnx", outcome, "off")
-            self.recorder.requests[key] = self.recorder.requests.get(key, 0) + count
+    def give(self, tasks: Collection[int]) -> None:
+        """As ``Slices``."""
+        self.given = set(tasks)
+
+    @property
+    def longer(self) -> bool:
+        return bool(self.given)
 
     def second(self, cpu_s: float, waited_s: float, beside_s: float = 0.0) -> None:
         self.now_s += 1.0
@@ -116,7 +123,7 @@ class Bench:
     @property
     def batch(self) -> list[bool]:
         sample, longer = self.scheduling.samples()
-        assert longer.value == float(any(self.slices.values()))
+        assert longer.value == float(bool(self.given))
         found = [policy == os.SCHED_BATCH for policy in self.policies.values()]
         assert sample.value == float(found[0])
         return found
@@ -326,70 +333,109 @@ def test_the_kernel_tells_what_cores_did() -> None:
 
 
 def test_models_that_cannot_answer_all_have_longer_slices(bench: Callable[[str], Bench]) -> None:
-    """While the threads fill the cores and every fourth is refused, and until hardly any is."""
+    """While the threads fill the cores and a backlog stands."""
     process = bench("auto")
     process.opened.executor = "thread"
     process.watch()
-    for shed, expected in [
-        (20, {}),
-        (20, {}),
-        (20, {}),
-        (20, {}),
-        (30, {3: 10}),
-        (12, {3: 10}),
-        (9, {3: 0}),
-        (20, {3: 0}),
-    ]:
-        process.ended(100 - shed, shed)
+    for _ in range(5):
         process.second(0.95, 2.0)
-        assert process.slices == expected
-        assert process.batch is not None
-    process.ended(50, 50)
+    assert process.batch == [True] * 3
+    assert process.given == set()
+    process.overload.stands = True
     process.second(0.95, 2.0)
-    assert process.slices == {3: 10}
-    process.ended(50, 50)
+    assert process.given == {3}
+    process.overload.stands = False
+    process.second(0.95, 2.0)
+    assert process.given == set()
+    process.overload.stands = True
+    process.second(0.95, 2.0)
+    assert process.given == {3}
     process.second(0.5, 2.0)  # there is time left on the core
-    assert process.slices == {3: 0}
+    assert process.given == set()
 
 
-def test_refused_is_what_was_since_the_last_look() -> None:
-    refusing = Refusing()
-    assert not refusing.look(100, 100)  # since the start, however long ago that was
-    assert refusing.look(200, 130)
-    assert not refusing.look(200, 130)  # nobody asked
-    assert refusing.look(204, 131)
+def test_without_a_word_of_the_kernels_slices_are_taken_back(bench: Callable[[str], Bench]) -> None:
+    process = bench("auto")
+    process.opened.executor = "thread"
+    process.overload.stands = True
+    process.watch()
+    for _ in range(5):
+        process.second(0.95, 2.0)
+    assert process.given == {3}
+    process.tells = False
+    process.second(0.95, 2.0)
+    assert process.given == set()
 
 
-def test_slices_are_given_to_those_that_are_there_and_taken_from_the_others() -> None:
-    calls: list[tuple[int, int]] = []
+def test_a_model_on_the_event_loop_has_no_longer_slices(bench: Callable[[str], Bench]) -> None:
+    process = bench("auto")
+    process.overload.stands = True
+    process.watch()
+    for _ in range(6):
+        process.second(0.95, 1.0)
+    assert process.batch == [True] * 3
+    assert process.given == set()
 
-    def set_one(task: int, slice_ns: int) -> None:
-        calls.append((task, slice_ns))
-        if task == 9:
-            raise OSError
 
-    slices = Slices(10, set_one)
-    slices.give([1, 2, 9])
+@pytest.fixture
+def thread() -> Iterator[Callable[[], int]]:
+    """Starts threads that wait, and says their ids."""
+    done, begun = threading.Event(), list[threading.Thread]()
+
+    def start() -> int:
+        begun.append(threading.Thread(target=done.wait))
+        begun[-1].start()
+        assert begun[-1].native_id
+        return begun[-1].native_id
+
+    yield start
+    done.set()
+    for each in begun:
+        each.join()
+
+
+needs_slices = pytest.mark.skipif(
+    tuple(map(int, platform.release().split(".")[:2])) < (6, 12), reason="slices can be set from Linux 6.12 on"
+)
+
+
+@needs_slices
+def test_the_kernel_takes_a_slice_and_gives_its_own_back(thread: Callable[[], int]) -> None:
+    task = thread()
+    usual_ns, policy = get_slice(task), os.sched_getscheduler(task)
+    set_slice(task, 10_000_000)
+    assert get_slice(task) == 10_000_000
+    assert (os.sched_getscheduler(task), os.getpriority(os.PRIO_PROCESS, task)) == (policy, 0)
+    set_slice(task, 0)
+    assert get_slice(task) == usual_ns != 10_000_000
+    with pytest.raises(ProcessLookupError):
+        set_slice(int(Path("/proc/sys/kernel/pid_max").read_text()) + 1, 0)
+
+
+@needs_slices
+def test_slices_are_given_to_those_that_are_there_and_taken_from_the_others(thread: Callable[[], int]) -> None:
+    """From what they have begun, too: it has theirs."""
+    first, second, third = thread(), thread(), thread()
+    usual_ns, slices, gone = get_slice(first), Slices(9_000_000), int(Path("/proc/sys/kernel/pid_max").read_text()) + 1
+    slices.give([first, second, gone])
     assert slices.longer
-    slices.give([2, 3])
+    assert [get_slice(task) for task in (first, second, third)] == [9_000_000, 9_000_000, usual_ns]
+    set_slice(third, 9_000_000)  # as if the second had begun it
+    slices.give([first])
+    assert [get_slice(task) for task in (first, second, third)] == [9_000_000, usual_ns, usual_ns]
     slices.give([])
-    slices.give([])
-    assert calls[:5] == [(1, 10), (2, 10), (9, 10), (1, 0), (3, 10)]
-    assert sorted(calls[5:]) == [(2, 0), (3, 0)]
+    assert get_slice(first) == usual_ns
     assert not slices.longer
 
 
-def test_the_kernel_takes_a_slice() -> None:
-    """Of this thread, whose policy and niceness stay; one that has ended is told."""
-    task, policy = threading.get_native_id(), os.sched_getscheduler(0)
-    set_slice(task, 10_000_000)
-    try:
-        assert os.sched_getscheduler(task) == policy
-        assert os.getpriority(os.PRIO_PROCESS, task) == os.getpriority(os.PRIO_PROCESS, 0)
-    finally:
-        set_slice(task, 0)
-    with pytest.raises(ProcessLookupError):
-        set_slice(int(Path("/proc/sys/kernel/pid_max").read_text()) + 1, 0)
+@pytest.mark.parametrize("machine", ["riscv64", "x86_64"])
+def test_where_slices_cannot_be_set_nobody_says_they_are(monkeypatch: pytest.MonkeyPatch, machine: str) -> None:
+    """Another machine; a kernel that takes the call and changes nothing."""
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: SimpleNamespace(syscall=lambda *_: 0))
+    slices = Slices(9_000_000)
+    slices.give([threading.get_native_id()])
+    assert not slices.longer
 
 
 def test_threads_of_models_are_known_by_their_names() -> None:

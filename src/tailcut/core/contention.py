@@ -114,33 +114,3 @@ class Saturation:
         else:
             self._looks = 0
         return self.yields
-
-
-_MUCH_REFUSED, _LITTLE_REFUSED = 0.25, 0.1
-"""Share of requests from which on the server is asked for more than it can do, and below which that is over."""
-
-
-class Refusing:
-    """Decides whether a server turns so many away that what it answers counts more than how soon it refuses."""
-
-    def __init__(self) -> None:
-        self._last: tuple[int, int] | None = None
-        self._much = False
-
-    def look(self, ended: int, refused: int) -> bool:
-        """Take notice of what happened since the last look.
-
-        Args:
-            ended: requests that have ended since the start.
-            refused: of these.
-
-        Returns:
-            whether much was refused; with nothing asked since, no.
-        """
-        last, self._last = self._last, (ended, refused)
-        if last is None or ended <= last[0]:
-            self._much = False
-            return False
-        share = (refused - last[1]) / (ended - last[0])
-        self._much = share >= (_LITTLE_REFUSED if self._much else _MUCH_REFUSED)
-        return self._much

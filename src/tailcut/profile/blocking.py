@@ -1,8 +1,9 @@
 """What holds up everybody: callbacks that keep the event loop, and garbage collections.
 
 asyncio's own loop runs all of them through its handles. uvloop's handles are C's: there each callback is wrapped when
-it is handed to the loop, and so is what transports hand to the protocols of connections. What they call once in a
-connection's life, and signal handlers, are not seen there.
+it is handed to the loop, and so is what transports hand to the protocols that connections and servers are made with.
+Not seen there: what they call once in a connection's life, protocols that take another's place, those of datagrams and
+those that have slots, and signal handlers.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import asyncio.events
 import functools
 import gc
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from types import CodeType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from tailcut.core.profiling.records import Stage
 from tailcut.profile.clocks import now
@@ -68,16 +70,18 @@ class _Timed:
     def __init__(self, callback: Callable[..., object]) -> None:
         self._callback = callback
 
-    def __call__(self, *args: Any) -> None:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         callback, start_ns = self._callback, now()
         try:
-            callback(*args)
+            return callback(*args, **kwargs)
         finally:
             end_ns = now()
             if end_ns - start_ns > BLOCKED_NS:
                 _blocked(callback, current.get(), start_ns, end_ns)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_callback":  # a copy that is being made has none yet
+            raise AttributeError(name)
         return getattr(self._callback, name)
 
     def __repr__(self) -> str:
@@ -113,10 +117,25 @@ def _timing_protocols(original: Callable[..., Any]) -> Callable[..., Any]:
 def _reading(protocol: Any) -> Any:
     for name in ("data_received", "buffer_updated"):
         method = getattr(protocol, name, None)
-        if method is not None:
+        # One that serves several connections, or connects again, is timed already.
+        if method is not None and type(method) is not _Timed:
             with suppress(AttributeError, TypeError):  # one with slots, or of C, keeps its own
-                setattr(protocol, name, _Timed(method))
+                setattr(protocol, name, _Timed(_loose(method)))
     return protocol
+
+
+def _loose(method: Any) -> Callable[..., Any]:
+    """The method, without holding its object, which shall go when nobody else holds it, as it would have gone."""
+    function = getattr(method, "__func__", None)
+    if function is None:
+        return cast(Callable[..., Any], method)
+    found = weakref.ref(method.__self__)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(found(), *args, **kwargs)
+
+    return call
 
 
 def watch_collections() -> None:
@@ -135,7 +154,8 @@ def watch_collections() -> None:
 
 def _blocked(callback: Any, span: Open | None, start_ns: int, end_ns: int) -> None:
     # Before it was taken in and after it was finished, its context does not know the request.
-    trace = span.trace if span is not None else tracer.touched if tracer.touched_ns >= start_ns else None
+    known = span is not None and not span.trace.over  # a connection keeps the context of the request that made it
+    trace = span.trace if span is not None and known else tracer.touched if tracer.touched_ns >= start_ns else None
     label, place = _describe(callback)
     if trace is not None and not place and trace.endpoint is not None:
         label, place = trace.endpoint

@@ -49,16 +49,18 @@ def measure_slope(load: LoadPlan, say: OnStep) -> float:
     half_s = min(max(2 * _REQUESTS / rate, _LEAST_S), _MOST_S) if rate else 0.0
     if half_s * rate / 2 < _FEWEST:
         return 0.0
-    half = msgspec.structs.replace(load, rate=rate / 2, duration_s=half_s, warmup_s=_WARM_S, seed=load.seed + 4)
-    whole = msgspec.structs.replace(half, rate=rate, duration_s=half_s / 2)
+    # Half as long, warm-up included: then they are the same requests.
+    half = msgspec.structs.replace(load, rate=rate / 2, duration_s=half_s, warmup_s=2 * _WARM_S, seed=load.seed + 4)
+    whole = msgspec.structs.replace(half, rate=rate, duration_s=half_s / 2, warmup_s=_WARM_S)
     say(f"at {rate / 2:g} and {rate:g} requests/s, in turns: does a request take more of a core that idles?")
     try:
         idle_share = _idle_share(load.pid)
         took = [_each_s(one, idle_share) for one in (half, whole, whole, half)]
     except (LoadTestError, ProfileError, KeyboardInterrupt) as error:
-        say(f"that is not known: {'it was interrupted' if isinstance(error, KeyboardInterrupt) else error.message}")
+        say(f"that is not known: {'it was interrupted' if isinstance(error, KeyboardInterrupt) else error}")
         return 0.0
     if min(took) <= 0:
+        say("that is not known: nobody says what the process takes of a core")
         return 0.0
     return min(fit_slope((rate / 2, each), (rate, other)) for each, other in ((took[0], took[1]), (took[3], took[2])))
 
@@ -66,9 +68,12 @@ def measure_slope(load: LoadPlan, say: OnStep) -> float:
 def _each_s(load: LoadPlan, idle_share: float) -> float:
     samples, facts = measure(load)
     check_answered(load, samples)
-    asked = int((samples.intended_ns >= samples.measured_from_ns).sum())
-    if counted(samples).sum() < _GOOD * asked:
-        raise ProfileError(f"of {asked} requests at {load.rate:g}/s {int(counted(samples).sum())} got a good answer")
+    asked, good = int((samples.intended_ns >= samples.measured_from_ns).sum()), int(counted(samples).sum())
+    if good < _GOOD * asked:
+        raise ProfileError(
+            f"{good} of {asked} requests at {load.rate:g}/s got a good answer, {_GOOD:.0%} must",
+            hint="give payloads that the application answers: --payloads",
+        )
     return cpu_each_s(samples, facts, idle_share)
 
 

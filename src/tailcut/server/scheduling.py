@@ -3,7 +3,7 @@
 Where a model runs on the event loop, the loop and the HTTP server's thread wake each other for every request; with
 SCHED_BATCH neither interrupts the other, which on a core of their own is worth a tenth of the throughput and a third of
 the p99. Where it runs in threads of its own that fill the cores, both interrupt it; and while more is asked than these
-can answer, they get longer slices (``slices``). What decides is ``core.contention``.
+can answer, they get longer slices (``slices``). What decides is ``core.contention``, and ``core.overload``.
 
 Source: sched(7), "SCHED_BATCH"; the kernel's Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat";
 proc_stat(5), "cpu".
@@ -20,11 +20,11 @@ from contextlib import suppress
 from time import perf_counter
 from typing import NamedTuple
 
-from tailcut.core.contention import Contention, Refusing, Saturation
+from tailcut.core.contention import Contention, Saturation
 from tailcut.engine.engine import Engine
 from tailcut.engine.executors import THREADS
 from tailcut.engine.switch import is_loading
-from tailcut.errors import NotReady, Shed
+from tailcut.errors import NotReady
 from tailcut.observe.exposition import Sample
 from tailcut.server.slices import Slices
 
@@ -40,8 +40,8 @@ _AT_WORK = 0.1
 not go before them would wait for them."""
 
 _SLICE_NS = 10_000_000
-"""Of threads that run models while much is refused. With 20 ms a twentieth more was answered instead of a fortieth, but
-requests were seen so late that those answered were beyond the SLO (docs/explanation/scheduling.md)."""
+"""Of threads that run models while a backlog stands. With 20 ms they had more of the core still, but requests were seen
+so late that those answered were beyond the SLO (docs/explanation/scheduling.md)."""
 
 _FAR = 0.5
 """Share of the cores' time below which ``Saturation`` says no whatever others did, so that nobody need look."""
@@ -89,7 +89,6 @@ class Scheduling:
         self._busy_s = busy_s or cores_busy_s
         self._contention = Contention(len(self._cores))
         self._saturation = Saturation(len(self._cores))
-        self._refusing = Refusing()
         self._slices = slices or Slices(_SLICE_NS)
         self._is_batch = False
         self._last: tuple[float, Times] | None = None
@@ -108,13 +107,14 @@ class Scheduling:
         """Yield what /metrics shows."""
         text = "1 while the threads of the server do not interrupt each other (SCHED_BATCH)."
         yield Sample("tailcut_scheduling_batch", text, "gauge", {}, float(self._is_batch))
-        text = "1 while threads that run models have longer time slices, because much is refused."
+        text = "1 while threads that run models have longer time slices, because more comes than they can answer."
         yield Sample("tailcut_scheduling_long_slices", text, "gauge", {}, float(self._slices.longer))
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.call_later(_LOOK_S, self._look, loop)
         times, now_s, last = self._times(), perf_counter(), self._last
         if times is None:
+            self._slices.give(())
             return
         self._last = now_s, times
         if last is None:
@@ -130,11 +130,8 @@ class Scheduling:
             wanted = executor == "thread" and self._fills_cores(passed_s, cpu_s)
         if wanted or self._is_batch:
             self._set(batch=wanted)
-        if wanted and executor == "thread":
-            self._slices.give(model_threads() if self._refusing.look(*self._ended()) else ())
-        else:
-            self._refusing = Refusing()
-            self._slices.give(())
+        longer = wanted and executor == "thread" and self._is_overloaded()
+        self._slices.give(model_threads() if longer else ())
 
     def _executor(self) -> str:
         """Where the model runs; empty where answers may wait for the event loop alone."""
@@ -148,11 +145,12 @@ class Scheduling:
             return executor if executor == "inline" or waits else ""
         return ""
 
-    def _ended(self) -> tuple[int, int]:
-        """How many requests have ended, and how many of these were refused."""
-        requests = self._engine.recorder.requests
-        refused = sum(count for (*_, outcome, _), count in requests.items() if outcome == Shed.code)
-        return sum(requests.values()), refused
+    def _is_overloaded(self) -> bool:
+        """Whether more comes than can be answered within the SLO, for longer than a burst."""
+        with suppress(NotReady):
+            overload = self._engine.opened.path.dispatcher.planner.overload
+            return overload is not None and overload.stands
+        return False
 
     def _fills_cores(self, passed_s: float, cpu_s: float) -> bool:
         """Whether the process fills its cores and nobody else computes there."""

@@ -14,13 +14,16 @@ import ctypes
 import os
 import platform
 import struct
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
+from typing import Any
 
-_NUMBERS = {"x86_64": 314, "aarch64": 274}
-"""Of the system call, which glibc has no function for before 2.41."""
+_SET = {"x86_64": 314, "aarch64": 274}
+_GET = {"x86_64": 315, "aarch64": 275}
+"""Of the system calls, which glibc has no functions for before 2.41."""
 _ATTR = struct.Struct("=IIQiIQQQ")
 """struct sched_attr, its first version: size, policy, flags, nice, priority, runtime, deadline, period."""
+_TASKS = "/proc/self/task"
 
 
 def set_slice(task: int, slice_ns: int) -> None:
@@ -31,30 +34,44 @@ def set_slice(task: int, slice_ns: int) -> None:
         slice_ns: 0: the kernel's own.
 
     Raises:
-        OSError: it has ended, its policy has no slices, or this is not allowed or not known here.
+        OSError: it has ended, its policy has no slices, or this is not allowed, not known here, or without effect.
     """
-    number = _NUMBERS.get(platform.machine())
-    if number is None:
-        raise OSError("this machine's number of sched_setattr is not known")
     policy, nice = os.sched_getscheduler(task), os.getpriority(os.PRIO_PROCESS, task)
     if policy not in (os.SCHED_OTHER, os.SCHED_BATCH):
         raise OSError(f"a thread of policy {policy} has no slice")
-    attr = _ATTR.pack(_ATTR.size, policy, 0, nice, 0, slice_ns, 0, 0)
-    if ctypes.CDLL(None, use_errno=True).syscall(number, task, attr, 0):
+    _call(_SET, task, _ATTR.pack(_ATTR.size, policy, 0, nice, 0, slice_ns, 0, 0), 0)
+    if slice_ns and get_slice(task) != slice_ns:
+        raise OSError("this kernel sets no slices")
+
+
+def get_slice(task: int) -> int:
+    """Return a thread's slice in nanoseconds.
+
+    Raises:
+        OSError: it has ended, or this is not allowed or not known here.
+    """
+    attr = ctypes.create_string_buffer(_ATTR.size)
+    _call(_GET, task, attr, _ATTR.size, 0)
+    return int(_ATTR.unpack(attr.raw)[5])
+
+
+def _call(numbers: Mapping[str, int], task: int, *arguments: Any) -> None:
+    number = numbers.get(platform.machine())
+    if number is None:
+        raise OSError(f"the numbers of {platform.machine()}'s system calls are not known")
+    if ctypes.CDLL(None, use_errno=True).syscall(number, task, *arguments):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 class Slices:
-    """Gives threads longer slices and takes them back.
+    """Gives threads of this process longer slices and takes them back.
 
     Args:
         slice_ns: the longer one.
-        set_one: see ``set_slice``.
     """
 
-    def __init__(self, slice_ns: int, set_one: Callable[[int, int], None] = set_slice) -> None:
+    def __init__(self, slice_ns: int) -> None:
         self._slice_ns = slice_ns
-        self._set_one = set_one
         self._longer: set[int] = set()
 
     @property
@@ -64,13 +81,21 @@ class Slices:
 
     def give(self, tasks: Collection[int]) -> None:
         """Let these threads, and no others, have longer ones."""
-        for task in self._longer - set(tasks):
-            with suppress(OSError):  # it has ended
-                self._set_one(task, 0)
-        given = set()
-        for task in tasks:
-            with suppress(OSError):
-                if task not in self._longer:
-                    self._set_one(task, self._slice_ns)
-                given.add(task)
-        self._longer = given
+        if self._longer - set(tasks):
+            self._take_back(tasks)
+        self._longer = {task for task in tasks if task in self._longer or self._given(task)}
+
+    def _given(self, task: int) -> bool:
+        try:
+            set_slice(task, self._slice_ns)
+        except OSError:
+            return False
+        return True
+
+    def _take_back(self, kept: Collection[int]) -> None:
+        """From all others: what a thread begins has its slice, too."""
+        with suppress(OSError):
+            for task in map(int, os.listdir(_TASKS)):
+                with suppress(OSError):  # it has ended
+                    if task not in kept and get_slice(task) == self._slice_ns:
+                        set_slice(task, 0)
