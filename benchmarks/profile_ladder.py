@@ -154,14 +154,15 @@ def _record(options: argparse.Namespace, variables: dict[str, str]) -> Recording
 
 @contextmanager
 def _set(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for what is run here, and for nobody after it: what they name is gone then."""
-    before = dict(os.environ)
+    """Set variables, and what cores are used, for what is run here and for nobody after it."""
+    before, cores = dict(os.environ), os.sched_getaffinity(0)
     os.environ.update(variables)
     try:
         yield
     finally:
         os.environ.clear()
         os.environ.update(before)
+        os.sched_setaffinity(0, cores)
 
 
 def _path(recording: Recording) -> Prior | None:
