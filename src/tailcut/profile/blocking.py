@@ -55,9 +55,9 @@ def _watch_handles() -> None:
 
 def _watch_calls(loop: Any) -> None:
     for name in ("call_soon", "call_soon_threadsafe"):
-        setattr(loop, name, _timing(getattr(loop, name), 0))
+        setattr(loop, name, _timing_now(getattr(loop, name)))
     for name in ("call_later", "call_at", "add_reader", "add_writer"):
-        setattr(loop, name, _timing(getattr(loop, name), 1))
+        setattr(loop, name, _timing(getattr(loop, name)))
     for name in ("create_connection", "create_unix_connection", "create_server", "create_unix_server"):
         setattr(loop, name, _timing_protocols(getattr(loop, name)))
 
@@ -88,15 +88,27 @@ class _Timed:
         return repr(self._callback)
 
 
-def _timing(original: Callable[..., Any], place: int) -> Callable[..., Any]:
-    """Wrap a method of the loop's whose callback is at a place of its arguments."""
+def _timing_now(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap what every step of every task goes through."""
+
+    @functools.wraps(original)
+    def call(self: Any, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
+        # Some of the loop's methods hand on to others, which then find a callback that is timed already.
+        if type(callback) is not _Timed:
+            callback = _Timed(callback)
+        return original(self, callback, *args, context=context)
+
+    return call
+
+
+def _timing(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a method whose second argument is the callback."""
 
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # Some hand on to others, which then find a callback that is timed already.
-        if len(args) > place:
-            if type(args[place]) is not _Timed:
-                args = (*args[:place], _Timed(args[place]), *args[place + 1 :])
+        if len(args) > 1:
+            if type(args[1]) is not _Timed:
+                args = (args[0], _Timed(args[1]), *args[2:])
         elif "callback" in kwargs:
             kwargs["callback"] = _Timed(kwargs["callback"])
         return original(self, *args, **kwargs)

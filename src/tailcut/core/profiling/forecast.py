@@ -110,8 +110,7 @@ def _capacity(laid: _Laid, limit_ms: float, share: float) -> float:
     if most >= _HIGHEST_RATE and within(_HIGHEST_RATE):
         return _HIGHEST_RATE
     # Where requests take less of a core the more come, a percentile may fall with the rate before it rises.
-    recorded = [times * laid.recorded for times in (1.0 / FARTHEST, 1.0, FARTHEST**0.5, FARTHEST)]
-    tried = {high / 2, high / 8, high / 100, least, *(rate for rate in recorded if rate < high)}
+    tried = {high / 2, high / 8, high / 100, least, *(rate for rate in laid.changing if rate < high)}
     low = next((rate for rate in sorted(tried, reverse=True) if within(rate)), 0.0)
     return _highest(within, low, high) if low else 0.0
 
@@ -191,7 +190,10 @@ class _Laid:
         self._state = state
         # By the factors of the rates: beyond those that factors are known for, all rates have the same.
         self._at: dict[tuple[float, float], tuple[Service, list[list[Phase]], float]] = {}
-        self.recorded = state.work.rate
+        recorded, slopes = state.work.rate, (state.work.cpu_slope, state.known.path_slope)
+        self.changing = (
+            (recorded / FARTHEST, recorded, recorded * FARTHEST**0.5, recorded * FARTHEST) if any(slopes) else ()
+        )
 
     def play(self, rate: float, count: int, seed: int) -> Played:
         service, phases, _ = self._lay(rate)
