@@ -19,6 +19,7 @@ from tailcut.core.slo import LatencyObjective, Objectives
 
 _WORTH = 0.05
 _MORE_CAPACITY = 0.10
+_TOLD = 0.01
 _QUEUE_GROWS = 4.0
 
 
@@ -235,9 +236,10 @@ def _notes(
     notes = list(facts.held)
     if rate > 1.5 * recording.rate:
         notes.append(f"recorded at {recording.rate:g}/s: that the database is as quick at {rate:g}/s is assumed")
-    if slope := recording.pilot.cpu_slope:
+    less = 1.0 - cpu_factor(recording.pilot.cpu_slope, 1.0, 2.0)
+    if less >= _TOLD:
         notes.append(
-            f"at {2 * recording.rate:g} requests/s each is taken to need {1 - cpu_factor(slope, 1.0, 2.0):.0%} less of"
+            f"at {2 * recording.rate:g} requests/s each is taken to need {less:.0%} less of"
             f" a core than at {recording.rate:g}, where its caches are colder: measured at {recording.rate / 2:g} and"
             f" {recording.rate:g}, and carried on"
         )
