@@ -112,6 +112,13 @@ class Bench:
     def longer(self) -> bool:
         return bool(self.given)
 
+    def fill(self) -> None:
+        """Have a model in threads that fill the core for five seconds."""
+        self.opened.executor = "thread"
+        self.watch()
+        for _ in range(5):
+            self.second(0.95, 2.0)
+
     def second(self, cpu_s: float, waited_s: float, beside_s: float = 0.0) -> None:
         self.now_s += 1.0
         took = self.took
@@ -174,10 +181,7 @@ def test_but_it_may_where_there_is_no_time_left_on_the_cores(bench: Callable[[st
 
 def test_and_where_nobody_else_computes_there(bench: Callable[[str], Bench]) -> None:
     process = bench("auto")
-    process.opened.executor = "thread"
-    process.watch()
-    for _ in range(5):
-        process.second(0.95, 2.0)
+    process.fill()
     assert process.batch == [True] * 3
     for _ in range(6):
         process.others_s += 0.25
@@ -335,10 +339,7 @@ def test_the_kernel_tells_what_cores_did() -> None:
 def test_models_that_cannot_answer_all_have_longer_slices(bench: Callable[[str], Bench]) -> None:
     """While the threads fill the cores and a backlog stands."""
     process = bench("auto")
-    process.opened.executor = "thread"
-    process.watch()
-    for _ in range(5):
-        process.second(0.95, 2.0)
+    process.fill()
     assert process.batch == [True] * 3
     assert process.given == set()
     process.overload.stands = True
@@ -356,11 +357,8 @@ def test_models_that_cannot_answer_all_have_longer_slices(bench: Callable[[str],
 
 def test_without_a_word_of_the_kernels_slices_are_taken_back(bench: Callable[[str], Bench]) -> None:
     process = bench("auto")
-    process.opened.executor = "thread"
     process.overload.stands = True
-    process.watch()
-    for _ in range(5):
-        process.second(0.95, 2.0)
+    process.fill()
     assert process.given == {3}
     process.tells = False
     process.second(0.95, 2.0)

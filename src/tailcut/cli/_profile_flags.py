@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, cast, get_args
 
 from tailcut.cli._load_flags import objectives
 from tailcut.cli._profiling import DEFAULT_RATE, Wanted, kind_of
@@ -17,6 +17,7 @@ from tailcut.errors import ManifestError, ProfileError
 if TYPE_CHECKING:
     from tailcut.load import LoadPlan
     from tailcut.manifest import Manifest
+    from tailcut.profile.child import Loop
     from tailcut.profile.layers import InputShape
 
 
@@ -118,9 +119,11 @@ def _importable(manifest: Manifest) -> None:
     sys.path[:0] = [folder for folder in folders if folder not in sys.path]
 
 
-def _loop(name: str) -> Literal["auto", "asyncio", "uvloop"]:
-    if name in ("auto", "asyncio", "uvloop"):
-        return cast(Literal["auto", "asyncio", "uvloop"], name)
+def _loop(name: str) -> Loop:
+    from tailcut.profile import child
+
+    if name in get_args(child.Loop):
+        return cast(child.Loop, name)
     raise ManifestError(f"--loop is {name!r}", hint="use auto, which is the one that uvicorn takes, asyncio or uvloop")
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tailcut.core.profiling.records import Recording
     from tailcut.load import LoadPlan
     from tailcut.manifest import Manifest
+    from tailcut.profile.child import Loop
     from tailcut.profile.diversity import PayloadLog
     from tailcut.profile.layers import InputShape
     from tailcut.report.profile_json import Kind, ProfileReport
@@ -60,7 +61,7 @@ class Wanted:
     plan: LoadPlan
     slo: Objectives
     directory: Path
-    loop: Literal["auto", "asyncio", "uvloop"]
+    loop: Loop
     overhead_rounds: int
     ready_s: float
     layers: str | None
@@ -208,25 +209,14 @@ def _pilot(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
     load = wanted.plan
     recorded = pilot.record(
         plan.PilotPlan(
-            target=wanted.target,
-            payloads=load.payloads,
-            path=load.url,
-            method=load.method,
-            headers=load.headers,
-            rate=load.rate or DEFAULT_RATE,
-            duration_s=load.duration_s,
-            warmup_s=load.warmup_s,
-            timeout_s=load.timeout_s,
-            directory=str(wanted.directory),
-            environment=dict(environment),
-            loop=wanted.loop,
-            overhead_rounds=wanted.overhead_rounds,
-            ready_s=wanted.ready_s,
-            layers=wanted.layers == "",
-            seed=load.seed,
+            target=wanted.target, payloads=load.payloads, path=load.url, method=load.method, headers=load.headers,
+            rate=load.rate or DEFAULT_RATE, duration_s=load.duration_s, warmup_s=load.warmup_s,
+            timeout_s=load.timeout_s, directory=str(wanted.directory), environment=dict(environment),
+            loop=wanted.loop, overhead_rounds=wanted.overhead_rounds, ready_s=wanted.ready_s,
+            layers=wanted.layers == "", seed=load.seed,
         ),
         on_step=note,
-    )
+    )  # fmt: skip
     return own_path.with_path(recorded, on_step=note) if wanted.overhead_rounds else recorded
 
 

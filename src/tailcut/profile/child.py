@@ -20,6 +20,9 @@ import msgspec
 
 from tailcut.core.profiling.records import Moment, Request, Stray
 
+Loop = Literal["auto", "asyncio", "uvloop"]
+"""Of the application: "auto" is the one that uvicorn takes."""
+
 _LAST_WORDS_S = 6.0
 
 
@@ -29,7 +32,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     report: int
     profiled: bool
-    loop: Literal["auto", "asyncio", "uvloop"] = "auto"
+    loop: Loop = "auto"
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):

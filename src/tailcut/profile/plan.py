@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from math import inf
-from typing import Literal
 
 import msgspec
 
@@ -12,6 +11,7 @@ from tailcut.errors import MissingExtra, ProfileError
 from tailcut.load import LoadPlan
 from tailcut.load.payloads import build_requests
 from tailcut.load.plan import check_plan, parse_url
+from tailcut.profile.child import Loop
 from tailcut.profile.diagnosis import check_target
 from tailcut.profile.overhead import ROUNDS
 
@@ -53,7 +53,7 @@ class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float = 10.0
     directory: str = "."
     environment: dict[str, str] = {}
-    loop: Literal["auto", "asyncio", "uvloop"] = "auto"
+    loop: Loop = "auto"
     ready_s: float = 60.0
     sample_rate: float = 50.0
     sample_s: float = 6.0

@@ -112,8 +112,7 @@ def advise(
     state, calibration = calibrate(begin(work, known))
     aim = aim_at(slo, recording, found)
     objective, share = aim.objective, aim.share
-    empty_ms = forecast(alike(state), 1.0, share=share).p95_ms
-    limit_ms = objective.limit_s * 1e3 if objective else _QUEUE_GROWS * empty_ms
+    limit_ms = objective.limit_s * 1e3 if objective else _QUEUE_GROWS * _alone_ms(state, share)
     now = forecast(state, rate, limit_ms=limit_ms, share=share)
     facts = facts_of(state, found, recording, diversity, now, aim, limit_ms, calibration)
     allowed = [lever for lever in LEVERS if not refusal_of(lever, state, facts)]
@@ -132,6 +131,11 @@ def advise(
         notes=_notes(rate, recording, known, diversity, facts),
         doubts=facts.doubts,
     )
+
+
+def _alone_ms(state: State, share: float) -> float:
+    """What a request takes that meets no other, computing as it does at the recorded rate."""
+    return forecast(alike(state), 1.0, share=share).p95_ms
 
 
 _Step = tuple[LeverName, Forecast]
