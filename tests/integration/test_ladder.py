@@ -90,8 +90,9 @@ def climbed(manifest: Path) -> tuple[LadderRecord, Path, list[str]]:
     out = manifest.parent / "out"
     told: list[str] = []
     options = LadderOptions(
-        out=out, rates=(100.0,), rounds=2, duration_s=0.5, warmup_s=0.2, step_s=0.5, step_warmup_s=0.1, search_s=6.0,
-        tolerance=0.5, max_rate=100.0,  # a search ends there, by itself: the servers could take thousands
+        out=out, rates=(100.0,), rounds=2, duration_s=0.5, warmup_s=0.2, settle_s=0.1, step_s=0.5,
+        step_warmup_s=0.1, search_s=6.0, tolerance=0.5,
+        max_rate=100.0,  # a search ends there, by itself: the servers could take thousands
     )  # fmt: skip
     record = climb(manifest, options, tell=told.append)
     return record, out, told

@@ -13,6 +13,7 @@ from tests.unit.ladder_sample import seen
 
 from tailcut.errors import StartError
 from tailcut.ladder import LadderOptions, climb
+from tailcut.ladder.options import describe, warmup_of
 from tailcut.report import load_ladder
 
 MANIFEST = """
@@ -27,6 +28,10 @@ rungs = [{ name = "first" }]
 """
 
 
+SENT: list[tuple[str, int]] = []
+"""Of the traffic, when each rate's measurement began."""
+
+
 class Bench:
     """Measures every rate at once; every search finds its server dead."""
 
@@ -38,6 +43,7 @@ class Bench:
         yield
 
     def measure(self, server: None, rung: Any, name: str, rate: float, round_: int, *, sent: int) -> Any:
+        SENT.append((name, sent))
         return seen(name, rate, 5.0, round_, {})
 
     def search(self, *_: Any) -> None:
@@ -58,3 +64,23 @@ def test_a_server_that_fails_in_the_search_costs_the_capacity_only(
     assert len(rung.measurements) == 2
     assert any("failed in the search for its capacity" in line for line in told)
     assert load_ladder(tmp_path / "out" / "ladder.json").rungs[0].capacity_failed == rung.capacity_failed
+
+
+def test_a_server_that_was_just_started_is_measured_after_it_settled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tailcut.toml").write_text(MANIFEST)
+    (tmp_path / "ladder_climb_traffic.py").write_text("def bodies(seed):\n    yield {}\n")
+    monkeypatch.setattr(import_module("tailcut.ladder.climb"), "Bench", Bench)
+    SENT.clear()
+    options = LadderOptions(
+        out=tmp_path / "out", rounds=1, comfortable_rate=10.0, rates=(20.0, 30.0), capacity=False,
+        duration_s=15.0, warmup_s=3.0, settle_s=8.0,
+    )  # fmt: skip
+    climb(tmp_path, options, tell=lambda _: None)
+    # 8 + 3 + 15 s at 10/s, then 3 + 15 s at 20/s.
+    assert SENT == [("comfortable", 0), ("20", 260), ("30", 620)]
+    assert [warmup_of(options, sent) for _, sent in SENT] == [11.0, 3.0, 3.0]
+    assert describe(options)["measured"] == (
+        "15 s per rung, rate and round, after 3 s of it, and 8 s more where the server was just started"
+    )

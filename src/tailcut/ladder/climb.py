@@ -15,7 +15,7 @@ from tailcut.errors import ManifestError, TailcutError
 from tailcut.ladder.evidence import Evidence, read_evidence
 from tailcut.ladder.machine import PACKAGES, Cores, choose_cores, commit_of, machine_facts, pinned
 from tailcut.ladder.measuring import Bench
-from tailcut.ladder.options import LadderOptions, describe
+from tailcut.ladder.options import LadderOptions, describe, warmup_of
 from tailcut.ladder.pilot import measure_pilot
 from tailcut.ladder.places import machine_places, without_places
 from tailcut.ladder.planning import choose_rungs, harder_than_errors, plan_rungs, round_order
@@ -120,7 +120,7 @@ class _Climber:
                 sent = 0
                 for name, rate in rates:
                     seen = self._bench.measure(server, rung, name, rate, round_index, sent=sent)
-                    sent += int(rate * (self._options.warmup_s + self._options.duration_s))
+                    sent += int(rate * (warmup_of(self._options, sent) + self._options.duration_s))
                     rung.measurements.append(seen)
                     shape = seen.latency_ms
                     p95 = "no answers" if shape is None else f"p95 {shape.p95:.1f} ms"

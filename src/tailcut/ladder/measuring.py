@@ -12,7 +12,7 @@ import msgspec
 from tailcut.core.slo import Objectives
 from tailcut.errors import LoadTestError
 from tailcut.ladder.machine import Cores
-from tailcut.ladder.options import LadderOptions
+from tailcut.ladder.options import LadderOptions, warmup_of
 from tailcut.ladder.places import FileNames
 from tailcut.ladder.process import ServerProcess, free_port
 from tailcut.ladder.rungs import RungRun
@@ -94,7 +94,7 @@ class Bench:
             self._plan(server, pilot=rung.pilot),
             rate=rate,
             duration_s=options.duration_s,
-            warmup_s=options.warmup_s,
+            warmup_s=warmup_of(options, sent),
             seed=options.seed + round_index,
             payload_offset=sent,
         )
