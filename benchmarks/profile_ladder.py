@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from benchmarks.profile_ladder_report import STEEP, Compared, compare, render
-from benchmarks.profile_ladder_runs import Window, known_of
+from benchmarks.profile_ladder_runs import SETTLE_S, WARM_S, Hits, Window, hits_at, known_of
 from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.budget import make_budget
 from tailcut.core.profiling.forecast import Calibration, Forecast, calibrate, forecast
@@ -87,10 +87,12 @@ def find(options: argparse.Namespace) -> Found:
     recording = _measured_by_the_ladder(recording, window)
     # What a profile says on its own: queries as recorded, nothing known of the database, factors from elsewhere.
     alone = Known(
-        feature_hits=known.feature_hits, prediction_hits=known.prediction_hits, int8=known.int8, family="torch",
+        feature_hits=known.feature_hits, int8=known.int8, family="torch",
         path=known.path, path_slope=known.path_slope,
     )  # fmt: skip
-    with_runs, without_runs = _foretell(recording, ladder, known), _foretell(recording, ladder, alone)
+    hits = {rate: hits_at(load(options.folder), window, rate) for rate in _rates(ladder).values()}
+    known = _knowing(known, hits[window.rate])
+    with_runs, without_runs = (_foretell(recording, ladder, one, hits) for one in (known, alone))
     return Found(ladder, recording, known, with_runs, without_runs)
 
 
@@ -174,7 +176,8 @@ def _path(recording: Recording) -> Prior | None:
 def _window(ladder: LadderRecord) -> Window:
     """Which requests the ladder measured at the pilot's comfortable rate: each server begins with an empty cache."""
     rate = next(one.rate for rung in ladder.rungs for one in rung.measurements if one.rate_name == "comfortable")
-    return Window(rate=rate, first=round(3.0 * rate), end=round(11.0 * rate))
+    first_s = SETTLE_S + WARM_S
+    return Window(rate=rate, first=round(first_s * rate), end=round((first_s + 8.0) * rate))
 
 
 def _measured_by_the_ladder(recording: Recording, window: Window) -> Recording:
@@ -192,28 +195,38 @@ def _with_database(known: Known, variables: Mapping[str, str]) -> Known:
     return replace(known, database_cores=max((os.cpu_count() or 1) - 1, 0), database_beside=True)
 
 
-def _foretell(recording: Recording, ladder: LadderRecord, known: Known) -> list[Compared]:
+def _rates(ladder: LadderRecord) -> dict[str, float]:
+    """Requests per second, by the names that the ladder has for them."""
+    return {one.rate_name: one.rate for rung in ladder.rungs for one in rung.measurements}
+
+
+def _foretell(recording: Recording, ladder: LadderRecord, known: Known, hits: Mapping[float, Hits]) -> list[Compared]:
     state, calibration = calibrate(begin(read_work(recording, attribute(recording)), known))
+    rates = _rates(ladder)
+    # Of a cache's entries, more are asked for again within their life the more requests come.
+    states = {name: replace(state, known=_knowing(known, hits[rate])) for name, rate in rates.items()}
     compared: list[Compared] = []
     for name, levers in RUNGS:
-        for lever in levers:
-            state = pull(state, lever)
-        compared += _rung(state, name, ladder, calibration)
+        for rate_name in ladder.rate_names:
+            for lever in levers:
+                states[rate_name] = pull(states[rate_name], lever)
+            compared.append(_rung(states[rate_name], name, rate_name, ladder, calibration))
     return compared
 
 
-def _rung(state: State, name: str, ladder: LadderRecord, calibration: Calibration) -> list[Compared]:
-    found = []
-    for rate_name in ladder.rate_names:
-        rung = next(one for one in ladder.rungs if one.name == name)
-        measured = [one for one in rung.measurements if one.rate_name == rate_name]
-        rate = measured[0].rate
-        foretold: Forecast = forecast(state, rate, limit_ms=25.0)
-        quicker, slower = (
-            forecast(replace(state, work=state.work.scaled(cpu=1.0 + part)), rate).p95_ms for part in (-STEEP, STEEP)
-        )
-        found.append(compare(name, rate_name, measured, rung.capacity, foretold, calibration, (quicker, slower)))
-    return found
+def _knowing(known: Known, hits: Hits) -> Known:
+    return replace(known, prediction_hits=hits.entity, tensor_hits=hits.tensor)
+
+
+def _rung(state: State, name: str, rate_name: str, ladder: LadderRecord, calibration: Calibration) -> Compared:
+    rung = next(one for one in ladder.rungs if one.name == name)
+    measured = [one for one in rung.measurements if one.rate_name == rate_name]
+    rate = measured[0].rate
+    foretold: Forecast = forecast(state, rate, limit_ms=25.0)
+    quicker, slower = (
+        forecast(replace(state, work=state.work.scaled(cpu=1.0 + part)), rate).p95_ms for part in (-STEEP, STEEP)
+    )
+    return compare(name, rate_name, measured, rung.capacity, foretold, calibration, (quicker, slower))
 
 
 if __name__ == "__main__":

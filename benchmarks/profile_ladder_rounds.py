@@ -1,10 +1,11 @@
 """Foretold beside measured, in turns: a ladder of one round, then a profile, and so on.
 
-    python -m benchmarks.profile_ladder_rounds [--rounds 3] [--comfortable 130] [--rates 200] [--keep FOLDER]
+    python -m benchmarks.profile_ladder_rounds [--rounds 3] [--comfortable 80] [--rates 110] [--keep FOLDER]
 
 What a machine that others share can do wanders by a third within minutes, which is more than a forecast may be off. So
-each round's profile is taken right after its ladder, and medians over the rounds are compared. What is in the folder
-from an earlier run is not run again.
+each round's profile is taken right after its ladder, and medians over the rounds are compared. All rungs must bear the
+rates: the p95 of a queue that grows says how long was measured, and nothing else. What is in the folder from an earlier
+run is not run again.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from tailcut.ladder.machine import commit_of
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--comfortable", type=float, default=130.0, help="the pilot is profiled at this rate, too")
-    parser.add_argument("--rates", default="200", help="others, for the ladder")
+    parser.add_argument("--comfortable", type=float, default=80.0, help="the pilot is profiled at this rate, too")
+    parser.add_argument("--rates", default="110", help="others, for the ladder")
     parser.add_argument("--keep", type=Path, default=Path("profile_ladder_rounds"), help="for ladders and recordings")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/profile_ladder_rounds.md"))
     options = parser.parse_args()

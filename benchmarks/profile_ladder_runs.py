@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -25,6 +25,10 @@ from tailcut.registry import Registry
 from tailcut.runtimes import Runtime, open_runtime
 from tailcut.runtimes.live import source_of
 
+SETTLE_S, WARM_S = 8.0, 3.0
+"""Of the ladder: of a server that was just started, and then at each rate."""
+_SIZE = 100_000
+"""Entries of a cache: more than there are flights."""
 _CALLS = 200
 _ROWS = (1, 8)
 _PAUSE_S = 0.005
@@ -51,7 +55,6 @@ def known_of(manifest: Manifest, window: Window, rate: float) -> Known:
     queries = manifests_queries(manifest, asked, rate)
     return Known(
         feature_hits=_feature_hits(manifest.deployment.features, bodies, window),
-        prediction_hits=_prediction_hits(float(manifest.deployment.cache.entity.ttl_s), bodies, window),
         family="torch",
         runtime=measured(torch_ms[1] / onnx_ms[1], f"a row: torch {torch_ms[1]:.2f}, ONNX {onnx_ms[1]:.2f} ms"),
         int8=_int8(manifest, onnx_ms[1]),
@@ -132,8 +135,29 @@ def _flights() -> dict[int, dict[str, Any]]:
         return {row["flight_id"]: dict(row) for row in rows}
 
 
-def _prediction_hits(life_s: float, bodies: Sequence[bytes], window: Window) -> dict[int, bool]:
-    """Which requests find all their flights answered, on a server that began with an empty cache."""
-    at_s = np.arange(len(bodies)) / window.rate
-    shares = answered_shares(keys_of(bodies, "entities[]"), at_s, life_s=life_s, size=100_000)
-    return dict(enumerate((shares >= 1.0).tolist()))
+class Hits(NamedTuple):
+    """By request's number, whether the entity cache answers it; and of the others, whether the tensor cache does."""
+
+    entity: dict[int, bool]
+    tensor: dict[int, bool]
+
+
+def hits_at(manifest: Manifest, window: Window, rate: float) -> Hits:
+    """Which of the window's requests the prediction caches would have answered, had they come at a rate of the ladder.
+
+    After the comfortable rate the server has answered others before: those at that rate, and then a warm-up. Tensors
+    are taken to be the same again as long as the tensor cache keeps them: what features change in between is not known.
+    """
+    before, warm = (0, window.first) if rate == window.rate else (window.end, round(WARM_S * rate))
+    count = window.end + (0 if rate == window.rate else before + warm)
+    bodies = sent_payloads(manifest.deployment.ladder.traffic, rate=rate, count=count).bodies
+    asked = bodies if rate == window.rate else [*bodies[window.end :], *bodies[window.first : window.end]]
+    at_s = np.cumsum(np.repeat([1 / window.rate, 1 / rate], [before, len(asked) - before]))
+    caches = manifest.deployment.cache
+    entity = answered_shares(keys_of(asked, "entities[]"), at_s, life_s=float(caches.entity.ttl_s), size=_SIZE) >= 1.0
+    tensor = np.zeros(len(asked), dtype=bool)
+    tensor[~entity] = answered_shares(
+        keys_of([body for body, hit in zip(asked, entity, strict=True) if not hit]), at_s[~entity],
+        life_s=float(caches.tensor.ttl_s), size=_SIZE,
+    ) >= 1.0  # fmt: skip
+    return Hits(*(dict(enumerate(one[before + warm :].tolist(), window.first)) for one in (entity, tensor)))

@@ -11,11 +11,12 @@ from tests.unit import profile_sample
 
 from tailcut.core.profiling.advice import Advice, advise
 from tailcut.core.profiling.attribution import attribute
+from tailcut.core.profiling.cached import HANDED_OVER
 from tailcut.core.profiling.diversity import read_diversity
 from tailcut.core.profiling.forecast import calibrate, capacity, forecast
 from tailcut.core.profiling.knowing import know
 from tailcut.core.profiling.levers import Known, begin, pull
-from tailcut.core.profiling.priors import int8_prior, measured, runtime_prior
+from tailcut.core.profiling.priors import TENSORS_SHARE, int8_prior, measured, runtime_prior
 from tailcut.core.profiling.records import Overhead, Pilot, Recording, Request, Span, Stage
 from tailcut.core.profiling.work import read_work
 from tailcut.core.slo import parse_objectives
@@ -358,3 +359,34 @@ def test_what_the_path_takes_here_goes_before_what_it_takes_elsewhere() -> None:
     assert said.basis == ("0.50 ms of a core a request in tailcut's path, measured: at 50 requests/s",)
     assert prior.basis[0].startswith("prior: 0.15 ms of a core a request in tailcut's path (0.13 to 0.52)")
     assert said.p95_ms > prior.p95_ms + 0.2
+
+
+def test_of_what_an_entity_cache_misses_tensors_that_are_known_need_no_model() -> None:
+    work = read_work(pilot(model_ms=3.0), attribute(pilot(model_ms=3.0)))
+    numbers = work.numbers.tolist()
+    entity, tensor = dict.fromkeys(numbers[:200], True), dict.fromkeys(numbers[200:300], True)
+    path = measured(500_000.0)
+    known = Known(prediction_hits=entity, tensor_hits=tensor, path=path)
+    jobs = pull(pull(begin(work, known), "serving path"), "prediction cache").work.jobs
+
+    def model_ms(part: slice) -> float:
+        return sum(one.cpu_ns for job in jobs[part] for one in job if one.stage is Stage.MODEL) / 1e6
+
+    def handed_over(part: slice) -> int:
+        return sum(one.name == HANDED_OVER for job in jobs[part] for one in job)
+
+    def looked_up_ms(part: slice) -> float:
+        return sum(one.cpu_ns for job in jobs[part] for one in job if one.stage is Stage.CACHE) / 1e6
+
+    hit, known_tensors, missed = slice(0, 200), slice(200, 300), slice(300, 400)
+    assert model_ms(hit) == model_ms(known_tensors) == 0.0
+    assert model_ms(missed) == pytest.approx(300.0, rel=0.05)
+    assert (handed_over(known_tensors), handed_over(missed)) == (0, 100)
+    # A look-up is paid where there is a model to leave out, whether it finds something or not.
+    assert looked_up_ms(hit) == 0.0
+    assert looked_up_ms(known_tensors) == looked_up_ms(missed) == pytest.approx(100 * 0.5 * TENSORS_SHARE)
+
+
+def test_without_a_tensor_cache_a_request_that_is_not_known_is_as_it_was() -> None:
+    state = begin(read_work(pilot(), attribute(pilot())), Known(prediction_hits={}))
+    assert pull(state, "prediction cache").work.jobs == state.work.jobs

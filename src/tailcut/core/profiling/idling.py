@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 from math import log
 
-from tailcut.core.profiling.levers import OWN_PATH, State
+from tailcut.core.profiling.cached import OWN_PATH
+from tailcut.core.profiling.levers import State
 from tailcut.core.profiling.records import Stage
 from tailcut.core.profiling.work import Job, Part
 

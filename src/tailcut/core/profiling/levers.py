@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from tailcut.core.profiling import priors
+from tailcut.core.profiling.cached import HANDED_OVER, INGRESS, OWN_PATH, answered_at_once, tensors_looked_up
 from tailcut.core.profiling.dividing import FETCHING, QUEUEING
 from tailcut.core.profiling.fetching import at_once, at_once_free, left_alone
 from tailcut.core.profiling.holding import Hold
@@ -34,11 +35,6 @@ PARALLEL = 4
 """How many processes "more executors" stands for, where the machine has the cores."""
 INLINE_MS = 1.0
 """Models below that run on tailcut's event loop (docs/design.md, Executors)."""
-HANDED_OVER = -2
-"""``Part.name`` of handing a batch to a thread and back."""
-OWN_PATH = -4
-"""``Part.name`` of what tailcut's own path takes of a core."""
-_INGRESS = frozenset({Stage.NETWORK, Stage.RECEIVE, Stage.DECODE, Stage.FRAMEWORK, Stage.ENCODE, Stage.UNATTRIBUTED})
 _MODELS_ALONE = 0.8
 
 
@@ -49,7 +45,9 @@ class Known:
     Attributes:
         feature_hits: by request's number, which share of its fetches a feature cache answers.
         feature_life_s, prediction_life_s: of cached features and answers, where the hits follow from it; else 0.
-        prediction_hits: by request's number, whether a prediction cache answers it.
+        prediction_hits: by request's number, whether a prediction cache answers it, before its features are fetched.
+        tensor_hits: of the others, whether one that knows their tensors does, so that the model does not run; empty:
+            there is none.
         family: what the model runs on: "torch", "sklearn", "onnxruntime", ...; "" where nobody knows.
         runtime, int8: how many times quicker; None: as elsewhere.
         batch_share: share of a row's time that a batch takes once; None: as elsewhere.
@@ -69,6 +67,7 @@ class Known:
 
     feature_hits: Mapping[int, float] = field(default_factory=dict)
     prediction_hits: Mapping[int, bool] = field(default_factory=dict)
+    tensor_hits: Mapping[int, bool] = field(default_factory=dict)
     feature_life_s: float = 0.0
     prediction_life_s: float = 0.0
     family: str = ""
@@ -207,11 +206,17 @@ def _batching(state: State, bound: bool) -> State:
 
 def _prediction_cache(state: State, bound: bool) -> State:
     known, work = state.known, state.work
-    jobs = []
-    for number, job in zip(work.numbers.tolist(), work.jobs, strict=True):
-        hit = bound or known.prediction_hits.get(number, False)
-        jobs.append(tuple(part for part in job if part.stage in _INGRESS) if hit else job)
-    return replace(state, work=replace(work, jobs=tuple(jobs)))
+    lookup_ns = (known.path or priors.PATH).mid * priors.TENSORS_SHARE
+
+    def change(number: int, job: Job) -> Job:
+        if bound or known.prediction_hits.get(number, False):
+            return answered_at_once(job)
+        if known.tensor_hits:
+            return tensors_looked_up(job, lookup_ns, hit=known.tensor_hits.get(number, False))
+        return job
+
+    jobs = tuple(change(number, job) for number, job in zip(work.numbers.tolist(), work.jobs, strict=True))
+    return replace(state, work=replace(work, jobs=jobs))
 
 
 def _executors(state: State, bound: bool) -> State:
@@ -232,7 +237,7 @@ def _executors(state: State, bound: bool) -> State:
 def _serving_path(state: State, bound: bool) -> State:
     """Leave the pilot's web stack: its server, framework, validation, encoding and thread pool."""
     known, path_ns = state.known, (state.known.path or priors.PATH).mid
-    ingress = _INGRESS - {Stage.UNATTRIBUTED}
+    ingress = INGRESS - {Stage.UNATTRIBUTED}
     holds, queues = state.work.holds.found, state.queues
 
     def change(number: int, job: Job) -> Job:
@@ -283,5 +288,5 @@ def _still_held(part: Part, holds: tuple[Hold, ...], queues: frozenset[int]) -> 
 
 def _before(job: Job, part: Part) -> Job:
     """Put a phase where the request's own work begins."""
-    place = next((number for number, one in enumerate(job) if one.stage not in _INGRESS), len(job))
+    place = next((number for number, one in enumerate(job) if one.stage not in INGRESS), len(job))
     return (*job[:place], part, *job[place:])

@@ -63,6 +63,9 @@ cache takes 0.13 to 0.16 ms (benchmarks/results/ladder), and more where a core i
 (docs/explanation/scheduling.md). The network is the one that was recorded."""
 THREAD_NS = 100_000.0
 """Handing a batch to a thread and back (docs/design.md, Executors)."""
+TENSORS_SHARE = 0.3
+"""Of what tailcut's own path takes: a key of a request's tensors, its look-up, and keeping the answer. 0.05 of 0.15 ms
+(benchmarks/results/ladder), and 0.13 of 0.46 ms where cores are slow to wake (those of profile_ladder_rounds.md)."""
 LOOKUP_NS = 60_000.0
 """Looking up a request's features in this process's memory, all groups at once (benchmarks/results/ladder)."""
 
