@@ -27,7 +27,8 @@ def tensors_looked_up(job: Job, lookup_ns: float, *, hit: bool) -> Job:
     place = next((number for number, part in enumerate(job) if part.stage is Stage.MODEL), None)
     if place is None:
         return job
-    lookup = Part(Stage.CACHE, OWN_PATH, lookup_ns, 0.0, False)
+    # No stage of a fetch: a feature cache has nothing to do with it.
+    lookup = Part(Stage.CODE, OWN_PATH, lookup_ns, 0.0, False)
     rest = job[place:]
     if hit:
         rest = tuple(part for part in rest if part.stage is not Stage.MODEL)
