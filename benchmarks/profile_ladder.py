@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from benchmarks.profile_ladder_report import STEEP, Compared, compare, render
-from benchmarks.profile_ladder_runs import SETTLE_S, WARM_S, Hits, Window, hits_at, known_of
+from benchmarks.profile_ladder_runs import Hits, Window, hits_at, known_of
 from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.budget import make_budget
 from tailcut.core.profiling.forecast import Calibration, Forecast, calibrate, forecast
@@ -44,6 +45,10 @@ RUNGS: tuple[tuple[str, tuple[LeverName, ...]], ...] = (
     ("+ prediction caches", ("prediction cache",)),
 )
 """The ladder's rungs in levers. "+ INT8" was refused by the gate, and is foretold to gain nothing."""
+
+
+_MEASURED = re.compile(r"([\d.]+) s per rung, rate and round, after ([\d.]+) s of it(?:, and ([\d.]+) s more)?")
+"""How a ladder's file says it (``tailcut.ladder.options.describe``)."""
 
 
 class Found(NamedTuple):
@@ -83,22 +88,32 @@ def find(options: argparse.Namespace) -> Found:
     os.environ.setdefault("FLIGHT_RISK_HOME", str((options.folder / ".artifacts").resolve()))
     window = _window(ladder)
     options.rate = options.rate or window.rate  # what a request takes of a core depends on how often one comes
-    recording, known = _kept(options) if options.recording and options.runs else _run(options, window)
+    recording, known = _kept(options, window) if options.recording and options.runs else _run(options, window)
     recording = _measured_by_the_ladder(recording, window)
     # What a profile says on its own: queries as recorded, nothing known of the database, factors from elsewhere.
     alone = Known(
         feature_hits=known.feature_hits, int8=known.int8, family="torch",
         path=known.path, path_slope=known.path_slope,
     )  # fmt: skip
-    hits = {rate: hits_at(load(options.folder), window, rate) for rate in _rates(ladder).values()}
+    rates = _rates(ladder)
+    if len(rates) > 2:
+        raise SystemExit(f"the ladder has {len(rates)} rates, this can compare 2\n\nhint: tailcut ladder --rates RATE")
+    hits = {rate: hits_at(load(options.folder), window, rate) for rate in rates.values()}
     known = _knowing(known, hits[window.rate])
     with_runs, without_runs = (_foretell(recording, ladder, one, hits) for one in (known, alone))
     return Found(ladder, recording, known, with_runs, without_runs)
 
 
-def _kept(options: argparse.Namespace) -> tuple[Recording, Known]:
+def _kept(options: argparse.Namespace, window: Window) -> tuple[Recording, Known]:
     """Take what an earlier comparison recorded and ran: only what is made of it may differ."""
-    return load_recording(options.recording), msgspec.msgpack.decode(options.runs.read_bytes(), type=Known)
+    known = msgspec.msgpack.decode(options.runs.read_bytes(), type=Known)
+    for numbers in filter(None, (known.feature_hits, known.fetches)):
+        if not numbers.keys() >= set(range(window.first, window.end)):
+            raise SystemExit(
+                f"{options.runs} knows requests {min(numbers)} to {max(numbers)}, and the ladder measured"
+                f" {window.first} to {window.end - 1}\n\nhint: run them again, without --runs (or with another --keep)"
+            )
+    return load_recording(options.recording), known
 
 
 def _run(options: argparse.Namespace, window: Window) -> tuple[Recording, Known]:
@@ -175,13 +190,23 @@ def _path(recording: Recording) -> Prior | None:
 
 def _window(ladder: LadderRecord) -> Window:
     """Which requests the ladder measured at the pilot's comfortable rate: each server begins with an empty cache."""
-    rate = next(one.rate for rung in ladder.rungs for one in rung.measurements if one.rate_name == "comfortable")
-    first_s = SETTLE_S + WARM_S
-    return Window(rate=rate, first=round(first_s * rate), end=round((first_s + 8.0) * rate))
+    rate = _rates(ladder)["comfortable"]
+    found = _MEASURED.match(ladder.settings["measured"])
+    if found is None:
+        raise SystemExit(
+            f"{ladder.settings['measured']!r} does not say what the ladder measured\n\nhint: climb it again"
+        )
+    # Ladders of before servers settled do not say so.
+    duration_s, warm_s, settle_s = (float(one or 0.0) for one in found.groups())
+    first_s = settle_s + warm_s
+    return Window(rate=rate, first=round(first_s * rate), end=round((first_s + duration_s) * rate), warm_s=warm_s)
 
 
 def _measured_by_the_ladder(recording: Recording, window: Window) -> Recording:
-    """Keep the requests that the ladder measured, by number: whether one is in a cache depends on those before it."""
+    """Keep the requests with the numbers that the ladder measured: what is in a cache depends on how many came before.
+
+    A ladder with a seed of its own asked for other flights, drawn in the same way.
+    """
     requests = tuple(one for one in recording.requests if window.first <= one.number < window.end)
     part = len(requests) / max(len(recording.requests), 1)
     pilot = msgspec.structs.replace(recording.pilot, cpu_s=recording.pilot.cpu_s * part)
@@ -203,7 +228,7 @@ def _rates(ladder: LadderRecord) -> dict[str, float]:
 def _foretell(recording: Recording, ladder: LadderRecord, known: Known, hits: Mapping[float, Hits]) -> list[Compared]:
     state, calibration = calibrate(begin(read_work(recording, attribute(recording)), known))
     rates = _rates(ladder)
-    # Of a cache's entries, more are asked for again within their life the more requests come.
+    # Of a prediction cache's entries, more are asked for again within their life the more requests come.
     states = {name: replace(state, known=_knowing(known, hits[rate])) for name, rate in rates.items()}
     compared: list[Compared] = []
     for name, levers in RUNGS:

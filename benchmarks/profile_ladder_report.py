@@ -134,7 +134,8 @@ def _runs(known: Known) -> str:
         if known.path
         else "",
         f"- Keys: {np.mean(list(known.feature_hits.values())):.1%} of the groups' look-ups and"
-        f" {np.mean(list(known.prediction_hits.values())):.1%} of the answers repeat.",
+        f" {np.mean(list(known.prediction_hits.values())):.1%} of the answers repeat; of"
+        f" {np.mean(list(known.tensor_hits.values())):.1%} more the tensors do.",
     ]
     return "\n".join(line for line in lines if line)
 

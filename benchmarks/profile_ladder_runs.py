@@ -13,9 +13,10 @@ import msgspec
 import numpy as np
 
 from benchmarks.profile_ladder_queries import fetches_of, manifests_queries, pilots_share
-from tailcut.core.profiling.hits import answered_shares, keys_of
+from tailcut.core.profiling.hits import keys_of
 from tailcut.core.profiling.levers import Known
 from tailcut.core.profiling.priors import Prior, measured
+from tailcut.core.profiling.reuse import cache_hits
 from tailcut.core.slo import parse_duration_s
 from tailcut.core.tensors import Arrays
 from tailcut.errors import ArtifactError
@@ -25,8 +26,6 @@ from tailcut.registry import Registry
 from tailcut.runtimes import Runtime, open_runtime
 from tailcut.runtimes.live import source_of
 
-SETTLE_S, WARM_S = 8.0, 3.0
-"""Of the ladder: of a server that was just started, and then at each rate."""
 _SIZE = 100_000
 """Entries of a cache: more than there are flights."""
 _CALLS = 200
@@ -36,11 +35,16 @@ _PAUSE_S = 0.005
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """The requests that the ladder measured: numbers of one server's traffic, from its start."""
+    """The requests that the ladder measured at its first rate: numbers of one server's traffic, from its start.
+
+    Attributes:
+        warm_s: seconds of traffic before what is measured at the second rate.
+    """
 
     rate: float
     first: int
     end: int
+    warm_s: float
 
 
 def known_of(manifest: Manifest, window: Window, rate: float) -> Known:
@@ -145,19 +149,25 @@ class Hits(NamedTuple):
 def hits_at(manifest: Manifest, window: Window, rate: float) -> Hits:
     """Which of the window's requests the prediction caches would have answered, had they come at a rate of the ladder.
 
-    After the comfortable rate the server has answered others before: those at that rate, and then a warm-up. Tensors
-    are taken to be the same again as long as the tensor cache keeps them: what features change in between is not known.
+    After the first rate the server has answered others before: those at that rate, and then a warm-up. A flight's
+    tensors are taken to be the same again as long as the tensor cache keeps them: what features change is not known.
     """
-    before, warm = (0, window.first) if rate == window.rate else (window.end, round(WARM_S * rate))
+    before, warm = (0, window.first) if rate == window.rate else (window.end, round(window.warm_s * rate))
     count = window.end + (0 if rate == window.rate else before + warm)
     bodies = sent_payloads(manifest.deployment.ladder.traffic, rate=rate, count=count).bodies
     asked = bodies if rate == window.rate else [*bodies[window.end :], *bodies[window.first : window.end]]
-    at_s = np.cumsum(np.repeat([1 / window.rate, 1 / rate], [before, len(asked) - before]))
-    caches = manifest.deployment.cache
-    entity = answered_shares(keys_of(asked, "entities[]"), at_s, life_s=float(caches.entity.ttl_s), size=_SIZE) >= 1.0
-    tensor = np.zeros(len(asked), dtype=bool)
-    tensor[~entity] = answered_shares(
-        keys_of([body for body, hit in zip(asked, entity, strict=True) if not hit]), at_s[~entity],
-        life_s=float(caches.tensor.ttl_s), size=_SIZE,
-    ) >= 1.0  # fmt: skip
-    return Hits(*(dict(enumerate(one[before + warm :].tolist(), window.first)) for one in (entity, tensor)))
+    gaps_s = np.repeat([1 / window.rate, 1 / rate], [before, len(asked) - before])
+    caches, keys = manifest.deployment.cache, keys_of(asked, "entities[]")
+    counts = np.array([len(one) for one in keys])
+    flat, at_s = np.array([key for one in keys for key in one]), np.repeat(np.cumsum(gaps_s), counts)
+    entity = cache_hits(flat.tolist(), at_s, life_s=float(caches.entity.ttl_s), size=_SIZE)
+    # Rows that are not known are looked up by their tensors, each for itself.
+    either = entity.copy()
+    either[~entity] = cache_hits(flat[~entity].tolist(), at_s[~entity], life_s=float(caches.tensor.ttl_s), size=_SIZE)
+    starts = np.cumsum(counts) - counts
+    answered, without_model = (np.logical_and.reduceat(one, starts)[before + warm :] for one in (entity, either))
+    numbers = range(window.first, window.end)
+    return Hits(
+        entity=dict(zip(numbers, answered.tolist(), strict=True)),
+        tensor=dict(zip(numbers, (without_model & ~answered).tolist(), strict=True)),
+    )

@@ -6,14 +6,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.unit.ladder_sample import seen
 
+from tailcut.core.slo import Objectives
 from tailcut.errors import StartError
-from tailcut.ladder import LadderOptions, climb
-from tailcut.ladder.options import describe, warmup_of
+from tailcut.ladder import LadderOptions, climb, measuring
+from tailcut.ladder.machine import Cores
+from tailcut.ladder.options import describe
+from tailcut.ladder.rungs import RungRun
+from tailcut.load import LoadPlan
+from tailcut.manifest import load
 from tailcut.report import load_ladder
 
 MANIFEST = """
@@ -80,7 +86,28 @@ def test_a_server_that_was_just_started_is_measured_after_it_settled(
     climb(tmp_path, options, tell=lambda _: None)
     # 8 + 3 + 15 s at 10/s, then 3 + 15 s at 20/s.
     assert SENT == [("comfortable", 0), ("20", 260), ("30", 620)]
-    assert [warmup_of(options, sent) for _, sent in SENT] == [11.0, 3.0, 3.0]
     assert describe(options)["measured"] == (
         "15 s per rung, rate and round, after 3 s of it, and 8 s more where the server was just started"
     )
+
+
+class Asked(Exception):
+    """Stands for a measurement: the plan is what is looked at."""
+
+
+@pytest.mark.parametrize(("sent", "warmup_s"), [(0, 11.0), (260, 3.0)])
+def test_what_a_server_has_had_says_how_long_it_is_warmed_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: int, warmup_s: float
+) -> None:
+    (tmp_path / "tailcut.toml").write_text(MANIFEST)
+
+    def measured(plan: LoadPlan) -> None:
+        raise Asked(plan)
+
+    monkeypatch.setattr(import_module("tailcut.ladder.measuring"), "measure", measured)
+    options = LadderOptions(out=tmp_path, warmup_s=3.0, settle_s=8.0)
+    bench = measuring.Bench(load(tmp_path), tmp_path, options, (), {}, Cores(server=None, load=None), Objectives())
+    with pytest.raises(Asked) as asked:
+        bench.measure(SimpleNamespace(port=1, pid=1), RungRun.of_pilot("", {}), "20", 20.0, 0, sent=sent)  # type: ignore[arg-type]
+    plan = asked.value.args[0]
+    assert (plan.warmup_s, plan.payload_offset) == (warmup_s, sent)

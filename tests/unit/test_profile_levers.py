@@ -389,14 +389,14 @@ def test_of_what_an_entity_cache_misses_tensors_that_are_known_need_no_model() -
     assert looked_up_ms(missed) == pytest.approx(100 * 0.5 * TENSORS_SHARE)
 
 
-def test_a_feature_cache_leaves_the_look_up_of_tensors_alone() -> None:
+@pytest.mark.parametrize("bound", [False, True])
+def test_a_feature_cache_leaves_the_look_up_of_tensors_alone(bound: bool) -> None:
     work = read_work(pilot(), attribute(pilot()))
     numbers = work.numbers.tolist()
     everything = Known(feature_hits=dict.fromkeys(numbers, 1.0), tensor_hits=dict.fromkeys(numbers, True))
-    one, other = (
-        pull(pull(begin(work, everything), first), second).work.cpu_ns
-        for first, second in (("feature cache", "prediction cache"), ("prediction cache", "feature cache"))
-    )
+    features_first = pull(pull(begin(work, everything), "feature cache", bound=bound), "prediction cache")
+    tensors_first = pull(pull(begin(work, everything), "prediction cache"), "feature cache", bound=bound)
+    one, other = features_first.work.cpu_ns, tensors_first.work.cpu_ns
     assert one == pytest.approx(other)
 
 

@@ -168,7 +168,7 @@ def _feature_cache(state: State, bound: bool) -> State:
         fetches = [part for part in job if part.stage in FETCHING]
         draws = generator.random(len(fetches)) if fetches else ()
         missed = {id(part) for part, draw in zip(fetches, draws, strict=True) if draw >= share}
-        kept = tuple(part for part in job if part.stage not in goes or id(part) in missed)
+        kept = tuple(part for part in job if part.stage not in goes or part.name == OWN_PATH or id(part) in missed)
         kept = left_alone(job, kept) if missed else kept
         if not bound and fetches:
             kept = _before(kept, Part(Stage.CACHE, -1, known.lookup_ns, 0.0, False))

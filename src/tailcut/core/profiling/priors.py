@@ -65,7 +65,7 @@ THREAD_NS = 100_000.0
 """Handing a batch to a thread and back (docs/design.md, Executors)."""
 TENSORS_SHARE = 0.3
 """Of what tailcut's own path takes: a key of a request's tensors, its look-up, and keeping the answer. 0.05 of 0.15 ms
-(benchmarks/results/ladder), and 0.13 of 0.46 ms where cores are slow to wake (those of profile_ladder_rounds.md)."""
+(benchmarks/results/ladder), and 0.13 of 0.46 ms where cores are slow to wake (ladders of that machine, 2026-11-22)."""
 LOOKUP_NS = 60_000.0
 """Looking up a request's features in this process's memory, all groups at once (benchmarks/results/ladder)."""
 
