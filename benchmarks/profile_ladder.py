@@ -33,7 +33,7 @@ from tailcut.profile.files import load_recording, save_recording
 from tailcut.profile.own_path import with_path
 from tailcut.profile.pilot import record
 from tailcut.profile.plan import PilotPlan
-from tailcut.report.ladder_file import LadderRecord, load_ladder
+from tailcut.report.ladder_file import COMFORTABLE, LadderRecord, load_ladder
 
 FOLDER = Path("examples/flight_risk")
 RUNGS: tuple[tuple[str, tuple[LeverName, ...]], ...] = (
@@ -45,8 +45,6 @@ RUNGS: tuple[tuple[str, tuple[LeverName, ...]], ...] = (
     ("+ prediction caches", ("prediction cache",)),
 )
 """The ladder's rungs in levers. "+ INT8" was refused by the gate, and is foretold to gain nothing."""
-
-
 _MEASURED = re.compile(r"([\d.]+) s per rung, rate and round, after ([\d.]+) s of it(?:, and ([\d.]+) s more)?")
 """How a ladder's file says it (``tailcut.ladder.options.describe``)."""
 
@@ -98,8 +96,8 @@ def find(options: argparse.Namespace) -> Found:
     rates = _rates(ladder)
     if len(rates) > 2:
         raise SystemExit(f"the ladder has {len(rates)} rates, this can compare 2\n\nhint: tailcut ladder --rates RATE")
-    hits = {rate: hits_at(load(options.folder), window, rate) for rate in rates.values()}
-    known = _knowing(known, hits[window.rate])
+    hits = {name: hits_at(load(options.folder), window, rate) for name, rate in rates.items()}
+    known = _knowing(known, hits[COMFORTABLE])
     with_runs, without_runs = (_foretell(recording, ladder, one, hits) for one in (known, alone))
     return Found(ladder, recording, known, with_runs, without_runs)
 
@@ -190,7 +188,7 @@ def _path(recording: Recording) -> Prior | None:
 
 def _window(ladder: LadderRecord) -> Window:
     """Which requests the ladder measured at the pilot's comfortable rate: each server begins with an empty cache."""
-    rate = _rates(ladder)["comfortable"]
+    rate = _rates(ladder)[COMFORTABLE]
     found = _MEASURED.match(ladder.settings["measured"])
     if found is None:
         raise SystemExit(
@@ -225,11 +223,10 @@ def _rates(ladder: LadderRecord) -> dict[str, float]:
     return {one.rate_name: one.rate for rung in ladder.rungs for one in rung.measurements}
 
 
-def _foretell(recording: Recording, ladder: LadderRecord, known: Known, hits: Mapping[float, Hits]) -> list[Compared]:
+def _foretell(recording: Recording, ladder: LadderRecord, known: Known, hits: Mapping[str, Hits]) -> list[Compared]:
     state, calibration = calibrate(begin(read_work(recording, attribute(recording)), known))
-    rates = _rates(ladder)
     # Of a prediction cache's entries, more are asked for again within their life the more requests come.
-    states = {name: replace(state, known=_knowing(known, hits[rate])) for name, rate in rates.items()}
+    states = {name: replace(state, known=_knowing(known, one)) for name, one in hits.items()}
     compared: list[Compared] = []
     for name, levers in RUNGS:
         for rate_name in ladder.rate_names:

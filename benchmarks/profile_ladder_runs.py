@@ -152,10 +152,11 @@ def hits_at(manifest: Manifest, window: Window, rate: float) -> Hits:
     After the first rate the server has answered others before: those at that rate, and then a warm-up. A flight's
     tensors are taken to be the same again as long as the tensor cache keeps them: what features change is not known.
     """
+    # The traffic goes on: what came before the window is, at the first rate, its own beginning.
     before, warm = (0, window.first) if rate == window.rate else (window.end, round(window.warm_s * rate))
-    count = window.end + (0 if rate == window.rate else before + warm)
+    count = max(window.end, 2 * before + warm)
     bodies = sent_payloads(manifest.deployment.ladder.traffic, rate=rate, count=count).bodies
-    asked = bodies if rate == window.rate else [*bodies[window.end :], *bodies[window.first : window.end]]
+    asked = [*bodies[before : 2 * before + warm], *bodies[window.first : window.end]]
     gaps_s = np.repeat([1 / window.rate, 1 / rate], [before, len(asked) - before])
     caches, keys = manifest.deployment.cache, keys_of(asked, "entities[]")
     counts = np.array([len(one) for one in keys])

@@ -56,34 +56,33 @@ class Bench:
         raise StartError("the server exited with code 137 before it was ready", hint="Killed")
 
 
-def test_a_server_that_fails_in_the_search_costs_the_capacity_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A deployment whose rungs are put on the bench above."""
     (tmp_path / "tailcut.toml").write_text(MANIFEST)
     (tmp_path / "ladder_climb_traffic.py").write_text("def bodies(seed):\n    yield {}\n")
     monkeypatch.setattr(import_module("tailcut.ladder.climb"), "Bench", Bench)
-    options = LadderOptions(out=tmp_path / "out", rounds=1, comfortable_rate=10.0)
+    return tmp_path
+
+
+def test_a_server_that_fails_in_the_search_costs_the_capacity_only(folder: Path) -> None:
+    options = LadderOptions(out=folder / "out", rounds=1, comfortable_rate=10.0)
     told: list[str] = []
-    (rung,) = climb(tmp_path, options, tell=told.append).rungs
+    (rung,) = climb(folder, options, tell=told.append).rungs
     assert (rung.failed, rung.capacity) == ("", None)
     assert rung.capacity_failed == "the server exited with code 137 before it was ready"
     assert len(rung.measurements) == 2
     assert any("failed in the search for its capacity" in line for line in told)
-    assert load_ladder(tmp_path / "out" / "ladder.json").rungs[0].capacity_failed == rung.capacity_failed
+    assert load_ladder(folder / "out" / "ladder.json").rungs[0].capacity_failed == rung.capacity_failed
 
 
-def test_a_server_that_was_just_started_is_measured_after_it_settled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "tailcut.toml").write_text(MANIFEST)
-    (tmp_path / "ladder_climb_traffic.py").write_text("def bodies(seed):\n    yield {}\n")
-    monkeypatch.setattr(import_module("tailcut.ladder.climb"), "Bench", Bench)
+def test_a_server_that_was_just_started_is_measured_after_it_settled(folder: Path) -> None:
     SENT.clear()
     options = LadderOptions(
-        out=tmp_path / "out", rounds=1, comfortable_rate=10.0, rates=(20.0, 30.0), capacity=False,
+        out=folder / "out", rounds=1, comfortable_rate=10.0, rates=(20.0, 30.0), capacity=False,
         duration_s=15.0, warmup_s=3.0, settle_s=8.0,
     )  # fmt: skip
-    climb(tmp_path, options, tell=lambda _: None)
+    climb(folder, options, tell=lambda _: None)
     # 8 + 3 + 15 s at 10/s, then 3 + 15 s at 20/s.
     assert SENT == [("comfortable", 0), ("20", 260), ("30", 620)]
     assert describe(options)["measured"] == (
@@ -97,16 +96,14 @@ class Asked(Exception):
 
 @pytest.mark.parametrize(("sent", "warmup_s"), [(0, 11.0), (260, 3.0)])
 def test_what_a_server_has_had_says_how_long_it_is_warmed_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: int, warmup_s: float
+    folder: Path, monkeypatch: pytest.MonkeyPatch, sent: int, warmup_s: float
 ) -> None:
-    (tmp_path / "tailcut.toml").write_text(MANIFEST)
-
     def measured(plan: LoadPlan) -> None:
         raise Asked(plan)
 
     monkeypatch.setattr(import_module("tailcut.ladder.measuring"), "measure", measured)
-    options = LadderOptions(out=tmp_path, warmup_s=3.0, settle_s=8.0)
-    bench = measuring.Bench(load(tmp_path), tmp_path, options, (), {}, Cores(server=None, load=None), Objectives())
+    options = LadderOptions(out=folder, warmup_s=3.0, settle_s=8.0)
+    bench = measuring.Bench(load(folder), folder, options, (), {}, Cores(server=None, load=None), Objectives())
     with pytest.raises(Asked) as asked:
         bench.measure(SimpleNamespace(port=1, pid=1), RungRun.of_pilot("", {}), "20", 20.0, 0, sent=sent)  # type: ignore[arg-type]
     plan = asked.value.args[0]
