@@ -56,15 +56,26 @@ class Bench:
         self.executors: list[ManualExecutor] = []
         self.loop_errors: list[dict[str, Any]] = []
         self.ran = asyncio.Event()
+        self._creep_s, self._creeps_after = 0.0, 0
 
     def batch(self, rows: int, duration_ns: int) -> None:
         self.batches.append((rows, duration_ns))
         self.ran.set()
 
+    def creep(self, seconds: float, after: int = 0) -> None:
+        """Let time move by this much whenever the dispatcher asks for it, from the ``after``-th time on."""
+        self._creep_s, self._creeps_after = seconds, after
+
+    def _now_ns(self) -> int:
+        self._creeps_after -= 1
+        if self._creeps_after < 0:
+            self.clock.advance(self._creep_s)
+        return self.clock.monotonic_ns()
+
     def open(self) -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: self.loop_errors.append(context))
-        self.dispatcher = Dispatcher(self._planner, self, loop, self.clock.monotonic_ns, stuck_after_s=2)
+        self.dispatcher = Dispatcher(self._planner, self, loop, self._now_ns, stuck_after_s=2)
         for _ in range(self._executors):
             executor = ManualExecutor(self.runtime, self.dispatcher.on_done, self.clock)
             self.executors.append(executor)

@@ -289,6 +289,26 @@ def test_one_stuck_executor_of_two_leaves_the_other_at_work() -> None:
     bench.run(main())
 
 
+@pytest.mark.parametrize("reads", range(3))
+def test_a_batch_that_gets_stuck_while_a_late_request_is_told_is_found_at_once(reads: int) -> None:
+    """A deadline and the moment of being stuck are often less apart than one look takes: none may be slept through."""
+    bench, told = Bench(), []
+
+    async def main() -> None:
+        bench.open()
+        bench.dispatcher.on_stuck = lambda executor: told.append(bench.clock.monotonic_s())
+        stuck_s = bench.clock.monotonic_s() + 2
+        late = bench.submit(1, slack_s=1.9999)
+        bench.submit(2, slack_s=30)
+        await bench.clock.pass_time(1)
+        bench.creep(0.00005, after=reads)  # every look at the clock takes 50 us from here on
+        await bench.clock.pass_time(1.1)
+        assert isinstance(error_of(late[0]), InferTimeout)
+        assert told == [pytest.approx(stuck_s, abs=0.01)]
+
+    bench.run(main())
+
+
 def test_the_time_of_a_batch_that_hung_is_the_models_and_not_the_queues() -> None:
     bench = Bench()
 

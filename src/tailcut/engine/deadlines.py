@@ -43,13 +43,12 @@ class Deadlines:
             self._wakeup.arm(self._earliest_ns)
 
     def _earliest_ns(self) -> int:
-        # What has expired already and still runs was told so; there is nothing more to wake for.
-        now_ns = self._clock_ns()
-        deadlines = self._running.moments_ns()
+        # Nothing is left out for having passed by now: it would be slept through if it passed since the last look.
+        moments_ns = self._running.moments_ns()
         waiting_ns = self._planner.next_deadline_ns()
         if waiting_ns is not None:
-            deadlines.append(max(waiting_ns, now_ns + 1))
-        return min([ns for ns in deadlines if ns > now_ns], default=NEVER_NS)
+            moments_ns.append(waiting_ns)
+        return min(moments_ns, default=NEVER_NS)
 
     def _look(self) -> None:
         now_ns = self._clock_ns()

@@ -164,15 +164,18 @@ class Running:
         found = [
             executor
             for executor, started in self._started.items()
-            if started.stuck_ns <= now_ns and executor not in self.stuck and executor not in self._leaving
+            if started.stuck_ns <= now_ns and self._may_stick(executor)
         ]
         self.stuck.update(found)
         return found
 
     def moments_ns(self) -> list[int]:
-        """Return when something is due: deadlines, and when a batch becomes stuck."""
-        moments = [started.stuck_ns for started in self._started.values()]
-        return moments + [ticket.deadline_ns for ticket, _ in self.tickets()]
+        """Return when what has not happened yet is due, even where that has passed: nobody may have looked since."""
+        moments = [started.stuck_ns for executor, started in self._started.items() if self._may_stick(executor)]
+        return moments + [ticket.deadline_ns for ticket, _ in self.tickets() if not ticket.future.done()]
+
+    def _may_stick(self, executor: Executor) -> bool:
+        return executor not in self.stuck and executor not in self._leaving
 
     def _forget(self, executor: Executor) -> None:
         self.stuck.discard(executor)
