@@ -11,6 +11,7 @@ import pytest
 
 from tailcut.core.profiling.comparing import NEAR_P50, NEAR_P95, Round, longer, undisturbed
 from tailcut.core.profiling.records import Latencies, Overhead
+from tailcut.core.profiling.thinning import is_traced
 from tailcut.core.statistics import percentile
 from tailcut.errors import ProfileError
 from tailcut.load import LoadPlan, Samples
@@ -92,6 +93,7 @@ class Machine:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, added: float = 0.08, disturbed: int = -1) -> None:
         self.runs: list[LoadPlan] = []
         self.happened: list[str] = []
+        self.one_in = 1
         self.statuses: dict[str, tuple[int, ...]] = {"": (200,), "x": (200,)}
         self._added = added
         self._disturbed = disturbed
@@ -117,7 +119,7 @@ class Machine:
     def start(self, number: int) -> Iterator[overhead.Sides]:
         self.happened.append(f"start {number}")
         profiled = msgspec.structs.replace(LOAD, numbered="x")
-        yield overhead.Sides(LOAD, profiled, lambda: self.happened.append("forget"))
+        yield overhead.Sides(LOAD, profiled, lambda: self.happened.append("forget"), self.one_in)
         self.happened.append("stop")
 
     def measured(self, rounds: int = ROUNDS, pairs: int = PAIRS) -> Overhead:
@@ -138,7 +140,7 @@ def test_processes_take_turns_and_each_pair_has_the_same_history(monkeypatch: py
     assert (found.processes, len(found.rounds)) == (2, 4)
 
 
-@pytest.mark.parametrize(("rounds", "start_s", "pairs"), [(9, 1.0, 3), (2, 1.0, 2), (9, 20.0, 1)])
+@pytest.mark.parametrize(("rounds", "start_s", "pairs"), [(9, 1.0, 3), (2, 1.0, 2), (9, 20.0, 1), (81, 1.0, 9)])
 def test_who_starts_slowly_is_started_less_often(rounds: int, start_s: float, pairs: int) -> None:
     assert overhead.pairs_for(rounds, start_s) == pairs
 
@@ -160,6 +162,14 @@ def test_only_what_was_answered_on_both_sides_is_compared(monkeypatch: pytest.Mo
     found = machine.measured()
     assert {one.requests for runs in found.rounds for one in runs} == {50}
     assert found.p95_share == pytest.approx(0.08, abs=0.01)
+
+
+def test_only_what_was_traced_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is what the profile shows; the others are slower only by what they wait for it."""
+    machine = Machine(monkeypatch)
+    machine.one_in = 2
+    found = machine.measured()
+    assert {one.requests for runs in found.rounds for one in runs} == {int(is_traced(np.arange(100), 2).sum())}
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,11 @@ class Process:
         route = Route(path="/predict", methods=("GET",))
         return Said(kind="ready", port=1, loop="asyncio", usual_loop="asyncio", routes=(route,))
 
-    def begin(self) -> None:
+    def begin(self, one_in: int = 1) -> None:
         """There is nothing to forget."""
+
+    def trace(self, one_in: int) -> None:
+        """Nothing is traced."""
 
     def heard(self) -> Heard:
         return Heard(requests=(), moments=(), hooks=(), notes=(), failures=(), cpu_ns=0, delay_ns=0)

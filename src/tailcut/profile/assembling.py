@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from tailcut.core.profiling.records import Overhead, Pilot, Recording, Sample
 from tailcut.core.profiling.strays import stray_notes
+from tailcut.core.profiling.thinning import is_traced
 from tailcut.ladder.machine import machine_facts
 from tailcut.load import LoadPlan, Samples, summarise_run
 from tailcut.load.summary import RunFacts
@@ -32,6 +34,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         looks: what was sampled from outside; ``looks_interval_ns`` is the time between two, ``looks_s`` that of all.
         spy_problem: why nothing was; empty where it was.
         asked_loop: which event loop the application was to have.
+        one_in: of how many requests one was traced.
     """
 
     load: LoadPlan
@@ -44,12 +47,13 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     looks_s: float = 0.0
     spy_problem: str
     asked_loop: str = "auto"
+    one_in: int = 1
 
 
 def assemble(target: str, run: Run, overhead: Overhead | None) -> Recording:
     """Make the recording of a run."""
     heard, load = run.heard, run.load
-    requests = match_requests(run.samples, run.facts.start_ns, heard.requests)
+    requests = match_requests(run.samples, run.facts.start_ns, heard.requests, run.one_in)
     whole_s = load.duration_s + load.warmup_s
     return Recording(
         target=target,
@@ -76,12 +80,26 @@ def assemble(target: str, run: Run, overhead: Overhead | None) -> Recording:
         ),
         overhead=overhead,
         strays=heard.strays,
+        traced=_traced(run),
+        waits=heard.waits,
         notes=tuple(_notes(run)),
     )
 
 
+def _traced(run: Run) -> float:
+    """Share of the measured requests that were traced."""
+    numbers = np.flatnonzero((run.samples.intended_ns >= run.samples.measured_from_ns) & (run.samples.status != 0))
+    chosen = float(np.mean(is_traced(numbers, run.one_in))) if len(numbers) else 0.0
+    return chosen or 1.0
+
+
 def _notes(run: Run) -> Iterator[str]:
     ready = run.ready
+    if run.one_in > 1:
+        yield (
+            f"one request in {run.one_in} was traced, by chance, and stands for the others: tracing all of them would"
+            " make each slower"
+        )
     if ready.loop != ready.usual_loop:
         yield (
             f"ran on {ready.loop}'s event loop, as it was told to; uvicorn would have taken {ready.usual_loop}, on"

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from tailcut.core.profiling.records import Moment, Request, Stray
+from tailcut.core.profiling.records import Moment, Request, Stray, Wait
 
 Loop = Literal["auto", "asyncio", "uvloop"]
 """Of the application: "auto" is the one that uvicorn takes."""
@@ -75,6 +75,7 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     cpu_ns: int
     delay_ns: int
     strays: tuple[Stray, ...] = ()
+    waits: tuple[Wait, ...] = ()
     libraries: dict[str, str] = {}
     executors: dict[str, int] = {}
 

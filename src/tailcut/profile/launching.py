@@ -104,13 +104,21 @@ class PilotProcess:
         self.port = said.port
         return said
 
-    def begin(self) -> None:
-        """Forget what was heard so far.
+    def begin(self, one_in: int = 1) -> None:
+        """Forget what was heard so far, and trace one request in so many.
 
         Raises:
             ProfileError: it has ended, or does not answer.
         """
-        self._ask("begin")
+        self._ask(f"begin {one_in}")
+
+    def trace(self, one_in: int) -> None:
+        """Trace one request in so many from now on.
+
+        Raises:
+            ProfileError: it has ended, or does not answer.
+        """
+        self._ask(f"trace {one_in}")
 
     def heard(self) -> Heard:
         """Fetch what was heard since the beginning.

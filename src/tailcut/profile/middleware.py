@@ -7,9 +7,11 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from tailcut.core.profiling.records import Stage
+from tailcut.core.profiling.thinning import is_traced
 from tailcut.profile.clocks import now
 from tailcut.profile.places import code_of
 from tailcut.profile.tracing import DROPPED_NS, Open, Trace, add_span, current, open_root, tracer
+from tailcut.profile.untraced import Untraced, untraced
 
 HEADER = b"x-tailcut-profile"
 _MAX_FAILURES = 3
@@ -42,6 +44,9 @@ class Profiled:
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Serve one request."""
         number = _number(scope) if scope["type"] == "http" else -1
+        if number >= 0 and not is_traced(number, tracer.one_in):
+            await self._untraced(scope, receive, send)
+            return
         trace = tracer.enter(number, scope["method"], scope["path"]) if number >= 0 else None
         if trace is None:
             await self._application(scope, receive, send)
@@ -58,6 +63,21 @@ class Profiled:
             trace.over = True
             tracer.touched, tracer.touched_ns = trace, end_ns
             current.set(None)
+
+    async def _untraced(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Serve a request that is not traced: what it calls is nobody's background work, and holds up all that are."""
+        request = Untraced()
+        untraced.set(request)
+        tracer.touched, tracer.touched_ns = None, now()
+        try:
+            await self._application(scope, receive, send)
+        except Exception as error:
+            failed(error)
+            raise
+        finally:
+            request.over = True
+            tracer.touched, tracer.touched_ns = None, now()
+            untraced.set(None)
 
 
 def failed(error: BaseException) -> None:

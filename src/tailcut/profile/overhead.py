@@ -7,9 +7,11 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from tailcut.core.profiling.comparing import NEAR_P50, NEAR_P95, Round, Values, longer, undisturbed
 from tailcut.core.profiling.records import Latencies, Overhead
+from tailcut.core.profiling.thinning import is_traced
 from tailcut.core.statistics import percentile, samples_needed
 from tailcut.errors import ProfileError
 from tailcut.load import LoadPlan, RunFacts, Samples, measure
@@ -23,7 +25,9 @@ REQUESTS = 160.0
 _LONGEST_S = 10.0
 """Of each run, however few requests that is: eighteen of them, and whoever waits for them, have no more patience."""
 PAIRS = 3
-"""Of processes: one's luck lasts as long as it does."""
+"""Of processes, at least: one's luck lasts as long as it does."""
+_EACH = 9
+"""Rounds of a pair, at most: then more of it would say less than another one."""
 _SHORT_START_S = 10.0
 """Whoever takes longer to start is started once per side: the rest would take minutes."""
 _WARM_S = 0.3
@@ -35,11 +39,15 @@ Begin = Callable[[], None]
 
 
 class Sides(NamedTuple):
-    """The load on one process without profiling and on one with it, and what lets that one forget what it heard."""
+    """The load on one process without profiling and on one with it, and what lets that one forget what it heard.
+
+    Of how many requests one is traced, ``one_in`` says: those are compared, as it is those that the profile shows.
+    """
 
     plain: LoadPlan
     seen: LoadPlan
     begin: Begin
+    one_in: int = 1
 
 
 Open = Callable[[int], AbstractContextManager[Sides]]
@@ -63,7 +71,7 @@ def pairs_for(rounds: int, start_s: float) -> int:
         rounds: that are measured.
         start_s: how long the application takes to start.
     """
-    return min(PAIRS, rounds) if start_s <= _SHORT_START_S else 1
+    return min(max(PAIRS, -(-rounds // _EACH)), rounds) if start_s <= _SHORT_START_S else 1
 
 
 def measure_overhead(start: Open, *, pairs: int, rounds: int, say: OnStep) -> Overhead:
@@ -122,6 +130,7 @@ def _round(sides: Sides, number: int) -> tuple[Round, tuple[Latencies, Latencies
         runs[side] = samples, facts
     # Only what was answered on both sides can be compared.
     both = counted(runs[0][0]) & counted(runs[1][0])
+    both &= is_traced(np.arange(len(both)), sides.one_in)
     if not both.any():
         raise ProfileError(
             f"no request of round {number + 1} got a good answer with profiling and without it",

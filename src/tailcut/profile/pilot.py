@@ -8,11 +8,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from tailcut.core.profiling.records import Recording, Sample
+from tailcut.core.profiling.thinning import one_in
 from tailcut.errors import LoadTestError, ProfileError
 from tailcut.load import LoadPlan, Samples, measure
 from tailcut.load.payloads import build_requests
@@ -81,12 +83,14 @@ def _record(plan: PilotPlan, say: OnStep) -> Recording:
 
 def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said, say: OnStep) -> Recording | None:
     """Record, and all that needs the process that was recorded; None where it did not keep up after all."""
+    # What was heard till now are the trial's requests.
+    thin = one_in(round(plan.rate * plan.duration_s), pilot.heard().requests, plan.thinned_from)
     if plan.overhead_rounds:
         # Who has minutes gets a process with its first full collections and its pools' connections behind it.
         say("warming it up")
         measure(msgspec.structs.replace(_numbered(load), duration_s=_SETTLE_S, warmup_s=0.0, seed=load.seed + 3))
     say(f"recording for {plan.duration_s:g} s at {plan.rate:g} requests/s")
-    pilot.begin()
+    pilot.begin(thin)
     samples, facts = measure(_numbered(load))
     heard = pilot.heard()
     _check_answers(load, pilot, ready, samples, facts, heard)
@@ -98,7 +102,7 @@ def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said,
     run = Run(
         load=load, ready=ready, samples=samples, facts=facts, heard=heard,
         looks=looks, looks_interval_ns=int(1e9 / plan.sample_rate), looks_s=_looked_s(plan), spy_problem=problem,
-        asked_loop=plan.loop,
+        asked_loop=plan.loop, one_in=thin,
     )  # fmt: skip
     found = _layers(pilot, say) if plan.layers else FoundLayers()
     recording = assemble(plan.target, run, None)
@@ -134,11 +138,12 @@ def _looks(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, heard: Heard) -
     # Numbered too: only what belongs to a request is handed to threads in a way that their stacks show.
     sampled = msgspec.structs.replace(_numbered(load), duration_s=_looked_s(plan), warmup_s=0.0, seed=load.seed + 2)
     try:
+        pilot.trace(1)
         with Spy(pilot.pid, plan.sample_rate) as spy:
             measure(sampled)
             spy.stop()
             return spy.samples(heard.requests, Places(plan.directory)), spy.problem
-    except (LoadTestError, OSError) as error:
+    except (LoadTestError, ProfileError, OSError) as error:
         return (), f"the run in which stacks are sampled failed ({getattr(error, 'message', error)})"
 
 
@@ -153,7 +158,7 @@ def _with_overhead(plan: PilotPlan, load: LoadPlan, recording: Recording, start_
     base = msgspec.structs.replace(load, duration_s=run_s(plan.overhead_s, plan.rate))
     try:
         overhead = measure_overhead(
-            lambda number: _sides(plan, base, number),
+            lambda number: _sides(plan, base, number, round(1.0 / recording.traced)),
             pairs=pairs_for(plan.overhead_rounds, start_s), rounds=plan.overhead_rounds, say=say,
         )  # fmt: skip
     except (ProfileError, LoadTestError, KeyboardInterrupt) as error:
@@ -165,14 +170,14 @@ def _with_overhead(plan: PilotPlan, load: LoadPlan, recording: Recording, start_
 
 
 @contextmanager
-def _sides(plan: PilotPlan, load: LoadPlan, number: int) -> Iterator[Sides]:
+def _sides(plan: PilotPlan, load: LoadPlan, number: int, thin: int) -> Iterator[Sides]:
     """The application twice, without profiling and with it."""
     with ExitStack() as stack:
         try:
             plain, seen = (_ready(stack, plan, profiled, number) for profiled in (False, True))
         except ProfileError as error:
             raise not_again(error) from error
-        yield Sides(_on(load, plain), _numbered(_on(load, seen)), seen.begin)
+        yield Sides(_on(load, plain), _numbered(_on(load, seen)), partial(seen.begin, thin), thin)
 
 
 def _ready(stack: ExitStack, plan: PilotPlan, profiled: bool, luck: int) -> PilotProcess:

@@ -69,9 +69,15 @@ class _Window:
 
     def __init__(self, say: Say, commands: int) -> None:
         self._cpu_ns, self._delay_ns = time.process_time_ns(), _delay_ns()
-        Commands({"begin": self._begin, "write": self._write, "layers": self._layers}, say, commands)
+        commands_of = {"begin": self._begin, "trace": self._trace, "write": self._write, "layers": self._layers}
+        Commands(commands_of, say, commands)
 
-    def _begin(self, _: str) -> Said:
+    def _trace(self, one_in: str) -> Said:
+        tracer.one_in = int(one_in)
+        return Said(kind="begun")
+
+    def _begin(self, one_in: str) -> Said:
+        self._trace(one_in)
         tracer.clear()
         strays.clear()
         captured.clear()
@@ -93,6 +99,7 @@ class _Window:
             cpu_ns=cpu_ns,
             delay_ns=delay_ns,
             strays=strays.found(),
+            waits=tuple(tracer.waits),
             libraries=libraries.found(),
             executors=executors.found(),
         )

@@ -14,6 +14,7 @@ from tailcut.core.profiling.records import Stage, Stray
 from tailcut.profile.clocks import now
 from tailcut.profile.spans import one_line
 from tailcut.profile.tracing import Open, Trace, current
+from tailcut.profile.untraced import is_untraced
 
 _MOST = 500
 """Different ones that are told apart: a statement may hold values."""
@@ -44,6 +45,8 @@ class Strays:
         self, stage: Stage, label: str | bytes, function: Callable[..., Any], args: Any, kwargs: Any, more: bool = False
     ) -> Any:
         """Call it, and count that. ``more``: of a call that is counted already."""
+        if is_untraced():
+            return function(*args, **kwargs)
         before = current.get()
         span = self._begin(stage, label, more)
         try:
@@ -55,6 +58,8 @@ class Strays:
         self, stage: Stage, label: str | bytes, function: Callable[..., Any], args: Any, kwargs: Any, more: bool = False
     ) -> Any:
         """Call it, await what it returns, and count that."""
+        if is_untraced():
+            return await function(*args, **kwargs)
         before = current.get()
         span = self._begin(stage, label, more)
         try:

@@ -14,7 +14,7 @@ from types import CodeType
 
 import msgspec
 
-from tailcut.core.profiling.records import Moment, Stage
+from tailcut.core.profiling.records import Moment, Stage, Wait
 from tailcut.profile.clocks import now, of_thread
 from tailcut.profile.places import Places
 
@@ -86,10 +86,14 @@ class Tracer:
         self.places = Places(os.getcwd())
         self.traces: list[Trace] = []
         self.moments: list[Moment] = []
+        self.waits: list[Wait] = []
+        """Of requests that are not traced, for locks."""
         self.notes: list[str] = []
         self.hooked: list[str] = []
         self.failures: list[str] = []
         self.dropped = 0
+        self.one_in = 1
+        """Of how many requests one is traced."""
         self.touched: Trace | None = None
         """The request that was last taken in or finished, at ``touched_ns``."""
         self.touched_ns = 0
@@ -100,7 +104,7 @@ class Tracer:
         for one in traces:
             # A trace and its spans hold each other, and no garbage collection knows of them.
             one.spans.clear()
-        self.moments = []
+        self.moments, self.waits = [], []
         self.failures = []
         self.dropped = 0
 
@@ -139,6 +143,11 @@ class Tracer:
             self.moments.append(
                 Moment(stage=stage, start_ns=start_ns, end_ns=end_ns, label=label, place=place, request=request)
             )
+
+    def waited(self, label: str, start_ns: int, end_ns: int) -> None:
+        """Keep what a request that is not traced waited for a lock."""
+        if len(self.waits) < _MAX_MOMENTS:
+            self.waits.append(Wait(label=label, start_ns=start_ns, end_ns=end_ns))
 
 
 tracer = Tracer()

@@ -54,7 +54,7 @@ def seen_shares(recording: Recording, own_ns: Mapping[SpanName, float]) -> dict[
     """
     if not recording.samples or not recording.sampled_s:
         return {}
-    part = recording.sampled_s / recording.duration_s
+    part = recording.sampled_s / recording.duration_s / recording.traced
     least_ns = _LEAST_LOOKS * recording.sample_interval_ns
     seen_ns: defaultdict[SpanName, int] = defaultdict(int)
     for sample in recording.samples:

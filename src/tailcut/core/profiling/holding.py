@@ -20,12 +20,11 @@ import numpy.typing as npt
 
 from tailcut.core.profiling.attribution import less_children
 from tailcut.core.profiling.flat import Flat, Ints, Name
-from tailcut.core.profiling.records import EXECUTOR, Stage
+from tailcut.core.profiling.records import EXECUTOR, Stage, Wait
+from tailcut.core.profiling.thinning import POOLS, THREADING
 
 Floats = npt.NDArray[np.float64]
 
-_POOLS = frozenset({"psycopg_pool", "asyncpg's pool", "SQLAlchemy's pool"})
-"""Labels of waits for a connection, as ``profile.hooks.databases`` gives them."""
 _ANOTHER = "another thread"
 _NEVER_PLAYED = frozenset(
     {"Redis's connection pool", "aiosqlite's thread", _ANOTHER, "asyncio.Event", "asyncio.Condition",
@@ -99,11 +98,13 @@ class Holds:
     unknown: Mapping[str, Ints] = field(default_factory=dict)
 
 
-def find_holds(flat: Flat, executors: Sequence[Taken] = ()) -> Holds:
+def find_holds(flat: Flat, executors: Sequence[Taken] = (), others: Sequence[Wait] | None = None) -> Holds:
     """Find what requests waited for that others held.
 
     Args:
         executors: whose threads are known.
+        others: waits for locks of the requests that were not traced; None: all were. What several hold at once is found
+            among all requests only: of the others nobody knows when they gave it back.
     """
     played = {one.hold.label for one in executors}
     names: defaultdict[tuple[str, bool], list[int]] = defaultdict(list)
@@ -118,7 +119,7 @@ def find_holds(flat: Flat, executors: Sequence[Taken] = ()) -> Holds:
         spans = _unexplained(flat, spans, played) if label == _ANOTHER else spans
         spans = spans[np.argsort(flat.end_ns[spans], kind="stable")]
         known = not never_played(label) and waited_share(flat, spans, flat.end_ns - flat.start_ns) >= _LEAST_WAITED
-        seen = _seen(flat, spans, label, pool) if known else None
+        seen = _seen(flat, spans, label, pool, others) if known else None
         if seen is None:
             unknown[label] = spans
             continue
@@ -157,7 +158,7 @@ def _label(name: Name) -> str:
     if name.stage is Stage.LOCK:
         # "threading.Lock of app.py:48" says which it is; of others only the line that waits does.
         return name.label if " of " in name.label or not name.place else f"{name.label} at {name.place}"
-    return name.label if name.stage is Stage.WAIT and (name.label in _POOLS or never_played(name.label)) else ""
+    return name.label if name.stage is Stage.WAIT and (name.label in POOLS or never_played(name.label)) else ""
 
 
 def waited_share(flat: Flat, spans: Ints, took_ns: Ints) -> float:
@@ -177,26 +178,38 @@ def waited_share(flat: Flat, spans: Ints, took_ns: Ints) -> float:
     return found
 
 
-def _seen(flat: Flat, spans: Ints, label: str, pool: bool) -> tuple[Hold, Floats] | None:
+def _seen(flat: Flat, spans: Ints, label: str, pool: bool, others: Sequence[Wait] | None) -> tuple[Hold, Floats] | None:
     """Say how many hold it, and what they do meanwhile; None where too little was seen.
 
     Args:
         spans: that waited for it, by when they got it.
+        others: as of ``find_holds``.
     """
-    start_ns, got_ns = flat.start_ns[spans], flat.end_ns[spans]
+    takings = np.unique(flat.request[spans], return_counts=True)[1]
+    start_ns, got_ns, spans = _in_turn(flat, spans, [one for one in others or () if one.label == label])
     # From each one's getting it to the next one's, who had been waiting all the time.
     handed = np.flatnonzero(start_ns[1:] <= got_ns[:-1])
-    if len(handed) < _LEAST_SEEN or np.mean(start_ns[handed + 1] < start_ns[handed]) > _MOST_OVERTAKEN:
+    traced = handed[spans[handed] >= 0]
+    if len(traced) < _LEAST_SEEN or np.mean(start_ns[handed + 1] < start_ns[handed]) > _MOST_OVERTAKEN:
+        return None
+    if others is not None and not label.startswith(THREADING):
         return None
     if not pool and "Semaphore" not in label:
-        takings = np.unique(flat.request[spans], return_counts=True)[1]
         if takings.mean() > _MOST_TAKINGS:
             return None
-        alone = [(int(spans[one]), int(got_ns[one]), int(got_ns[one + 1])) for one in handed.tolist()]
+        alone = [(int(spans[one]), int(got_ns[one]), int(got_ns[one + 1])) for one in traced.tolist()]
         return Hold(label, 1, pool), _share_held(flat, alone)
     held = _until_last_call(flat, spans, pool)
     at_once = _at_once(held, (start_ns[handed + 1] + got_ns[handed + 1]) // 2, got_ns[handed + 1] - got_ns[handed])
     return (Hold(label, at_once, pool), _share_held(flat, held)) if at_once else None
+
+
+def _in_turn(flat: Flat, spans: Ints, others: Sequence[Wait]) -> tuple[Ints, Ints, Ints]:
+    """When each asked for it and had it, and its span, by when they had it; -1: of a request that was not traced."""
+    start_ns = np.concatenate([flat.start_ns[spans], np.array([one.start_ns for one in others], dtype=np.int64)])
+    got_ns = np.concatenate([flat.end_ns[spans], np.array([one.end_ns for one in others], dtype=np.int64)])
+    order = np.argsort(got_ns, kind="stable")
+    return start_ns[order], got_ns[order], np.concatenate([spans, np.full(len(others), -1)])[order]
 
 
 def _at_once(held: Sequence[tuple[int, int, int]], waiting_ns: Ints, between_ns: Ints) -> int:

@@ -125,6 +125,14 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     request: int = -1
 
 
+class Wait(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that was not traced waited for a lock: its label, as of a span; from asking for it to having it."""
+
+    label: str
+    start_ns: int
+    end_ns: int
+
+
 class Stray(msgspec.Struct, frozen=True, kw_only=True):
     """Calls that no request was known to wait for: in a worker behind a queue, in a task in the background.
 
@@ -242,6 +250,8 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         overhead: None where it was not measured.
         layers: of the models that took most time.
         strays: calls whose time is in no request under their own name.
+        traced: share of the requests that were traced, by chance; the others are not in it.
+        waits: of those for locks, in any order: who had one in between two that were traced.
         notes: what could not be seen, and why; what makes figures weaker than they look.
     """
 
@@ -258,6 +268,8 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     overhead: Overhead | None = None
     layers: tuple[ModelLayers, ...] = ()
     strays: tuple[Stray, ...] = ()
+    traced: float = 1.0
+    waits: tuple[Wait, ...] = ()
     notes: tuple[str, ...] = ()
     format: int = FORMAT
 

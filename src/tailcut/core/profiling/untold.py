@@ -90,7 +90,8 @@ def computing_share(recording: Recording, found: Attribution, code: Bools, ran_n
 
 def _used_ns(recording: Recording, found: Attribution) -> float:
     """CPU time of the process that the good requests are responsible for."""
-    return recording.pilot.cpu_s * 1e9 * len(found.flat.requests) / max(len(recording.requests), 1)
+    every = max(len(recording.requests) / recording.traced, 1.0)
+    return recording.pilot.cpu_s * 1e9 * len(found.flat.requests) / every
 
 
 def _late_ns(flat: Flat, cpu_ns: Floats, which: Bools) -> float:

@@ -156,7 +156,7 @@ def read_work(recording: Recording, found: Attribution) -> Work:
     seen_ns = ran_ns(found, recording)
     cpu_ns, wait_ns = divide_own(flat, found.self_ns, found.delay_ns, _code_cpu_share(recording, found, seen_ns))
     pools = find_pools(found, recording.pilot.executors)
-    holds = find_holds(flat, pools.executors)
+    holds = find_holds(flat, pools.executors, recording.waits if recording.traced < 1.0 else None)
     wait_ns[holds.waits] = 0.0
     network_ns = _way_ns(recording, found)
     if not recording.pilot.watched:

@@ -18,6 +18,7 @@ from tailcut.profile.hooks.wrapping import called, wrap, wrap_present
 from tailcut.profile.libraries import libraries
 from tailcut.profile.strays import strays
 from tailcut.profile.tracing import MODEL, close_timed, current, open_timed, tracer
+from tailcut.profile.untraced import is_untraced
 
 _Name = Callable[[tuple[Any, ...], dict[str, Any]], str]
 _ESTIMATOR = ("predict", "predict_proba", "predict_log_proba", "decision_function", "transform")
@@ -77,7 +78,7 @@ def _hook_torch(module: ModuleType) -> None:
                 return self._call_impl(*args, **kwargs)
             return original(self, *args, **kwargs)
         if parent is None or parent.trace.over:
-            return outside(self, args, kwargs)
+            return original(self, *args, **kwargs) if is_untraced() else outside(self, args, kwargs)
         place, at = tracer.places.spot(sys._getframe(1))
         name = type(self).__name__
         tell(name, "torch")

@@ -21,6 +21,7 @@ from tailcut.profile.clocks import SHORT_NS, now
 from tailcut.profile.executors import executors, label_of
 from tailcut.profile.hooks.imports import Hook
 from tailcut.profile.tracing import LEAVES, WAIT, Open, add_span, close_timed, current, open_handed, tracer
+from tailcut.profile.untraced import handing
 
 # Tuples: the members' hash is Python's, and is asked for in every request.
 _INHERITED = (Stage.ENCODE, Stage.DECODE, Stage.FRAMEWORK)
@@ -232,7 +233,7 @@ def _hook_loop(loop: Any) -> None:
     def run_in_executor(self: Any, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
         parent = current.get()
         if parent is None or parent.trace.over or not (executor is None or isinstance(executor, ThreadPoolExecutor)):
-            return original(self, executor, func, *args)
+            return original(self, executor, handing(func) if _is_plain(func) else func, *args)
         # Which one it is, ``submit`` says: here it may not be made yet.
         handed = _Handed(parent, EXECUTOR, func, args)
         call, args = (handed, args) if _is_plain(func) else _inside(handed, func, args)
@@ -255,7 +256,7 @@ def _hook_executor(module: ModuleType) -> None:
     def submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
         if parent is None or parent.trace.over:
-            return original(self, fn, *args, **kwargs)
+            return original(self, handing(fn) if _is_plain(fn) else fn, *args, **kwargs)
         label = label_of(self)
         handed, _under_way.handed = _under_way.handed, None
         if handed is None and _is_plain(fn):

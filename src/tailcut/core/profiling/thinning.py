@@ -1,0 +1,71 @@
+"""Which requests of a recording are traced: all of a short one, every other of a long one, so that it costs half.
+
+What tracing takes of each request, all requests wait for. So in a recording that has enough of them every other one
+is left as it is, and the traced ones stand for all. Which these are is a matter of a hash of their numbers: what
+repeats in the load with some period would else always be among them, or never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, overload
+
+from tailcut.core.profiling.records import Request, Span, Stage
+
+if TYPE_CHECKING:
+    # The profiled process imports NumPy only where its application does.
+    import numpy as np
+    import numpy.typing as npt
+
+THINNED_FROM = 1000
+"""Requests of a recording: half of them are still more than a p95 needs."""
+_ALL, _HALF = 1, 2
+_MIXES, _MIXED = 0x9E3779B1, 16
+POOLS = frozenset({"psycopg_pool", "asyncpg's pool", "SQLAlchemy's pool"})
+"""Labels of waits for a connection, as ``profile.hooks.databases`` gives them."""
+THREADING = ("threading.Lock of ", "threading.RLock of ")
+"""How labels of waits for locks begin that the user's modules made (``profile.hooks.locks``)."""
+_ALONE = 0.025
+"""Of the slowest tenth's time: who waits longer for what several hold is understood only beside all who hold it."""
+_SLOW = 10
+
+
+def one_in(requests: int, tried: Iterable[Request], thinned_from: int = THINNED_FROM) -> int:
+    """Choose of how many requests one is traced.
+
+    Args:
+        requests: that the recording will have.
+        tried: of a trial at the same rate, all of them traced.
+        thinned_from: how many requests a recording has to have for that.
+    """
+    return _HALF if requests >= thinned_from and held_up(tried) <= _ALONE else _ALL
+
+
+def held_up(requests: Iterable[Request]) -> float:
+    """Say for how much of their time the slowest tenth waited for pools' connections, semaphores and asyncio's locks.
+
+    Not so for locks of ``threading``: who has one in between is kept of the other requests too (``Recording.waits``).
+    """
+    found = sorted(((_took_ns(one), one) for one in requests), key=lambda pair: -pair[0])
+    slow = found[: -(-len(found) // _SLOW)]
+    waited_ns = sum(span.end_ns - span.start_ns for _, one in slow for span in one.spans if _is_held(span))
+    return waited_ns / max(sum(took_ns for took_ns, _ in slow), 1)
+
+
+def _took_ns(request: Request) -> int:
+    return max(request.left_ns - request.entered_ns, 0)
+
+
+def _is_held(span: Span) -> bool:
+    if span.stage is Stage.LOCK:
+        return not span.label.startswith(THREADING)
+    return span.stage is Stage.WAIT and span.label in POOLS
+
+
+@overload
+def is_traced(number: int, one_in: int) -> bool: ...
+@overload
+def is_traced(number: npt.NDArray[np.int64], one_in: int) -> npt.NDArray[np.bool_]: ...
+def is_traced(number: int | npt.NDArray[np.int64], one_in: int) -> bool | npt.NDArray[np.bool_]:
+    """Tell whether the request of a number is traced where one in so many is; of several, shape [n]."""
+    return (number * _MIXES >> _MIXED) % one_in == 0

@@ -1,0 +1,79 @@
+"""Of a long recording every other request is traced: the profile says of the application what it would else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tailcut.core.profiling.attribution import attribute
+from tailcut.core.profiling.flat import STAGE_AT
+from tailcut.core.profiling.records import Recording, Stage
+from tailcut.core.profiling.thinning import is_traced
+from tailcut.profile.pilot import record
+from tailcut.profile.plan import PilotPlan
+
+pytestmark = pytest.mark.integration
+
+APP = """
+import sqlite3, time
+
+from fastapi import FastAPI
+
+app = FastAPI()
+NAP_S = 0.006
+
+def ask(connection):
+    return connection.execute("SELECT 41 + 1").fetchone()[0]
+
+@app.get("/")
+def read():
+    connection = sqlite3.connect(":memory:")
+    answer = ask(connection)
+    time.sleep(NAP_S)
+    return {"answer": answer}
+"""
+
+
+@pytest.fixture(scope="module")
+def thinned(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    folder = tmp_path_factory.mktemp("thinned")
+    (folder / "app.py").write_text(APP)
+    plan = PilotPlan(
+        target="app:app", directory=str(folder), rate=60.0, duration_s=3.0, warmup_s=0.5, sample_s=1.0,
+        overhead_rounds=0, layers=False, thinned_from=100,
+    )  # fmt: skip
+    return record(plan)
+
+
+def test_half_of_the_requests_are_in_it_with_all_that_they_did(thinned: Recording) -> None:
+    numbers = [one.number for one in thinned.requests]
+    assert thinned.traced == pytest.approx(0.5, abs=0.1)
+    assert len(numbers) == pytest.approx(90, abs=35)  # Poisson arrivals, and half of them
+    assert all(is_traced(number, 2) for number in numbers)
+    for one in thinned.requests:
+        assert {Stage.FRAMEWORK, Stage.CODE} <= {span.stage for span in one.spans}
+        assert one.entered_ns >= 0
+    assert any("one request in 2 was traced" in note for note in thinned.notes)
+
+
+def test_what_the_others_did_is_nobodys_work_in_the_background(thinned: Recording) -> None:
+    assert thinned.strays == ()
+
+
+def test_where_the_time_goes_is_what_it_would_else_be(thinned: Recording) -> None:
+    found = attribute(thinned)
+    code_ms = found.stage_ns[:, STAGE_AT[Stage.CODE]] / 1e6
+    assert 6.0 <= float(sorted(code_ms)[len(code_ms) // 2]) < 8.0
+
+
+def test_all_are_traced_where_a_recording_has_fewer(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    plan = PilotPlan(
+        target="app:app", directory=str(tmp_path), rate=40.0, duration_s=1.0, warmup_s=0.5, sample_s=0.5,
+        overhead_rounds=0, layers=False,
+    )  # fmt: skip
+    found = record(plan)
+    assert found.traced == 1.0
+    assert len({one.number % 2 for one in found.requests}) == 2
+    assert not any("was traced" in note for note in found.notes)

@@ -1,0 +1,266 @@
+"""Of a long recording every other request is traced: which, what becomes of the others, what the traced ones say."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from tests.unit import profile_sample
+from tests.unit.test_profile_holding import _LOCK, locked
+from tests.unit.test_profile_recording import sent
+
+from tailcut.core.profiling.attribution import attribute
+from tailcut.core.profiling.functions import seen_shares
+from tailcut.core.profiling.records import Recording, Request, Span, Stage, Wait
+from tailcut.core.profiling.thinning import held_up, is_traced, one_in
+from tailcut.core.profiling.work import read_work
+from tailcut.profile import middleware
+from tailcut.profile.captured import captured
+from tailcut.profile.hooks import locks, models, threads
+from tailcut.profile.hooks.wrapping import called
+from tailcut.profile.matching import match_requests
+from tailcut.profile.middleware import Profiled
+from tailcut.profile.spans import requests_of
+from tailcut.profile.strays import strays
+from tailcut.profile.tracing import current, tracer
+
+_MS = 1_000_000
+SKIPPED, TRACED = (next(n for n in range(100) if is_traced(n, 2) is wanted) for wanted in (False, True))
+
+
+@pytest.fixture
+def half(monkeypatch: pytest.MonkeyPatch) -> None:
+    tracer.clear()
+    strays.clear()
+    monkeypatch.setattr(tracer, "one_in", 2)
+    monkeypatch.setattr(tracer, "touched", tracer.touched)
+
+
+def test_half_of_them_are_traced_whatever_repeats_with_which_period() -> None:
+    numbers = np.arange(1_000)
+    assert is_traced(numbers, 1).all()
+    assert is_traced(numbers, 2).mean() == pytest.approx(0.5, abs=0.05)
+    assert is_traced(numbers, 2).tolist() == [is_traced(number, 2) for number in range(1_000)]
+    for period in range(2, 13):
+        for first in range(period):
+            assert is_traced(numbers[first::period], 2).mean() == pytest.approx(0.5, abs=0.15)
+
+
+def waiting(stage: Stage, label: str, share: float, took_ms: float = 100.0) -> Request:
+    left_ns = round(took_ms * _MS)
+    span = Span(stage=stage, label=label, start_ns=0, end_ns=round(share * left_ns))
+    return Request(number=0, intended_ns=-1, sent_ns=-1, done_ns=-1, entered_ns=0, left_ns=left_ns, spans=(span,))
+
+
+def test_all_of_a_short_recording_are_traced_and_where_requests_wait_for_what_several_hold() -> None:
+    free = [waiting(Stage.WAIT, "psycopg_pool", 0.02)] * 9
+    assert [one_in(requests, free) for requests in (200, 999, 1000)] == [1, 1, 2]
+    assert one_in(50, free, thinned_from=50) == 2
+    for stage, label in ((Stage.LOCK, "asyncio.Semaphore"), (Stage.WAIT, "psycopg_pool")):
+        assert one_in(5_000, [*free, waiting(stage, label, 0.2, 110.0)]) == 1
+        assert one_in(5_000, [*free, waiting(stage, label, 0.2, 90.0)]) == 2  # who is quick does not matter
+    for stage, label in ((Stage.WAIT, "thread pool"), (Stage.LOCK, _LOCK)):
+        assert one_in(5_000, [waiting(stage, label, 0.9)]) == 2
+    assert held_up(()) == 0.0
+
+
+def test_requests_that_were_not_traced_are_no_part_of_a_recording() -> None:
+    rows = [(100 + number, 100 + number, 200 + number, 200) for number in range(40)]
+    heard = [Request(number=number, intended_ns=-1, sent_ns=-1, done_ns=-1, entered_ns=1_150) for number in range(40)]
+    found = match_requests(sent(*rows), 1_000, heard, 2)
+    assert [one.number for one in found] == [number for number in range(40) if is_traced(number, 2)]
+    assert all(one.entered_ns == 1_150 for one in found)
+
+
+def ask(*numbers: int, handler: Callable[[], Any]) -> None:
+    """Ask an application that calls ``handler``, which may be awaited, on one connection."""
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        made = handler()
+        if made is not None:
+            await made
+
+    async def main() -> None:
+        for number in numbers:
+            scope = {
+                "type": "http", "method": "GET", "path": "/",
+                "headers": [(middleware.HEADER, b"%d" % number)],
+            }  # fmt: skip
+            await Profiled(application)(scope, None, None)  # type: ignore[arg-type]
+        await asyncio.sleep(0.02)
+        await asyncio.get_running_loop().shutdown_default_executor()
+
+    asyncio.run(main())
+
+
+def query() -> int:
+    def answer() -> int:
+        time.sleep(0.0001)  # what takes no time is no news
+        return 2
+
+    found: int = called(answer, Stage.SQL, "SELECT")()
+    return found
+
+
+def stray_calls() -> int:
+    return sum(one.calls for one in strays.found())
+
+
+@pytest.mark.usefixtures("half")
+def test_what_an_untraced_request_calls_is_neither_its_span_nor_anybodys() -> None:
+    ask(SKIPPED, TRACED, SKIPPED, handler=lambda: query() and None)
+    assert [(one.number, [span.label for span in one.spans[1:]]) for one in requests_of(tracer)] == [
+        (TRACED, ["SELECT"])
+    ]
+    assert stray_calls() == 0
+    assert current.get() is None
+
+
+@pytest.mark.usefixtures("half")
+def test_what_an_untraced_request_leaves_behind_is_work_in_the_background() -> None:
+    """As it is with a traced one: once it is over."""
+    tasks: list[asyncio.Task[None]] = []
+
+    async def later() -> None:
+        await asyncio.sleep(0.005)
+        query()
+
+    ask(SKIPPED, handler=lambda: tasks.append(asyncio.create_task(later())))
+    assert stray_calls() == 1
+
+
+@pytest.mark.usefixtures("half")
+def test_threads_know_that_they_work_for_an_untraced_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", ThreadPoolExecutor.submit)
+    monkeypatch.setattr(ThreadPoolExecutor, "__init__", ThreadPoolExecutor.__init__)
+    monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "run_in_executor", asyncio.BaseEventLoop.run_in_executor)
+    threads._hook_executor(importlib.import_module("concurrent.futures.thread"))
+    threads._hook_asyncio(asyncio.base_events)
+    own = ThreadPoolExecutor(1)
+    found: list[int] = []
+
+    async def handler() -> None:
+        loop = asyncio.get_running_loop()
+        found.append(await loop.run_in_executor(None, query))
+        found.append(await loop.run_in_executor(own, query))
+        found.append(own.submit(query).result())
+        found.append(await asyncio.to_thread(query))
+
+    ask(SKIPPED, handler=handler)
+    assert (found, stray_calls()) == ([2, 2, 2, 2], 0)
+    assert own.submit(query).result() == 2  # the thread is nobody's again
+    assert stray_calls() == 1
+    own.shutdown()
+
+
+@pytest.mark.usefixtures("half")
+def test_a_torch_model_of_an_untraced_request_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of its parts is taken for a model of its own."""
+
+    class Module:
+        def __init__(self, *inner: Module) -> None:
+            self.inner = inner
+
+        def __call__(self, x: int) -> int:
+            for one in self.inner:
+                x = one(x)
+            return x + 1
+
+    kept: list[Any] = []
+    monkeypatch.setattr(captured, "torch", lambda *arguments: kept.append(arguments))
+    models._hook_torch(SimpleNamespace(Module=Module))  # type: ignore[arg-type]
+    answers: list[int] = []
+    ask(SKIPPED, handler=lambda: answers.append(Module(Module(), Module())(0)))
+    assert (answers, kept, stray_calls()) == ([3], [], 0)
+
+
+@pytest.mark.usefixtures("half")
+def test_an_untraced_request_that_fails_is_told() -> None:
+    def fail() -> None:
+        raise ValueError("no such flight")
+
+    with pytest.raises(ValueError, match="no such flight"):
+        ask(SKIPPED, handler=fail)
+    assert tracer.failures[0].endswith("ValueError: no such flight")
+    tracer.clear()
+
+
+def thinned(recording: Recording) -> Recording:
+    kept = tuple(one for one in recording.requests if is_traced(one.number, 2))
+    return msgspec.structs.replace(recording, requests=kept, traced=len(kept) / len(recording.requests))
+
+
+def test_half_of_the_requests_say_of_the_process_what_all_say() -> None:
+    """Its CPU time is that of all of them, and so are the stacks that were seen in it."""
+    whole = profile_sample.recording(count=800)
+    pilot = msgspec.structs.replace(whole.pilot, cpu_s=800 * 0.016)
+    whole = msgspec.structs.replace(whole, pilot=pilot, sampled_s=whole.duration_s, sample_interval_ns=20 * _MS)
+    part = thinned(whole)
+    took_ms = [read_work(one, attribute(one)).cpu_ns / _MS for one in (whole, part)]
+    assert took_ms[1] == pytest.approx(took_ms[0], rel=0.05)
+    label = ("recompute (features.py:60)", "features.py:60")
+    code = [
+        sum(span.end_ns - span.start_ns for one in of.requests for span in one.spans if span.label == label[0])
+        for of in (whole, part)
+    ]
+    shares = [seen_shares(of, {label: float(ns)}) for of, ns in zip((whole, part), code, strict=True)]
+    assert shares[0]
+    assert shares[1][label] == pytest.approx(shares[0][label], rel=0.1)
+
+
+def others_of(recording: Recording) -> tuple[Wait, ...]:
+    return tuple(
+        Wait(label=span.label, start_ns=span.start_ns, end_ns=span.end_ns)
+        for one in recording.requests
+        for span in one.spans
+        if span.stage is Stage.LOCK and not is_traced(one.number, 2)
+    )
+
+
+def test_how_long_a_lock_is_held_is_known_by_who_had_it_in_between() -> None:
+    whole = locked()
+    part = msgspec.structs.replace(thinned(whole), waits=others_of(whole))
+    work = read_work(part, attribute(part))
+    assert [(hold.label, hold.at_once) for hold in work.holds.found] == [(_LOCK, 1)]
+    assert work.held_ns(0) == pytest.approx(8.0 * _MS, rel=0.05)
+
+
+def test_what_several_hold_at_once_is_not_read_off_half_of_the_requests() -> None:
+    """Nobody knows when one that was not traced gave it back."""
+    whole = locked(rate=300.0, at_once=3, label="asyncio.Semaphore")
+    assert read_work(whole, attribute(whole)).holds.found
+    part = msgspec.structs.replace(thinned(whole), waits=others_of(whole))
+    holds = read_work(part, attribute(part)).holds
+    assert not holds.found
+    assert holds.unknown
+
+
+@pytest.mark.usefixtures("half")
+def test_untraced_requests_that_wait_for_a_lock_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = locks._TracedLock(threading.Lock(), _LOCK)
+
+    def handler() -> None:
+        with lock:
+            pass
+        lock.acquire()
+        threading.Timer(0.02, lock.release).start()
+        assert lock.acquire(timeout=10.0)
+        assert not lock.acquire(timeout=0.001)  # in vain: nobody gave it away
+        assert not lock.acquire(blocking=False)
+        lock.release()
+
+    ask(SKIPPED, handler=handler)
+    (one,) = tracer.waits
+    assert one.label == _LOCK
+    assert one.end_ns - one.start_ns >= 15 * _MS
+    tracer.clear()
+    assert tracer.waits == []
