@@ -205,10 +205,13 @@ def _measured_by_the_ladder(recording: Recording, window: Window) -> Recording:
 
     A ladder with a seed of its own asked for other flights, drawn in the same way.
     """
-    requests = tuple(one for one in recording.requests if window.first <= one.number < window.end)
-    part = len(requests) / max(len(recording.requests), 1)
+    requests, others = (
+        tuple(one for one in of if window.first <= one.number < window.end)
+        for of in (recording.requests, recording.untraced)
+    )
+    part = (len(requests) + len(others)) / max(len(recording.requests) + len(recording.untraced), 1)
     pilot = msgspec.structs.replace(recording.pilot, cpu_s=recording.pilot.cpu_s * part)
-    return msgspec.structs.replace(recording, requests=requests, pilot=pilot)
+    return msgspec.structs.replace(recording, requests=requests, untraced=others, pilot=pilot)
 
 
 def _with_database(known: Known, variables: Mapping[str, str]) -> Known:

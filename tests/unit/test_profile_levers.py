@@ -11,7 +11,7 @@ from tests.unit import profile_sample
 
 from tailcut.core.profiling.advice import Advice, advise
 from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.cached import HANDED_OVER, OWN_PATH
+from tailcut.core.profiling.cached import HANDED_OVER, INGRESS, OWN_PATH
 from tailcut.core.profiling.diversity import read_diversity
 from tailcut.core.profiling.forecast import calibrate, capacity, forecast
 from tailcut.core.profiling.knowing import know
@@ -403,3 +403,20 @@ def test_a_feature_cache_leaves_the_look_up_of_tensors_alone(bound: bool) -> Non
 def test_without_a_tensor_cache_a_request_that_is_not_known_is_as_it_was() -> None:
     state = begin(read_work(pilot(), attribute(pilot())), Known(prediction_hits={}))
     assert pull(state, "prediction cache").work.jobs == state.work.jobs
+
+
+def test_what_hits_leave_over_comes_seldom_and_takes_more_of_a_core() -> None:
+    """By the power of the rate that was measured, as far as it is believed; what hits go through too, as before."""
+    work = read_work(pilot(), attribute(pilot()))
+    numbers = work.numbers.tolist()
+    hits = {number: number % 3 != 0 for number in numbers}
+    known = Known(prediction_hits=hits, path_slope=0.3)
+    before, after = (
+        pull(begin(work, one), "prediction cache").work.jobs for one in (replace(known, path_slope=0.0), known)
+    )
+    for number, job, other in zip(numbers, before, after, strict=True):
+        for part, now in zip(job, other, strict=True):
+            colder = 1.0 if hits[number] or part.stage in INGRESS else 2.0**0.3
+            assert now.cpu_ns == pytest.approx(part.cpu_ns * colder)
+            assert now.wait_ns == part.wait_ns
+    assert any(part.stage is Stage.MODEL and part.cpu_ns for job in after for part in job)

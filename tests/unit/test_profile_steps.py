@@ -30,6 +30,7 @@ class Process:
     pid = 1
     url = "http://127.0.0.1:1"
     started: list[tuple[bool, str]]
+    told: list[tuple[str, int]]
 
     def __init__(self, options: Any, *, directory: Path, environment: dict[str, str]) -> None:
         self.profiled = options.profiled
@@ -47,9 +48,11 @@ class Process:
 
     def begin(self, one_in: int = 1) -> None:
         """There is nothing to forget."""
+        self.told.append(("begin", one_in))
 
     def trace(self, one_in: int) -> None:
         """Nothing is traced."""
+        self.told.append(("trace", one_in))
 
     def heard(self) -> Heard:
         return Heard(requests=(), moments=(), hooks=(), notes=(), failures=(), cpu_ns=0, delay_ns=0)
@@ -71,7 +74,7 @@ class Spy:
 
     __enter__ = Process.__enter__
     __exit__ = Process.__exit__
-    stop = Process.begin
+    stop = Process.layers
 
     def samples(self, *_: object) -> tuple[()]:
         return ()
@@ -86,7 +89,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[LoadPlan]:
         sent.append(load)
         return answered(load)
 
-    Process.started = []
+    Process.started, Process.told = [], []
     monkeypatch.setattr(pilot, "PilotProcess", Process)
     monkeypatch.setattr(pilot, "Spy", Spy)
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
@@ -129,6 +132,18 @@ def test_the_application_is_tried_as_it_is_recorded(loads: list[LoadPlan]) -> No
     assert found.overhead.processes == 2
     # Those that are compared have the same luck with their hashes.
     assert Process.started == [(True, "1"), (False, "1"), (True, "1"), (False, "2"), (True, "2")]
+
+
+@pytest.mark.parametrize(("thinned_from", "one_in"), [(10_000, 1), (10, 2)])
+def test_a_long_recording_and_what_it_is_compared_by_are_thinned_alike(
+    loads: list[LoadPlan], thinned_from: int, one_in: int
+) -> None:
+    """But the run in which stacks are looked at is not: they have no number that says which are traced."""
+    found = record(msgspec.structs.replace(PLAN, thinned_from=thinned_from))
+    assert Process.told == [("begin", one_in), ("trace", 1), *[("begin", one_in)] * PLAN.overhead_rounds]
+    assert (found.traced < 1.0) == (one_in == 2)
+    assert len(found.requests) + len(found.untraced) == round(PLAN.rate * PLAN.duration_s)
+    assert loads
 
 
 def test_a_luck_that_is_given_is_kept(loads: list[LoadPlan], monkeypatch: pytest.MonkeyPatch) -> None:

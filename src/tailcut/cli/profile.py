@@ -140,7 +140,7 @@ def profile(
     settings: Settings = None,
     json_path: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all of it as JSON.")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as a page.")] = None,
-    raw: Annotated[Path | None, typer.Option(metavar="FILE", help="Write every request, span and sample.")] = None,
+    raw: Annotated[Path | None, typer.Option(metavar="FILE", help="Write traced requests, spans and samples.")] = None,
     from_: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="Show a profile that --json kept; runs nothing.")
     ] = None,

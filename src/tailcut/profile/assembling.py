@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from tailcut.core.profiling.records import Overhead, Pilot, Recording, Sample
 from tailcut.core.profiling.strays import stray_notes
@@ -53,13 +52,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 def assemble(target: str, run: Run, overhead: Overhead | None) -> Recording:
     """Make the recording of a run."""
     heard, load = run.heard, run.load
-    requests = match_requests(run.samples, run.facts.start_ns, heard.requests, run.one_in)
+    requests = match_requests(run.samples, run.facts.start_ns, heard.requests)
     whole_s = load.duration_s + load.warmup_s
     return Recording(
         target=target,
         rate=load.rate or 0.0,
         duration_s=load.duration_s,
-        requests=requests,
+        requests=tuple(one for one in requests if is_traced(one.number, run.one_in)),
+        untraced=tuple(one for one in requests if not is_traced(one.number, run.one_in)),
         moments=tuple(sorted(heard.moments, key=lambda one: one.start_ns)),
         samples=run.looks,
         sample_interval_ns=0 if run.spy_problem else run.looks_interval_ns,
@@ -80,17 +80,9 @@ def assemble(target: str, run: Run, overhead: Overhead | None) -> Recording:
         ),
         overhead=overhead,
         strays=heard.strays,
-        traced=_traced(run),
         waits=heard.waits,
         notes=tuple(_notes(run)),
     )
-
-
-def _traced(run: Run) -> float:
-    """Share of the measured requests that were traced."""
-    numbers = np.flatnonzero((run.samples.intended_ns >= run.samples.measured_from_ns) & (run.samples.status != 0))
-    chosen = float(np.mean(is_traced(numbers, run.one_in))) if len(numbers) else 0.0
-    return chosen or 1.0
 
 
 def _notes(run: Run) -> Iterator[str]:

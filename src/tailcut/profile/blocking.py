@@ -20,7 +20,8 @@ from typing import Any, Literal, cast
 from tailcut.core.profiling.records import Stage
 from tailcut.profile.clocks import now
 from tailcut.profile.places import code_of
-from tailcut.profile.tracing import Open, current, tracer
+from tailcut.profile.tracing import Open, Trace, current, tracer
+from tailcut.profile.untraced import Untraced
 
 BLOCKED_NS = 1_000_000
 """A callback that runs longer than this is worth naming."""
@@ -167,7 +168,9 @@ def watch_collections() -> None:
 def _blocked(callback: Any, span: Open | None, start_ns: int, end_ns: int) -> None:
     # Before it was taken in and after it was finished, its context does not know the request.
     known = span is not None and not span.trace.over  # a connection keeps the context of the request that made it
-    trace = span.trace if span is not None and known else tracer.touched if tracer.touched_ns >= start_ns else None
+    trace: Trace | Untraced | None = (
+        span.trace if span is not None and known else tracer.touched if tracer.touched_ns >= start_ns else None
+    )
     label, place = _describe(callback)
     if trace is not None and not place and trace.endpoint is not None:
         label, place = trace.endpoint

@@ -6,7 +6,7 @@ import time
 
 import msgspec
 
-from tailcut.core.profiling.idling import fit_slope
+from tailcut.core.profiling.slopes import fit_slope
 from tailcut.errors import LoadTestError, ProfileError
 from tailcut.load import LoadPlan, RunFacts, Samples, measure
 from tailcut.load.cpu import cpu_seconds

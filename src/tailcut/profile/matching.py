@@ -7,18 +7,16 @@ from collections.abc import Iterable
 import msgspec
 
 from tailcut.core.profiling.records import Request
-from tailcut.core.profiling.thinning import is_traced
 from tailcut.load import Samples
 
 
-def match_requests(samples: Samples, start_ns: int, heard: Iterable[Request], one_in: int = 1) -> tuple[Request, ...]:
+def match_requests(samples: Samples, start_ns: int, heard: Iterable[Request]) -> tuple[Request, ...]:
     """Give each measured request of the load what the server knows of it.
 
     Args:
         samples: the client's; times count from ``start_ns``.
         start_ns: of the monotonic clock.
         heard: the server's, in any order; a number that comes twice (a client that sent again) counts once.
-        one_in: of how many requests one was traced; the others are left out.
     """
     server = {one.number: one for one in heard}
     found = []
@@ -30,7 +28,7 @@ def match_requests(samples: Samples, start_ns: int, heard: Iterable[Request], on
         strict=True,
     )
     for number, (intended_ns, sent_ns, done_ns, status) in enumerate(columns):
-        if intended_ns < samples.measured_from_ns or status == 0 or not is_traced(number, one_in):
+        if intended_ns < samples.measured_from_ns or status == 0:
             continue
         times = {
             "intended_ns": start_ns + intended_ns,

@@ -45,7 +45,7 @@ class Profiled:
         """Serve one request."""
         number = _number(scope) if scope["type"] == "http" else -1
         if number >= 0 and not is_traced(number, tracer.one_in):
-            await self._untraced(scope, receive, send)
+            await self._untraced(number, scope, receive, send)
             return
         trace = tracer.enter(number, scope["method"], scope["path"]) if number >= 0 else None
         if trace is None:
@@ -61,14 +61,16 @@ class Profiled:
         finally:
             root.end_ns = end_ns = now()
             trace.over = True
+            tracer.answers(trace)
             tracer.touched, tracer.touched_ns = trace, end_ns
             current.set(None)
 
-    async def _untraced(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def _untraced(self, number: int, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Serve a request that is not traced: what it calls is nobody's background work, and holds up all that are."""
-        request = Untraced()
+        request = Untraced(number, tracer.endpoints.get((scope["method"], scope["path"])))
         untraced.set(request)
-        tracer.touched, tracer.touched_ns = None, now()
+        current.set(None)  # a connection may keep the context of an earlier request
+        tracer.touched, tracer.touched_ns = request, now()
         try:
             await self._application(scope, receive, send)
         except Exception as error:
@@ -76,7 +78,7 @@ class Profiled:
             raise
         finally:
             request.over = True
-            tracer.touched, tracer.touched_ns = None, now()
+            tracer.touched, tracer.touched_ns = request, now()
             untraced.set(None)
 
 

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-from tailcut.core.profiling.idling import FASTEST, fit_slope
+from tailcut.core.profiling.idling import FASTEST
 from tailcut.core.profiling.records import Recording
+from tailcut.core.profiling.slopes import fit_slope
 from tailcut.errors import LoadTestError, ProfileError, TailcutError
 from tailcut.ladder.machine import choose_cores, pinned
 from tailcut.ladder.process import ServerProcess, free_port

@@ -1,4 +1,4 @@
-"""Record an unmodified ASGI application under open-loop load: every request with its spans, and what held it up."""
+"""Record an unmodified ASGI application under open-loop load: requests with their spans, and what held them up."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _with_overhead(plan: PilotPlan, load: LoadPlan, recording: Recording, start_
     base = msgspec.structs.replace(load, duration_s=run_s(plan.overhead_s, plan.rate))
     try:
         overhead = measure_overhead(
-            lambda number: _sides(plan, base, number, round(1.0 / recording.traced)),
+            lambda number: _sides(plan, base, number, 2 if recording.untraced else 1),
             pairs=pairs_for(plan.overhead_rounds, start_s), rounds=plan.overhead_rounds, say=say,
         )  # fmt: skip
     except (ProfileError, LoadTestError, KeyboardInterrupt) as error:

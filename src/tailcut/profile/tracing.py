@@ -17,12 +17,14 @@ import msgspec
 from tailcut.core.profiling.records import Moment, Stage, Wait
 from tailcut.profile.clocks import now, of_thread
 from tailcut.profile.places import Places
+from tailcut.profile.untraced import Untraced
 
 LEAVES = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.MODEL})
 """What calls itself: of two spans of such a stage, one inside the other, only the outer one is kept."""
 _MAX_TRACES = 100_000
 _MAX_SPANS = 2_000
 _MAX_MOMENTS = 100_000
+_MAX_ENDPOINTS = 1_000
 DROPPED_NS = 3_000
 """A span without children that took less is no news, and records cost memory."""
 
@@ -94,7 +96,9 @@ class Tracer:
         self.dropped = 0
         self.one_in = 1
         """Of how many requests one is traced."""
-        self.touched: Trace | None = None
+        self.endpoints: dict[tuple[str, str], tuple[str, str]] = {}
+        """What answers, by method and path; as far as traced requests said it."""
+        self.touched: Trace | Untraced | None = None
         """The request that was last taken in or finished, at ``touched_ns``."""
         self.touched_ns = 0
 
@@ -136,6 +140,11 @@ class Tracer:
         trace = Trace(number, method, path, now(), [])
         self.traces.append(trace)
         return trace
+
+    def answers(self, trace: Trace) -> None:
+        """Know of a request that is over what answers such requests, for those that are not traced."""
+        if trace.endpoint is not None and len(self.endpoints) < _MAX_ENDPOINTS:
+            self.endpoints[trace.method, trace.path] = trace.endpoint
 
     def moment(self, stage: Stage, start_ns: int, end_ns: int, label: str, place: str, request: int) -> None:
         """Keep what happened to the process."""

@@ -5,7 +5,6 @@ No span is open in them, so that hooks do nothing; but what they call is no work
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -14,8 +13,16 @@ import msgspec
 
 
 class Untraced(msgspec.Struct, eq=False):
-    """One of them on its way; what a task that it began does after it is no part of it."""
+    """One of them on its way.
 
+    Args:
+        number: of the request.
+        endpoint: label and place of what answered a traced one with the same method and path; None: not known.
+        over: what a task that it began does from now on is no part of it.
+    """
+
+    number: int
+    endpoint: tuple[str, str] | None = None
     over: bool = False
 
 
@@ -32,12 +39,26 @@ def is_untraced() -> bool:
 def handing(function: Callable[..., Any]) -> Callable[..., Any]:
     """Let the thread that a function is handed to know that it works for such a request; else the function as it is."""
     request = untraced.get()
-    return function if request is None or request.over else functools.partial(_run, request, function)
+    return function if request is None or request.over else _Handing(request, function)
 
 
-def _run(request: Untraced, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    untraced.set(request)
-    try:
-        return function(*args, **kwargs)
-    finally:
-        untraced.set(None)
+class _Handing:
+    """A function on its way to a thread; what is asked of it otherwise, its name for example, is the function's."""
+
+    __slots__ = ("_function", "_request")
+
+    def __init__(self, request: Untraced, function: Callable[..., Any]) -> None:
+        self._request = request
+        self._function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # An executor may run it where it stands, in the midst of the request.
+        before = untraced.get()
+        untraced.set(self._request)
+        try:
+            return self._function(*args, **kwargs)
+        finally:
+            untraced.set(before)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._function, name)

@@ -9,10 +9,11 @@ import msgspec
 from tailcut.core.profiling.attribution import Attribution, attribute
 from tailcut.core.profiling.diversity import Diversity
 from tailcut.core.profiling.forecast import Calibration, Forecast, calibrate, capacity, forecast
-from tailcut.core.profiling.idling import alike, cpu_factor
+from tailcut.core.profiling.idling import alike
 from tailcut.core.profiling.levers import LEVERS, Known, LeverName, State, begin, pull
 from tailcut.core.profiling.records import Recording
 from tailcut.core.profiling.refusals import Facts, basis_of, figure, refusal_of, weakness_of
+from tailcut.core.profiling.slopes import cpu_factor
 from tailcut.core.profiling.weighing import aim_at, facts_of
 from tailcut.core.profiling.work import read_work
 from tailcut.core.slo import LatencyObjective, Objectives

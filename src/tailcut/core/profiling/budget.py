@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tailcut.core.profiling.attribution import Attribution, attribute
 from tailcut.core.profiling.awaiting import awaited_ns, poorly_seen
 from tailcut.core.profiling.calls import Call, calls_of, shown_label
-from tailcut.core.profiling.flat import STAGES, Name
+from tailcut.core.profiling.flat import STAGES, Name, answered_ms
 from tailcut.core.profiling.functions import FunctionShare, SpanName, functions_of, holders_of
 from tailcut.core.profiling.gaps import lateness_ns
 from tailcut.core.profiling.perception import perception
@@ -132,23 +132,24 @@ def make_budget(recording: Recording, slo: Objectives | None = None, found: Attr
     found = attribute(recording) if found is None else found
     wall_ms = found.flat.wall_ns / 1e6
     near = near_percentile(wall_ms)
-    failed = len(recording.requests) - len(wall_ms)
+    all_ms = answered_ms(recording)
+    failed = len(recording.requests) + len(recording.untraced) - len(all_ms)
     lines = _lines(found, near)
     near_ms = float(wall_ms[near].mean()) if len(near) else 0.0
     return Budget(
-        answered=len(wall_ms),
+        answered=len(all_ms),
         failed=failed,
-        wall=summarise(wall_ms),
+        wall=summarise(all_ms),
         lines=lines,
         near=len(near),
         near_from_ms=float(wall_ms[near].min()) if len(near) else 0.0,
         near_to_ms=float(wall_ms[near].max()) if len(near) else 0.0,
         near_ms=near_ms,
         culprits=_culprits(found, near, recording),
-        calls=calls_of(found),
-        perception=perception(wall_ms),
-        findings=judge_wall(slo, wall_ms, failed) if slo else (),
-        notes=_notes(len(wall_ms), len(near), failed),
+        calls=calls_of(found, recording.traced),
+        perception=perception(all_ms),
+        findings=judge_wall(slo, all_ms, failed) if slo else (),
+        notes=_notes(len(all_ms), len(near), failed),
     )
 
 

@@ -18,6 +18,15 @@ def answered_at_once(job: Job) -> Job:
     return tuple(part for part in job if part.stage in INGRESS)
 
 
+def seldom(job: Job, colder: float) -> Job:
+    """A request of those that caches of answers leave: what is done for them only takes more of a core.
+
+    Args:
+        colder: how many times as much.
+    """
+    return tuple(part if part.stage in INGRESS else part._replace(cpu_ns=part.cpu_ns * colder) for part in job)
+
+
 def tensors_looked_up(job: Job, lookup_ns: float, *, hit: bool) -> Job:
     """A request whose tensors are looked up where its model would run, which a hit leaves out.
 

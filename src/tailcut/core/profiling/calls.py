@@ -48,8 +48,12 @@ def shown_label(stage: Stage, label: str) -> str:
     return shown(label) if shown else label
 
 
-def calls_of(found: Attribution) -> tuple[Call, ...]:
-    """Count and time them, all requests together; by total time."""
+def calls_of(found: Attribution, traced: float = 1.0) -> tuple[Call, ...]:
+    """Count and time them, all requests together; by total time.
+
+    Args:
+        traced: share of the requests that are in it; the others are taken to have called as often, and for as long.
+    """
     flat = found.flat
     heads = _heads(flat)
     took_ns = np.bincount(heads, weights=flat.end_ns - flat.start_ns, minlength=len(heads))
@@ -70,9 +74,9 @@ def calls_of(found: Attribution) -> tuple[Call, ...]:
                 stage=name.stage,
                 text=name.label,
                 place=name.place,
-                calls=len(took_ms),
+                calls=round(len(took_ms) / traced),
                 per_request=len(took_ms) / len(flat.requests),
-                total_ms=float(took_ms.sum()),
+                total_ms=float(took_ms.sum()) / traced,
                 mean_ms=float(took_ms.mean()),
                 p95_ms=percentile(took_ms, 0.95),
             )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.core.profiling.records import Request, Span, Stage
+from tailcut.core.profiling.records import Recording, Request, Span, Stage
 
 Ints = npt.NDArray[np.int64]
 
@@ -77,9 +77,20 @@ class Flat:
         return self.done_ns - self.intended_ns
 
 
+def is_good(request: Request) -> bool:
+    """Tell whether a request got a good answer (status below 400); others have no time that could be compared."""
+    return request.done_ns >= request.intended_ns and 0 <= request.status < 400
+
+
+def answered_ms(recording: Recording) -> npt.NDArray[np.float64]:
+    """How long requests took that got a good answer, in milliseconds, traced or not, shape [answered]."""
+    both = (*recording.requests, *recording.untraced)
+    return np.array([one.done_ns - one.intended_ns for one in both if is_good(one)], dtype=np.float64) / 1e6
+
+
 def flatten(requests: Sequence[Request]) -> Flat:
-    """Lay out the requests that got a good answer (status below 400); others have no time that could be compared."""
-    good = tuple(one for one in requests if one.done_ns >= one.intended_ns and 0 <= one.status < 400)
+    """Lay out the requests that got a good answer."""
+    good = tuple(filter(is_good, requests))
     moments = _moments(good)
     spans = [span for one in good for span in one.spans]
     counts = np.fromiter((len(one.spans) for one in good), np.int64, len(good))

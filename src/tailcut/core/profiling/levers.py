@@ -13,13 +13,14 @@ from typing import Literal
 import numpy as np
 
 from tailcut.core.profiling import priors
-from tailcut.core.profiling.cached import HANDED_OVER, INGRESS, OWN_PATH, answered_at_once, tensors_looked_up
+from tailcut.core.profiling.cached import HANDED_OVER, INGRESS, OWN_PATH, answered_at_once, seldom, tensors_looked_up
 from tailcut.core.profiling.dividing import FETCHING, QUEUEING
 from tailcut.core.profiling.fetching import at_once, at_once_free, left_alone
 from tailcut.core.profiling.holding import Hold
 from tailcut.core.profiling.priors import Prior
 from tailcut.core.profiling.queueing import Service
 from tailcut.core.profiling.records import Stage
+from tailcut.core.profiling.slopes import cpu_factor
 from tailcut.core.profiling.work import Job, Part, Work
 
 LeverName = Literal[
@@ -207,15 +208,20 @@ def _batching(state: State, bound: bool) -> State:
 def _prediction_cache(state: State, bound: bool) -> State:
     known, work = state.known, state.work
     lookup_ns = (known.path or priors.PATH).mid * priors.TENSORS_SHARE
+    numbers = work.numbers.tolist()
+    missed = sum(not known.prediction_hits.get(number, False) for number in numbers) / max(len(numbers), 1)
+    # What hits leave out comes as much more seldom, and finds less of itself in the core's caches.
+    colder = cpu_factor(known.path_slope, 1.0, missed) if missed else 1.0
 
     def change(number: int, job: Job) -> Job:
         if bound or known.prediction_hits.get(number, False):
             return answered_at_once(job)
+        job = seldom(job, colder)
         if known.tensor_hits:
             return tensors_looked_up(job, lookup_ns, hit=known.tensor_hits.get(number, False))
         return job
 
-    jobs = tuple(change(number, job) for number, job in zip(work.numbers.tolist(), work.jobs, strict=True))
+    jobs = tuple(change(number, job) for number, job in zip(numbers, work.jobs, strict=True))
     return replace(state, work=replace(work, jobs=jobs))
 
 

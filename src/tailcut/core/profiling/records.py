@@ -240,17 +240,15 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         target: what was profiled: "module:attribute".
         machine: cpu, cores, memory, system, python.
-        rate: requests per second that were offered.
-        duration_s: seconds measured.
-        requests: in the order of ``number``.
-        moments: in the order of their start.
-        samples: in the order of time. They say which functions the time of ``code`` went to, never how much that was.
+        rate, duration_s: requests per second that were offered, and seconds measured.
+        requests: those that were traced, in the order of ``number``.
+        moments, samples: in the order of time. Samples say where the time of ``code`` went, never how much that was.
         sample_interval_ns: between two looks; 0: no sampling.
         sampled_s: how long stacks were looked at, in a run of its own under the same load; 0: not known.
         overhead: None where it was not measured.
         layers: of the models that took most time.
         strays: calls whose time is in no request under their own name.
-        traced: share of the requests that were traced, by chance; the others are not in it.
+        untraced: requests as the client saw them, where not all were traced (``thinning``).
         waits: of those for locks, in any order: who had one in between two that were traced.
         notes: what could not be seen, and why; what makes figures weaker than they look.
     """
@@ -268,10 +266,15 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     overhead: Overhead | None = None
     layers: tuple[ModelLayers, ...] = ()
     strays: tuple[Stray, ...] = ()
-    traced: float = 1.0
+    untraced: tuple[Request, ...] = ()
     waits: tuple[Wait, ...] = ()
     notes: tuple[str, ...] = ()
     format: int = FORMAT
+
+    @property
+    def traced(self) -> float:
+        """Share of the requests that were traced."""
+        return len(self.requests) / ((len(self.requests) + len(self.untraced)) or 1) or 1.0
 
 
 def encode_recording(recording: Recording) -> bytes:

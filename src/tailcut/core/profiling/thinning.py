@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 THINNED_FROM = 1000
 """Requests of a recording: half of them are still more than a p95 needs."""
 _ALL, _HALF = 1, 2
-_MIXES, _MIXED = 0x9E3779B1, 16
+_ROUNDS, _MASK = ((17, 0x2D51ED1B), (11, 0x4C1B3C2D), (15, 0x31848BAB)), 0xFFFFFFFF
+"""Of a hash of 32 bits in which each bit of a number decides about each bit: xor of a shift, times an odd number."""
 POOLS = frozenset({"psycopg_pool", "asyncpg's pool", "SQLAlchemy's pool"})
 """Labels of waits for a connection, as ``profile.hooks.databases`` gives them."""
 THREADING = ("threading.Lock of ", "threading.RLock of ")
@@ -38,7 +39,9 @@ def one_in(requests: int, tried: Iterable[Request], thinned_from: int = THINNED_
         tried: of a trial at the same rate, all of them traced.
         thinned_from: how many requests a recording has to have for that.
     """
-    return _HALF if requests >= thinned_from and held_up(tried) <= _ALONE else _ALL
+    # A trial begins with connections that are still to be made, and who waits for those.
+    settled = sorted(tried, key=lambda one: one.entered_ns)
+    return _HALF if requests >= thinned_from and held_up(settled[len(settled) // 2 :]) <= _ALONE else _ALL
 
 
 def held_up(requests: Iterable[Request]) -> float:
@@ -68,4 +71,7 @@ def is_traced(number: int, one_in: int) -> bool: ...
 def is_traced(number: npt.NDArray[np.int64], one_in: int) -> npt.NDArray[np.bool_]: ...
 def is_traced(number: int | npt.NDArray[np.int64], one_in: int) -> bool | npt.NDArray[np.bool_]:
     """Tell whether the request of a number is traced where one in so many is; of several, shape [n]."""
-    return (number * _MIXES >> _MIXED) % one_in == 0
+    mixed = number
+    for shift, times in _ROUNDS:
+        mixed = ((mixed ^ (mixed >> shift)) * times) & _MASK
+    return (mixed ^ (mixed >> 16)) % one_in == 0

@@ -90,8 +90,18 @@ def computing_share(recording: Recording, found: Attribution, code: Bools, ran_n
 
 def _used_ns(recording: Recording, found: Attribution) -> float:
     """CPU time of the process that the good requests are responsible for."""
-    every = max(len(recording.requests) / recording.traced, 1.0)
-    return recording.pilot.cpu_s * 1e9 * len(found.flat.requests) / every
+    count = len(found.flat.requests)
+    every = max(len(recording.requests) + len(recording.untraced), 1)
+    return recording.pilot.cpu_s * 1e9 * count / every + _tracing_ns(recording) * (1.0 - recording.traced) * count
+
+
+def _tracing_ns(recording: Recording) -> float:
+    """What tracing takes of a core for each request that is traced: what was measured is that of all, traced or not."""
+    overhead = recording.overhead
+    if overhead is None or not overhead.rounds:
+        return 0.0
+    added_ms = float(np.median([seen.cpu_ms - plain.cpu_ms for plain, seen in overhead.rounds]))
+    return max(added_ms, 0.0) * 1e6 / recording.traced
 
 
 def _late_ns(flat: Flat, cpu_ns: Floats, which: Bools) -> float:

@@ -12,7 +12,7 @@ from tailcut.core.profiling.attribution import Attribution
 from tailcut.core.profiling.budget import judge_wall, near_percentile
 from tailcut.core.profiling.calls import most_fetches
 from tailcut.core.profiling.diversity import Diversity, Stream
-from tailcut.core.profiling.flat import STAGE_AT, Ints
+from tailcut.core.profiling.flat import STAGE_AT, Ints, answered_ms
 from tailcut.core.profiling.forecast import Calibration, Forecast, forecast
 from tailcut.core.profiling.holding import never_played, waited_share
 from tailcut.core.profiling.idling import at_rate
@@ -21,6 +21,7 @@ from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.profiling.refusals import Facts, figure
 from tailcut.core.profiling.shapes import tables_of
 from tailcut.core.profiling.strays import stray_words
+from tailcut.core.profiling.thinning import THINNED_FROM
 from tailcut.core.slo import Finding, LatencyObjective, Objectives
 from tailcut.core.statistics import percentile
 
@@ -97,8 +98,9 @@ def aim_at(slo: Objectives | None, recording: Recording, found: Attribution) -> 
     """Judge what was measured, and choose the objective that counts."""
     if slo is None:
         return Aim(None)
-    failed = len(recording.requests) - len(found.flat.requests)
-    findings = judge_wall(slo, found.flat.wall_ns / 1e6, failed)
+    all_ms = answered_ms(recording)
+    failed = len(recording.requests) + len(recording.untraced) - len(all_ms)
+    findings = judge_wall(slo, all_ms, failed)
 
     def strictness(one: tuple[LatencyObjective, Finding]) -> float:
         return float("inf") if one[1].seen is None else one[1].seen / one[1].limit
@@ -122,7 +124,7 @@ def facts_of(
     measured_ms = _measured_ms(state, recording, now, aim)
     seen_ms = max(now.p95_ms, measured_ms)
     near = near_percentile(found.flat.wall_ns / 1e6, aim.share)
-    unknown = _unknown_waits(state, found, near)
+    unknown = _unknown_waits(state, found, near, whole=recording.traced >= 1.0)
     kept = aim.objective is not None and not aim.missed
     within, foretold = kept and 0 < measured_ms <= limit_ms, kept and seen_ms <= limit_ms
     repeats = _repeats(state, now, aim, calibration)
@@ -182,7 +184,7 @@ def _off(one: _Repeat) -> str:
     )
 
 
-def _unknown_waits(state: State, found: Attribution, near: Ints) -> tuple[str, ...]:
+def _unknown_waits(state: State, found: Attribution, near: Ints, *, whole: bool) -> tuple[str, ...]:
     """Name the locks and pools that were waited for, but are not simulated."""
     flat = found.flat
     mine = np.zeros(len(flat.requests), dtype=bool)
@@ -194,7 +196,11 @@ def _unknown_waits(state: State, found: Attribution, near: Ints) -> tuple[str, .
         if share < _MUCH_WAITING:
             share, where = waited_share(flat, spans, found.self_ns), "of an endpoint's slowest requests"
         if share >= _MUCH_WAITING:
-            why = "which is not simulated" if never_played(label) else "of which too little was seen to simulate it"
+            why = "of which too little was seen to simulate it"
+            if never_played(label):
+                why = "which is not simulated"
+            elif not whole:
+                why = f"which half of the requests do not explain (fewer than {THINNED_FROM:,} are all traced)"
             lines.append(
                 f"{share:.0%} of the time {where} is a wait for {label}, {why}: capacities are at most what is told"
             )

@@ -17,6 +17,7 @@ from tailcut.profile.hooks.rows import JOIN_NS, join_rows
 from tailcut.profile.hooks.wrapping import query_of, wrap
 from tailcut.profile.strays import strays
 from tailcut.profile.tracing import SQL, Open, add_span, close_timed, current, open_timed, tracer
+from tailcut.profile.untraced import handing
 
 _MAX_FETCHES = 200
 _EVERY = 16
@@ -246,7 +247,7 @@ def _hook_aiosqlite(module: ModuleType) -> None:
     async def execute(self: Any, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
         if parent is None or parent.trace.over:
-            return await original(self, fn, *args, **kwargs)
+            return await original(self, handing(fn), *args, **kwargs)
         asked_ns = now()
 
         def run() -> Any:

@@ -233,7 +233,7 @@ def _hook_loop(loop: Any) -> None:
     def run_in_executor(self: Any, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
         parent = current.get()
         if parent is None or parent.trace.over or not (executor is None or isinstance(executor, ThreadPoolExecutor)):
-            return original(self, executor, handing(func) if _is_plain(func) else func, *args)
+            return original(self, executor, func, *args)
         # Which one it is, ``submit`` says: here it may not be made yet.
         handed = _Handed(parent, EXECUTOR, func, args)
         call, args = (handed, args) if _is_plain(func) else _inside(handed, func, args)
@@ -256,7 +256,7 @@ def _hook_executor(module: ModuleType) -> None:
     def submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
         if parent is None or parent.trace.over:
-            return original(self, handing(fn) if _is_plain(fn) else fn, *args, **kwargs)
+            return original(self, handing(fn), *args, **kwargs)
         label = label_of(self)
         handed, _under_way.handed = _under_way.handed, None
         if handed is None and _is_plain(fn):

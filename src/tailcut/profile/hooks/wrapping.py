@@ -21,6 +21,7 @@ from tailcut.profile.tracing import (
     open_under,
     tracer,
 )  # fmt: skip
+from tailcut.profile.untraced import is_untraced
 
 Label = str | Callable[[tuple[Any, ...], dict[str, Any]], str | bytes]
 """What a call is called: always the same, or made of its arguments."""
@@ -197,6 +198,8 @@ def _outside(
         return function
 
     def counted(*args: Any, **kwargs: Any) -> Any:
+        if is_untraced():  # before anything is made for it
+            return function(*args, **kwargs)
         return call(stage, label if isinstance(label, str) else label(args, kwargs), function, args, kwargs, more)
 
     return counted
