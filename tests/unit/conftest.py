@@ -25,3 +25,19 @@ def request_() -> Iterator[Trace]:
     yield trace
     current.reset(token)
     tracer.clear()
+
+
+@pytest.fixture
+def hooked_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executors' threads belong to the request that hands over to them, on asyncio's own loop."""
+    import asyncio
+    import importlib
+    from concurrent.futures import ThreadPoolExecutor
+
+    from tailcut.profile.hooks import threads
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", ThreadPoolExecutor.submit)
+    monkeypatch.setattr(ThreadPoolExecutor, "__init__", ThreadPoolExecutor.__init__)
+    monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "run_in_executor", asyncio.BaseEventLoop.run_in_executor)
+    threads._hook_executor(importlib.import_module("concurrent.futures.thread"))
+    threads._hook_asyncio(asyncio.base_events)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import importlib
 import inspect
 import os
 import socket
@@ -31,15 +30,6 @@ from tailcut.profile.tracing import Trace, close_span, current, open_timed, open
 
 
 @pytest.fixture
-def hooked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", ThreadPoolExecutor.submit)
-    monkeypatch.setattr(ThreadPoolExecutor, "__init__", ThreadPoolExecutor.__init__)
-    monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "run_in_executor", asyncio.BaseEventLoop.run_in_executor)
-    threads._hook_executor(importlib.import_module("concurrent.futures.thread"))
-    threads._hook_asyncio(asyncio.base_events)
-
-
-@pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Executors:
     made = Executors()
     monkeypatch.setattr(threads, "executors", made)
@@ -58,7 +48,9 @@ def resolve() -> Any:
 
 
 @pytest.mark.parametrize("stage", [Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.MODEL])
-def test_what_a_drivers_call_hands_to_a_thread_is_part_of_the_call(request_: Trace, hooked: None, stage: Stage) -> None:
+def test_what_a_drivers_call_hands_to_a_thread_is_part_of_the_call(
+    request_: Trace, hooked_threads: None, stage: Stage
+) -> None:
     """The resolution of a name, the wait for a thread to do it, and the way back: a client that connects each time."""
 
     async def call(handed: Callable[[asyncio.AbstractEventLoop], Any]) -> None:
@@ -74,7 +66,7 @@ def test_what_a_drivers_call_hands_to_a_thread_is_part_of_the_call(request_: Tra
     assert [one.label for one in request_.spans if one.stage is Stage.CODE] == ["resolve"]
 
 
-def test_a_thread_of_a_drivers_call_is_somebody_elses_next(request_: Trace, hooked: None) -> None:
+def test_a_thread_of_a_drivers_call_is_somebody_elses_next(request_: Trace, hooked_threads: None) -> None:
     span = open_under(request_.spans[0], Stage.HTTP, "GET http://127.0.0.1/")
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(socket.getaddrinfo, "127.0.0.1", 80).result()
@@ -142,7 +134,7 @@ def resolve_later(pool: ThreadPoolExecutor | None) -> None:
 
 
 def test_an_executor_is_known_by_the_line_that_made_it_and_by_its_threads(
-    request_: Trace, fresh: Executors, hooked: None
+    request_: Trace, fresh: Executors, hooked_threads: None
 ) -> None:
     with ThreadPoolExecutor(max_workers=3) as pool:
         line = resolve.__code__.co_filename, inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
@@ -159,7 +151,7 @@ def test_an_executor_is_known_by_the_line_that_made_it_and_by_its_threads(
 
 
 def test_what_an_executors_class_puts_around_a_function_is_no_second_one(
-    request_: Trace, fresh: Executors, hooked: None
+    request_: Trace, fresh: Executors, hooked_threads: None
 ) -> None:
     """As tools do that carry their context into threads: one wait, and one thread that is busy."""
 
@@ -177,7 +169,9 @@ def test_what_an_executors_class_puts_around_a_function_is_no_second_one(
 
 
 @pytest.mark.parametrize(("asked", "threads"), [(1.5, 2), (np.int64(3), 3), (float("inf"), None)])
-def test_threads_that_are_no_whole_number_can_be_told(fresh: Executors, hooked: None, asked: Any, threads: int) -> None:
+def test_threads_that_are_no_whole_number_can_be_told(
+    fresh: Executors, hooked_threads: None, asked: Any, threads: int
+) -> None:
     """Half of three cores: as many threads as there will be; what nobody can count is not told."""
     with ThreadPoolExecutor(asked):
         found = {"executors": fresh.found()}
@@ -185,7 +179,7 @@ def test_threads_that_are_no_whole_number_can_be_told(fresh: Executors, hooked: 
     assert list(told["executors"].values()) == ([threads] if threads else [])
 
 
-def test_an_executor_may_hide_its_attributes(request_: Trace, fresh: Executors, hooked: None) -> None:
+def test_an_executor_may_hide_its_attributes(request_: Trace, fresh: Executors, hooked_threads: None) -> None:
     class Hiding(ThreadPoolExecutor):
         def __getattribute__(self, name: str) -> Any:
             if name == "__dict__":
@@ -199,7 +193,7 @@ def test_an_executor_may_hide_its_attributes(request_: Trace, fresh: Executors, 
 
 
 def test_of_several_executors_that_one_line_makes_nobody_knows_which_is_waited_for(
-    request_: Trace, fresh: Executors, hooked: None
+    request_: Trace, fresh: Executors, hooked_threads: None
 ) -> None:
     for _ in range(2):
         with ThreadPoolExecutor(1) as pool:
@@ -207,7 +201,7 @@ def test_of_several_executors_that_one_line_makes_nobody_knows_which_is_waited_f
     assert fresh.found() == {}
 
 
-def test_an_executor_that_a_library_makes_has_no_name(request_: Trace, fresh: Executors, hooked: None) -> None:
+def test_an_executor_that_a_library_makes_has_no_name(request_: Trace, fresh: Executors, hooked_threads: None) -> None:
     namespace: dict[str, Any] = {"make": ThreadPoolExecutor}
     exec(compile("pool = make(1)", os.path.join(sysconfig.get_paths()["purelib"], "driver.py"), "exec"), namespace)
     with namespace["pool"] as pool:

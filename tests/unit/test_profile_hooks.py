@@ -150,12 +150,7 @@ def test_waiting_inside_of_a_wait_is_one_wait(request_: Trace) -> None:
     assert kept(request_) == [("lock", "threading.Semaphore")]
 
 
-def test_work_in_an_executor_belongs_to_its_request(request_: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", ThreadPoolExecutor.submit)
-    monkeypatch.setattr(ThreadPoolExecutor, "__init__", ThreadPoolExecutor.__init__)
-    monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "run_in_executor", asyncio.BaseEventLoop.run_in_executor)
-    threads._hook_executor(importlib.import_module("concurrent.futures.thread"))
-    threads._hook_asyncio(asyncio.base_events)
+def test_work_in_an_executor_belongs_to_its_request(request_: Trace, hooked_threads: None) -> None:
 
     def work() -> int:
         return int(called(lambda: 2, Stage.SQL, "SELECT")())

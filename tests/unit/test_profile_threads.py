@@ -19,22 +19,13 @@ import pytest
 
 from tailcut.core.profiling.records import Span, Stage
 from tailcut.profile import clocks, tracing
-from tailcut.profile.hooks import locks, threads
+from tailcut.profile.hooks import locks
 from tailcut.profile.hooks.wrapping import called
 from tailcut.profile.places import Places
 from tailcut.profile.spans import one_line, requests_of
 from tailcut.profile.tracing import Open, Trace, close_timed, current, open_timed, tracer
 
 MS = 1_000_000
-
-
-@pytest.fixture
-def hooked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", ThreadPoolExecutor.submit)
-    monkeypatch.setattr(ThreadPoolExecutor, "__init__", ThreadPoolExecutor.__init__)
-    monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "run_in_executor", asyncio.BaseEventLoop.run_in_executor)
-    threads._hook_executor(importlib.import_module("concurrent.futures.thread"))
-    threads._hook_asyncio(asyncio.base_events)
 
 
 def kept(trace: Trace) -> list[tuple[str, str]]:
@@ -56,7 +47,7 @@ async def on_loop(handed: Callable[[], Any]) -> Any:
     return found
 
 
-def test_what_a_context_runs_in_a_thread_is_inside_of_the_threads_span(request_: Trace, hooked: None) -> None:
+def test_what_a_context_runs_in_a_thread_is_inside_of_the_threads_span(request_: Trace, hooked_threads: None) -> None:
     assert asyncio.run(on_loop(lambda: asyncio.to_thread(query))) == 2
     context = copy_context()
     with ThreadPoolExecutor(1) as pool:
@@ -68,7 +59,7 @@ def test_what_a_context_runs_in_a_thread_is_inside_of_the_threads_span(request_:
     assert context[current] is request_.spans[0]
 
 
-def test_of_a_context_only_run_is_taken_apart(request_: Trace, hooked: None) -> None:
+def test_of_a_context_only_run_is_taken_apart(request_: Trace, hooked_threads: None) -> None:
     asked: ContextVar[int] = ContextVar("asked")
     context = copy_context()
     context.run(asked.set, 3)
@@ -80,7 +71,7 @@ def test_of_a_context_only_run_is_taken_apart(request_: Trace, hooked: None) -> 
             pool.submit(incomplete).result()
 
 
-def test_a_function_in_an_executor_finds_the_threads_own_context(request_: Trace, hooked: None) -> None:
+def test_a_function_in_an_executor_finds_the_threads_own_context(request_: Trace, hooked_threads: None) -> None:
     """As without the profile: what its initializer set, and not what the request set."""
     setting: ContextVar[str] = ContextVar("setting", default="none")
 
@@ -102,7 +93,7 @@ def test_a_function_in_an_executor_finds_the_threads_own_context(request_: Trace
         assert Context().run(pool.submit, current.get).result() is None
 
 
-def test_a_function_that_raises_leaves_its_thread_to_others(request_: Trace, hooked: None) -> None:
+def test_a_function_that_raises_leaves_its_thread_to_others(request_: Trace, hooked_threads: None) -> None:
     def fail() -> None:
         raise ValueError("no")
 
@@ -112,7 +103,7 @@ def test_a_function_that_raises_leaves_its_thread_to_others(request_: Trace, hoo
         assert Context().run(pool.submit, current.get).result() is None
 
 
-def test_a_function_made_for_a_request_is_freed_with_what_it_holds(request_: Trace, hooked: None) -> None:
+def test_a_function_made_for_a_request_is_freed_with_what_it_holds(request_: Trace, hooked_threads: None) -> None:
     class Held:
         pass
 
@@ -306,7 +297,9 @@ def test_a_semaphore_of_threads_makes_a_span_where_it_is_taken(
         semaphore.acquire(False, 1)
 
 
-def test_what_goes_on_after_a_request_is_no_part_of_it(request_: Trace, hooked: None, hooked_locks: None) -> None:
+def test_what_goes_on_after_a_request_is_no_part_of_it(
+    request_: Trace, hooked_threads: None, hooked_locks: None
+) -> None:
     """A task that it began, and that lives on."""
     request_.over = True
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import signal
 import sqlite3
 import subprocess
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 from tailcut.core.profiling.records import Stage
-from tailcut.profile.hooks import layering, sqlite, streams, threads
+from tailcut.profile.hooks import layering, sqlite, streams
 from tailcut.profile.hooks.wrapping import awaited, brief, called
 from tailcut.profile.overhead import run_s
 from tailcut.profile.places import Places, code_of
@@ -50,21 +49,13 @@ def test_nor_is_it_outside_of_requests() -> None:
         called(refuses, Stage.HTTP, impossible)("http://[bad")
 
 
-def test_an_executor_of_ones_own_can_ask_a_function_for_its_name(
-    request_: Trace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_executor_of_ones_own_can_ask_a_function_for_its_name(request_: Trace, hooked_threads: None) -> None:
     asked: list[str] = []
 
     class Named(ThreadPoolExecutor):
         def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
             asked.append(fn.__name__)
             return super().submit(fn, *args, **kwargs)
-
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", ThreadPoolExecutor.submit)
-    monkeypatch.setattr(ThreadPoolExecutor, "__init__", ThreadPoolExecutor.__init__)
-    monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "run_in_executor", asyncio.BaseEventLoop.run_in_executor)
-    threads._hook_executor(importlib.import_module("concurrent.futures.thread"))
-    threads._hook_asyncio(asyncio.base_events)
 
     def score() -> int:
         return 7

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import threading
 import time
 from asyncio.events import Handle
@@ -27,7 +26,7 @@ from tailcut.core.profiling.work import read_work
 from tailcut.core.slo import parse_objectives
 from tailcut.profile import blocking, middleware
 from tailcut.profile.captured import captured
-from tailcut.profile.hooks import locks, models, threads
+from tailcut.profile.hooks import locks, models
 from tailcut.profile.hooks.wrapping import called
 from tailcut.profile.middleware import Profiled
 from tailcut.profile.spans import requests_of
@@ -131,13 +130,8 @@ def test_what_an_untraced_request_leaves_behind_is_work_in_the_background() -> N
     assert stray_calls() == 1
 
 
-@pytest.mark.usefixtures("half")
-def test_threads_know_that_they_work_for_an_untraced_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", ThreadPoolExecutor.submit)
-    monkeypatch.setattr(ThreadPoolExecutor, "__init__", ThreadPoolExecutor.__init__)
-    monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "run_in_executor", asyncio.BaseEventLoop.run_in_executor)
-    threads._hook_executor(importlib.import_module("concurrent.futures.thread"))
-    threads._hook_asyncio(asyncio.base_events)
+@pytest.mark.usefixtures("half", "hooked_threads")
+def test_threads_know_that_they_work_for_an_untraced_request() -> None:
     own = ThreadPoolExecutor(1)
     found: list[int] = []
     asked: list[str] = []

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from tailcut.core.profiling.records import Recording, Sample
-from tailcut.core.profiling.thinning import one_in
+from tailcut.core.profiling.thinning import ALL, HALF, one_in
 from tailcut.errors import LoadTestError, ProfileError
 from tailcut.load import LoadPlan, Samples, measure
 from tailcut.load.payloads import build_requests
@@ -138,7 +138,7 @@ def _looks(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, heard: Heard) -
     # Numbered too: only what belongs to a request is handed to threads in a way that their stacks show.
     sampled = msgspec.structs.replace(_numbered(load), duration_s=_looked_s(plan), warmup_s=0.0, seed=load.seed + 2)
     try:
-        pilot.trace(1)
+        pilot.trace(ALL)
         with Spy(pilot.pid, plan.sample_rate) as spy:
             measure(sampled)
             spy.stop()
@@ -158,7 +158,7 @@ def _with_overhead(plan: PilotPlan, load: LoadPlan, recording: Recording, start_
     base = msgspec.structs.replace(load, duration_s=run_s(plan.overhead_s, plan.rate))
     try:
         overhead = measure_overhead(
-            lambda number: _sides(plan, base, number, 2 if recording.untraced else 1),
+            lambda number: _sides(plan, base, number, HALF if recording.untraced else ALL),
             pairs=pairs_for(plan.overhead_rounds, start_s), rounds=plan.overhead_rounds, say=say,
         )  # fmt: skip
     except (ProfileError, LoadTestError, KeyboardInterrupt) as error:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 THINNED_FROM = 1000
 """Requests of a recording: half of them are still more than a p95 needs."""
-_ALL, _HALF = 1, 2
+ALL, HALF = 1, 2
+"""Of how many requests one is traced."""
 _ROUNDS, _MASK = ((17, 0x2D51ED1B), (11, 0x4C1B3C2D), (15, 0x31848BAB)), 0xFFFFFFFF
 """Of a hash of 32 bits in which each bit of a number decides about each bit: xor of a shift, times an odd number."""
 POOLS = frozenset({"psycopg_pool", "asyncpg's pool", "SQLAlchemy's pool"})
@@ -41,7 +42,7 @@ def one_in(requests: int, tried: Iterable[Request], thinned_from: int = THINNED_
     """
     # A trial begins with connections that are still to be made, and who waits for those.
     settled = sorted(tried, key=lambda one: one.entered_ns)
-    return _HALF if requests >= thinned_from and held_up(settled[len(settled) // 2 :]) <= _ALONE else _ALL
+    return HALF if requests >= thinned_from and held_up(settled[len(settled) // 2 :]) <= _ALONE else ALL
 
 
 def held_up(requests: Iterable[Request]) -> float:
