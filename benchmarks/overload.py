@@ -1,10 +1,10 @@
 """A compute-bound model under open-loop load: at 80 % of capacity, in bursts, and far beyond it; peers beside tailcut.
 
     python -m benchmarks.overload [--rounds 3] [--seconds 20] [--overload-seconds 15] [--only tailcut,Mosec]
-                                  [--skip-idle] [--tokens 32] [--out benchmarks/results]
+                                  [--skip-idle] [--tokens 32] [--rows 8] [--out benchmarks/results]
 
-Servers run on core 0, load on core 1. Capacity is what the bare runtime does alone on core 0 in batches of 8, the
-largest that a server may make; it is measured anew before every run, because machines that others share change their
+Servers run on core 0, load on core 1. Capacity is what the bare runtime does alone on core 0 in batches of the largest
+size that a server may make; it is measured anew before every run, because machines that others share change their
 speed from minute to minute, and at four fifths of the capacity a tenth is the difference between calm and collapse.
 In each round every server is started anew, loaded, and stopped, so that none inherits another's queue. Peers take part
 where `make bench-peers` has made their environments. `--skip-idle` leaves out the comparison of batching auto and off.
@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import version
+from math import ceil
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import openloop
-from benchmarks.compute import LARGEST, TOKENS, Compute, bare, capacity_rps, compute_model, manifest
+from benchmarks.compute import LARGEST, SIZES, TOKENS, Compute, bare, capacity_rps, compute_model, manifest
 from benchmarks.mlp import BODY_FLOATS, MANIFEST, write_model
 from benchmarks.overhead import commit, cpu, interpreter
 from benchmarks.overload_report import render
@@ -51,6 +52,8 @@ _BARE_S = 4.0
 _SETTLE_S = 2.0
 """Between two runs of a server, for it to work off what it still has."""
 _IDLE_ROUNDS = 10
+_CLOSED_BATCHES = 100
+"""Of the closed loop: the batch that its end cuts off, which is not counted, is half a percent of so many."""
 
 
 def main() -> None:
@@ -62,6 +65,7 @@ def main() -> None:
     parser.add_argument("--skip-idle", action="store_true")
     parser.add_argument("--idle-rounds", type=int, default=_IDLE_ROUNDS)
     parser.add_argument("--tokens", type=int, default=TOKENS, help="of a text: the more, the fewer rows are capacity")
+    parser.add_argument("--rows", type=int, default=LARGEST, help="largest batch; the SLO is 25 ms and one of these")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     arguments = parser.parse_args()
     if not wrk.is_there():
@@ -72,6 +76,7 @@ def main() -> None:
     result = collect(arguments)
     arguments.out.mkdir(parents=True, exist_ok=True)
     name = "overload" if arguments.tokens == TOKENS else f"overload_{arguments.tokens}_tokens"
+    name += "" if arguments.rows == LARGEST else f"_{arguments.rows}_rows"
     (arguments.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
     text = render(result)
     (arguments.out / f"{name}.md").write_text(text)
@@ -86,8 +91,9 @@ def collect(arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = compute_model(folder, arguments.tokens)
-        sizes_ms = bare(model, 18.0, SERVER_CORE, tries=3)
-        rows, capacity = LARGEST, capacity_rps(sizes_ms)
+        rows = arguments.rows
+        sizes_ms = bare(model, 18.0, SERVER_CORE, tries=3, sizes=sorted({*SIZES, rows}))
+        capacity = capacity_rps(sizes_ms)
         limit_ms = SLACK_MS + sizes_ms[rows]
         (folder / "tailcut.toml").write_text(manifest(model, rows=rows, limit_ms=limit_ms, deadline_ms=DEADLINE_MS))
         wide = folder / "wide"
@@ -129,6 +135,7 @@ class Bench:
         self._model, self._task, self._folder = model, task, folder
         self._limit_ms = limit_ms
         self._usual_s, self._beyond_s = usual_s, beyond_s
+        self._closed_s = ceil(_CLOSED_BATCHES * (limit_ms - SLACK_MS) / 1000)
         self._expected = answer(task, model.shape.row)
         self.found: dict[str, dict[str, Any]] = {}
 
@@ -177,7 +184,7 @@ class Bench:
         return found
 
     def _closed(self, contender: Contender, connections: int) -> dict[str, float]:
-        return wrk.run(contender.url, contender.script, connections, max(self._usual_s // 4, 2))
+        return wrk.run(contender.url, contender.script, connections, self._closed_s)
 
     def _loaded(self, contender: Contender, seed: int) -> dict[str, Any]:
         body, _ = body_of(contender.peer.form, self._model.shape)
