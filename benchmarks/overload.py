@@ -52,6 +52,8 @@ _BARE_S = 4.0
 _SETTLE_S = 2.0
 """Between two runs of a server, for it to work off what it still has."""
 _IDLE_ROUNDS = 10
+_WIDE_BATCHES = 5
+"""Of the deadline where none shall be refused: who comes waits for a batch that runs, a full one, and its own."""
 _CLOSED_BATCHES = 100
 """Of the closed loop: the batch that its end cuts off, which is not counted, is half a percent of so many."""
 
@@ -99,10 +101,11 @@ def collect(arguments: argparse.Namespace) -> dict[str, Any]:
         wide = folder / "wide"
         wide.mkdir()
         shutil.copy(model.path, wide / model.path.name)
-        (wide / "tailcut.toml").write_text(manifest(model, rows=rows, limit_ms=DEADLINE_MS, deadline_ms=DEADLINE_MS))
+        wide_ms = max(DEADLINE_MS, ceil(_WIDE_BATCHES * sizes_ms[rows]))
+        (wide / "tailcut.toml").write_text(manifest(model, rows=rows, limit_ms=wide_ms, deadline_ms=wide_ms))
         sys.stderr.write(f"{model.label}: {capacity:.0f} rows/s, limit {limit_ms:.0f} ms\n")
         task = Task(model.path, "compute", rows, True, DEADLINE_MS, DEADLINE_MS)
-        bench = Bench(model, task, folder, limit_ms, arguments.seconds, arguments.overload_seconds)
+        bench = Bench(model, task, folder, limit_ms, wide_ms, arguments.seconds, arguments.overload_seconds)
         bench.run(peers, arguments.rounds)
         idle = [] if arguments.skip_idle else idle_differences(folder, arguments.idle_rounds)
     return {
@@ -119,6 +122,7 @@ def collect(arguments: argparse.Namespace) -> dict[str, Any]:
         "capacity_rps": capacity,
         "limit_ms": limit_ms,
         "deadline_ms": DEADLINE_MS,
+        "wide_ms": wide_ms,
         "servers": bench.found,
         "idle": _idle_summary(idle),
     }
@@ -131,9 +135,11 @@ class Bench:
         found: by server: its version, why it failed where it did, and one entry per round.
     """
 
-    def __init__(self, model: Compute, task: Task, folder: Path, limit_ms: float, usual_s: int, beyond_s: int) -> None:
+    def __init__(
+        self, model: Compute, task: Task, folder: Path, limit_ms: float, wide_ms: int, usual_s: int, beyond_s: int
+    ) -> None:
         self._model, self._task, self._folder = model, task, folder
-        self._limit_ms = limit_ms
+        self._limit_ms, self._wide_ms = limit_ms, wide_ms
         self._usual_s, self._beyond_s = usual_s, beyond_s
         self._closed_s = ceil(_CLOSED_BATCHES * (limit_ms - SLACK_MS) / 1000)
         self._expected = answer(task, model.shape.row)
@@ -166,7 +172,9 @@ class Bench:
     def _wide(self, peer: Peer) -> dict[str, Any]:
         """The closed loop where no SLO has batches cut: what a server does at its best batch size."""
         folder = self._folder / "wide"
-        task = replace(self._task, model=folder / self._task.model.name)  # a manifest is looked for beside its model
+        # A manifest is looked for beside its model.
+        model = folder / self._task.model.name
+        task = replace(self._task, model=model, latency_ms=self._wide_ms, deadline_ms=self._wide_ms)
         forms = {"wide": peer}
         if peer is TAILCUT:
             forms["wide_binary"] = TAILCUT_BINARY

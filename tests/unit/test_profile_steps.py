@@ -134,14 +134,15 @@ def test_the_application_is_tried_as_it_is_recorded(loads: list[LoadPlan]) -> No
     assert Process.started == [(True, "1"), (False, "1"), (True, "1"), (False, "2"), (True, "2")]
 
 
-@pytest.mark.parametrize(("thinned_from", "one_in"), [(10_000, 1), (10, 2)])
+@pytest.mark.parametrize(("least_traced", "one_in"), [(10_000, 1), (100, 2), (10, 4)])
 def test_a_long_recording_and_what_it_is_compared_by_are_thinned_alike(
-    loads: list[LoadPlan], thinned_from: int, one_in: int
+    loads: list[LoadPlan], least_traced: int, one_in: int
 ) -> None:
     """But the run in which stacks are looked at is not: they have no number that says which are traced."""
-    found = record(msgspec.structs.replace(PLAN, thinned_from=thinned_from))
+    found = record(msgspec.structs.replace(PLAN, least_traced=least_traced))
     assert Process.told == [("begin", one_in), ("trace", 1), *[("begin", one_in)] * PLAN.overhead_rounds]
-    assert (found.traced < 1.0) == (one_in == 2)
+    assert (found.traced < 1.0) == (one_in > 1)
+    assert found.one_in == one_in
     assert len(found.requests) + len(found.untraced) == round(PLAN.rate * PLAN.duration_s)
     assert loads
 

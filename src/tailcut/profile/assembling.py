@@ -58,6 +58,7 @@ def assemble(target: str, run: Run, overhead: Overhead | None) -> Recording:
         target=target,
         rate=load.rate or 0.0,
         duration_s=load.duration_s,
+        one_in=run.one_in,
         requests=tuple(one for one in requests if is_traced(one.number, run.one_in)),
         untraced=tuple(one for one in requests if not is_traced(one.number, run.one_in)),
         moments=tuple(sorted(heard.moments, key=lambda one: one.start_ns)),

@@ -20,8 +20,8 @@ from tailcut.profile.trials import OnStep, check_answered, counted
 
 ROUNDS = 9
 """Pairs of runs."""
-REQUESTS = 160.0
-"""Of each run, at least."""
+REQUESTS, _TRACED = 160.0, 80.0
+"""Of each run, at least, and of those that are traced."""
 _LONGEST_S = 10.0
 """Of each run, however few requests that is: eighteen of them, and whoever waits for them, have no more patience."""
 PAIRS = 3
@@ -54,14 +54,15 @@ Open = Callable[[int], AbstractContextManager[Sides]]
 """Starts the pair of processes of a number."""
 
 
-def run_s(least_s: float, rate: float) -> float:
+def run_s(least_s: float, rate: float, one_in: int) -> float:
     """Choose how long a run is.
 
     Args:
         least_s: as the user wants it.
         rate: requests per second.
+        one_in: of how many requests one is traced.
     """
-    return max(least_s, min(REQUESTS / rate, _LONGEST_S))
+    return max(least_s, min(max(REQUESTS, _TRACED * one_in) / rate, _LONGEST_S))
 
 
 def pairs_for(rounds: int, start_s: float) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from tailcut.core.profiling.records import Recording, Sample
-from tailcut.core.profiling.thinning import ALL, HALF, one_in
+from tailcut.core.profiling.thinning import ALL, one_in
 from tailcut.errors import LoadTestError, ProfileError
 from tailcut.load import LoadPlan, Samples, measure
 from tailcut.load.payloads import build_requests
@@ -84,7 +84,7 @@ def _record(plan: PilotPlan, say: OnStep) -> Recording:
 def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said, say: OnStep) -> Recording | None:
     """Record, and all that needs the process that was recorded; None where it did not keep up after all."""
     # What was heard till now are the trial's requests.
-    thin = one_in(round(plan.rate * plan.duration_s), pilot.heard().requests, plan.thinned_from)
+    thin = one_in(round(plan.rate * plan.duration_s), pilot.heard().requests, plan.least_traced)
     if plan.overhead_rounds:
         # Who has minutes gets a process with its first full collections and its pools' connections behind it.
         say("warming it up")
@@ -155,10 +155,10 @@ def _with_overhead(plan: PilotPlan, load: LoadPlan, recording: Recording, start_
     """Measure what profiling costs; where that does not work, the recording is still whole."""
     if not plan.overhead_rounds:
         return recording
-    base = msgspec.structs.replace(load, duration_s=run_s(plan.overhead_s, plan.rate))
+    base = msgspec.structs.replace(load, duration_s=run_s(plan.overhead_s, plan.rate, recording.one_in))
     try:
         overhead = measure_overhead(
-            lambda number: _sides(plan, base, number, HALF if recording.untraced else ALL),
+            lambda number: _sides(plan, base, number, recording.one_in),
             pairs=pairs_for(plan.overhead_rounds, start_s), rounds=plan.overhead_rounds, say=say,
         )  # fmt: skip
     except (ProfileError, LoadTestError, KeyboardInterrupt) as error:

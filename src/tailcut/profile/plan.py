@@ -7,7 +7,7 @@ from math import inf
 
 import msgspec
 
-from tailcut.core.profiling.thinning import THINNED_FROM
+from tailcut.core.profiling.thinning import LEAST_TRACED
 from tailcut.errors import MissingExtra, ProfileError
 from tailcut.load import LoadPlan
 from tailcut.load.payloads import build_requests
@@ -39,7 +39,8 @@ class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
             same load, because looking takes of the cores that answer, and must not be in what is recorded.
         overhead_rounds, overhead_s: how often, and how long at least, the same load is sent to processes of the
             application without profiling and with it; 0 rounds: the overhead is not measured.
-        thinned_from: with so many requests in the recording, one in two is traced and stands for all.
+        least_traced: of a recording with twice as many requests one in two is traced and stands for all, of a longer
+            one in three or four.
         layers: whether the layers of its models are timed in the end.
         seed: of arrivals and payloads.
     """
@@ -61,7 +62,7 @@ class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
     sample_s: float = 6.0
     overhead_rounds: int = ROUNDS
     overhead_s: float = 2.0
-    thinned_from: int = THINNED_FROM
+    least_traced: int = LEAST_TRACED
     layers: bool = True
     seed: int = 0
 

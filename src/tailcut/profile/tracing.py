@@ -130,6 +130,10 @@ class Tracer:
             )
         if len(self.moments) >= _MAX_MOMENTS:
             notes.append(f"the process was held up {_MAX_MOMENTS:,} times and more: what held it up later is not known")
+        if len(self.waits) >= _MAX_MOMENTS:
+            notes.append(
+                f"untraced requests waited for locks {_MAX_MOMENTS:,} times and more: later ones are not known"
+            )
         return tuple(notes)
 
     def enter(self, number: int, method: str, path: str) -> Trace | None:

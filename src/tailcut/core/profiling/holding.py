@@ -37,6 +37,8 @@ So it is with executors that have no name, or are several of one name.
 _CALLS = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.MODEL})
 _LEAST_SEEN = 10
 """Times that it went from one to another who waited: fewer say nothing."""
+_LEAST_KNOWN = 3
+"""Of these, from one that was traced: what it did meanwhile. How long it takes all of them say."""
 _MOST_OVERTAKEN = 0.25
 """Of these, how many may get it who came later than the next: more are several things of one name, a lock per key."""
 _LEAST_WAITED = 0.05
@@ -190,7 +192,9 @@ def _seen(flat: Flat, spans: Ints, label: str, pool: bool, others: Sequence[Wait
     # From each one's getting it to the next one's, who had been waiting all the time.
     handed = np.flatnonzero(start_ns[1:] <= got_ns[:-1])
     traced = handed[spans[handed] >= 0]
-    if len(traced) < _LEAST_SEEN or np.mean(start_ns[handed + 1] < start_ns[handed]) > _MOST_OVERTAKEN:
+    if len(handed) < _LEAST_SEEN or len(traced) < _LEAST_KNOWN:
+        return None
+    if np.mean(start_ns[handed + 1] < start_ns[handed]) > _MOST_OVERTAKEN:
         return None
     if others is not None and not label.startswith(THREADING):
         return None

@@ -248,7 +248,8 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         overhead: None where it was not measured.
         layers: of the models that took most time.
         strays: calls whose time is in no request under their own name.
-        untraced: requests as the client saw them, where not all were traced (``thinning``).
+        one_in: of how many requests one was traced (``thinning``).
+        untraced: the others, as the client saw them.
         waits: of those for locks, in any order: who had one in between two that were traced.
         notes: what could not be seen, and why; what makes figures weaker than they look.
     """
@@ -266,6 +267,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     overhead: Overhead | None = None
     layers: tuple[ModelLayers, ...] = ()
     strays: tuple[Stray, ...] = ()
+    one_in: int = 1
     untraced: tuple[Request, ...] = ()
     waits: tuple[Wait, ...] = ()
     notes: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
-"""Which requests of a recording are traced: all of a short one, every other of a long one, so that it costs half.
+"""Which requests of a recording are traced: all of a short one, some of a long one, so that it costs less.
 
-What tracing takes of each request, all requests wait for. So in a recording that has enough of them every other one
-is left as it is, and the traced ones stand for all. Which these are is a matter of a hash of their numbers: what
+What tracing takes of each request, all requests wait for. So in a recording that has enough of them most are left as
+they are, and the traced ones stand for all. Which these are is a matter of a hash of their numbers: what
 repeats in the load with some period would else always be among them, or never.
 """
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-THINNED_FROM = 1000
-"""Requests of a recording: half of them are still more than a p95 needs."""
-ALL, HALF = 1, 2
-"""Of how many requests one is traced."""
+LEAST_TRACED = 500
+"""Requests of a recording: more than a p95 needs."""
+ALL, FEWEST = 1, 4
+"""Of how many requests one is traced. Fewer would save little more: what its own tracing takes stays with a request."""
 _ROUNDS, _MASK = ((17, 0x2D51ED1B), (11, 0x4C1B3C2D), (15, 0x31848BAB)), 0xFFFFFFFF
 """Of a hash of 32 bits in which each bit of a number decides about each bit: xor of a shift, times an odd number."""
 POOLS = frozenset({"psycopg_pool", "asyncpg's pool", "SQLAlchemy's pool"})
@@ -32,17 +32,19 @@ _ALONE = 0.025
 _SLOW = 10
 
 
-def one_in(requests: int, tried: Iterable[Request], thinned_from: int = THINNED_FROM) -> int:
+def one_in(requests: int, tried: Iterable[Request], least_traced: int = LEAST_TRACED) -> int:
     """Choose of how many requests one is traced.
 
     Args:
         requests: that the recording will have.
         tried: of a trial at the same rate, all of them traced.
-        thinned_from: how many requests a recording has to have for that.
+        least_traced: how many are traced, if the recording has as many.
     """
     # A trial begins with connections that are still to be made, and who waits for those.
     settled = sorted(tried, key=lambda one: one.entered_ns)
-    return HALF if requests >= thinned_from and held_up(settled[len(settled) // 2 :]) <= _ALONE else ALL
+    if held_up(settled[len(settled) // 2 :]) > _ALONE:
+        return ALL
+    return min(max(requests // least_traced, ALL), FEWEST)
 
 
 def held_up(requests: Iterable[Request]) -> float:

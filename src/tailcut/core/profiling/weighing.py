@@ -21,7 +21,7 @@ from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.profiling.refusals import Facts, figure
 from tailcut.core.profiling.shapes import tables_of
 from tailcut.core.profiling.strays import stray_words
-from tailcut.core.profiling.thinning import THINNED_FROM
+from tailcut.core.profiling.thinning import LEAST_TRACED
 from tailcut.core.slo import Finding, LatencyObjective, Objectives
 from tailcut.core.statistics import percentile
 
@@ -200,7 +200,7 @@ def _unknown_waits(state: State, found: Attribution, near: Ints, *, whole: bool)
             if never_played(label):
                 why = "which is not simulated"
             elif not whole:
-                why = f"which half of the requests do not explain (fewer than {THINNED_FROM:,} are all traced)"
+                why = f"which the traced requests do not explain (fewer than {2 * LEAST_TRACED:,} are all traced)"
             lines.append(
                 f"{share:.0%} of the time {where} is a wait for {label}, {why}: capacities are at most what is told"
             )
