@@ -3,10 +3,10 @@
     python -m benchmarks.overload [--rounds 3] [--seconds 20] [--overload-seconds 15] [--only tailcut,Mosec]
                                   [--skip-idle] [--tokens 32] [--rows 8] [--out benchmarks/results]
 
-Servers run on core 0, load on core 1. Capacity is what the bare runtime does alone on core 0 in batches of the largest
-size that a server may make; it is measured anew before every run, because machines that others share change their
-speed from minute to minute, and at four fifths of the capacity a tenth is the difference between calm and collapse.
-In each round every server is started anew, loaded, and stopped, so that none inherits another's queue. Peers take part
+Servers run on core 0, load on core 1. Capacity is what the bare runtime does alone on core 0 at its best batch size,
+which need not be the largest that a server may make; it is measured anew before every run, because machines that others
+share change their speed from minute to minute, and at four fifths of the capacity a tenth is the difference between
+calm and collapse. In each round every server is started anew, loaded, and stopped, so that none inherits another's queue. Peers take part
 where `make bench-peers` has made their environments. `--skip-idle` leaves out the comparison of batching auto and off.
 """
 
@@ -101,11 +101,11 @@ def collect(arguments: argparse.Namespace) -> dict[str, Any]:
         wide = folder / "wide"
         wide.mkdir()
         shutil.copy(model.path, wide / model.path.name)
-        wide_ms = max(DEADLINE_MS, ceil(_WIDE_BATCHES * sizes_ms[rows]))
+        wide_ms = _wide_ms(sizes_ms[rows])
         (wide / "tailcut.toml").write_text(manifest(model, rows=rows, limit_ms=wide_ms, deadline_ms=wide_ms))
         sys.stderr.write(f"{model.label}: {capacity:.0f} rows/s, limit {limit_ms:.0f} ms\n")
         task = Task(model.path, "compute", rows, True, DEADLINE_MS, DEADLINE_MS)
-        bench = Bench(model, task, folder, limit_ms, wide_ms, arguments.seconds, arguments.overload_seconds)
+        bench = Bench(model, task, folder, sizes_ms, arguments.seconds, arguments.overload_seconds)
         bench.run(peers, arguments.rounds)
         idle = [] if arguments.skip_idle else idle_differences(folder, arguments.idle_rounds)
     return {
@@ -136,12 +136,13 @@ class Bench:
     """
 
     def __init__(
-        self, model: Compute, task: Task, folder: Path, limit_ms: float, wide_ms: int, usual_s: int, beyond_s: int
+        self, model: Compute, task: Task, folder: Path, sizes_ms: dict[int, float], usual_s: int, beyond_s: int
     ) -> None:
         self._model, self._task, self._folder = model, task, folder
-        self._limit_ms, self._wide_ms = limit_ms, wide_ms
+        self._best = min(sizes_ms, key=lambda size: sizes_ms[size] / size)
+        self._limit_ms = SLACK_MS + sizes_ms[task.rows]
         self._usual_s, self._beyond_s = usual_s, beyond_s
-        self._closed_s = ceil(_CLOSED_BATCHES * (limit_ms - SLACK_MS) / 1000)
+        self._closed_s = ceil(_CLOSED_BATCHES * sizes_ms[task.rows] / 1000)
         self._expected = answer(task, model.shape.row)
         self.found: dict[str, dict[str, Any]] = {}
 
@@ -174,7 +175,8 @@ class Bench:
         folder = self._folder / "wide"
         # A manifest is looked for beside its model.
         model = folder / self._task.model.name
-        task = replace(self._task, model=model, latency_ms=self._wide_ms, deadline_ms=self._wide_ms)
+        wide_ms = _wide_ms(self._limit_ms - SLACK_MS)
+        task = replace(self._task, model=model, latency_ms=wide_ms, deadline_ms=wide_ms)
         forms = {"wide": peer}
         if peer is TAILCUT:
             forms["wide_binary"] = TAILCUT_BINARY
@@ -236,7 +238,12 @@ class Bench:
 
     def _capacity(self) -> float:
         """What the bare runtime does now, beside a server that has nothing to do."""
-        return capacity_rps(bare(self._model, _BARE_S, SERVER_CORE, sizes=(self._task.rows,)))
+        return capacity_rps(bare(self._model, _BARE_S, SERVER_CORE, sizes=(self._best,)))
+
+
+def _wide_ms(batch_ms: float) -> int:
+    """A deadline within which a batch of the largest size, and those that wait for it, always end."""
+    return max(DEADLINE_MS, ceil(_WIDE_BATCHES * batch_ms))
 
 
 def idle_differences(folder: Path, rounds: int, seconds: int = 3) -> list[dict[str, float]]:

@@ -29,7 +29,8 @@ def render(result: dict[str, Any]) -> str:
         "",
         f"{result['model']}, one thread. The bare runtime on core 0 takes, in ms by batch size, {sizes}.",
         f"Largest batch: {result['rows']}. SLO: 25 ms and one such batch, {result['limit_ms']:.0f} ms. Deadline: "
-        f"{result['deadline_ms']} ms. Capacity, measured before every run: {_capacities(result)} rows/s.",
+        f"{result['deadline_ms']} ms. Capacity, that of the bare runtime at its best size, measured before every run: "
+        f"{_capacities(result)} rows/s.",
         "Load is open loop and its latency counts from the intended time; server on core 0, load on core 1.",
     ]
     for scenario, title in _SCENARIOS.items():
