@@ -6,8 +6,9 @@
 Servers run on core 0, load on core 1. Capacity is what the bare runtime does alone on core 0 at its best batch size,
 which need not be the largest that a server may make; it is measured anew before every run, because machines that others
 share change their speed from minute to minute, and at four fifths of the capacity a tenth is the difference between
-calm and collapse. In each round every server is started anew, loaded, and stopped, so that none inherits another's queue. Peers take part
-where `make bench-peers` has made their environments. `--skip-idle` leaves out the comparison of batching auto and off.
+calm and collapse. In each round every server is started anew, loaded, and stopped, so that none inherits another's
+queue. Peers take part where `make bench-peers` has made their environments. `--skip-idle` leaves out the comparison of
+batching auto and off.
 """
 
 from __future__ import annotations
