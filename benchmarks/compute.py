@@ -23,7 +23,7 @@ TOKENS = 32
 _WIDTH, _HIDDEN, _POSITIONS, _LAYERS = 384, 1536, 32, 5
 SIZES = (1, 2, 4, 8)
 LARGEST = SIZES[-1]
-"""Largest batch that any server is allowed: eight rows are half of a tight SLO already."""
+"""Largest batch that servers are allowed, where nothing else is said: eight rows are half of a tight SLO already."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ def render(result: dict[str, Any]) -> str:
         "",
         f"{result['model']}, one thread. The bare runtime on core 0 takes, in ms by batch size, {sizes}.",
         f"Largest batch: {result['rows']}. SLO: 25 ms and one such batch, {result['limit_ms']:.0f} ms. Deadline: "
-        f"{result['deadline_ms']} ms. Capacity, that of the bare runtime at its best size, measured before every run: "
+        f"{result['deadline_ms']} ms. Capacity, that of the bare runtime in batches of "
+        f"{result.get('best_rows', result['rows'])}, measured before every run: "
         f"{_capacities(result)} rows/s.",
         "Load is open loop and its latency counts from the intended time; server on core 0, load on core 1.",
     ]
@@ -59,10 +60,13 @@ def _of_batches(result: dict[str, Any]) -> list[str]:
     rows, limit_ms = result["rows"], result["limit_ms"]
     behind_ms = 250 * (2 * 0.8 - 1)
     wide_ms = result.get("wide_ms", result["deadline_ms"])
+    refused = max(
+        (run["closed_errors"] for run in result["servers"].get("tailcut", {"rounds": []})["rounds"]), default=0
+    )
     lines = [
         f"- Throughput is that of a server whose SLO and deadline are {wide_ms} ms, with {2 * rows} connections: a",
         f"  batch that runs, and one that waits. Under the SLO there are {rows * 3 // 2}; tailcut cuts batches for its",
-        "  sake and refuses who would be late, and such clients come back at once, thousands of times a second.",
+        f"  sake, and of those clients it refused {refused:,} times, and wrk comes back at once, whatever it is told.",
         f"- Who answers all of a burst ends {behind_ms:.0f} ms behind in the mean: 0.25 s at 1.6 times the capacity.",
     ]
     if limit_ms < behind_ms:

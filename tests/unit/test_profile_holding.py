@@ -32,6 +32,7 @@ def locked(
     rate: float = 80.0,
     *,
     held_ms: float = 8.0,
+    odd: float = 1.0,
     at_once: int = 1,
     keys: int = 1,
     label: str = _LOCK,
@@ -42,6 +43,7 @@ def locked(
     """A handler that takes what only so many hold, calls something while it has it, then does 1 ms of its own.
 
     Args:
+        odd: so many times as long it is held by every other request.
         keys: so many of it, of one name, of which each request takes one.
         inside: what is called; code: it computes, which makes no span.
         handed_over_ms: until who waited runs, while the one before goes on to its reply.
@@ -54,11 +56,12 @@ def locked(
         mine = free[int(draw.integers(keys))]
         asked, had = at + _MS // 5, heappop(mine)
         got = max(asked + (30_000 if pool else 0), had + int(handed_over_ms * _MS))
-        done = got + int(held_ms * _MS)
+        holds_ms = held_ms * (odd if number % 2 else 1.0)
+        done = got + int(holds_ms * _MS)
         heappush(mine, done)
         end = done + _MS
         computes, replies = inside is Stage.CODE, handed_over_ms > 0
-        cpu = int((1 + (held_ms if computes else 0)) * _MS)
+        cpu = int((1 + (holds_ms if computes else 0)) * _MS)
         spans = [
             Span(stage=Stage.FRAMEWORK, label="fastapi", start_ns=at + _MS // 10, end_ns=end + _MS // 10),
             Span(

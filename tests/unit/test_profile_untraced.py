@@ -8,6 +8,7 @@ import time
 from asyncio.events import Handle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +30,7 @@ from tailcut.profile.captured import captured
 from tailcut.profile.hooks import locks, models
 from tailcut.profile.hooks.wrapping import called
 from tailcut.profile.middleware import Profiled
+from tailcut.profile.plan import least_for
 from tailcut.profile.spans import requests_of
 from tailcut.profile.strays import strays
 from tailcut.profile.tracing import current, tracer
@@ -72,6 +74,11 @@ def test_all_of_a_short_recording_are_traced_and_where_requests_wait_for_what_se
     for stage, label in ((Stage.WAIT, "thread pool"), (Stage.LOCK, _LOCK)):
         assert one_in(5_000, [waiting(stage, label, 0.9)]) == 4
     assert held_up(()) == 0.0
+
+
+def test_an_slos_percentile_rests_on_enough_that_are_traced() -> None:
+    assert least_for(None) == least_for(parse_objectives("p50=10ms,errors=1%")) == 500
+    assert least_for(parse_objectives("p95=10ms,p99=50ms")) == 2000
 
 
 def ask(*numbers: int, handler: Callable[[], Any]) -> None:
@@ -206,12 +213,22 @@ def test_an_untraced_request_that_fails_is_told() -> None:
     tracer.clear()
 
 
-def thinned(recording: Recording, in_: int = 2) -> Recording:
-    kept, others = (
-        tuple(one for one in recording.requests if is_traced(one.number, in_) is traced) for traced in (True, False)
-    )
+def only(recording: Recording, is_kept: Callable[[Request], bool]) -> Recording:
+    """The same with only these requests traced."""
+    kept = tuple(filter(is_kept, recording.requests))
+    others = [one for one in recording.requests if not is_kept(one)]
     seen = tuple(msgspec.structs.replace(one, spans=(), entered_ns=-1, left_ns=-1) for one in others)
-    return msgspec.structs.replace(recording, requests=kept, untraced=seen)
+    waits = tuple(
+        Wait(label=span.label, start_ns=span.start_ns, end_ns=span.end_ns)
+        for one in others
+        for span in one.spans
+        if span.stage is Stage.LOCK
+    )
+    return msgspec.structs.replace(recording, requests=kept, untraced=seen, waits=waits)
+
+
+def thinned(recording: Recording, in_: int = 2) -> Recording:
+    return only(recording, lambda one: bool(is_traced(one.number, in_)))
 
 
 def test_half_of_the_requests_say_of_the_process_what_all_say() -> None:
@@ -232,21 +249,40 @@ def test_half_of_the_requests_say_of_the_process_what_all_say() -> None:
     assert shares[1][label] == pytest.approx(shares[0][label], rel=0.1)
 
 
-def others_of(recording: Recording, in_: int = 2) -> tuple[Wait, ...]:
-    return tuple(
-        Wait(label=span.label, start_ns=span.start_ns, end_ns=span.end_ns)
-        for one in recording.requests
-        for span in one.spans
-        if span.stage is Stage.LOCK and not is_traced(one.number, in_)
-    )
-
-
 def test_how_long_a_lock_is_held_is_known_by_who_had_it_in_between() -> None:
     whole = locked(rate=100.0, inside=Stage.CODE)
-    part = msgspec.structs.replace(thinned(whole), waits=others_of(whole))
+    part = thinned(whole)
     work = read_work(part, attribute(part))
     assert [(hold.label, hold.at_once) for hold in work.holds.found] == [(_LOCK, 1)]
     assert work.held_ns(0) == pytest.approx(8.0 * _MS, rel=0.05)
+
+
+def known_locks(recording: Recording) -> bool:
+    holds = read_work(recording, attribute(recording)).holds
+    assert bool(holds.found) is not bool(holds.unknown)
+    return bool(holds.found)
+
+
+def test_a_lock_that_others_have_for_longer_is_not_played_as_if_those_that_were_traced_were_all() -> None:
+    whole = locked(rate=30.0, inside=Stage.CODE, odd=5.0)
+    assert known_locks(thinned(whole))
+    assert not known_locks(only(whole, lambda one: one.number % 2 == 0))
+
+
+def test_who_has_a_lock_is_not_told_of_an_endpoint_by_what_another_does_with_it() -> None:
+    """Of one that only waits for it, what it does while it has it was not seen."""
+    whole = locked(rate=100.0, inside=Stage.CODE)
+    two = msgspec.structs.replace(
+        whole,
+        requests=tuple(
+            msgspec.structs.replace(one, endpoint="report (app.py:90)") if one.number % 2 else one
+            for one in whole.requests
+        ),
+    )
+    waits = sorted((s.end_ns, s.start_ns, one.number) for one in two.requests for s in one.spans if s.label == _LOCK)
+    hand_on = {number for (got, _, number), (_, start, _) in pairwise(waits) if start <= got}
+    assert known_locks(thinned(two))
+    assert not known_locks(only(two, lambda one: one.number % 2 == 0 or one.number not in hand_on))
 
 
 @pytest.mark.parametrize(("count", "known"), [(250, True), (100, False)])
@@ -254,17 +290,14 @@ def test_few_who_are_traced_say_what_is_done_with_a_lock_where_enough_were_seen_
     count: int, known: bool
 ) -> None:
     whole = locked(rate=60.0, inside=Stage.CODE, count=count)
-    part = msgspec.structs.replace(thinned(whole, 4), waits=others_of(whole, 4))
-    holds = read_work(part, attribute(part)).holds
-    assert bool(holds.found) is known
-    assert bool(holds.unknown) is not known
+    assert known_locks(thinned(whole, 4)) is known
 
 
 def test_what_several_hold_at_once_is_not_read_off_half_of_the_requests() -> None:
     """Nobody knows when one that was not traced gave it back."""
     whole = locked(rate=300.0, at_once=3, label="asyncio.Semaphore")
     assert read_work(whole, attribute(whole)).holds.found
-    part = msgspec.structs.replace(thinned(whole), waits=others_of(whole))
+    part = thinned(whole)
     holds = read_work(part, attribute(part)).holds
     assert not holds.found
     assert holds.unknown
@@ -325,14 +358,17 @@ def test_answers_and_failures_are_those_of_all_requests() -> None:
         assert calls[1][text][1] == pytest.approx(total_ms, rel=0.15)
 
 
-def test_what_tracing_takes_is_not_taken_off_twice() -> None:
-    """The process's CPU time holds it for every other request only, its spans hold it for each."""
+@pytest.mark.parametrize("in_", [2, 4])
+def test_what_tracing_takes_is_not_taken_off_twice(in_: int) -> None:
+    """The process's CPU time holds it for those requests only, the spans for each; some of it all requests pay."""
     whole = profile_sample.recording(count=800)
-    tracing_ms = 2.0
-    part = thinned(whole)
+    tracing_ms, everybodys_ms = 2.0, 1.0
+    part = thinned(whole, in_)
     cpu_ms = {}
     base_ms = 4.0
-    for name, of, added_ms in (("whole", whole, tracing_ms), ("part", part, tracing_ms * part.traced)):
+    for name, of, added_ms in (
+        ("whole", whole, everybodys_ms + tracing_ms), ("part", part, everybodys_ms + tracing_ms * part.traced)
+    ):  # fmt: skip
         plain, seen = (
             Latencies(requests=100, p50_ms=10.0, p95_ms=20.0, cpu_ms=ms) for ms in (base_ms, base_ms + added_ms)
         )

@@ -119,6 +119,21 @@ def test_a_simulation_that_is_far_off_promises_nothing() -> None:
     assert not any("nothing needs doing" in line for line in found.summary)
 
 
+def test_an_slo_is_judged_by_all_requests_not_by_those_that_were_traced() -> None:
+    """More of these were late than of the others."""
+    whole = pilot(sql_ms=6.0)
+    late = [
+        msgspec.structs.replace(one, done_ns=one.done_ns + 200 * _MS) if one.number % 25 == 0 else one
+        for one in whole.requests
+    ]
+    traced = [one for one in late if one.number % 25 == 0 or one.number % 4 == 0]
+    others = [msgspec.structs.replace(one, spans=()) for one in late if one not in traced]
+    recording = msgspec.structs.replace(whole, requests=tuple(traced), untraced=tuple(others))
+    assert sum(one.number % 25 == 0 for one in traced) > 0.05 * len(traced)
+    found = advice(recording, slo="p95=100ms")
+    assert found.summary[0].startswith(("the SLO is met", "nothing needs doing"))
+
+
 @pytest.mark.parametrize("rate", [None, 40.0])
 def test_a_simulation_whose_tail_is_far_off_promises_nothing_of_the_tail(rate: float | None) -> None:
     """One request in fifty is late: the p95 is as it was measured, the p99 that the SLO is about is not."""

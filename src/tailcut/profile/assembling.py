@@ -81,7 +81,7 @@ def assemble(target: str, run: Run, overhead: Overhead | None) -> Recording:
         ),
         overhead=overhead,
         strays=heard.strays,
-        waits=heard.waits,
+        waits=tuple(one for one in heard.waits if one.start_ns >= run.facts.start_ns + run.samples.measured_from_ns),
         notes=tuple(_notes(run)),
     )
 

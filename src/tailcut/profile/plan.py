@@ -8,6 +8,8 @@ from math import inf
 import msgspec
 
 from tailcut.core.profiling.thinning import LEAST_TRACED
+from tailcut.core.slo import Objectives
+from tailcut.core.statistics import samples_needed
 from tailcut.errors import MissingExtra, ProfileError
 from tailcut.load import LoadPlan
 from tailcut.load.payloads import build_requests
@@ -40,7 +42,7 @@ class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
         overhead_rounds, overhead_s: how often, and how long at least, the same load is sent to processes of the
             application without profiling and with it; 0 rounds: the overhead is not measured.
         least_traced: of a recording with twice as many requests one in two is traced and stands for all, of a longer
-            one in three or four.
+            one in three or four (``least_for``).
         layers: whether the layers of its models are timed in the end.
         seed: of arrivals and payloads.
     """
@@ -65,6 +67,11 @@ class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
     least_traced: int = LEAST_TRACED
     layers: bool = True
     seed: int = 0
+
+
+def least_for(slo: Objectives | None) -> int:
+    """Say how many requests have to be traced so that each percentile of an SLO rests on enough of them."""
+    return max([LEAST_TRACED, *(samples_needed(one.share) for one in (slo.latency if slo is not None else ()))])
 
 
 def check_pilot(plan: PilotPlan) -> None:

@@ -38,7 +38,9 @@ _CALLS = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.MODEL})
 _LEAST_SEEN = 10
 """Times that it went from one to another who waited: fewer say nothing."""
 _LEAST_KNOWN = 3
-"""Of these, from one that was traced: what it did meanwhile. How long it takes all of them say."""
+"""Of these, from one that was traced: only of those it is known what they did meanwhile."""
+_MOST_APART = 0.5
+"""Of the time from one to the next: by how much the traced ones may have it shorter or longer than all of them."""
 _MOST_OVERTAKEN = 0.25
 """Of these, how many may get it who came later than the next: more are several things of one name, a lock per key."""
 _LEAST_WAITED = 0.05
@@ -196,7 +198,7 @@ def _seen(flat: Flat, spans: Ints, label: str, pool: bool, others: Sequence[Wait
         return None
     if np.mean(start_ns[handed + 1] < start_ns[handed]) > _MOST_OVERTAKEN:
         return None
-    if others is not None and not label.startswith(THREADING):
+    if others is not None and not (label.startswith(THREADING) and _stand_for_all(flat, spans, got_ns, handed)):
         return None
     if not pool and "Semaphore" not in label:
         if takings.mean() > _MOST_TAKINGS:
@@ -206,6 +208,22 @@ def _seen(flat: Flat, spans: Ints, label: str, pool: bool, others: Sequence[Wait
     held = _until_last_call(flat, spans, pool)
     at_once = _at_once(held, (start_ns[handed + 1] + got_ns[handed + 1]) // 2, got_ns[handed + 1] - got_ns[handed])
     return (Hold(label, at_once, pool), _share_held(flat, held)) if at_once else None
+
+
+def _stand_for_all(flat: Flat, spans: Ints, got_ns: Ints, handed: Ints) -> bool:
+    """Tell whether the traced ones had it about as long as all, and are of each endpoint that waits for it.
+
+    Args:
+        spans: that waited, by when they had it (``got_ns``); -1: of a request that was not traced.
+        handed: those after which another had it who had been waiting all the time.
+    """
+    traced = spans[handed] >= 0
+    took_ns = (got_ns[handed + 1] - got_ns[handed]).astype(np.float64)
+    usual_ns = float(took_ns.mean())
+    if abs(float(took_ns[traced].mean()) - usual_ns) > _MOST_APART * usual_ns:
+        return False
+    wait, have = (flat.endpoint[flat.request[one]] for one in (spans[spans >= 0], spans[handed][traced]))
+    return bool(np.isin(wait, have).all())
 
 
 def _in_turn(flat: Flat, spans: Ints, others: Sequence[Wait]) -> tuple[Ints, Ints, Ints]:

@@ -155,6 +155,8 @@ def _measured_ms(state: State, recording: Recording, now: Forecast, aim: Aim) ->
     """The percentile as it was measured: a simulation that is off must not call an SLO met that was missed."""
     if now.rate != recording.rate:
         return 0.0
+    if recording.untraced and 0.0 < aim.seen_ms < float("inf"):
+        return aim.seen_ms  # of all of them, and not only of those that were traced
     answered_ms = percentile(state.work.latency_ns, aim.share) / 1e6
     return max(answered_ms, aim.seen_ms if aim.seen_ms < float("inf") else 0.0)
 
