@@ -362,7 +362,7 @@ def test_answers_and_failures_are_those_of_all_requests() -> None:
 def test_what_tracing_takes_is_not_taken_off_twice(in_: int) -> None:
     """The process's CPU time holds it for those requests only, the spans for each; some of it all requests pay."""
     whole = profile_sample.recording(count=800)
-    tracing_ms, everybodys_ms = 2.0, 1.0
+    tracing_ms, everybodys_ms = 1.0, 1.0
     part = thinned(whole, in_)
     cpu_ms = {}
     base_ms = 4.0
