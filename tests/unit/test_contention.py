@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailcut.core.contention import Contention, Saturation
+from tailcut.core.overload import Target
 from tailcut.errors import NotReady
 from tailcut.server import scheduling
 from tailcut.server.scheduling import Scheduling, Times, cores_busy_s, model_threads, thread_times
@@ -76,7 +77,7 @@ class Bench:
         self.took = Times(0.0, 0.0, 0.0)
         self.now_s = 100.0
         self.due: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        self.overload = SimpleNamespace(stands=False)
+        self.overload = SimpleNamespace(stands=False, target=Target(80_000_000, 500_000_000))
         dispatcher = SimpleNamespace(planner=SimpleNamespace(overload=self.overload))
         path = SimpleNamespace(fallback=None, tensor_cache=None, entity_cache=None, dispatcher=dispatcher)
         self.opened: Any = SimpleNamespace(executor="inline", path=path)
@@ -104,9 +105,9 @@ class Bench:
     def watch(self) -> None:
         self.scheduling.watch(self)  # type: ignore[arg-type]
 
-    def give(self, tasks: Collection[int]) -> None:
+    def give(self, tasks: Collection[int], slice_ns: int = 0) -> None:
         """As ``Slices``."""
-        self.given = set(tasks)
+        self.given, self.slice_ns = set(tasks), slice_ns
 
     @property
     def longer(self) -> bool:
@@ -355,6 +356,17 @@ def test_models_that_cannot_answer_all_have_longer_slices(bench: Callable[[str],
     assert process.given == set()
 
 
+@pytest.mark.parametrize(("limit_ms", "slice_ms"), [(40, 10), (200, 25), (5_000, 40)])
+def test_a_slice_is_so_long_that_the_slo_has_time_for_it(
+    bench: Callable[[str], Bench], limit_ms: int, slice_ms: int
+) -> None:
+    process = bench("auto")
+    process.overload.stands = True
+    process.overload.target = Target(limit_ms * 1_000_000, 10 * limit_ms * 1_000_000)
+    process.fill()
+    assert (process.given, process.slice_ns) == ({3}, slice_ms * 1_000_000)
+
+
 def test_without_a_word_of_the_kernels_slices_are_taken_back(bench: Callable[[str], Bench]) -> None:
     process = bench("auto")
     process.overload.stands = True
@@ -414,15 +426,17 @@ def test_the_kernel_takes_a_slice_and_gives_its_own_back(thread: Callable[[], in
 def test_slices_are_given_to_those_that_are_there_and_taken_from_the_others(thread: Callable[[], int]) -> None:
     """From what they have begun, too: it has theirs."""
     first, second, third = thread(), thread(), thread()
-    usual_ns, slices, gone = get_slice(first), Slices(9_000_000), int(Path("/proc/sys/kernel/pid_max").read_text()) + 1
-    slices.give([first, second, gone])
+    usual_ns, slices, gone = get_slice(first), Slices(), int(Path("/proc/sys/kernel/pid_max").read_text()) + 1
+    slices.give([first, second, gone], 9_000_000)
     assert slices.longer
     assert [get_slice(task) for task in (first, second, third)] == [9_000_000, 9_000_000, usual_ns]
     set_slice(third, 9_000_000)  # as if the second had begun it
-    slices.give([first])
+    slices.give([first], 9_000_000)
     assert [get_slice(task) for task in (first, second, third)] == [9_000_000, usual_ns, usual_ns]
+    slices.give([first, third], 20_000_000)
+    assert [get_slice(task) for task in (first, second, third)] == [20_000_000, usual_ns, 20_000_000]
     slices.give([])
-    assert get_slice(first) == usual_ns
+    assert [get_slice(task) for task in (first, third)] == [usual_ns] * 2
     assert not slices.longer
 
 
@@ -431,8 +445,8 @@ def test_where_slices_cannot_be_set_nobody_says_they_are(monkeypatch: pytest.Mon
     """Another machine; a kernel that takes the call and changes nothing."""
     monkeypatch.setattr(platform, "machine", lambda: machine)
     monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: SimpleNamespace(syscall=lambda *_: 0))
-    slices = Slices(9_000_000)
-    slices.give([threading.get_native_id()])
+    slices = Slices()
+    slices.give([threading.get_native_id()], 9_000_000)
     assert not slices.longer
 
 

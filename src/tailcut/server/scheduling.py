@@ -39,9 +39,11 @@ _AT_WORK = 0.1
 """Share of the time from which on threads beside the loop (loaders, hooks, streams) compute for long: a loop that does
 not go before them would wait for them."""
 
-_SLICE_NS = 10_000_000
-"""Of threads that run models while a backlog stands. With 20 ms they had more of the core still, but requests were seen
-so late that those answered were beyond the SLO (docs/explanation/scheduling.md)."""
+_SLICES_NS = 10_000_000, 40_000_000
+_OF_LIMIT = 8
+"""Of threads that run models while a backlog stands: so many parts of the SLO's limit, within these bounds. With a
+quarter of it they had more of the core still, but requests were seen so late that those answered were beyond the SLO
+(docs/explanation/scheduling.md)."""
 
 _FAR = 0.5
 """Share of the cores' time below which ``Saturation`` says no whatever others did, so that nobody need look."""
@@ -89,7 +91,7 @@ class Scheduling:
         self._busy_s = busy_s or cores_busy_s
         self._contention = Contention(len(self._cores))
         self._saturation = Saturation(len(self._cores))
-        self._slices = slices or Slices(_SLICE_NS)
+        self._slices = slices or Slices()
         self._is_batch = False
         self._last: tuple[float, Times] | None = None
         self._last_busy_s: float | None = None
@@ -130,8 +132,8 @@ class Scheduling:
             wanted = executor == "thread" and self._fills_cores(passed_s, cpu_s)
         if wanted or self._is_batch:
             self._set(batch=wanted)
-        longer = wanted and executor == "thread" and self._is_overloaded()
-        self._slices.give(model_threads() if longer else ())
+        slice_ns = self._slice_ns() if wanted and executor == "thread" else 0
+        self._slices.give(model_threads() if slice_ns else (), slice_ns)
 
     def _executor(self) -> str:
         """Where the model runs; empty where answers may wait for the event loop alone."""
@@ -145,12 +147,14 @@ class Scheduling:
             return executor if executor == "inline" or waits else ""
         return ""
 
-    def _is_overloaded(self) -> bool:
-        """Whether more comes than can be answered within the SLO, for longer than a burst."""
+    def _slice_ns(self) -> int:
+        """How long a slice is while more comes than can be answered within the SLO, for longer than a burst; else 0."""
         with suppress(NotReady):
             overload = self._engine.opened.path.dispatcher.planner.overload
-            return overload is not None and overload.stands
-        return False
+            if overload is not None and overload.stands:
+                least_ns, most_ns = _SLICES_NS
+                return min(max(overload.target.limit_ns // _OF_LIMIT, least_ns), most_ns)
+        return 0
 
     def _fills_cores(self, passed_s: float, cpu_s: float) -> bool:
         """Whether the process fills its cores and nobody else computes there."""

@@ -64,14 +64,10 @@ def _call(numbers: Mapping[str, int], task: int, *arguments: Any) -> None:
 
 
 class Slices:
-    """Gives threads of this process longer slices and takes them back.
+    """Gives threads of this process longer slices and takes them back."""
 
-    Args:
-        slice_ns: the longer one.
-    """
-
-    def __init__(self, slice_ns: int) -> None:
-        self._slice_ns = slice_ns
+    def __init__(self) -> None:
+        self._slice_ns = 0
         self._longer: set[int] = set()
 
     @property
@@ -79,11 +75,17 @@ class Slices:
         """Whether any thread has one."""
         return bool(self._longer)
 
-    def give(self, tasks: Collection[int]) -> None:
-        """Let these threads, and no others, have longer ones."""
-        if self._longer - set(tasks):
-            self._take_back(tasks)
-        self._longer = {task for task in tasks if task in self._longer or self._given(task)}
+    def give(self, tasks: Collection[int], slice_ns: int = 0) -> None:
+        """Let these threads, and no others, have longer ones.
+
+        Args:
+            slice_ns: how long, where there are any.
+        """
+        kept = tasks if slice_ns == self._slice_ns else ()
+        if self._longer - set(kept):
+            self._take_back(kept)
+        self._slice_ns = slice_ns
+        self._longer = {task for task in tasks if task in self._longer.intersection(kept) or self._given(task)}
 
     def _given(self, task: int) -> bool:
         try:
