@@ -22,6 +22,7 @@ from tailcut.core.profiling.attribution import less_children
 from tailcut.core.profiling.flat import Flat, Ints, Name
 from tailcut.core.profiling.records import EXECUTOR, Stage, Wait
 from tailcut.core.profiling.thinning import POOLS, THREADING
+from tailcut.core.profiling.turns import in_turn, stand_for_all
 
 Floats = npt.NDArray[np.float64]
 
@@ -39,8 +40,6 @@ _LEAST_SEEN = 10
 """Times that it went from one to another who waited: fewer say nothing."""
 _LEAST_KNOWN = 3
 """Of these, from one that was traced: only of those it is known what they did meanwhile."""
-_MOST_APART = 0.5
-"""Of the time from one to the next: by how much the traced ones may have it shorter or longer than all of them."""
 _MOST_OVERTAKEN = 0.25
 """Of these, how many may get it who came later than the next: more are several things of one name, a lock per key."""
 _LEAST_WAITED = 0.05
@@ -190,7 +189,7 @@ def _seen(flat: Flat, spans: Ints, label: str, pool: bool, others: Sequence[Wait
         others: as of ``find_holds``.
     """
     takings = np.unique(flat.request[spans], return_counts=True)[1]
-    start_ns, got_ns, spans = _in_turn(flat, spans, [one for one in others or () if one.label == label])
+    start_ns, got_ns, spans = in_turn(flat, spans, [one for one in others or () if one.label == label])
     # From each one's getting it to the next one's, who had been waiting all the time.
     handed = np.flatnonzero(start_ns[1:] <= got_ns[:-1])
     traced = handed[spans[handed] >= 0]
@@ -198,7 +197,7 @@ def _seen(flat: Flat, spans: Ints, label: str, pool: bool, others: Sequence[Wait
         return None
     if np.mean(start_ns[handed + 1] < start_ns[handed]) > _MOST_OVERTAKEN:
         return None
-    if others is not None and not (label.startswith(THREADING) and _stand_for_all(flat, spans, got_ns, handed)):
+    if others is not None and not (label.startswith(THREADING) and stand_for_all(flat, spans, got_ns, handed)):
         return None
     if not pool and "Semaphore" not in label:
         if takings.mean() > _MOST_TAKINGS:
@@ -208,30 +207,6 @@ def _seen(flat: Flat, spans: Ints, label: str, pool: bool, others: Sequence[Wait
     held = _until_last_call(flat, spans, pool)
     at_once = _at_once(held, (start_ns[handed + 1] + got_ns[handed + 1]) // 2, got_ns[handed + 1] - got_ns[handed])
     return (Hold(label, at_once, pool), _share_held(flat, held)) if at_once else None
-
-
-def _stand_for_all(flat: Flat, spans: Ints, got_ns: Ints, handed: Ints) -> bool:
-    """Tell whether the traced ones had it about as long as all, and are of each endpoint that waits for it.
-
-    Args:
-        spans: that waited, by when they had it (``got_ns``); -1: of a request that was not traced.
-        handed: those after which another had it who had been waiting all the time.
-    """
-    traced = spans[handed] >= 0
-    took_ns = (got_ns[handed + 1] - got_ns[handed]).astype(np.float64)
-    usual_ns = float(took_ns.mean())
-    if abs(float(took_ns[traced].mean()) - usual_ns) > _MOST_APART * usual_ns:
-        return False
-    wait, have = (flat.endpoint[flat.request[one]] for one in (spans[spans >= 0], spans[handed][traced]))
-    return bool(np.isin(wait, have).all())
-
-
-def _in_turn(flat: Flat, spans: Ints, others: Sequence[Wait]) -> tuple[Ints, Ints, Ints]:
-    """When each asked for it and had it, and its span, by when they had it; -1: of a request that was not traced."""
-    start_ns = np.concatenate([flat.start_ns[spans], np.array([one.start_ns for one in others], dtype=np.int64)])
-    got_ns = np.concatenate([flat.end_ns[spans], np.array([one.end_ns for one in others], dtype=np.int64)])
-    order = np.argsort(got_ns, kind="stable")
-    return start_ns[order], got_ns[order], np.concatenate([spans, np.full(len(others), -1)])[order]
 
 
 def _at_once(held: Sequence[tuple[int, int, int]], waiting_ns: Ints, between_ns: Ints) -> int:

@@ -245,13 +245,11 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         moments, samples: in the order of time. Samples say where the time of ``code`` went, never how much that was.
         sample_interval_ns: between two looks; 0: no sampling.
         sampled_s: how long stacks were looked at, in a run of its own under the same load; 0: not known.
-        overhead: None where it was not measured.
-        layers: of the models that took most time.
+        overhead, layers: None where it was not measured; of the models that took most time.
         strays: calls whose time is in no request under their own name.
-        one_in: of how many requests one was traced (``thinning``).
-        untraced: the others, as the client saw them.
+        one_in, untraced: of how many requests one was traced (``thinning``); the others, as the client saw them.
         waits: of those for locks, in any order: who had one in between two that were traced.
-        notes: what could not be seen, and why; what makes figures weaker than they look.
+        notes: what could not be seen, and what makes figures weaker than they look.
     """
 
     target: str
