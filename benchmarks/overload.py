@@ -99,7 +99,7 @@ def collect(arguments: argparse.Namespace) -> dict[str, Any]:
             model, 18.0, SERVER_CORE, tries=3, sizes=sorted({rows, *(size for size in SIZES if size < rows)})
         )
         capacity = capacity_rps(sizes_ms)
-        limit_ms = SLACK_MS + sizes_ms[rows]
+        limit_ms, wide_ms = limits_ms(sizes_ms[rows])
         if limit_ms >= DEADLINE_MS:
             sys.exit(
                 f"error: 25 ms and a batch of {rows} rows are {limit_ms:.0f} ms, but the deadline is {DEADLINE_MS} ms;"
@@ -109,7 +109,6 @@ def collect(arguments: argparse.Namespace) -> dict[str, Any]:
         wide = folder / "wide"
         wide.mkdir()
         shutil.copy(model.path, wide / model.path.name)
-        wide_ms = _wide_ms(sizes_ms[rows])
         (wide / "tailcut.toml").write_text(manifest(model, rows=rows, limit_ms=wide_ms, deadline_ms=wide_ms))
         sys.stderr.write(f"{model.label}: {capacity:.0f} rows/s, limit {limit_ms:.0f} ms\n")
         task = Task(model.path, "compute", rows, True, DEADLINE_MS, DEADLINE_MS)
@@ -150,7 +149,7 @@ class Bench:
     ) -> None:
         self._model, self._task, self._folder = model, task, folder
         self.best = min(sizes_ms, key=lambda size: sizes_ms[size] / size)
-        self._limit_ms = SLACK_MS + sizes_ms[task.rows]
+        self._limit_ms, self._wide_ms = limits_ms(sizes_ms[task.rows])
         self._usual_s, self._beyond_s = usual_s, beyond_s
         self._closed_s = max(ceil(_CLOSED_BATCHES * sizes_ms[task.rows] / 1000), usual_s // 4, 2)
         self._expected = answer(task, model.shape.row)
@@ -185,8 +184,7 @@ class Bench:
         folder = self._folder / "wide"
         # A manifest is looked for beside its model.
         model = folder / self._task.model.name
-        wide_ms = _wide_ms(self._limit_ms - SLACK_MS)
-        task = replace(self._task, model=model, latency_ms=wide_ms, deadline_ms=wide_ms)
+        task = replace(self._task, model=model, latency_ms=self._wide_ms, deadline_ms=self._wide_ms)
         forms = {"wide": peer}
         if peer is TAILCUT:
             forms["wide_binary"] = TAILCUT_BINARY
@@ -251,9 +249,9 @@ class Bench:
         return capacity_rps(bare(self._model, _BARE_S, SERVER_CORE, sizes=(self.best,)))
 
 
-def _wide_ms(batch_ms: float) -> int:
-    """A deadline within which a batch of the largest size, and those that wait for it, always end."""
-    return max(DEADLINE_MS, ceil(_WIDE_BATCHES * batch_ms))
+def limits_ms(batch_ms: float) -> tuple[float, int]:
+    """Return the SLO's limit for a batch of the largest size, and a deadline that no such batch misses."""
+    return SLACK_MS + batch_ms, max(DEADLINE_MS, ceil(_WIDE_BATCHES * batch_ms))
 
 
 def idle_differences(folder: Path, rounds: int, seconds: int = 3) -> list[dict[str, float]]:
