@@ -162,9 +162,12 @@ FREE = Cost(0.0, 0.0)
 def left_ns(passed_ns: float, rows: int, cost: Cost) -> float:
     """Return what a batch still takes that has run for ``passed_ns``.
 
-    Once it has taken longer than nineteen of twenty do, it is taken for a hiccup like those that were seen.
+    Once it has taken longer than nineteen of twenty do, it may be a hiccup like those that were seen, or a little late.
+    Which one shows with time only: it is expected to take as long again as it has taken, as far as that is no more than
+    such a hiccup. (Times with a tail that falls as the square do so: the mean residual life of a Pareto distribution.)
+    To take each for the longest hiccup would refuse all who come while a short batch is a millisecond late.
     """
     expected_ns = cost.batch_ns(rows)
     if cost.hiccup_ns and passed_ns > cost.late * expected_ns:
-        expected_ns += cost.hiccup_ns
+        expected_ns = min(expected_ns + cost.hiccup_ns, 2 * passed_ns)
     return max(expected_ns - passed_ns, 0.0)
