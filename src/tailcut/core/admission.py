@@ -76,7 +76,7 @@ class Admission(Generic[E]):
             return False
         cost = self._costs.of(kind)
         if cost is not self._looked_at:
-            self._looked_at, self._easy_ns = cost, 4 * cost.late * cost.batch_ns(self._planner.max_rows)
+            self._looked_at, self._easy_ns = cost, 4 * cost.late_ns(self._planner.max_rows)
         return deadline_ns - now_ns > self._easy_ns > 0
 
     def check(self, now_ns: int, request: Request, executors: Executors, *, counted: bool = False) -> Refusal | None:
@@ -206,11 +206,12 @@ class Admission(Generic[E]):
         # Behind a backlog others come after it, so that its own batch will be full.
         own_ns = cost.batch_ns(min(total, full))
         before_ns = max(self._drain_ns(total, full, cost) - own_ns, 0.0)
-        wait_ns = DRIFT * ((executors.left_ns + before_ns) / count + own_ns) + (cost.late - 1.0) * own_ns
+        spread_ns = cost.spread_ns(own_ns)
+        wait_ns = DRIFT * ((executors.left_ns + before_ns) / count + own_ns) + spread_ns
         if total <= full * count:
             return wait_ns  # it is in the next batch
         spare_ns = left_ns - 2 * cost.batch_ns(full)
-        margin_ns = (_SIGMAS * sqrt(1.0 + total / full / count) * (cost.late - 1.0) + self._caution) * own_ns
+        margin_ns = _SIGMAS * sqrt(1.0 + total / full / count) * spread_ns + self._caution * own_ns
         if margin_ns + cost.hiccup_ns <= spare_ns:
             margin_ns += cost.hiccup_ns
         return wait_ns + max(min(margin_ns, spare_ns), 0.0)

@@ -8,6 +8,7 @@ longer a batch may take: the 95th percentile of what was seen over what was expe
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 
@@ -23,11 +24,14 @@ class Cost(NamedTuple):
     Attributes:
         base_ns, row_ns: the line ``base_ns + row_ns * rows``, where there are no points.
         points: expected at 1, 2, 4, ... rows; never falling.
-        late: upper quantile of a batch's time over what was expected of it; at least 1.
+        late: upper quantile of a batch's time over what was expected of it; at least 1. Of a batch of which less than
+            ``fine_ns`` is expected, over that much more than ``fine_ns``: what else runs on its core for some
+            milliseconds is much to a lone row, and nothing to a large batch that would be judged by it.
         hiccup_ns: how much longer than expected a batch takes that is an outlier; 0 where there were none lately.
         shaped: whether lone rows and batches were both seen: before, how much batching gains is only guessed.
         steps: batch sizes that the runtime has prepared, ascending: a batch costs what the next larger one costs.
         doubts: part of each point by which it may be less than is known.
+        fine_ns: see ``late``.
     """
 
     base_ns: float
@@ -38,6 +42,7 @@ class Cost(NamedTuple):
     steps: tuple[int, ...] = ()
     shaped: bool = False
     doubts: tuple[float, ...] = ()
+    fine_ns: float = 0.0
 
     def of(self, kind: int) -> Cost:
         """Return itself: where all rows are of one kind, a cost may stand for all of them."""
@@ -60,7 +65,16 @@ class Cost(NamedTuple):
 
     def late_ns(self, rows: float) -> float:
         """Return what a batch takes at most, in nineteen of twenty cases."""
-        return self.late * self.batch_ns(rows)
+        expected_ns = self.batch_ns(rows)
+        return expected_ns + self.spread_ns(expected_ns)
+
+    def spread_ns(self, expected_ns: float) -> float:
+        """Return how much longer than so expected one batch in twenty takes."""
+        return (self.late - 1.0) * max(expected_ns, self.fine_ns)
+
+    def sure_ns(self, left_ns: float) -> float:
+        """Return what may be expected of a batch that ends within ``left_ns`` in nineteen of twenty cases."""
+        return min(left_ns / self.late, left_ns - (self.late - 1.0) * self.fine_ns)
 
     def drain_ns(self, rows: float, batch_rows: float) -> float:
         """Return the time of ``rows`` in batches of ``batch_rows``, one after the other."""
@@ -70,22 +84,22 @@ class Cost(NamedTuple):
     def worth_rows(self, rows: int, least: int = 1, *, tried: bool = True) -> int:
         """Return how many of ``rows`` should share the next batch.
 
-        All of them, where a batch costs much less than its rows alone. Else all would wait for the slowest of them to
-        little avail: with m rows a batch, the mean row waits ``T(m) (rows / m + 1) / 2``; what that costs more of the
-        executor's time than the best size, those who come later wait for, taken to be ``_FOLLOWERS`` times as many.
-        So are sizes avoided that the runtime would mostly fill up, or that are dearer than in proportion.
+        With m rows a batch, the mean row waits ``T(m) (rows / m + 1) / 2``; what that costs more of the executor's
+        time than the best size, those who come later wait for, taken to be ``_FOLLOWERS`` times as many. So all share
+        it where that saves much, and else do not wait for the slowest of them to little avail; and sizes are avoided
+        that the runtime would mostly fill up, or that are dearer than in proportion.
 
         Args:
             least: no batch can be smaller: the first request brings so many.
-            tried: it may be a size of which little is known.
+            tried: it may be a size of which little is known; else such a size is taken to be dearer than it seems.
         """
         if rows < 2 or not self.shaped:
             return rows
         whole_ns = self.batch_ns(rows)
-        if whole_ns < _SHORT_NS or (not self.steps and whole_ns < _MUCH_LESS * rows * self.points[0]):
+        if whole_ns < _SHORT_NS:
             return rows
         sizes = self._sizes(rows, least)
-        each_ns = self._each_ns(sizes, tried)
+        each_ns = self._each_ns(sizes, self._hoped_ns if tried else self._feared_ns)
         least_ns = min(each_ns)
         waits = [
             each * (rows + size) / 2 + _FOLLOWERS * rows * (each - least_ns)
@@ -105,13 +119,13 @@ class Cost(NamedTuple):
         if rows < 2 or not self.shaped:
             return rows
         sizes = self._sizes(rows, least)
-        each_ns = self._each_ns(sizes, tried)
+        each_ns = self._each_ns(sizes, self._hoped_ns if tried else self.batch_ns)
         limit_ns = _NO_DEARER * min(each_ns)
         return next(size for size, each in zip(sizes, each_ns, strict=True) if each <= limit_ns)
 
-    def _each_ns(self, sizes: list[int], tried: bool) -> list[float]:
+    @staticmethod
+    def _each_ns(sizes: list[int], batch_ns: Callable[[int], float]) -> list[float]:
         """What a row takes of batches of these sizes."""
-        batch_ns = self._hoped_ns if tried else self.batch_ns
         return [batch_ns(size) / size for size in sizes]
 
     def _hoped_ns(self, rows: int) -> float:
@@ -119,14 +133,23 @@ class Cost(NamedTuple):
 
         Else a size that once seemed dear, by a hiccup or in a slow minute, would never be seen again.
         """
+        # Between two powers of two both were learned from it.
+        return self.batch_ns(rows) * (1.0 - min(self._doubts(rows)))
+
+    def _feared_ns(self, rows: int) -> float:
+        """Return the most that a batch may take on average: the same for where no size is to be tried.
+
+        Else large batches of which nothing is known but a guess run in bursts, when all wait for them to no avail.
+        """
+        return self.batch_ns(rows) * (1.0 + min(max(self._doubts(rows)), _FEAR))
+
+    def _doubts(self, rows: int) -> tuple[float, ...]:
+        """The doubts of the points that are known of a size: of one, or of those on either side."""
         if not self.doubts:
-            return self.batch_ns(rows)
+            return (0.0,)
         size = int(self.padded(rows)) if self.steps else rows
         place = min(size.bit_length(), len(self.doubts)) - 1
-        # Between two powers of two both were learned from it.
-        between = size != 1 << place and place + 1 < len(self.doubts)
-        doubt = min(self.doubts[place : place + 2]) if between else self.doubts[place]
-        return self.batch_ns(rows) * (1.0 - doubt)
+        return self.doubts[place : place + (1 if size == 1 << place else 2)]
 
     def _sizes(self, rows: int, least: int) -> list[int]:
         """``rows``, and smaller sizes from ``least`` on that are worth a thought, largest first."""
@@ -144,9 +167,11 @@ _SHORT_NS = 2_000_000.0
 """Batches up to this long are not divided: what the event loop does for each of them is no longer small beside it."""
 
 _FOLLOWERS = 8.0
-_MUCH_LESS = 0.6
-"""Found by simulation of loads from 0.3 to 0.95 of the capacity, steady and in bursts: with these no latency
+"""Found by simulation of loads from 0.3 to 0.95 of the capacity, steady and in bursts: with so many no latency
 percentile was worse than with largest batches, and where batching gains ten percent the p95 was a tenth lower."""
+
+_FEAR = 0.1
+"""A size of which nothing is known but a guess may be so much dearer than it seems."""
 
 DRIFT = 1.05
 """What is promised rests on batches that take this much longer than expected: so far off is the mean of twenty batches
@@ -168,6 +193,6 @@ def left_ns(passed_ns: float, rows: int, cost: Cost) -> float:
     To take each for the longest hiccup would refuse all who come while a short batch is a millisecond late.
     """
     expected_ns = cost.batch_ns(rows)
-    if cost.hiccup_ns and passed_ns > cost.late * expected_ns:
+    if cost.hiccup_ns and passed_ns > expected_ns + cost.spread_ns(expected_ns):
         expected_ns = min(expected_ns + cost.hiccup_ns, 2 * passed_ns)
     return max(expected_ns - passed_ns, 0.0)

@@ -204,7 +204,7 @@ def _needs_ns(item: Item[E], cost: Cost) -> float:
     """
     entry = item[3]
     alone_ns = cost.batch_ns(entry.rows)
-    late_ns = cost.late * alone_ns
+    late_ns = alone_ns + cost.spread_ns(alone_ns)
     can_wait = entry.deadline_ns - item[1] > _PATIENT * late_ns and item[1] - entry.arrived_ns > 2 * late_ns
     return late_ns if can_wait else alone_ns
 
@@ -221,7 +221,7 @@ def _due_ns(item: Item[E], now_ns: int, cost: Cost) -> float:
     Where the entry is not sure to be in time even alone, it is enough that it is expected to be.
     """
     left_ns = item[1] - now_ns
-    sure_ns = left_ns / cost.late
+    sure_ns = cost.sure_ns(left_ns)
     return now_ns + (sure_ns if cost.batch_ns(item[3].rows) < sure_ns else left_ns)
 
 

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from tailcut.core.costs import FREE, Cost
+from tailcut.core.drift import ODD, Drift
 
 _SHIFT = 0.05
 """Weight of a batch on all sizes together."""
@@ -14,15 +15,6 @@ _SHIFT = 0.05
 _BEND = 0.052
 """Least weight of a batch on its own size. Three times as much where errors do not cancel out: a machine that runs at
 half its speed is noticed within twenty batches, and noise of a fifth moves the mean by no more than a thirtieth."""
-
-_TREND = 0.2
-_NEWS = 0.9
-_NOISE = 0.05
-"""Errors do not cancel out where their mean is almost as large as they are: of the last ten batches, nine were off in
-one direction. Below five percent that is no news."""
-
-_ODD, _ODDER = 0.1, 3.0
-"""What an error is beyond a tenth, or so many times the mean error, is one batch's own affair."""
 
 _FADE = 0.996
 _MOST_SEEN = 24.0
@@ -48,37 +40,27 @@ _WINDOW = 100
 _BEYOND = 5
 """Of the last hundred batches, five may lie beyond the upper quantile."""
 
+_FINE = 8
+"""How late batches are is told by what is expected of them, but of no less than this part of the largest: a lone row
+that took 13 ms instead of 7, because something else ran on its core, says nothing of batches that take 250."""
+
 _FIRST_LATE = 1.1
 """The upper quantile as long as little is known."""
+_TAKEN = 20
+"""Batches that are taken to have been no later than that, before the first: where a server starts, one of its first ten
+is often twice as long, and would else be the upper quantile until twenty were seen."""
 
 _FIRST_HICCUP = 4.0
 _ERA = 2000
 """Batches after which a hiccup begins to be forgotten; after twice as many it is."""
 
 
-class _Drift:
-    """Whether what is expected is off in one direction: of all sizes together, or of one."""
-
-    __slots__ = ("_error", "_mean")
-
-    def __init__(self) -> None:
-        self._mean = self._error = 0.0
-
-    def has_news(self, off: float) -> bool:
-        """Take in how far off a batch was; return whether the last ones do not cancel out."""
-        most = max(_ODDER * self._error, _ODD)
-        off = min(max(off, -most), most)
-        self._mean += _TREND * (off - self._mean)
-        self._error += _TREND * (abs(off) - self._error)
-        return abs(self._mean) > _NEWS * self._error and abs(self._mean) > _NOISE
-
-
 class CostModel:
     """Learns what the batches of one kind take.
 
     Each batch moves all points in proportion to how far off the expectation was, and those beside its size some more:
-    so do both the machine's speed and the model's shape show. Robust: see ``_OUTLIER``, ``_ODD``. Of the speed about
-    the last twenty batches count; the shape is remembered, and sizes that were not seen for long are tried again.
+    so do both the machine's speed and the model's shape show. Robust: see ``_OUTLIER``, ``drift.ODD``. Of the speed
+    about the last twenty batches count; the shape is remembered, and sizes that were not seen for long are tried again.
 
     Args:
         steps: see ``Cost``.
@@ -107,16 +89,24 @@ class CostModel:
         self._ratios: deque[float] = deque()
         self._sorted: list[float] = []
         self._strange = 0
-        self._drift = _Drift()
-        self._drifts: list[_Drift] = []
+        self._drift = Drift()
+        self._drifts: list[Drift] = []
         self._era = 0
         self._worst = [[0.0, 0.0], [0.0, 0.0]]
         self._cost: Cost | None = FREE
 
-    def seed(self, points: Mapping[int, float]) -> None:
-        """Start from what was measured elsewhere: rows -> nanoseconds (warm-up, the registry's evidence)."""
+    def seed(self, points: Mapping[int, float], runs: int = 1) -> None:
+        """Start from what was measured elsewhere: rows -> nanoseconds (warm-up, the registry's evidence).
+
+        Args:
+            runs: of each size, that its figure is the middle of: it counts as so many batches.
+        """
         for rows in sorted(points):
             self._learn(rows, points[rows])
+        for rows in [self._padded(rows) for rows in points]:
+            place = rows.bit_length() - 1
+            if rows == 1 << place:
+                self._seen[place] = max(self._seen[place], float(runs))
         self._batches = max(self._batches, min(len(points), _KNOWN_BATCHES))
         self._cost = None
 
@@ -124,6 +114,9 @@ class CostModel:
         """Learn from one finished batch."""
         self._batches += 1
         ratio = self._learn(rows, duration_ns)
+        expected_ns, fine_ns = max(duration_ns, 1.0) / ratio, self._points[-1] / _FINE
+        if expected_ns < fine_ns:
+            ratio = 1.0 + (ratio - 1.0) * expected_ns / fine_ns
         ratios, ordered = self._ratios, self._sorted
         if len(ratios) == _WINDOW:
             del ordered[bisect_left(ordered, ratios.popleft())]
@@ -140,15 +133,14 @@ class CostModel:
     def _learn(self, rows: int, duration_ns: float) -> float:
         """Move the points; return how many times longer the batch took than was expected."""
         duration_ns = max(duration_ns, 1.0)
-        if self._steps:
-            rows = int(Cost(0.0, 0.0, steps=self._steps).padded(rows))
+        rows = self._padded(rows)
         place = rows.bit_length() - 1
         share = rows / (1 << place) - 1.0
         points, seen = self._points, self._seen
         while len(points) < place + (2 if share else 1):
             points.append(2 * points[-1] if points else duration_ns / rows)
             seen.append(0.0)
-            self._drifts.append(_Drift())
+            self._drifts.append(Drift())
         expected_ns = points[place] * (1.0 - share) + points[place + 1] * share if share else points[place]
         ratio = duration_ns / expected_ns
         self._strange = self._strange + 1 if not 1.0 / _OUTLIER <= ratio <= _OUTLIER else 0
@@ -164,7 +156,7 @@ class CostModel:
             bend = 3 * _BEND
         elif bend == _BEND and not news and seen[at] >= 1.0:
             # One batch that is far too slow says something of the machine, and hardly anything of its own size.
-            own_off = min(off, _ODD)
+            own_off = min(off, ODD)
         for other, weight in enumerate(seen):
             here = (1.0 - share) if other == place else share if other == place + 1 else 0.0
             follows = max(trust * max(shift, step / (1.0 + weight)), news)
@@ -175,6 +167,9 @@ class CostModel:
         if 0.0 in seen:
             _guess(points, seen)
         return ratio
+
+    def _padded(self, rows: int) -> int:
+        return int(Cost(0.0, 0.0, steps=self._steps).padded(rows)) if self._steps else rows
 
     def _gain(self, off: float) -> tuple[float, float]:
         """Return how much this batch weighs, on its own size and on all: little as long as errors cancel out."""
@@ -198,8 +193,9 @@ class CostModel:
         for at in range(1, len(points)):
             points[at] = max(points[at], points[at - 1])
         late = _FIRST_LATE
+        beyond = min((len(self._sorted) + _TAKEN) * _BEYOND // _WINDOW, _BEYOND)
         if len(self._sorted) > _BEYOND:
-            late = min(max(self._sorted[-1 - len(self._sorted) * _BEYOND // _WINDOW], 1.0), _OUTLIER)
+            late = min(max(self._sorted[-1 - beyond], 1.0), _OUTLIER)
         if self._batches - self._era > 2 * _ERA:
             self._worst = [[0.0, 0.0], [0.0, 0.0]]
         # The second longest: what happened once in thousands of batches is no habit of this machine.
@@ -211,7 +207,8 @@ class CostModel:
         shaped = len(points) > 1 and self._seen[0] > 0.0
         doubts = tuple([min(_DOUBT / max(seen, 1e-9), _MOST_DOUBT) for seen in self._seen])
         row_ns = points[0] - base_ns
-        cost = self._cost = Cost(base_ns, row_ns, tuple(points), late, hiccup_ns, self._steps, shaped, doubts)
+        shape = (self._steps, shaped, doubts, points[-1] / _FINE)
+        cost = self._cost = Cost(base_ns, row_ns, tuple(points), late, hiccup_ns, *shape)
         return cost
 
 
@@ -258,9 +255,9 @@ class Costs:
         model = self._models.get(kind)
         return model.cost if model is not None else self._guess(kind)
 
-    def seed(self, points: Mapping[int, float], kind: int = 0) -> None:
+    def seed(self, points: Mapping[int, float], kind: int = 0, runs: int = 1) -> None:
         """See ``CostModel.seed``."""
-        self._model(kind).seed(points)
+        self._model(kind).seed(points, runs)
 
     def observe(self, rows: int, duration_ns: float, kind: int = 0) -> None:
         """See ``CostModel.observe``."""
@@ -288,6 +285,7 @@ class Costs:
             row_ns=scale * cost.row_ns,
             points=tuple([scale * point for point in cost.points]),
             hiccup_ns=scale * cost.hiccup_ns,
+            fine_ns=scale * cost.fine_ns,
         )
 
 

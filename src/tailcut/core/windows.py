@@ -161,8 +161,8 @@ class Gain:
                 continue
             until_ns = self._begun_ns + offset_ns
             together_ns = cost.batch_ns(rows + more)
-            end_ns = until_ns + cost.late * together_ns
-            if end_ns - self._begun_ns > self._limit_ns or until_ns > _safe_ns(waiting, cost.late * together_ns):
+            late_ns = together_ns + cost.spread_ns(together_ns)
+            if until_ns + late_ns - self._begun_ns > self._limit_ns or until_ns > _safe_ns(waiting, late_ns):
                 break
             first = min(more, idle - 1)
             behind = more - first
