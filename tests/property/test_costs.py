@@ -1,15 +1,15 @@
-"""What is made of the times of batches: how late they are, how much of a figure is known, and which sizes follow."""
+"""What is made of the times of batches: how late they are, what is known of a size, and which sizes follow."""
 
 from __future__ import annotations
 
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tailcut.core.costs import Cost, left_ns
-from tailcut.core.learning import CostModel
+from tailcut.core.learning import CostModel, Costs
 
 MS = 1e6
 SIZES = (1, 2, 4, 8, 16, 32)
@@ -23,7 +23,7 @@ SEVEN = {rows: 7.0 * rows * MS for rows in SIZES}
     hiccup_ns=st.floats(1e5, 3e9),
     passed=st.floats(0.0, 10.0),
 )
-def test_a_batch_that_is_late_takes_as_long_again_and_no_longer_than_a_hiccup(
+def test_a_batch_that_is_late_takes_twice_as_long_again_and_no_longer_than_a_hiccup(
     expected_ns: float, late: float, hiccup_ns: float, passed: float
 ) -> None:
     cost = Cost(0.0, 0.0, (expected_ns,), late=late, hiccup_ns=hiccup_ns)
@@ -32,54 +32,53 @@ def test_a_batch_that_is_late_takes_as_long_again_and_no_longer_than_a_hiccup(
     if passed_ns <= late * expected_ns * (1 - 1e-9):
         assert left == pytest.approx(max(expected_ns - passed_ns, 0.0))
     elif passed_ns > late * expected_ns * (1 + 1e-9):
-        assert left == pytest.approx(max(min(passed_ns, expected_ns + hiccup_ns - passed_ns), 0.0))
+        assert left == pytest.approx(max(min(2 * passed_ns, expected_ns + hiccup_ns - passed_ns), 0.0))
 
 
-@given(left_ms=st.floats(0.1, 1e4), late=st.floats(1.0, 3.0), fine_ms=st.floats(0.0, 100.0))
+@given(left=st.floats(1e5, 1e10), late=st.floats(1.0, 3.0), short_late=st.floats(1.0, 3.0), fine=st.floats(0.0, 1e8))
 def test_a_batch_that_is_sure_to_end_in_time_ends_in_time_when_it_is_late(
-    left_ms: float, late: float, fine_ms: float
+    left: float, late: float, short_late: float, fine: float
 ) -> None:
-    cost = Cost(0.0, 1.0, late=late, fine_ns=fine_ms * MS)
-    sure_ns = cost.sure_ns(left_ms * MS)
-    if sure_ns > 0:
-        assert sure_ns + cost.spread_ns(sure_ns) == pytest.approx(left_ms * MS)
+    cost = Cost(0.0, 1.0, late=late, short_late=short_late, fine_ns=fine)
+    assume(abs(left / late - fine) > 1e-6 * fine)  # there one measure takes over from the other
+    sure = cost.sure_ns(left) * (1 - 1e-9)
+    assert sure + cost.spread_ns(sure) <= left
+    more = cost.sure_ns(left) * (1 + 1e-6)
+    assert more + cost.spread_ns(more) > left
 
 
-def test_what_delays_lone_rows_for_some_milliseconds_is_not_expected_of_large_batches_in_proportion() -> None:
+def test_what_delays_lone_rows_for_some_milliseconds_is_not_expected_of_large_batches() -> None:
     """Of lone rows every fifth takes six milliseconds more: another thread had the core. Large ones do not take 1.8."""
     draw, model = random.Random(1), CostModel()
-    model.seed(SEVEN, runs=5)
+    model.seed(SEVEN)
     for _ in range(300):
         model.observe(1, (7.0 + (6.0 if draw.random() < 0.2 else 0.0)) * MS)
     cost = model.cost
     assert cost.late_ns(1) > 12 * MS
-    assert cost.late_ns(32) < 1.35 * cost.batch_ns(32)
+    assert cost.late_ns(32) < 1.15 * cost.batch_ns(32)
+
+
+@pytest.mark.parametrize("before", [1, 32])
+def test_how_late_large_batches_are_is_kept_while_lone_rows_run_and_the_other_way_round(before: int) -> None:
+    """With noise of a fifth, one in twenty takes 1.39 times as long."""
+    draw, model = random.Random(2), CostModel()
+    model.seed(SEVEN)
+    for rows in (before, 33 - before):
+        for _ in range(300):
+            model.observe(rows, SEVEN[rows] * draw.lognormvariate(0.0, 0.2))
+    for rows in (1, 32):
+        assert 1.25 < model.cost.late_ns(rows) / model.cost.batch_ns(rows) < 1.6
 
 
 def test_one_slow_batch_of_the_first_ten_is_not_what_one_in_twenty_takes() -> None:
     model = CostModel()
-    model.seed(SEVEN, runs=5)
-    for number in range(12):
-        model.observe(32, (2.0 if number == 3 else 1.0) * SEVEN[32])
-    assert model.cost.late < 1.15
+    model.seed(SEVEN)
     for number in range(12):
         model.observe(32, (2.0 if number == 3 else 1.0) * SEVEN[32])
     assert model.cost.late < 1.15
     for number in range(100):
         model.observe(32, (1.6 if number % 10 == 3 else 1.0) * SEVEN[32])
     assert model.cost.late > 1.3
-
-
-@pytest.mark.parametrize(("runs", "most"), [(5, 1.2), (1, 2.0)])
-def test_the_first_row_of_all_moves_what_was_measured_of_other_sizes_the_less_the_more_runs_that_was(
-    runs: int, most: float
-) -> None:
-    """Everybody connects while it runs, so that it takes three times as long."""
-    model = CostModel()
-    model.seed(SEVEN, runs=runs)
-    model.observe(1, 20.0 * MS)
-    assert model.cost.batch_ns(8) < most * SEVEN[8]
-    assert (model.cost.batch_ns(8) > 1.2 * SEVEN[8]) == (runs == 1)
 
 
 def test_beyond_the_size_where_sharing_ends_to_gain_batches_do_not_grow() -> None:
@@ -96,11 +95,27 @@ def test_beyond_the_size_where_sharing_ends_to_gain_batches_do_not_grow() -> Non
 
 def test_where_no_size_is_to_be_tried_one_that_is_only_guessed_must_seem_clearly_better() -> None:
     """Large batches seem a tenth cheaper by the row, but none has run: those who wait do not have to find out."""
-    points = (7.0, 14.0, 28.0, 56.0, 104.0)
-    known = Cost(0.0, 0.0, tuple(point * MS for point in points), shaped=True, doubts=(0.0,) * 5)
-    assert known.worth_rows(16, tried=False) == 16
-    guessed = known._replace(doubts=(0.0, 0.0, 0.0, 0.0, 0.5))
-    assert guessed.worth_rows(16, tried=False) < 16
-    assert guessed.worth_rows(16, tried=True) == 16
-    between = guessed.worth_rows(12, tried=False)
-    assert between < 12
+    points = {1: 7.0 * MS, 2: 14.0 * MS, 4: 28.0 * MS, 8: 56.0 * MS, 16: 104.0 * MS}
+    costs = Costs()
+    costs.seed(points, kind=8)
+    assert costs.of(8).worth_rows(16, tried=False) == 16
+    # Rows of another length are taken to behave alike; all that has run of them is small.
+    for _ in range(10):
+        for rows in (1, 2, 4, 8):
+            costs.observe(rows, 10 * rows * 7.0 * MS, kind=64)
+    assert costs.of(64).worth_rows(16, tried=True) == 16
+    assert costs.of(64).worth_rows(16, tried=False) < 16
+    assert costs.of(64).worth_rows(12, tried=False) < 12
+    assert costs.of(48).worth_rows(16, tried=False) < 16
+    costs.observe(16, 10 * points[16], kind=64)
+    assert costs.of(64).worth_rows(16, tried=False) == 16
+
+
+def test_a_size_that_warm_up_has_shown_is_not_feared_however_long_ago() -> None:
+    """A batch of eight takes a tenth less than eight rows alone; for a while only lone ones come."""
+    pays = {1: 5.45 * MS, 2: 10.6 * MS, 4: 20.6 * MS, 8: 39.1 * MS}
+    model = CostModel()
+    model.seed(pays)
+    for _ in range(1000):
+        model.observe(1, pays[1])
+    assert model.cost.worth_rows(8, tried=False) == 8

@@ -66,13 +66,13 @@ def waiting(stage: Stage, label: str, share: float, took_ms: float = 100.0) -> R
 
 def test_all_of_a_short_recording_are_traced_and_where_requests_wait_for_what_several_hold() -> None:
     free = [waiting(Stage.WAIT, "psycopg_pool", 0.02)] * 9
-    assert [one_in(requests, free) for requests in (200, 999, 1000, 1500, 2000, 9000)] == [1, 1, 2, 3, 4, 4]
+    assert [one_in(requests, free) for requests in (200, 999, 1000, 9000)] == [1, 1, 2, 2]
     assert one_in(50, free, least_traced=20) == 2
     for stage, label in ((Stage.LOCK, "asyncio.Semaphore"), (Stage.WAIT, "psycopg_pool")):
         assert one_in(5_000, [*free, waiting(stage, label, 0.2, 110.0)]) == 1
-        assert one_in(5_000, [*free, waiting(stage, label, 0.2, 90.0)]) == 4  # who is quick does not matter
+        assert one_in(5_000, [*free, waiting(stage, label, 0.2, 90.0)]) == 2  # who is quick does not matter
     for stage, label in ((Stage.WAIT, "thread pool"), (Stage.LOCK, _LOCK)):
-        assert one_in(5_000, [waiting(stage, label, 0.9)]) == 4
+        assert one_in(5_000, [waiting(stage, label, 0.9)]) == 2
     assert held_up(()) == 0.0
 
 
@@ -340,7 +340,9 @@ def test_who_holds_the_loop_for_an_untraced_request_is_named_as_in_a_traced_one(
     monkeypatch.setattr(Handle, "_run", Handle._run)
     blocking.watch_loop("asyncio")
     ask(TRACED, SKIPPED, handler=handler)
-    told = [(one.label, one.place, one.request) for one in tracer.moments if one.stage is Stage.LOOP]
+    # Shorter ones are of callbacks that others kept from their core.
+    held = [one for one in tracer.moments if one.stage is Stage.LOOP and one.end_ns - one.start_ns >= 4 * _MS]
+    told = [(one.label, one.place, one.request) for one in held]
     assert told == [("predict", "app.py:7", number) for number in (TRACED, SKIPPED)]
     tracer.clear()
 

@@ -24,14 +24,15 @@ class Cost(NamedTuple):
     Attributes:
         base_ns, row_ns: the line ``base_ns + row_ns * rows``, where there are no points.
         points: expected at 1, 2, 4, ... rows; never falling.
-        late: upper quantile of a batch's time over what was expected of it; at least 1. Of a batch of which less than
-            ``fine_ns`` is expected, over that much more than ``fine_ns``: what else runs on its core for some
-            milliseconds is much to a lone row, and nothing to a large batch that would be judged by it.
+        late: upper quantile of a batch's time over what was expected of it; at least 1.
         hiccup_ns: how much longer than expected a batch takes that is an outlier; 0 where there were none lately.
         shaped: whether lone rows and batches were both seen: before, how much batching gains is only guessed.
         steps: batch sizes that the runtime has prepared, ascending: a batch costs what the next larger one costs.
         doubts: part of each point by which it may be less than is known.
-        fine_ns: see ``late``.
+        fears: part of each point by which it may be more, where no batch of its size has shown it.
+        short_late: ``late`` of batches of which less than ``fine_ns`` is expected. What else runs on their core for
+            some milliseconds is much to a lone row, and nothing to a large batch that would be judged by it.
+        fine_ns: see ``short_late``.
     """
 
     base_ns: float
@@ -42,6 +43,8 @@ class Cost(NamedTuple):
     steps: tuple[int, ...] = ()
     shaped: bool = False
     doubts: tuple[float, ...] = ()
+    fears: tuple[float, ...] = ()
+    short_late: float = 1.0
     fine_ns: float = 0.0
 
     def of(self, kind: int) -> Cost:
@@ -70,11 +73,12 @@ class Cost(NamedTuple):
 
     def spread_ns(self, expected_ns: float) -> float:
         """Return how much longer than so expected one batch in twenty takes."""
-        return (self.late - 1.0) * max(expected_ns, self.fine_ns)
+        return ((self.late if expected_ns >= self.fine_ns else self.short_late) - 1.0) * expected_ns
 
     def sure_ns(self, left_ns: float) -> float:
         """Return what may be expected of a batch that ends within ``left_ns`` in nineteen of twenty cases."""
-        return min(left_ns / self.late, left_ns - (self.late - 1.0) * self.fine_ns)
+        sure_ns = left_ns / self.late
+        return sure_ns if sure_ns >= self.fine_ns else min(left_ns / self.short_late, self.fine_ns)
 
     def drain_ns(self, rows: float, batch_rows: float) -> float:
         """Return the time of ``rows`` in batches of ``batch_rows``, one after the other."""
@@ -133,23 +137,33 @@ class Cost(NamedTuple):
 
         Else a size that once seemed dear, by a hiccup or in a slow minute, would never be seen again.
         """
+        if not self.doubts:
+            return self.batch_ns(rows)
         # Between two powers of two both were learned from it.
-        return self.batch_ns(rows) * (1.0 - min(self._doubts(rows)))
+        place, share = self._place(rows)
+        return self.batch_ns(rows) * (1.0 - min(self.doubts[place : place + (2 if share else 1)]))
 
     def _feared_ns(self, rows: int) -> float:
-        """Return the most that a batch may take on average: the same for where no size is to be tried.
+        """Return the most that a batch may take on average, for where no size is to be tried.
 
-        Else large batches of which nothing is known but a guess run in bursts, when all wait for them to no avail.
+        Else large batches of which nothing is known but a guess run in bursts, when all wait for them to no avail. A
+        size that has run once, in warm-up for one, is not feared any more.
         """
-        return self.batch_ns(rows) * (1.0 + min(max(self._doubts(rows)), _FEAR))
+        if not self.fears:
+            return self.batch_ns(rows)
+        place, share = self._place(rows)
+        fear = self.fears[place]
+        if share:
+            fear += share * (self.fears[place + 1] - fear)
+        return self.batch_ns(rows) * (1.0 + fear)
 
-    def _doubts(self, rows: int) -> tuple[float, ...]:
-        """The doubts of the points that are known of a size: of one, or of those on either side."""
-        if not self.doubts:
-            return (0.0,)
+    def _place(self, rows: int) -> tuple[int, float]:
+        """Where a size stands among the points, and how far on the way to the next; 0 at the last."""
         size = int(self.padded(rows)) if self.steps else rows
-        place = min(size.bit_length(), len(self.doubts)) - 1
-        return self.doubts[place : place + (1 if size == 1 << place else 2)]
+        place = size.bit_length() - 1
+        if place + 1 >= len(self.points):
+            return len(self.points) - 1, 0.0
+        return place, size / (1 << place) - 1.0
 
     def _sizes(self, rows: int, least: int) -> list[int]:
         """``rows``, and smaller sizes from ``least`` on that are worth a thought, largest first."""
@@ -170,9 +184,6 @@ _FOLLOWERS = 8.0
 """Found by simulation of loads from 0.3 to 0.95 of the capacity, steady and in bursts: with so many no latency
 percentile was worse than with largest batches, and where batching gains ten percent the p95 was a tenth lower."""
 
-_FEAR = 0.1
-"""A size of which nothing is known but a guess may be so much dearer than it seems."""
-
 DRIFT = 1.05
 """What is promised rests on batches that take this much longer than expected: so far off is the mean of twenty batches
 that vary by a fifth."""
@@ -188,11 +199,12 @@ def left_ns(passed_ns: float, rows: int, cost: Cost) -> float:
     """Return what a batch still takes that has run for ``passed_ns``.
 
     Once it has taken longer than nineteen of twenty do, it may be a hiccup like those that were seen, or a little late.
-    Which one shows with time only: it is expected to take as long again as it has taken, as far as that is no more than
-    such a hiccup. (Times with a tail that falls as the square do so: the mean residual life of a Pareto distribution.)
-    To take each for the longest hiccup would refuse all who come while a short batch is a millisecond late.
+    Which one shows with time only: it is taken to need twice as long again as it has run, as far as that is no more
+    than such a hiccup. (Of times with a tail that falls as the square, Pareto's, one in nine that have lasted so long
+    lasts longer than that.) To take each for the longest hiccup would refuse all who come while a short batch is a
+    millisecond late.
     """
     expected_ns = cost.batch_ns(rows)
     if cost.hiccup_ns and passed_ns > expected_ns + cost.spread_ns(expected_ns):
-        expected_ns = min(expected_ns + cost.hiccup_ns, 2 * passed_ns)
+        expected_ns = min(expected_ns + cost.hiccup_ns, 3 * passed_ns)
     return max(expected_ns - passed_ns, 0.0)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections import deque
 from collections.abc import Mapping
 
 from tailcut.core.costs import FREE, Cost
 from tailcut.core.drift import ODD, Drift
+from tailcut.core.lateness import Lateness
 
 _SHIFT = 0.05
 """Weight of a batch on all sizes together."""
@@ -36,19 +35,12 @@ _OUTLIER_FLOOR_NS = 1_000_000.0
 _KNOWN_BATCHES = 5
 """From this many batches on there is an expectation that an outlier can be measured by."""
 
-_WINDOW = 100
-_BEYOND = 5
-"""Of the last hundred batches, five may lie beyond the upper quantile."""
-
 _FINE = 8
-"""How late batches are is told by what is expected of them, but of no less than this part of the largest: a lone row
-that took 13 ms instead of 7, because something else ran on its core, says nothing of batches that take 250."""
+"""Batches of which less is expected than this part of the largest are late by a measure of their own: a lone row that
+took 13 ms instead of 7, because something else ran on its core, says nothing of batches that take 250."""
 
-_FIRST_LATE = 1.1
-"""The upper quantile as long as little is known."""
-_TAKEN = 20
-"""Batches that are taken to have been no later than that, before the first: where a server starts, one of its first ten
-is often twice as long, and would else be the upper quantile until twenty were seen."""
+_FEAR = 0.1
+"""A size that no batch has shown, but those of other sizes or kinds, may be so much dearer than it seems."""
 
 _FIRST_HICCUP = 4.0
 _ERA = 2000
@@ -72,10 +64,11 @@ class CostModel:
         "_drift",
         "_drifts",
         "_era",
+        "_late",
         "_points",
-        "_ratios",
         "_seen",
-        "_sorted",
+        "_short",
+        "_shown",
         "_steps",
         "_strange",
         "_worst",
@@ -86,8 +79,9 @@ class CostModel:
         self._batches = 0
         self._points: list[float] = []
         self._seen: list[float] = []
-        self._ratios: deque[float] = deque()
-        self._sorted: list[float] = []
+        self._shown: list[bool] = []
+        self._late = Lateness()
+        self._short = Lateness()
         self._strange = 0
         self._drift = Drift()
         self._drifts: list[Drift] = []
@@ -95,18 +89,14 @@ class CostModel:
         self._worst = [[0.0, 0.0], [0.0, 0.0]]
         self._cost: Cost | None = FREE
 
-    def seed(self, points: Mapping[int, float], runs: int = 1) -> None:
+    def seed(self, points: Mapping[int, float], *, guessed: bool = False) -> None:
         """Start from what was measured elsewhere: rows -> nanoseconds (warm-up, the registry's evidence).
 
         Args:
-            runs: of each size, that its figure is the middle of: it counts as so many batches.
+            guessed: of rows of another kind.
         """
         for rows in sorted(points):
-            self._learn(rows, points[rows])
-        for rows in [self._padded(rows) for rows in points]:
-            place = rows.bit_length() - 1
-            if rows == 1 << place:
-                self._seen[place] = max(self._seen[place], float(runs))
+            self._learn(rows, points[rows], shows=not guessed)
         self._batches = max(self._batches, min(len(points), _KNOWN_BATCHES))
         self._cost = None
 
@@ -114,14 +104,8 @@ class CostModel:
         """Learn from one finished batch."""
         self._batches += 1
         ratio = self._learn(rows, duration_ns)
-        expected_ns, fine_ns = max(duration_ns, 1.0) / ratio, self._points[-1] / _FINE
-        if expected_ns < fine_ns:
-            ratio = 1.0 + (ratio - 1.0) * expected_ns / fine_ns
-        ratios, ordered = self._ratios, self._sorted
-        if len(ratios) == _WINDOW:
-            del ordered[bisect_left(ordered, ratios.popleft())]
-        ratios.append(ratio)
-        insort(ordered, ratio)
+        expected_ns = max(duration_ns, 1.0) / ratio
+        (self._late if expected_ns >= self._points[-1] / _FINE else self._short).add(ratio)
         self._cost = None
 
     @property
@@ -130,22 +114,25 @@ class CostModel:
         cost = self._cost
         return cost if cost is not None else self._fit()
 
-    def _learn(self, rows: int, duration_ns: float) -> float:
+    def _learn(self, rows: int, duration_ns: float, *, shows: bool = True) -> float:
         """Move the points; return how many times longer the batch took than was expected."""
         duration_ns = max(duration_ns, 1.0)
-        rows = self._padded(rows)
+        if self._steps:
+            rows = int(Cost(0.0, 0.0, steps=self._steps).padded(rows))
         place = rows.bit_length() - 1
         share = rows / (1 << place) - 1.0
         points, seen = self._points, self._seen
         while len(points) < place + (2 if share else 1):
             points.append(2 * points[-1] if points else duration_ns / rows)
             seen.append(0.0)
+            self._shown.append(False)
             self._drifts.append(Drift())
         expected_ns = points[place] * (1.0 - share) + points[place + 1] * share if share else points[place]
         ratio = duration_ns / expected_ns
         self._strange = self._strange + 1 if not 1.0 / _OUTLIER <= ratio <= _OUTLIER else 0
         off = self._tempered(ratio, duration_ns, expected_ns) - 1.0
         at = place if share < 0.5 else place + 1
+        self._shown[at] = self._shown[at] or shows
         bend, shift = self._gain(off)
         step = max(1.0 / (seen[at] + 1.0), bend)
         # A size that no batch has shown yet is only guessed: it says nothing of the others.
@@ -168,9 +155,6 @@ class CostModel:
             _guess(points, seen)
         return ratio
 
-    def _padded(self, rows: int) -> int:
-        return int(Cost(0.0, 0.0, steps=self._steps).padded(rows)) if self._steps else rows
-
     def _gain(self, off: float) -> tuple[float, float]:
         """Return how much this batch weighs, on its own size and on all: little as long as errors cancel out."""
         if 0 < self._strange < _IN_A_ROW:
@@ -192,10 +176,6 @@ class CostModel:
         points = list(self._points)
         for at in range(1, len(points)):
             points[at] = max(points[at], points[at - 1])
-        late = _FIRST_LATE
-        beyond = min((len(self._sorted) + _TAKEN) * _BEYOND // _WINDOW, _BEYOND)
-        if len(self._sorted) > _BEYOND:
-            late = min(max(self._sorted[-1 - beyond], 1.0), _OUTLIER)
         if self._batches - self._era > 2 * _ERA:
             self._worst = [[0.0, 0.0], [0.0, 0.0]]
         # The second longest: what happened once in thousands of batches is no habit of this machine.
@@ -206,9 +186,11 @@ class CostModel:
         base_ns = max(2 * points[0] - points[1], 0.0) if len(points) > 1 else 0.0
         shaped = len(points) > 1 and self._seen[0] > 0.0
         doubts = tuple([min(_DOUBT / max(seen, 1e-9), _MOST_DOUBT) for seen in self._seen])
+        fears = tuple([0.0 if shown else _FEAR for shown in self._shown])
+        sizes = (self._steps, shaped, doubts, fears)
+        lates = (self._short.late, points[-1] / _FINE)
         row_ns = points[0] - base_ns
-        shape = (self._steps, shaped, doubts, points[-1] / _FINE)
-        cost = self._cost = Cost(base_ns, row_ns, tuple(points), late, hiccup_ns, *shape)
+        cost = self._cost = Cost(base_ns, row_ns, tuple(points), self._late.late, hiccup_ns, *sizes, *lates)
         return cost
 
 
@@ -255,9 +237,9 @@ class Costs:
         model = self._models.get(kind)
         return model.cost if model is not None else self._guess(kind)
 
-    def seed(self, points: Mapping[int, float], kind: int = 0, runs: int = 1) -> None:
+    def seed(self, points: Mapping[int, float], kind: int = 0) -> None:
         """See ``CostModel.seed``."""
-        self._model(kind).seed(points, runs)
+        self._model(kind).seed(points)
 
     def observe(self, rows: int, duration_ns: float, kind: int = 0) -> None:
         """See ``CostModel.observe``."""
@@ -268,7 +250,7 @@ class Costs:
         if model is None:
             model = CostModel(self._steps)
             guess = self._guess(kind)
-            model.seed({1 << place: point for place, point in enumerate(guess.points)})
+            model.seed({1 << place: point for place, point in enumerate(guess.points)}, guessed=True)
             self._models[kind] = model
         return model
 

@@ -15,7 +15,7 @@ from tailcut.core.windows import Fixed, Gain, Window
 from tailcut.engine.dispatcher import Dispatcher
 from tailcut.engine.running import BatchObserver
 from tailcut.engine.ticket import Ticket
-from tailcut.engine.warming import FREE_DIMENSION, WARM_UP_RUNS
+from tailcut.engine.warming import FREE_DIMENSION
 from tailcut.manifest import Batching, Deployment, Slo
 from tailcut.registry import Variant
 from tailcut.runtimes.bucketed import buckets_of
@@ -90,12 +90,12 @@ def make_costs(deployment: Deployment, variant: Variant, warm_up_ns: Mapping[int
     if not _lengths(deployment):
         if variant.trust.level == "trusted":
             costs.seed(tuned_points(variant.evidence))
-        costs.seed(warm_up_ns, runs=WARM_UP_RUNS)
+        costs.seed(warm_up_ns)
     elif warm_up_ns:
         # The build's times are of texts of all lengths; warm-up's are of one.
         tails = [tensor.shape[1:] for tensor in deployment.model.inputs]
         elements = max([prod([FREE_DIMENSION if size == -1 else size for size in tail]) for tail in tails])
-        costs.seed(warm_up_ns, kind_of(elements), WARM_UP_RUNS)
+        costs.seed(warm_up_ns, kind_of(elements))
     return costs
 
 

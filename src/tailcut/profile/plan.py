@@ -41,8 +41,8 @@ class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
             same load, because looking takes of the cores that answer, and must not be in what is recorded.
         overhead_rounds, overhead_s: how often, and how long at least, the same load is sent to processes of the
             application without profiling and with it; 0 rounds: the overhead is not measured.
-        least_traced: of a recording with twice as many requests one in two is traced and stands for all, of a longer
-            one in three or four (``least_for``).
+        least_traced: of a recording with twice as many requests one in two is traced and stands for all
+            (``least_for``).
         layers: whether the layers of its models are timed in the end.
         seed: of arrivals and payloads.
     """

@@ -1,6 +1,6 @@
 """Which requests of a recording are traced: all of a short one, some of a long one, so that it costs less.
 
-What tracing takes of each request, all requests wait for. So in a recording that has enough of them most are left as
+What tracing takes of each request, all requests wait for. So in a recording that has enough of them half are left as
 they are, and the traced ones stand for all. Which these are is a matter of a hash of their numbers: what
 repeats in the load with some period would else always be among them, or never.
 """
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 LEAST_TRACED = 500
 """Requests of a recording: more than a p95 needs."""
-ALL, FEWEST = 1, 4
-"""Of how many requests one is traced. Fewer would save little more: what its own tracing takes stays with a request."""
+ALL, HALF = 1, 2
+"""Of how many requests one is traced. Fewer save nothing more: a request's own tracing stays with it, and what hooks
+cost all others was as much at one in four; but half as many would be near the p95."""
 _ROUNDS, _MASK = ((17, 0x2D51ED1B), (11, 0x4C1B3C2D), (15, 0x31848BAB)), 0xFFFFFFFF
 """Of a hash of 32 bits in which each bit of a number decides about each bit: xor of a shift, times an odd number."""
 POOLS = frozenset({"psycopg_pool", "asyncpg's pool", "SQLAlchemy's pool"})
@@ -44,7 +45,7 @@ def one_in(requests: int, tried: Iterable[Request], least_traced: int = LEAST_TR
     settled = sorted(tried, key=lambda one: one.entered_ns)
     if held_up(settled[len(settled) // 2 :]) > _ALONE:
         return ALL
-    return min(max(requests // least_traced, ALL), FEWEST)
+    return HALF if requests >= HALF * least_traced else ALL
 
 
 def held_up(requests: Iterable[Request]) -> float:

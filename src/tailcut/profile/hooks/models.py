@@ -18,7 +18,7 @@ from tailcut.profile.hooks.wrapping import called, wrap, wrap_present
 from tailcut.profile.libraries import libraries
 from tailcut.profile.strays import strays
 from tailcut.profile.tracing import MODEL, close_timed, current, open_timed, tracer
-from tailcut.profile.untraced import is_untraced
+from tailcut.profile.untraced import untraced
 
 _Name = Callable[[tuple[Any, ...], dict[str, Any]], str]
 _ESTIMATOR = ("predict", "predict_proba", "predict_log_proba", "decision_function", "transform")
@@ -63,7 +63,8 @@ def _telling(function: Any, library: str) -> Any:
 def _hook_torch(module: ModuleType) -> None:
     """``Module.__call__`` of the outermost module; those inside pass with one comparison."""
     original = module.Module.__call__
-    modules, model, current_span, tell = sys.modules, MODEL, current.get, libraries.tell
+    modules, model, tell = sys.modules, MODEL, libraries.tell
+    current_span, untraced_request = current.get, untraced.get
     # What torch's own does where nothing is compiled: a model has dozens of modules, and each call of one more costs.
     known = all(hasattr(module.Module, name) for name in ("_wrapped_call_impl", "_compiled_call_impl", "_call_impl"))
     shortcut = known and original is module.Module._wrapped_call_impl
@@ -73,12 +74,16 @@ def _hook_torch(module: ModuleType) -> None:
         if "torch._dynamo" in modules and modules["torch"].compiler.is_compiling():
             return original(self, *args, **kwargs)
         parent = current_span()
-        if parent is not None and parent.stage is model:
+        passes = parent is not None and parent.stage is model
+        if not passes and (parent is None or parent.trace.over):
+            request = untraced_request()
+            passes = request is not None and not request.over
+        if passes:
             if shortcut and self._compiled_call_impl is None:
                 return self._call_impl(*args, **kwargs)
             return original(self, *args, **kwargs)
         if parent is None or parent.trace.over:
-            return original(self, *args, **kwargs) if is_untraced() else outside(self, args, kwargs)
+            return outside(self, args, kwargs)
         place, at = tracer.places.spot(sys._getframe(1))
         name = type(self).__name__
         tell(name, "torch")

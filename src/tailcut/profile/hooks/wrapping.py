@@ -21,7 +21,7 @@ from tailcut.profile.tracing import (
     open_under,
     tracer,
 )  # fmt: skip
-from tailcut.profile.untraced import is_untraced
+from tailcut.profile.untraced import untraced
 
 Label = str | Callable[[tuple[Any, ...], dict[str, Any]], str | bytes]
 """What a call is called: always the same, or made of its arguments."""
@@ -85,7 +85,8 @@ def after_init(owner: Any, attribute: str, change: Callable[[Any], Any]) -> None
 def called(function: Callable[..., Any], stage: Stage, label: Label, *, more: bool = False) -> Any:
     """A function with a span around each call."""
     label = guarded(label)
-    current_span, spot, frame_of = current.get, tracer.places.spot, sys._getframe
+    current_span, untraced_request = current.get, untraced.get
+    spot, frame_of = tracer.places.spot, sys._getframe
     own = stage if stage in LEAVES else None
     outside = _outside(function, stage, label, more)
     looks = stage not in _FRAMEWORKS
@@ -94,6 +95,10 @@ def called(function: Callable[..., Any], stage: Stage, label: Label, *, more: bo
     def traced(*args: Any, **kwargs: Any) -> Any:
         parent = current_span()
         if parent is None or parent.trace.over:
+            # Half the requests of a long recording: what is called for them is no more than this.
+            request = untraced_request()
+            if request is not None and not request.over:
+                return function(*args, **kwargs)
             return outside(*args, **kwargs)
         if parent.stage is own:
             return function(*args, **kwargs)
@@ -114,13 +119,18 @@ def called(function: Callable[..., Any], stage: Stage, label: Label, *, more: bo
 def brief(function: Callable[..., Any], stage: Stage, label: Label, *, more: bool = False) -> Any:
     """A function that calls nothing that has a span: it gets its own when it is over, and none if it took no time."""
     label = guarded(label)
-    current_span, spot, frame_of = current.get, tracer.places.spot, sys._getframe
+    current_span, untraced_request = current.get, untraced.get
+    spot, frame_of = tracer.places.spot, sys._getframe
     outside = _outside(function, stage, label, more)
 
     @functools.wraps(function)
     def traced(*args: Any, **kwargs: Any) -> Any:
         parent = current_span()
         if parent is None or parent.trace.over:
+            # Half the requests of a long recording: what is called for them is no more than this.
+            request = untraced_request()
+            if request is not None and not request.over:
+                return function(*args, **kwargs)
             return outside(*args, **kwargs)
         if parent.stage is stage:
             return function(*args, **kwargs)
@@ -150,7 +160,8 @@ def brief(function: Callable[..., Any], stage: Stage, label: Label, *, more: boo
 def awaited(function: Callable[..., Any], stage: Stage, label: Label, *, more: bool = False) -> Any:
     """A coroutine function with a span around each call."""
     label = guarded(label)
-    current_span, spot, frame_of = current.get, tracer.places.spot, sys._getframe
+    current_span, untraced_request = current.get, untraced.get
+    spot, frame_of = tracer.places.spot, sys._getframe
     own = stage if stage in LEAVES else None
     outside = _outside(function, stage, label, more, strays.await_)
     looks = stage not in _FRAMEWORKS
@@ -159,6 +170,9 @@ def awaited(function: Callable[..., Any], stage: Stage, label: Label, *, more: b
     async def traced(*args: Any, **kwargs: Any) -> Any:
         parent = current_span()
         if parent is None or parent.trace.over:
+            request = untraced_request()
+            if request is not None and not request.over:
+                return await function(*args, **kwargs)
             return await outside(*args, **kwargs)
         if parent.stage is own:
             return await function(*args, **kwargs)
@@ -198,8 +212,6 @@ def _outside(
         return function
 
     def counted(*args: Any, **kwargs: Any) -> Any:
-        if is_untraced():  # before anything is made for it
-            return function(*args, **kwargs)
         return call(stage, label if isinstance(label, str) else label(args, kwargs), function, args, kwargs, more)
 
     return counted
