@@ -28,7 +28,7 @@ from tailcut.core.slo import parse_objectives
 from tailcut.profile import blocking, middleware
 from tailcut.profile.captured import captured
 from tailcut.profile.hooks import locks, models
-from tailcut.profile.hooks.wrapping import called
+from tailcut.profile.hooks.wrapping import awaited, brief, called
 from tailcut.profile.middleware import Profiled
 from tailcut.profile.plan import least_for
 from tailcut.profile.spans import requests_of
@@ -136,6 +136,65 @@ def test_what_an_untraced_request_leaves_behind_is_work_in_the_background() -> N
 
     ask(SKIPPED, handler=lambda: tasks.append(asyncio.create_task(later())))
     assert stray_calls() == 1
+
+
+@pytest.mark.usefixtures("half")
+def test_what_drivers_do_for_an_untraced_request_is_theirs_alone() -> None:
+    """A call that is short, and one that is awaited."""
+    calls: list[str] = []
+
+    async def fetch() -> None:
+        calls.append("fetch")
+
+    handler = awaited(fetch, Stage.SQL, "SELECT 1")
+    ask(SKIPPED, handler=handler)
+    ask(SKIPPED, handler=brief(lambda: calls.append("commit"), Stage.SQL, "COMMIT"))
+    assert calls == ["fetch", "commit"]
+    assert requests_of(tracer) == ()
+    assert stray_calls() == 0
+    asyncio.run(handler())
+    assert stray_calls() == 1
+    strays.clear()
+
+
+class Module:
+    """As torch's: calls go by ``_wrapped_call_impl`` to the compiled form where there is one."""
+
+    _compiled_call_impl: Any = None
+
+    def __init__(self, *inner: Module) -> None:
+        self.inner = inner
+        self.went: list[str] = []
+
+    def _wrapped_call_impl(self, x: int) -> int:
+        self.went.append("wrapped")
+        return self._compiled_call_impl(x) if self._compiled_call_impl is not None else self._call_impl(x)
+
+    def _call_impl(self, x: int) -> int:
+        self.went.append("call")
+        for one in self.inner:
+            x = one(x)
+        return x + 1
+
+    __call__ = _wrapped_call_impl
+
+
+@pytest.mark.usefixtures("half")
+def test_a_torch_model_of_an_untraced_request_is_called_by_the_shortest_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Any] = []
+    monkeypatch.setattr(Module, "__call__", Module.__call__)
+    monkeypatch.setattr(captured, "torch", lambda *_: kept.append(_))
+    models._hook_torch(SimpleNamespace(Module=Module))  # type: ignore[arg-type]
+    plain, compiled = Module(), Module()
+    compiled._compiled_call_impl = lambda x: x + 100
+    net, found = Module(plain, compiled), []
+    ask(SKIPPED, handler=lambda: found.append(net(0)))
+    assert found == [102]
+    assert (net.went, plain.went, compiled.went) == (["call"], ["call"], ["wrapped"])
+    assert (requests_of(tracer), stray_calls(), kept) == ((), 0, [])
+    net(0)  # for nobody
+    assert (stray_calls(), len(kept)) == (1, 1)
+    strays.clear()
 
 
 @pytest.mark.usefixtures("half", "hooked_threads")
