@@ -83,7 +83,7 @@ def _hook_torch(module: ModuleType) -> None:
                 return self._call_impl(*args, **kwargs)
             return original(self, *args, **kwargs)
         if parent is None or parent.trace.over:
-            return outside(self, args, kwargs)
+            return _for_nobody(original, self, args, kwargs)
         place, at = tracer.places.spot(sys._getframe(1))
         name = type(self).__name__
         tell(name, "torch")
@@ -94,14 +94,16 @@ def _hook_torch(module: ModuleType) -> None:
             close_timed(span)
             captured.torch(self, args, kwargs, span.end_ns - span.start_ns)
 
-    def outside(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        began_ns = now()
-        try:
-            return strays.call(model, type(self).__name__, original, (self, *args), kwargs)
-        finally:
-            captured.torch(self, args, kwargs, now() - began_ns)
-
     module.Module.__call__ = call
+
+
+def _for_nobody(call: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a module that no request is known to wait for."""
+    began_ns = now()
+    try:
+        return strays.call(MODEL, type(module).__name__, call, (module, *args), kwargs)
+    finally:
+        captured.torch(module, args, kwargs, now() - began_ns)
 
 
 def _hook_onnxruntime(module: ModuleType) -> None:
