@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -86,6 +87,28 @@ def test_each_is_looked_at_as_it_comes_while_all_had_one_row() -> None:
         await bench.settle()
         bench.dispatcher.single = True
         assert not bench.refuses, "an executor is idle and nobody waits"
+
+    bench.run(main())
+
+
+def test_those_of_whom_nobody_was_read_yet_count_as_well() -> None:
+    """Else a backlog would be over as soon as it began: until the first batch of it ends, all may be refused."""
+    bench = Crowded(executors=1)
+
+    async def main() -> None:
+        await bench.begin()
+        overload = bench.dispatcher.planner.overload
+        assert overload is not None
+        for _ in range(110):
+            bench.clock.advance(0.0005)
+            assert bench.refuses
+        for passed_s, stands in ((0.5, True), (1.25, False)):
+            bench.clock.advance(passed_s)
+            with suppress(Shed):
+                bench.ask()
+            assert overload.stands is stands, "at first 110 came, and then one"
+        bench.executors[0].finish()
+        await bench.settle()
 
     bench.run(main())
 

@@ -130,6 +130,43 @@ def test_far_beyond_the_capacity_it_is_used_up_and_what_is_accepted_meets_the_sl
     assert outcome.broken <= 0.001
 
 
+@pytest.mark.parametrize("load", [1.5, 3.0])
+@pytest.mark.parametrize(
+    ("cost", "rows", "limit_ms", "timeout_ms"), [(COST, 8, 62, 70), (Cost(0.3 * MS, 11.7 * MS), 32, 449, 500)]
+)
+def test_a_backlog_is_seen_by_those_who_would_miss_a_deadline_that_is_close_to_the_slo(
+    load: float, cost: Cost, rows: int, limit_ms: int, timeout_ms: int
+) -> None:
+    """Hardly anybody waits late then: who would, is refused for the deadline, and the others come after the SLO."""
+    capacity = rows * 1e9 / cost.batch_ns(rows)
+    arrivals = offsets_ns(steady(load * capacity, SECONDS), 2)
+    known = {1 << power: cost.batch_ns(1 << power) for power in range(rows.bit_length())}
+    limits = {"limit_ns": limit_ms * MS, "timeout_ns": timeout_ms * MS}
+    outcome = simulate(scenario(arrivals, cost, max_rows=rows, known=known, **limits))
+    later = arrivals > 4e9
+    met = np.nan_to_num(outcome.latency_ns, nan=np.inf) <= limit_ms * MS
+    assert (met & later).sum() >= 0.96 * capacity * (SECONDS - 4)
+    assert (met | outcome.shed)[later].mean() >= 0.99
+
+
+def test_a_tight_deadline_of_its_own_is_no_sign_of_a_backlog() -> None:
+    planner: Planner[Entry] = Planner(max_rows=8, max_queue_rows=100, target=Target(60 * MS, 500 * MS))
+    costs = Costs()
+    costs.seed({1: 10.0 * MS, 8: 80.0 * MS})
+    admission = Admission(planner, costs)
+    assert planner.overload is not None
+    for timeout_ms, stands in ((20, False), (500, True)):
+        for at_ms in range(0, 2000, 100):
+            busy = Executors(1, 0, 1e12, (1e12,))
+            refusal = admission.check(at_ms * MS, Request(1, (at_ms + timeout_ms) * MS), busy)
+            assert refusal is not None
+            assert refusal.why == "late"
+            planner.plan((at_ms + 50) * MS, 0, costs)
+            if planner.overload.stands:
+                break
+        assert planner.overload.stands is stands
+
+
 def test_once_the_load_is_gone_nobody_is_refused() -> None:
     heavy, light = offsets_ns(steady(3 * CAPACITY, 3.0), 1), offsets_ns(steady(0.7 * CAPACITY, 10.0), 2)
     outcome = simulate(scenario(np.concatenate([heavy, light + int(4e9)])))

@@ -87,9 +87,8 @@ class Admission(Generic[E]):
         Args:
             counted: it was let in before and is looked at once more, after its features were fetched.
         """
-        overload = self._planner.overload
-        if overload is not None and overload.stands and not counted:
-            overload.arrived(now_ns, request.rows, self._row_ns(request, executors))
+        if not counted:
+            self.came(now_ns, request, executors)
         charged = bool(self._tenants.rows_per_s and request.tenant) and not counted
         refusal = self._check_room(request, executors)
         if refusal is None and request.tenant:
@@ -99,6 +98,14 @@ class Admission(Generic[E]):
         if refusal is None and charged:
             self._tenants.charge(request.tenant, request.rows)
         return refusal
+
+    def came(self, now_ns: int, request: Request, executors: Executors) -> None:
+        """Count a request as come, where it is let in or refused without ``check``: what comes decides how long a
+        backlog stands.
+        """
+        overload = self._planner.overload
+        if overload is not None and overload.stands:
+            overload.arrived(now_ns, request.rows, self._row_ns(request, executors))
 
     def _check_time(self, now_ns: int, request: Request, executors: Executors) -> Refusal | None:
         """Refuse what would be late, or make others late."""
@@ -121,6 +128,7 @@ class Admission(Generic[E]):
         if all_ns > left_ns:
             retry_ns = self.drain_ns(executors)
             if left_ns == deadline_left_ns:
+                self._missed(now_ns, request)
                 return Refusal("late", all_ns, left_ns, retry_ns, first)
             return self._refuse(now_ns, request, Missed(all_ns, left_ns, all_ns - left_ns), retry_ns, first)
         return self._check_later(now_ns, first, request, executors)
@@ -151,6 +159,12 @@ class Admission(Generic[E]):
         if is_usual and overload.target.is_usual(request.deadline_ns - now_ns):
             overload.refused(now_ns, missed.opens_ns, rows, retry_ns)
         return Refusal("slo", missed.end_ns, missed.limit_ns, retry_ns, ahead)
+
+    def _missed(self, now_ns: int, request: Request) -> None:
+        """Take notice of a request that would miss its deadline, unless that is a tight one of its own."""
+        overload = self._planner.overload
+        if overload is not None and overload.target.is_usual(request.deadline_ns - now_ns):
+            overload.missed(now_ns)
 
     def _full_rows(self, kind: int) -> float:
         """Rows of a batch where how much is done is all that counts, while a backlog stands."""

@@ -32,7 +32,9 @@ _PATIENCE = 20
 interval and target; bursts of a quarter of a second do not count for a limit of 25 ms."""
 
 _FEWER = 0.95
-"""Once what came in a while takes less than this part of it, the backlog does not stand any more."""
+_ENOUGH = 100
+"""Once what came in a while takes less than this part of it, the backlog does not stand any more. A while are so many
+rows, or as long as _PATIENCE says: of fewer the number varies by more than overloads do that matter."""
 
 _USUAL = 0.9
 """Of the usual deadline so much is left of who has only been received."""
@@ -86,13 +88,14 @@ class Overload:
         self.stands = False
         self.gap_ns = 0.0
         self._gaps = 0
-        self._row_ns = self._work_ns = 0.0
-        self._came_since_ns = self._last_ns = 0
+        self._last_ns = 0
+        self._begin(0)
         self.retry_ns = 0.0
         self._full_until_ns = 0
         self._full_rows = 0
         self._patience_ns = min(target.timeout_ns, _PATIENCE * target.limit_ns)
         self._late_since_ns = -1
+        self._missed_ns = -target.limit_ns
 
     def by_ns(self, since_ns: int, deadline_ns: int) -> int:
         """Return by when a batch must end for the SLO's sake.
@@ -104,34 +107,53 @@ class Overload:
         has_time = deadline_ns - target_ns >= self.target.limit_ns and not self.stands
         return target_ns - self._early_ns if has_time else target_ns
 
+    def missed(self, now_ns: int) -> None:
+        """Take notice of a request that was refused because it would have missed its deadline.
+
+        Where the deadline is close to the SLO's limit, hardly anybody waits late: who would, is refused.
+        """
+        self._missed_ns = now_ns
+
     def see(self, now_ns: int, *, late: bool) -> None:
-        """Take notice of a plan: whether some that wait are late for the SLO."""
-        if not late:
+        """Take notice of a plan: whether some that wait are late for the SLO.
+
+        Without a break were some late where within the SLO's limit before each plan some were refused for that.
+        """
+        if not late and now_ns - self._missed_ns > self.target.limit_ns:
             self._late_since_ns = -1
         elif self._late_since_ns < 0:
             self._late_since_ns = now_ns
         elif now_ns - self._late_since_ns > self._patience_ns and not self.stands:
             self.stands = True
-            self.gap_ns, self._gaps, self._work_ns = 0.0, 0, 0.0
-            self._came_since_ns = self._last_ns = now_ns
+            self.gap_ns, self._gaps, self._last_ns = 0.0, 0, now_ns
+            self._begin(now_ns)
 
     def arrived(self, now_ns: int, rows: int, row_ns: float = 0.0) -> None:
         """Take notice of a request while the backlog stands, and of its end.
 
         Args:
             row_ns: what the executors take together for a row like its own; 0 where it is not known here: as much as
-                for the last one.
+                for the next one of which it is.
         """
         self._gaps = min(self._gaps + rows, _GAPS)
         gap_ns = max(now_ns - self._last_ns, 0) / rows  # some have waited a little since they came
         self.gap_ns += (gap_ns - self.gap_ns) * min(rows / self._gaps, 1.0)
         self._last_ns = max(now_ns, self._last_ns)
-        self._row_ns = row_ns or self._row_ns
-        self._work_ns += rows * self._row_ns
+        self._rows += rows
+        self._uncounted += rows
+        if not row_ns:
+            return
+        self._work_ns += self._uncounted * row_ns
+        self._uncounted = 0
         passed_ns = now_ns - self._came_since_ns
-        if row_ns and passed_ns > self._patience_ns:
+        if passed_ns > self._patience_ns and (self._rows >= _ENOUGH or passed_ns > _PATIENCE * self.target.limit_ns):
             self.stands = self._work_ns > _FEWER * passed_ns
-            self._work_ns, self._came_since_ns = 0.0, now_ns
+            self._begin(now_ns)
+
+    def _begin(self, now_ns: int) -> None:
+        """Begin to count what comes."""
+        self._rows = self._uncounted = 0
+        self._work_ns, self._came_since_ns = 0.0, now_ns
 
     def is_seen(self, now_ns: int) -> bool:
         """Whether the backlog stands and requests still come: who does not come cannot end it."""
@@ -161,3 +183,4 @@ class Overload:
         """Take notice that nothing waits and nothing runs."""
         self._full_until_ns = 0
         self._late_since_ns = -1
+        self._missed_ns = -self.target.limit_ns

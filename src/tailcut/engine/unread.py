@@ -52,6 +52,5 @@ def _foreseen(dispatcher: Dispatcher, now_ns: int, deadline_ns: int) -> TailcutE
     refusal = dispatcher.admission.check(now_ns, request, executors, counted=True)
     if refusal is None:
         return None
-    assert dispatcher.planner.overload is not None
-    dispatcher.planner.overload.arrived(now_ns, 1)
+    dispatcher.admission.came(now_ns, request, executors)
     return refusals.of(refusal, request, executors)
