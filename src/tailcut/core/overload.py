@@ -88,8 +88,9 @@ class Overload:
         self.stands = False
         self.gap_ns = 0.0
         self._gaps = 0
-        self._last_ns = 0
-        self._begin(0)
+        self._rows = self._uncounted = 0
+        self._work_ns = 0.0
+        self._came_since_ns = self._last_ns = 0
         self.retry_ns = 0.0
         self._full_until_ns = 0
         self._full_rows = 0
