@@ -113,6 +113,39 @@ def test_those_of_whom_nobody_was_read_yet_count_as_well() -> None:
     bench.run(main())
 
 
+def test_a_backlog_ends_although_all_who_come_are_refused_unread() -> None:
+    bench = Crowded(executors=1)
+
+    async def main() -> None:
+        await bench.begin()
+        overload = bench.dispatcher.planner.overload
+        assert overload is not None
+        assert bench.refuses
+        bench.clock.advance(1.25)
+        bench.executors[0].finish()
+        bench.submit(1, 1, 1, 1, slack_s=0.5)
+        await bench.settle()
+        assert bench.refuses
+        assert not overload.stands, "two came in twenty times the limit"
+        bench.executors[0].finish()
+        await bench.settle()
+
+    bench.run(main())
+
+
+def test_a_while_has_a_hundred_requests() -> None:
+    overload, at_ns = standing(Target(60 * MS, 500 * MS), NOW), NOW
+    for _ in range(99):
+        at_ns += 6 * MS
+        overload.arrived(at_ns, 32, 1.0)
+    assert overload.stands
+    overload.arrived(at_ns + 1, 1, 1.0)
+    assert not overload.stands
+    overload.see(at_ns + 2, late=True)
+    overload.see(at_ns + 400 * MS, late=True)
+    assert not overload.stands, "it begins anew with the first who is late"
+
+
 def test_nobody_for_what_a_tenant_is_refused_for_its_own_backlog() -> None:
     planner: Planner[Entry] = Planner(max_rows=4, max_queue_rows=100, target=Target(60 * MS, 500 * MS))
     planner.overload = standing(Target(60 * MS, 500 * MS), NOW)

@@ -95,4 +95,6 @@ def test_sizes_that_are_dearer_by_the_row_are_not_full_ones() -> None:
     assert cost.full_rows(8) == 4
     assert cost.full_rows(3) == 3
     assert Cost(0.0, 0.0, points=(10.0, 20.5, 42.0, 80.0), shaped=True).full_rows(8) == 8
+    assert Cost(0.0, 0.0, points=(10.0, 20.0, 40.0, 81.0), shaped=True).full_rows(8) == 8, "as good as the same"
+    assert Cost(0.0, 0.0, points=(10.0, 20.0, 40.0, 83.0), shaped=True).full_rows(8) == 4
     assert Cost(0.0, 0.0, points=(10.0, 20.0, 40.0, 90.0)).full_rows(8) == 8, "nothing is known of lone rows"

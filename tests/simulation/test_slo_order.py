@@ -149,22 +149,59 @@ def test_a_backlog_is_seen_by_those_who_would_miss_a_deadline_that_is_close_to_t
     assert (met | outcome.shed)[later].mean() >= 0.99
 
 
-def test_a_tight_deadline_of_its_own_is_no_sign_of_a_backlog() -> None:
+BUSY = Executors(usable=1, idle=0, left_ns=1e12, ends_ns=(1e12,))
+
+
+@pytest.mark.parametrize(
+    ("request_", "stands"),
+    [
+        (Request(1, 500 * MS), True),
+        (Request(1, 2000 * MS), True),
+        (Request(1, 20 * MS), False),  # a tight deadline of its own
+        (Request(6, 500 * MS), False),  # the SLO is out of its reach
+        (Request(1, 500 * MS, level=3), False),
+    ],
+)
+def test_who_is_refused_for_the_deadline_is_a_sign_of_a_backlog(request_: Request, stands: bool) -> None:
+    admission, overload = asking()
+    for at_ms in range(0, 2000, 100):
+        request = request_._replace(deadline_ns=request_.deadline_ns + at_ms * MS)
+        refusal = admission.check(at_ms * MS, request, BUSY)
+        assert refusal is not None
+        assert refusal.why == "late"
+        overload.see((at_ms + 50) * MS, late=False)
+        if overload.stands:
+            break
+    assert overload.stands is stands
+
+
+def asking() -> tuple[Admission[Entry], Overload]:
     planner: Planner[Entry] = Planner(max_rows=8, max_queue_rows=100, target=Target(60 * MS, 500 * MS))
     costs = Costs()
     costs.seed({1: 10.0 * MS, 8: 80.0 * MS})
-    admission = Admission(planner, costs)
     assert planner.overload is not None
-    for timeout_ms, stands in ((20, False), (500, True)):
-        for at_ms in range(0, 2000, 100):
-            busy = Executors(1, 0, 1e12, (1e12,))
-            refusal = admission.check(at_ms * MS, Request(1, (at_ms + timeout_ms) * MS), busy)
-            assert refusal is not None
-            assert refusal.why == "late"
-            planner.plan((at_ms + 50) * MS, 0, costs)
-            if planner.overload.stands:
-                break
-        assert planner.overload.stands is stands
+    return Admission(planner, costs), planner.overload
+
+
+def test_refusals_are_a_sign_for_as_long_as_they_last() -> None:
+    """Two that are refused within the limit, and nobody later, are no backlog, whatever time passes."""
+    overload = Overload(Target(449 * MS, 500 * MS))
+    for at_ms in (0, 300):
+        overload.missed(at_ms * MS, 500 * MS, 10.0 * MS)
+        overload.see((at_ms + 1) * MS, late=False)
+    for at_ms in range(310, 1500, 10):
+        overload.see(at_ms * MS, late=False)
+    assert not overload.stands
+
+
+@pytest.mark.parametrize("executors", [1, 2])
+def test_below_the_capacity_a_deadline_close_to_the_slo_makes_no_backlog(executors: int) -> None:
+    cost = Cost(0.3 * MS, 11.7 * MS)
+    arrivals = offsets_ns(steady(0.85 * executors * 32e9 / cost.batch_ns(32), SECONDS), 4)
+    known = {1 << power: cost.batch_ns(1 << power) for power in range(6)}
+    limits = {"limit_ns": 449 * MS, "timeout_ns": 500 * MS, "executors": executors}
+    outcome = simulate(scenario(arrivals, cost, max_rows=32, known=known, **limits))
+    assert within(outcome, 449 * MS) >= 0.99 * len(arrivals)
 
 
 def test_once_the_load_is_gone_nobody_is_refused() -> None:

@@ -78,6 +78,7 @@ class Bench:
         self.now_s = 100.0
         self.due: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.overload = SimpleNamespace(stands=False, target=Target(80_000_000, 500_000_000))
+        self.overload.is_seen = lambda now_ns: self.overload.stands
         dispatcher = SimpleNamespace(planner=SimpleNamespace(overload=self.overload))
         path = SimpleNamespace(fallback=None, tensor_cache=None, entity_cache=None, dispatcher=dispatcher)
         self.opened: Any = SimpleNamespace(executor="inline", path=path)

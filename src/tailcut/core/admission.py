@@ -87,12 +87,12 @@ class Admission(Generic[E]):
         Args:
             counted: it was let in before and is looked at once more, after its features were fetched.
         """
-        if not counted:
-            self.came(now_ns, request, executors)
         charged = bool(self._tenants.rows_per_s and request.tenant) and not counted
         refusal = self._check_room(request, executors)
         if refusal is None and request.tenant:
             refusal = self._check_tenant(now_ns, request, executors, charged)
+        if not counted and (refusal is None or not (refusal.never or refusal.why == "rate")):
+            self.came(now_ns, request, executors)  # the others are none of this server's to answer
         if refusal is None:
             refusal = self._check_time(now_ns, request, executors)
         if refusal is None and charged:
@@ -128,7 +128,7 @@ class Admission(Generic[E]):
         if all_ns > left_ns:
             retry_ns = self.drain_ns(executors)
             if left_ns == deadline_left_ns:
-                self._missed(now_ns, request)
+                self._missed(now_ns, first - own, request, executors)
                 return Refusal("late", all_ns, left_ns, retry_ns, first)
             return self._refuse(now_ns, request, Missed(all_ns, left_ns, all_ns - left_ns), retry_ns, first)
         return self._check_later(now_ns, first, request, executors)
@@ -160,11 +160,12 @@ class Admission(Generic[E]):
             overload.refused(now_ns, missed.opens_ns, rows, retry_ns)
         return Refusal("slo", missed.end_ns, missed.limit_ns, retry_ns, ahead)
 
-    def _missed(self, now_ns: int, request: Request) -> None:
-        """Take notice of a request that would miss its deadline, unless that is a tight one of its own."""
-        overload = self._planner.overload
-        if overload is not None and overload.target.is_usual(request.deadline_ns - now_ns):
-            overload.missed(now_ns)
+    def _missed(self, now_ns: int, ahead: int, request: Request, executors: Executors) -> None:
+        """Take notice of who is refused for the deadline, not only for its priority or its tenant's own backlog."""
+        overload, left_ns = self._planner.overload, request.deadline_ns - now_ns
+        usual = request.level <= DEFAULT_LEVEL
+        if overload is not None and usual and self.wait_ns(ahead, request, executors, left_ns) > left_ns:
+            overload.missed(now_ns, left_ns, self._costs.of(request.kind).batch_ns(request.rows))
 
     def _full_rows(self, kind: int) -> float:
         """Rows of a batch where how much is done is all that counts, while a backlog stands."""
@@ -242,8 +243,7 @@ class Admission(Generic[E]):
 
     def drain_ns(self, executors: Executors) -> float:
         """Return how long all that runs and waits now takes; at least a millisecond."""
-        nothing = Request(0, 0)
-        return max(self.wait_ns(self._planner.waiting.rows, nothing, executors), 1e6)
+        return max(self.wait_ns(self._planner.waiting.rows, Request(0, 0), executors), 1e6)
 
     def queued_ns(self) -> float:
         """Return what one executor would need for all that waits, whatever its lengths."""

@@ -189,7 +189,8 @@ DRIFT = 1.05
 that vary by a fifth."""
 
 _NO_DEARER = 1.02
-"""What is learned of two sizes differs by so much although they cost the same."""
+"""What is learned of two sizes differs by so much although they cost the same. (With five percent batches of eight were
+taken instead of four, which on two cores of a Zen 4 cost four percent less by the row, texts of 128 tokens.)"""
 
 FREE = Cost(0.0, 0.0)
 """Nothing is known: every deadline that has not passed can be met."""

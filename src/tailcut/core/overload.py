@@ -29,12 +29,15 @@ _EDGE = 0.9
 
 _PATIENCE = 20
 """A backlog stands once some were late for so many times the SLO's limit without a break. The same ratio as CoDel's
-interval and target; bursts of a quarter of a second do not count for a limit of 25 ms."""
+interval and target; bursts of a quarter of a second do not count for a limit of 25 ms. Who is refused for the deadline
+would have been late as well."""
 
 _FEWER = 0.95
+"""Once what came in a while takes less than this part of it, the backlog does not stand any more."""
+
 _ENOUGH = 100
-"""Once what came in a while takes less than this part of it, the backlog does not stand any more. A while are so many
-rows, or as long as _PATIENCE says: of fewer the number varies by more than overloads do that matter."""
+"""A while is as long as a backlog takes to stand, and until so many requests came; but no longer than _PATIENCE. The
+number of fewer varies by more than the overloads do that matter: of 16 a second by a quarter."""
 
 _USUAL = 0.9
 """Of the usual deadline so much is left of who has only been received."""
@@ -64,7 +67,11 @@ class Target(NamedTuple):
 
     def is_usual(self, left_ns: int) -> bool:
         """Whether a request has no more and no clearly less than the usual time left."""
-        return _USUAL * self.timeout_ns <= left_ns <= self.timeout_ns
+        return left_ns <= self.timeout_ns and not self.is_short(left_ns)
+
+    def is_short(self, left_ns: int) -> bool:
+        """Whether it has clearly less."""
+        return left_ns < _USUAL * self.timeout_ns
 
 
 class Overload:
@@ -88,7 +95,7 @@ class Overload:
         self.stands = False
         self.gap_ns = 0.0
         self._gaps = 0
-        self._rows = self._uncounted = 0
+        self._requests = self._uncounted = 0
         self._work_ns = 0.0
         self._came_since_ns = self._last_ns = 0
         self.retry_ns = 0.0
@@ -96,7 +103,7 @@ class Overload:
         self._full_rows = 0
         self._patience_ns = min(target.timeout_ns, _PATIENCE * target.limit_ns)
         self._late_since_ns = -1
-        self._missed_ns = -target.limit_ns
+        self._missed_ns = -1
 
     def by_ns(self, since_ns: int, deadline_ns: int) -> int:
         """Return by when a batch must end for the SLO's sake.
@@ -108,23 +115,31 @@ class Overload:
         has_time = deadline_ns - target_ns >= self.target.limit_ns and not self.stands
         return target_ns - self._early_ns if has_time else target_ns
 
-    def missed(self, now_ns: int) -> None:
+    def missed(self, now_ns: int, left_ns: int, own_ns: float) -> None:
         """Take notice of a request that was refused because it would have missed its deadline.
 
-        Where the deadline is close to the SLO's limit, hardly anybody waits late: who would, is refused.
+        Where the deadline is close to the SLO's limit, hardly anybody waits late: who would, is refused. It shows
+        nothing where its time-out is shorter than usual, or where the SLO is out of its reach.
+
+        Args:
+            left_ns: until its deadline.
+            own_ns: what it takes alone.
         """
-        self._missed_ns = now_ns
+        if own_ns <= self.aim.limit_ns and not self.target.is_short(left_ns):
+            self._missed_ns = now_ns
 
     def see(self, now_ns: int, *, late: bool) -> None:
         """Take notice of a plan: whether some that wait are late for the SLO.
 
-        Without a break were some late where within the SLO's limit before each plan some were refused for that.
+        Where none are, there is no break yet as long as the last who was refused for the deadline came within the
+        limit.
         """
-        if not late and now_ns - self._missed_ns > self.target.limit_ns:
+        seen_ns = now_ns if late else self._missed_ns
+        if seen_ns < 0 or now_ns - seen_ns > self.target.limit_ns:
             self._late_since_ns = -1
         elif self._late_since_ns < 0:
-            self._late_since_ns = now_ns
-        elif now_ns - self._late_since_ns > self._patience_ns and not self.stands:
+            self._late_since_ns = seen_ns
+        elif seen_ns - self._late_since_ns > self._patience_ns and not self.stands:
             self.stands = True
             self.gap_ns, self._gaps, self._last_ns = 0.0, 0, now_ns
             self._begin(now_ns)
@@ -140,20 +155,23 @@ class Overload:
         gap_ns = max(now_ns - self._last_ns, 0) / rows  # some have waited a little since they came
         self.gap_ns += (gap_ns - self.gap_ns) * min(rows / self._gaps, 1.0)
         self._last_ns = max(now_ns, self._last_ns)
-        self._rows += rows
+        self._requests += 1
         self._uncounted += rows
         if not row_ns:
             return
         self._work_ns += self._uncounted * row_ns
         self._uncounted = 0
         passed_ns = now_ns - self._came_since_ns
-        if passed_ns > self._patience_ns and (self._rows >= _ENOUGH or passed_ns > _PATIENCE * self.target.limit_ns):
+        longest_ns = _PATIENCE * self.target.limit_ns
+        if passed_ns > self._patience_ns and (self._requests >= _ENOUGH or passed_ns > longest_ns):
             self.stands = self._work_ns > _FEWER * passed_ns
             self._begin(now_ns)
+            if not self.stands:
+                self._late_since_ns = -1
 
     def _begin(self, now_ns: int) -> None:
         """Begin to count what comes."""
-        self._rows = self._uncounted = 0
+        self._requests = self._uncounted = 0
         self._work_ns, self._came_since_ns = 0.0, now_ns
 
     def is_seen(self, now_ns: int) -> bool:
@@ -184,4 +202,4 @@ class Overload:
         """Take notice that nothing waits and nothing runs."""
         self._full_until_ns = 0
         self._late_since_ns = -1
-        self._missed_ns = -self.target.limit_ns
+        self._missed_ns = -1

@@ -17,7 +17,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from time import perf_counter
+from time import perf_counter, perf_counter_ns
 from typing import NamedTuple
 
 from tailcut.core.contention import Contention, Saturation
@@ -151,7 +151,7 @@ class Scheduling:
         """How long a slice is while more comes than can be answered within the SLO, for longer than a burst; else 0."""
         with suppress(NotReady):
             overload = self._engine.opened.path.dispatcher.planner.overload
-            if overload is not None and overload.stands:
+            if overload is not None and overload.is_seen(perf_counter_ns()):
                 least_ns, most_ns = _SLICES_NS
                 return min(max(overload.target.limit_ns // _OF_LIMIT, least_ns), most_ns)
         return 0
