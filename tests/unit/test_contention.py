@@ -366,6 +366,10 @@ def test_a_slice_is_so_long_that_the_slo_has_time_for_it(
     process.overload.target = Target(limit_ms * 1_000_000, 10 * limit_ms * 1_000_000)
     process.fill()
     assert (process.given, process.slice_ns) == ({3}, slice_ms * 1_000_000)
+    assert process.overload.unseen_ns == process.slice_ns, "so much later a request may be seen"
+    process.overload.stands = False
+    process.second(0.95, 2.0)
+    assert process.overload.unseen_ns == 0
 
 
 def test_without_a_word_of_the_kernels_slices_are_taken_back(bench: Callable[[str], Bench]) -> None:

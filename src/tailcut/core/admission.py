@@ -17,7 +17,7 @@ from math import sqrt
 from typing import Generic, Literal
 
 from tailcut.core.batching import Planner
-from tailcut.core.boarding import Boarding, Missed, applies, most_rows, tightest_ns
+from tailcut.core.boarding import Boarding, Missed, applies, most_rows, tightest_ns, within_ns
 from tailcut.core.costs import DRIFT, FREE, Cost
 from tailcut.core.learning import Costs
 from tailcut.core.refusal import Executors, Refusal, Request
@@ -142,8 +142,8 @@ class Admission(Generic[E]):
         overload, waiting, cost = self._planner.overload, self._waiting, self._costs.of(request.kind)
         assert overload is not None
         starts_ns = [0.0] * executors.idle + list(executors.ends_ns) or [executors.left_ns]
-        boarding = Boarding(cost, starts_ns, self._full_rows(request.kind), overload.gap_ns)
-        limit_ns = overload.edge.of(0, request.deadline_ns - now_ns)
+        boarding = Boarding(cost, starts_ns, full := self._full_rows(request.kind), overload.gap_ns)
+        limit_ns = within_ns(cost, full, overload, request.deadline_ns - now_ns)
         # Who can wait for longer than usual is behind those who cannot. A short deadline is no pass.
         before = waiting.rows_before(request.level, max(request.deadline_ns, now_ns + overload.target.timeout_ns))
         ahead, behind = before + own, waiting.rows - before

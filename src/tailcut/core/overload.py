@@ -85,6 +85,7 @@ class Overload:
         stands: from when this is known until less comes than can be answered.
         gap_ns: between two rows that come while it stands; 0 before the second.
         retry_ns: what the last request was told to wait that was refused for the SLO.
+        unseen_ns: how long a request may have waited before it was seen, at most; whoever makes it wait sets it.
     """
 
     def __init__(self, target: Target) -> None:
@@ -99,6 +100,7 @@ class Overload:
         self._work_ns = 0.0
         self._came_since_ns = self._last_ns = 0
         self.retry_ns = 0.0
+        self.unseen_ns = 0
         self._full_until_ns = 0
         self._full_rows = 0
         self._patience_ns = min(target.timeout_ns, _PATIENCE * target.limit_ns)

@@ -116,7 +116,7 @@ class Scheduling:
         loop.call_later(_LOOK_S, self._look, loop)
         times, now_s, last = self._times(), perf_counter(), self._last
         if times is None:
-            self._slices.give(())
+            self._give(wanted=False)
             return
         self._last = now_s, times
         if last is None:
@@ -132,8 +132,7 @@ class Scheduling:
             wanted = executor == "thread" and self._fills_cores(passed_s, cpu_s)
         if wanted or self._is_batch:
             self._set(batch=wanted)
-        slice_ns = self._slice_ns() if wanted and executor == "thread" else 0
-        self._slices.give(model_threads() if slice_ns else (), slice_ns)
+        self._give(wanted=wanted and executor == "thread")
 
     def _executor(self) -> str:
         """Where the model runs; empty where answers may wait for the event loop alone."""
@@ -147,14 +146,18 @@ class Scheduling:
             return executor if executor == "inline" or waits else ""
         return ""
 
-    def _slice_ns(self) -> int:
-        """How long a slice is while more comes than can be answered within the SLO, for longer than a burst; else 0."""
+    def _give(self, *, wanted: bool) -> None:
+        """Set the slices for as long as more comes than can be answered within the SLO, and that lasts."""
+        overload = None
         with suppress(NotReady):
             overload = self._engine.opened.path.dispatcher.planner.overload
-            if overload is not None and overload.is_seen(perf_counter_ns()):
-                least_ns, most_ns = _SLICES_NS
-                return min(max(overload.target.limit_ns // _OF_LIMIT, least_ns), most_ns)
-        return 0
+        slice_ns = 0
+        if overload is not None and wanted and overload.is_seen(perf_counter_ns()):
+            least_ns, most_ns = _SLICES_NS
+            slice_ns = min(max(overload.target.limit_ns // _OF_LIMIT, least_ns), most_ns)
+        self._slices.give(model_threads() if slice_ns else (), slice_ns)
+        if overload is not None:
+            overload.unseen_ns = slice_ns if self._slices.longer else 0
 
     def _fills_cores(self, passed_s: float, cpu_s: float) -> bool:
         """Whether the process fills its cores and nobody else computes there."""
