@@ -164,23 +164,56 @@ BUSY = Executors(usable=1, idle=0, left_ns=1e12, ends_ns=(1e12,))
 )
 def test_who_is_refused_for_the_deadline_is_a_sign_of_a_backlog(request_: Request, stands: bool) -> None:
     admission, overload = asking()
-    for at_ms in range(0, 2000, 100):
+    for at_ms in range(0, 2000, 50):
         request = request_._replace(deadline_ns=request_.deadline_ns + at_ms * MS)
         refusal = admission.check(at_ms * MS, request, BUSY)
         assert refusal is not None
         assert refusal.why == "late"
-        overload.see((at_ms + 50) * MS, late=False)
+        overload.see((at_ms + 25) * MS, late=False)
         if overload.stands:
             break
     assert overload.stands is stands
 
 
-def asking() -> tuple[Admission[Entry], Overload]:
+def asking(known: dict[int, float] | None = None) -> tuple[Admission[Entry], Overload]:
     planner: Planner[Entry] = Planner(max_rows=8, max_queue_rows=100, target=Target(60 * MS, 500 * MS))
     costs = Costs()
-    costs.seed({1: 10.0 * MS, 8: 80.0 * MS})
+    costs.seed(known or {1: 10.0 * MS, 8: 80.0 * MS})
     assert planner.overload is not None
     return Admission(planner, costs), planner.overload
+
+
+def test_what_is_seen_late_leaves_less_time_to_board() -> None:
+    admission, overload = asking({1: 5.0 * MS, 2: 12.0 * MS, 8: 60.0 * MS})  # batches of one
+    overload.stands = True
+    seen_at_once = admission.check(0, Request(1, 500 * MS), BUSY._replace(left_ns=30.0 * MS, ends_ns=(30.0 * MS,)))
+    assert seen_at_once is None
+    overload.unseen_ns = 40 * MS
+    refusal = admission.check(0, Request(1, 500 * MS), BUSY._replace(left_ns=30.0 * MS, ends_ns=(30.0 * MS,)))
+    assert refusal is not None
+    assert refusal.why == "slo"
+
+
+def test_who_is_refused_for_his_rate_is_no_load() -> None:
+    planner: Planner[Entry] = Planner(max_rows=8, max_queue_rows=100, target=Target(60 * MS, 500 * MS))
+    admission = Admission(planner, Costs(), tenant_rows_per_s=1.0)
+    overload = planner.overload
+    assert overload is not None
+    overload.stands = True
+    came = []
+    overload.arrived = lambda now_ns, rows, row_ns=0.0: came.append(now_ns)  # type: ignore[method-assign]
+    for at_ms in range(5):
+        admission.check(at_ms * MS, Request(1, (500 + at_ms) * MS, tenant="a"), Executors(1, 0, 0.0, (0.0,)))
+    assert came == [0]
+
+
+def test_refusals_with_a_break_between_them_are_no_sign() -> None:
+    overload = Overload(Target(449 * MS, 500 * MS))
+    overload.missed(0, 500 * MS, 10.0 * MS)
+    overload.see(1 * MS, late=False)
+    overload.missed(900 * MS, 500 * MS, 10.0 * MS)  # no plan in between: a batch hung
+    overload.see(901 * MS, late=False)
+    assert not overload.stands
 
 
 def test_refusals_are_a_sign_for_as_long_as_they_last() -> None:

@@ -105,7 +105,7 @@ class Overload:
         self._full_rows = 0
         self._patience_ns = min(target.timeout_ns, _PATIENCE * target.limit_ns)
         self._late_since_ns = -1
-        self._missed_ns = -1
+        self._missed_ns = self._seen_ns = -1
 
     def by_ns(self, since_ns: int, deadline_ns: int) -> int:
         """Return by when a batch must end for the SLO's sake.
@@ -128,7 +128,9 @@ class Overload:
             own_ns: what it takes alone.
         """
         if own_ns <= self.aim.limit_ns and not self.target.is_short(left_ns):
-            self._missed_ns = now_ns
+            if now_ns - self._seen_ns > self.target.limit_ns:
+                self._late_since_ns = -1  # a break without a plan
+            self._missed_ns = self._seen_ns = now_ns
 
     def see(self, now_ns: int, *, late: bool) -> None:
         """Take notice of a plan: whether some that wait are late for the SLO.
@@ -137,6 +139,7 @@ class Overload:
         limit.
         """
         seen_ns = now_ns if late else self._missed_ns
+        self._seen_ns = max(seen_ns, self._seen_ns)
         if seen_ns < 0 or now_ns - seen_ns > self.target.limit_ns:
             self._late_since_ns = -1
         elif self._late_since_ns < 0:
@@ -204,4 +207,4 @@ class Overload:
         """Take notice that nothing waits and nothing runs."""
         self._full_until_ns = 0
         self._late_since_ns = -1
-        self._missed_ns = -1
+        self._missed_ns = self._seen_ns = -1
