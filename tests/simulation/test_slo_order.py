@@ -227,6 +227,13 @@ def test_refusals_are_a_sign_for_as_long_as_they_last() -> None:
     assert not overload.stands
 
 
+def test_bursts_that_a_deadline_close_to_the_slo_cannot_take_in_are_no_backlog() -> None:
+    """A quarter of a second on and off: what a backlog refuses more than them would have been answered."""
+    arrivals = bursts_ns(0.8 * CAPACITY, 30.0, 3)
+    outcome = simulate(scenario(arrivals, timeout_ns=70 * MS))
+    assert outcome.shed.mean() <= 0.26
+
+
 @pytest.mark.parametrize("executors", [1, 2])
 def test_below_the_capacity_a_deadline_close_to_the_slo_makes_no_backlog(executors: int) -> None:
     cost = Cost(0.3 * MS, 11.7 * MS)

@@ -32,6 +32,9 @@ _PATIENCE = 20
 interval and target; bursts of a quarter of a second do not count for a limit of 25 ms. Who is refused for the deadline
 would have been late as well."""
 
+_BURST_NS = 500_000_000
+"""And no backlog stands before so long, where the time-out is shorter: that may be two bursts."""
+
 _FEWER = 0.95
 """Once what came in a while takes less than this part of it, the backlog does not stand any more."""
 
@@ -103,7 +106,7 @@ class Overload:
         self.unseen_ns = 0
         self._full_until_ns = 0
         self._full_rows = 0
-        self._patience_ns = min(target.timeout_ns, _PATIENCE * target.limit_ns)
+        self._patience_ns = min(max(target.timeout_ns, _BURST_NS), _PATIENCE * target.limit_ns)
         self._late_since_ns = -1
         self._missed_ns = self._seen_ns = -1
 
