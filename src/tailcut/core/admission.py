@@ -100,9 +100,7 @@ class Admission(Generic[E]):
         return refusal
 
     def came(self, now_ns: int, request: Request, executors: Executors) -> None:
-        """Count a request as come, where it is let in or refused without ``check``: what comes decides how long a
-        backlog stands.
-        """
+        """Count a request as come: that decides how long a backlog stands. ``check`` does, unless told ``counted``."""
         overload = self._planner.overload
         if overload is not None and overload.stands:
             overload.arrived(now_ns, request.rows, self._row_ns(request, executors))
