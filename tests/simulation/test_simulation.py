@@ -125,19 +125,28 @@ def test_a_window_never_takes_the_p95_beyond_the_slo_nor_makes_it_worse(load: fl
 
 
 def test_where_requests_come_in_clumps_a_window_serves_them_together() -> None:
-    """A page asks thirty questions within two milliseconds: waiting for them beats starting with the first."""
+    """A page asks thirty questions within two milliseconds: waiting for them beats starting with the first.
+
+    The median of seven servers: what the first clumps teach of a batch of two keeps one in five from waiting.
+    """
     cost = Cost(20.0 * MS, 0.5 * MS)
     clumps = np.concatenate([start * 200 * MS + np.linspace(0, 1.8 * MS, 30) for start in range(100)]).astype(np.int64)
     known = {rows: cost.batch_ns(rows) for rows in (1, 8, 32)}
-    found = [
-        simulate(scenario(0, arrivals_ns=clumps, service=noisy(cost, 3), known=known, window=window))
-        for window in (None, lambda: Gain(100 * MS))
-    ]
-    for share, part in ((0.5, 0.8), (0.95, 1.0)):
-        # The first ten clumps are learned from.
-        without, window = [np.quantile(each.latency_ns[20 * 30 :], share) for each in found]
-        assert window < part * without
-    assert found[1].batches[1] <= 15 < found[0].batches[1], "alone only while it is being learned"
+    alone, p50, p95 = [], [], []
+    for seed in range(1, 8):
+        without, window = [
+            simulate(scenario(0, arrivals_ns=clumps, service=noisy(cost, seed), known=known, window=form))
+            for form in (None, lambda: Gain(100 * MS))
+        ]
+        # The first twenty clumps are learned from.
+        for share, found in ((0.5, p50), (0.95, p95)):
+            late = [np.quantile(each.latency_ns[20 * 30 :], share) for each in (without, window)]
+            found.append(late[1] / late[0])
+        assert without.batches[1] > 15
+        alone.append(window.batches[1])
+    assert np.median(alone) <= 15, "alone only while it is being learned"
+    assert np.median(p50) < 0.8
+    assert np.median(p95) < 1.0
 
 
 def test_the_fixed_mode_waits_for_its_delay_and_no_longer() -> None:

@@ -20,6 +20,11 @@ class Drift:
     def __init__(self) -> None:
         self._mean = self._error = 0.0
 
+    @property
+    def mean(self) -> float:
+        """How far off the last batches were on average."""
+        return self._mean
+
     def has_news(self, off: float) -> bool:
         """Take in how far off a batch was; return whether the last ones do not cancel out."""
         most = max(_ODDER * self._error, ODD)

@@ -5,23 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tailcut.core.costs import FREE, Cost
-from tailcut.core.drift import ODD, Drift
 from tailcut.core.lateness import Lateness
+from tailcut.core.speedcurve import SpeedCurve, nearest
 
-_SHIFT = 0.05
-"""Weight of a batch on all sizes together."""
-
-_BEND = 0.052
-"""Least weight of a batch on its own size. Three times as much where errors do not cancel out: a machine that runs at
-half its speed is noticed within twenty batches, and noise of a fifth moves the mean by no more than a thirtieth."""
-
-_FADE = 0.996
-_MOST_SEEN = 24.0
-"""What was seen of a size counts so much less with every batch, and as so many batches at most. A model's shape hardly
-ever changes; its speed does, which all sizes follow."""
-
-_DOUBT, _MOST_DOUBT = 0.1, 0.5
-"""What is known of a size from one batch may be a tenth too much; the less, the more have shown it."""
+_MOST_DOUBT = 0.5
+"""However little is known of a size, it is not hoped to take less than this part of what it seems to."""
 
 _OUTLIER = 3.0
 """A batch counts as at most this many times what was expected: one hiccup must not close the door to all others."""
@@ -50,9 +38,8 @@ _ERA = 2000
 class CostModel:
     """Learns what the batches of one kind take.
 
-    Each batch moves all points in proportion to how far off the expectation was, and those beside its size some more:
-    so do both the machine's speed and the model's shape show. Robust: see ``_OUTLIER``, ``drift.ODD``. Of the speed
-    about the last twenty batches count; the shape is remembered, and sizes that were not seen for long are tried again.
+    What is expected of each size is ``core.speedcurve``'s to say; what is known beside it, how much longer than
+    expected one in twenty takes and how long hiccups are, is learned here. Robust: see ``_OUTLIER``.
 
     Args:
         steps: see ``Cost``.
@@ -61,12 +48,10 @@ class CostModel:
     __slots__ = (
         "_batches",
         "_cost",
-        "_drift",
-        "_drifts",
+        "_curve",
         "_era",
         "_late",
-        "_points",
-        "_seen",
+        "_met",
         "_short",
         "_shown",
         "_steps",
@@ -77,14 +62,12 @@ class CostModel:
     def __init__(self, steps: tuple[int, ...] = ()) -> None:
         self._steps = steps
         self._batches = 0
-        self._points: list[float] = []
-        self._seen: list[float] = []
+        self._curve = SpeedCurve()
+        self._met = False
         self._shown: list[bool] = []
         self._late = Lateness()
         self._short = Lateness()
         self._strange = 0
-        self._drift = Drift()
-        self._drifts: list[Drift] = []
         self._era = 0
         self._worst = [[0.0, 0.0], [0.0, 0.0]]
         self._cost: Cost | None = FREE
@@ -97,15 +80,20 @@ class CostModel:
         """
         for rows in sorted(points):
             self._learn(rows, points[rows], shows=not guessed)
+            self._strange = 0  # what was measured at several times may differ: that gives up neither of them
+        if guessed:
+            self._curve.distrust()
         self._batches = max(self._batches, min(len(points), _KNOWN_BATCHES))
         self._cost = None
 
     def observe(self, rows: int, duration_ns: float) -> None:
         """Learn from one finished batch."""
         self._batches += 1
-        ratio = self._learn(rows, duration_ns)
-        expected_ns = max(duration_ns, 1.0) / ratio
-        (self._late if expected_ns >= self._points[-1] / _FINE else self._short).add(ratio)
+        ratio, known = self._learn(rows, duration_ns)
+        if known:
+            # That the first of its size took longer than was guessed says nothing of the next.
+            expected_ns = max(duration_ns, 1.0) / ratio
+            (self._late if expected_ns >= self._curve.largest_ns / _FINE else self._short).add(ratio)
         self._cost = None
 
     @property
@@ -114,52 +102,25 @@ class CostModel:
         cost = self._cost
         return cost if cost is not None else self._fit()
 
-    def _learn(self, rows: int, duration_ns: float, *, shows: bool = True) -> float:
-        """Move the points; return how many times longer the batch took than was expected."""
+    def _learn(self, rows: int, duration_ns: float, *, shows: bool = True) -> tuple[float, bool]:
+        """Take a batch in; return how many times longer it took than was expected, and whether its size was known."""
         duration_ns = max(duration_ns, 1.0)
         if self._steps:
             rows = int(Cost(0.0, 0.0, steps=self._steps).padded(rows))
-        place = rows.bit_length() - 1
-        share = rows / (1 << place) - 1.0
-        points, seen = self._points, self._seen
-        while len(points) < place + (2 if share else 1):
-            points.append(2 * points[-1] if points else duration_ns / rows)
-            seen.append(0.0)
-            self._shown.append(False)
-            self._drifts.append(Drift())
-        expected_ns = points[place] * (1.0 - share) + points[place + 1] * share if share else points[place]
+        curve, shown = self._curve, self._shown
+        curve.reach(rows, duration_ns / rows)
+        while len(shown) < len(curve):
+            shown.append(False)
+        expected_ns = curve.expected_ns(rows)
         ratio = duration_ns / expected_ns
         self._strange = self._strange + 1 if not 1.0 / _OUTLIER <= ratio <= _OUTLIER else 0
-        off = self._tempered(ratio, duration_ns, expected_ns) - 1.0
-        at = place if share < 0.5 else place + 1
-        self._shown[at] = self._shown[at] or shows
-        bend, shift = self._gain(off)
-        step = max(1.0 / (seen[at] + 1.0), bend)
-        # A size that no batch has shown yet is only guessed: it says nothing of the others.
-        trust = min(seen[at], 1.0)
-        news = 0.5 if self._strange >= _IN_A_ROW else 0.0
-        own_off = off
-        if self._drifts[at].has_news(off):
-            bend = 3 * _BEND
-        elif bend == _BEND and not news and seen[at] >= 1.0:
-            # One batch that is far too slow says something of the machine, and hardly anything of its own size.
-            own_off = min(off, ODD)
-        for other, weight in enumerate(seen):
-            here = (1.0 - share) if other == place else share if other == place + 1 else 0.0
-            follows = max(trust * max(shift, step / (1.0 + weight)), news)
-            own = max(1.0 / (weight + 1.0), bend, news)
-            moves = here * (shift * off + max(own - shift, 0.0) * own_off) + (1.0 - here) * follows * off
-            points[other] *= 1.0 + moves
-            seen[other] = min(weight * _FADE + here, _MOST_SEEN)
-        if 0.0 in seen:
-            _guess(points, seen)
-        return ratio
-
-    def _gain(self, off: float) -> tuple[float, float]:
-        """Return how much this batch weighs, on its own size and on all: little as long as errors cancel out."""
-        if 0 < self._strange < _IN_A_ROW:
-            return _BEND, _SHIFT
-        return (3 * _BEND, 3 * _SHIFT) if self._drift.has_news(off) else (_BEND, _SHIFT)
+        at = nearest(rows)
+        known = shown[at]
+        tempered = self._tempered(ratio, duration_ns, expected_ns)
+        curve.learn(rows, tempered, known=known, odd=self._strange > 0, wrong=self._strange >= _IN_A_ROW)
+        shown[at] = known or shows
+        self._met = self._met or rows == 1
+        return ratio, known
 
     def _tempered(self, ratio: float, duration_ns: float, expected_ns: float) -> float:
         """Cut outliers, and remember how long they were."""
@@ -173,7 +134,10 @@ class CostModel:
         return min(ratio, max(limit, _OUTLIER_FLOOR_NS / expected_ns))
 
     def _fit(self) -> Cost:
-        points = list(self._points)
+        points = self._curve.points
+        for at in range(len(points) - 2, -1, -1):
+            if not self._shown[at]:
+                points[at] = min(points[at], points[at + 1])
         for at in range(1, len(points)):
             points[at] = max(points[at], points[at - 1])
         if self._batches - self._era > 2 * _ERA:
@@ -184,31 +148,14 @@ class CostModel:
             # Machines have hiccups: until it is known how long they are here, the first should not break a promise.
             hiccup_ns = max(hiccup_ns, _FIRST_HICCUP * points[-1])
         base_ns = max(2 * points[0] - points[1], 0.0) if len(points) > 1 else 0.0
-        shaped = len(points) > 1 and self._seen[0] > 0.0
-        doubts = tuple([min(_DOUBT / max(seen, 1e-9), _MOST_DOUBT) for seen in self._seen])
+        shaped = len(points) > 1 and self._met
+        doubts = tuple([min(doubt, _MOST_DOUBT) for doubt in self._curve.doubts])
         fears = tuple([0.0 if shown else _FEAR for shown in self._shown])
         sizes = (self._steps, shaped, doubts, fears)
         lates = (self._short.late, points[-1] / _FINE)
         row_ns = points[0] - base_ns
         cost = self._cost = Cost(base_ns, row_ns, tuple(points), self._late.late, hiccup_ns, *sizes, *lates)
         return cost
-
-
-def _guess(points: list[float], seen: list[float]) -> None:
-    """Set the points that no batch has shown yet from those on either side; beyond the last in proportion."""
-    known = [at for at, weight in enumerate(seen) if weight]
-    for at, weight in enumerate(seen):
-        if weight:
-            continue
-        below = max([place for place in known if place < at], default=None)
-        above = min([place for place in known if place > at], default=None)
-        if below is None and above is not None:
-            points[at] = points[above] / (1 << (above - at))
-        elif above is None and below is not None:
-            points[at] = points[below] * (1 << (at - below))
-        elif below is not None and above is not None:
-            part = ((1 << at) - (1 << below)) / ((1 << above) - (1 << below))
-            points[at] = points[below] + (points[above] - points[below]) * part
 
 
 class Costs:

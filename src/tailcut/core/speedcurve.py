@@ -1,0 +1,211 @@
+"""What batches of each size are expected to take, and how sure that is: a Kalman filter over the sizes 1, 2, 4, ...
+
+The state is the logarithm of what each of these sizes takes. A machine's speed moves all of them alike, so that what is
+seen of one size is news of the others as well; a model's shape moves each of them alone, and hardly ever. Which of the
+two it was that an error shows follows from what is known: of a size that has run a hundred times, an error says that
+the machine is slower; of one that has never run, that the size is dearer than was guessed. What is not told apart then
+stays in the covariance, and with it how much cheaper than it seems a size may be.
+
+Source: R. E. Kalman, "A New Approach to Linear Filtering and Prediction Problems", J. Basic Eng. 82(1), 1960; errors
+are cut as in P. J. Huber, "Robust Estimation of a Location Parameter", Ann. Math. Stat. 35(1), 1964.
+"""
+
+from __future__ import annotations
+
+from math import exp, log, sqrt
+
+from tailcut.core.drift import ODD, Drift
+
+_ANY = 4.0
+"""Variance of what nothing is known of."""
+
+_STEP = 0.06
+"""Variance of twice the size over twice the time, before either has run or where what is expected proved to be wrong: a
+quarter more or less."""
+
+_KIND, _KIND_STEP = 0.1, 0.015
+"""The same of points that rows of another kind gave: a third more or less all together, an eighth from size to size."""
+
+_SPEED = 0.01
+"""Variance that the machine's speed gains with every batch, as part of the noise of one: about the last ten count, and
+far fewer where their errors do not cancel out. (From 0.0025 to 0.04 no other sizes run, in simulation.)"""
+
+_SHAPE = 2e-6
+"""Variance that each size gains with every batch: a tenth more or less within five thousand."""
+
+_DEAR, _LATER = 0.3, 1e-3
+"""Where a size is dearer by more than that than it seemed, it may have been a hiccup: until another batch of it says
+the same, it gains so much variance with every batch, and is tried again within some hundreds, however dear it was."""
+
+_NOISE, _LEAST_NOISE, _MOST_NOISE = 0.0025, 0.0004, 0.04
+_LEARNS_NOISE = 0.02
+"""Variance of one batch over what was expected: a twentieth at first, and from a fiftieth to a fifth."""
+
+_SIGMAS = 3.0
+"""An error counts as at most so many times what was to be expected: one hiccup says little."""
+
+_SURPRISE = 0.1
+"""Where a size that has not just run surprises by more than that, it may have been the machine in this moment: so much
+of the error's square stays as doubt, and the size is tried again."""
+
+
+class SpeedCurve:
+    """Learns what batches of one kind take, in nanoseconds; see the module's text.
+
+    Sizes between two powers of two lie on a straight line between them. A size is known of from ``reach`` on, and has
+    been met once a batch of it was learned from.
+    """
+
+    __slots__ = ("_dear", "_drift", "_drifts", "_last", "_logs", "_met", "_noise", "_variances")
+
+    def __init__(self) -> None:
+        self._logs: list[float] = []
+        self._variances: list[list[float]] = []
+        self._noise = _NOISE
+        self._last = 0
+        self._drift = Drift()
+        self._drifts: list[Drift] = []
+        self._dear: list[bool] = []
+        self._met: list[bool] = []
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    @property
+    def largest_ns(self) -> float:
+        """What is expected of the largest size."""
+        return exp(self._logs[-1])
+
+    @property
+    def points(self) -> list[float]:
+        """What is expected of 1, 2, 4, ... rows."""
+        return [exp(each) for each in self._logs]
+
+    @property
+    def doubts(self) -> list[float]:
+        """Standard deviation of each size's time over that of the size that ran last, as part of it."""
+        variances, last = self._variances, self._last
+        if not variances:
+            return []
+        known = variances[last]
+        return [sqrt(max(row[at] + known[last] - 2 * row[last], 0.0)) for at, row in enumerate(variances)]
+
+    def distrust(self) -> None:
+        """Doubt all that is known: it was of rows of another kind."""
+        sizes = range(len(self._logs))
+        self._variances = [[_KIND + _KIND_STEP * min(one, other) for other in sizes] for one in sizes]
+
+    def reach(self, rows: int, row_ns: float) -> None:
+        """Know of sizes up to ``rows``: as much by the row as the largest so far, or as ``row_ns``."""
+        logs, variances = self._logs, self._variances
+        while 1 << max(len(logs) - 1, 0) < rows or not logs:
+            logs.append(logs[-1] + log(2.0) if logs else log(row_ns))
+            if variances:
+                for row in variances:
+                    row.append(row[-1])
+                *others, largest = variances[-1]
+                variances.append([*others, largest + _STEP])
+            else:
+                variances.append([_ANY])
+            self._drifts.append(Drift())
+            self._dear.append(False)
+            self._met.append(False)
+
+    def expected_ns(self, rows: int) -> float:
+        """Return what is expected of a size that is known of: on a straight line between two points."""
+        place = rows.bit_length() - 1
+        share = rows / (1 << place) - 1.0
+        lower_ns = exp(self._logs[place])
+        return lower_ns + share * (exp(self._logs[place + 1]) - lower_ns) if share else lower_ns
+
+    def learn(self, rows: int, ratio: float, *, known: bool, odd: bool = False, wrong: bool = False) -> None:
+        """Take in a batch.
+
+        Args:
+            rows: of a size that is known of.
+            ratio: what it took over what was expected of it.
+            known: whether its size has run before: else its error says nothing of the noise.
+            odd: whether it was so far off that it says nothing of the machine's speed yet.
+            wrong: whether the last ones all were so far off: then what is expected is wrong.
+        """
+        error = log(ratio)
+        at = nearest(rows)
+        self._move(at, error, odd=odd, wrong=wrong)
+        if not self._met[at]:
+            self._variances[at][at] += _ANY  # it was hardly more than a guess
+        gains, sure = self._gains(rows)
+        noise, last = self._noise, self._last
+        total = sure + noise
+        most = max(_SIGMAS * sqrt(total), ODD)
+        cut = error if wrong else min(max(error, -most), most)
+        variances = self._variances
+        apart = variances[at][at] + variances[last][last] - 2 * variances[at][last]
+        by = cut / total
+        self._logs = [each + by * gain for each, gain in zip(self._logs, gains, strict=True)]
+        for gain, row in zip(gains, variances, strict=True):
+            part = gain / total
+            row[:] = [each - part * other for each, other in zip(row, gains, strict=True)]
+        if at != last and cut * cut > _SIGMAS**2 * noise:
+            variances[at][at] += min(_SURPRISE * cut * cut, apart)
+        if known:
+            seen = min(error * error, _SIGMAS**2 * noise)
+            self._noise = min(max(noise + _LEARNS_NOISE * (seen - noise), _LEAST_NOISE), _MOST_NOISE)
+        self._last = at
+        self._met[rows.bit_length() - 1] = self._met[(rows - 1).bit_length()] = True
+        if not all(self._met):
+            self._guess()
+        self._dear[at] = at != last and error > max(_DEAR, _SIGMAS * sqrt(noise))
+
+    def _guess(self) -> None:
+        """Set what is expected of sizes that never ran: between two that did on a straight line, else by the row."""
+        logs = self._logs
+        known = [at for at, met in enumerate(self._met) if met]
+        for at, met in enumerate(self._met):
+            if met:
+                continue
+            above = next((place for place in known if place > at), None)
+            below = next((place for place in reversed(known) if place < at), None)
+            if above is None or below is None:
+                end = above if above is not None else below
+                assert end is not None
+                logs[at] = logs[end] + (at - end) * log(2.0)
+            else:
+                part = ((1 << at) - (1 << below)) / ((1 << above) - (1 << below))
+                logs[at] = log(exp(logs[below]) * (1.0 - part) + exp(logs[above]) * part)
+
+    def _move(self, at: int, error: float, *, odd: bool, wrong: bool) -> None:
+        """Let time pass: the speed may have changed, by much where the last errors have one direction."""
+        news, own_news = self._drift.has_news(error), self._drifts[at].has_news(error)
+        speed, own = _SPEED * self._noise, 0.0
+        if wrong:
+            speed = max(speed, error * error)
+            for one, row in enumerate(self._variances):
+                row[:] = [each + _STEP * min(one, other) for other, each in enumerate(row)]
+        elif not odd and news:
+            speed += self._drift.mean**2
+        elif own_news:
+            own = error * error
+        for place, row in enumerate(self._variances):
+            row[:] = [each + speed for each in row]
+            row[place] += _LATER if self._dear[place] else _SHAPE
+        self._variances[at][at] += own
+
+    def _gains(self, rows: int) -> tuple[list[float], float]:
+        """Return the covariance of each size with one of ``rows``, and the variance of that."""
+        place = rows.bit_length() - 1
+        lower = self._variances[place]
+        share = rows / (1 << place) - 1.0
+        if not share:
+            return list(lower), lower[place]
+        upper = self._variances[place + 1]
+        # Between two points their times add up, not the logarithms of them: each weighs as much as it takes.
+        above_ns, below_ns = exp(self._logs[place + 1]) * share, exp(self._logs[place]) * (1.0 - share)
+        above = above_ns / (above_ns + below_ns)
+        gains = [(1.0 - above) * one + above * other for one, other in zip(lower, upper, strict=True)]
+        return gains, (1.0 - above) * gains[place] + above * gains[place + 1]
+
+
+def nearest(rows: int) -> int:
+    """Return which of the sizes 1, 2, 4, ... a size is counted as: of two the nearer, between them the larger."""
+    place = rows.bit_length() - 1
+    return place if rows / (1 << place) < 1.5 else place + 1

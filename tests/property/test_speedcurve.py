@@ -1,0 +1,123 @@
+"""What is known of batch sizes: whose fault an error is, the machine's or the size's, and how sure that is."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailcut.core.learning import CostModel
+from tailcut.core.speedcurve import SpeedCurve
+
+MS = 1e6
+SIZES = (1, 2, 4, 8, 16, 32)
+DEARER = {1: 3.9, 2: 3.6, 4: 3.5, 8: 3.7, 16: 4.1, 32: 4.5}
+"""Milliseconds by the row: caches overflow from eight rows on."""
+CHEAPER = {1: 5.0, 2: 2.6, 4: 1.4, 8: 0.8, 16: 0.5, 32: 0.4}
+"""Milliseconds by the row of a device that computes many rows at once."""
+
+
+def fed(model: CostModel, row_ms: dict[int, float], batches: int, *, speed: float = 1.0, seed: int = 1) -> list[int]:
+    """Let a queue that always holds a full batch choose; return the sizes that ran. Noise: five percent."""
+    draw, ran = random.Random(seed), []
+    for _ in range(batches):
+        ran.append(model.cost.worth_rows(32))
+        model.observe(ran[-1], speed * row_ms[ran[-1]] * ran[-1] * draw.lognormvariate(0.0, 0.05) * MS)
+    return ran
+
+
+def guessed(row_ms: float) -> CostModel:
+    """Return a model that knows lone rows, and of larger batches what shorter rows took: a third less by the row."""
+    model = CostModel()
+    model.seed({rows: (row_ms if rows == 1 else row_ms / 1.5) * rows * MS for rows in SIZES}, guessed=True)
+    for _ in range(50):
+        model.observe(1, row_ms * MS)
+    return model
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_sizes_that_pay_far_more_than_was_guessed_are_found(seed: int) -> None:
+    ran = fed(guessed(CHEAPER[1]), CHEAPER, 200, seed=seed)
+    assert ran[-100:].count(32) > 90
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_sizes_that_cost_more_than_was_guessed_are_left(seed: int) -> None:
+    ran = fed(guessed(DEARER[1]), DEARER, 200, seed=seed)
+    assert sum(1 for rows in ran[-100:] if rows > 8) < 10
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_a_slow_minute_taught_is_unlearned_of_sizes_that_do_not_run(seed: int) -> None:
+    """While the machine was slow small batches ran; a large one is the first that it computes at full speed again."""
+    model = guessed(DEARER[1])
+    fed(model, DEARER, 200, seed=seed)
+    draw = random.Random(seed)
+    for _ in range(60):
+        model.observe(4, 1.8 * 4 * DEARER[4] * draw.lognormvariate(0.0, 0.1) * MS)
+    for _ in range(3):
+        model.observe(32, 32 * DEARER[32] * MS)
+    ran = fed(model, DEARER, 100, seed=seed)
+    assert sum(1 for rows in ran[-50:] if rows > 8) < 5
+
+
+def test_how_wrong_a_guess_was_is_not_how_late_batches_are() -> None:
+    """Every size takes twice what shorter rows let expect; none of them is ever late."""
+    model = CostModel()
+    model.seed({rows: 3.0 * rows * MS for rows in SIZES}, guessed=True)
+    draw = random.Random(1)
+    for rows in (*SIZES, *SIZES, 8, 16, 32) * 2:
+        model.observe(rows, (2.0 if rows > 1 else 1.0) * 3.0 * rows * draw.lognormvariate(0.0, 0.02) * MS)
+    assert model.cost.late < 1.15
+
+
+def ratios(values: Callable[[], st.SearchStrategy[float]] = lambda: st.floats(0.05, 20.0)) -> st.SearchStrategy:
+    return st.lists(st.tuples(st.integers(1, 64), values(), st.booleans(), st.booleans()), min_size=1, max_size=80)
+
+
+@given(ratios())
+def test_what_is_known_stays_possible(batches: list[tuple[int, float, bool, bool]]) -> None:
+    """Whatever comes: times are positive, and no size's variance, nor that of one over another, is less than none."""
+    curve = SpeedCurve()
+    for rows, ratio, odd, wrong in batches:
+        curve.reach(rows, 7.0 * MS)
+        assert curve.expected_ns(rows) > 0.0
+        curve.learn(rows, ratio, known=True, odd=odd, wrong=wrong)
+        assert all(math.isfinite(point) and point > 0.0 for point in curve.points)
+        assert all(math.isfinite(doubt) and doubt >= 0.0 for doubt in curve.doubts)
+        variances = curve._variances
+        for at, row in enumerate(variances):
+            assert row[at] > -1e-9
+            for other, value in enumerate(row):
+                assert value == pytest.approx(variances[other][at], abs=1e-9)
+                assert row[at] + variances[other][other] - 2 * value > -1e-9
+
+
+@given(st.sampled_from(SIZES), st.floats(0.5, 2.0))
+def test_a_machine_that_changes_its_speed_changes_it_for_all_sizes(runs: int, speed: float) -> None:
+    curve = SpeedCurve()
+    for _ in range(30):
+        for rows in SIZES:
+            curve.reach(rows, 7.0 * MS)
+            curve.learn(rows, 7.0 * MS * rows / curve.expected_ns(rows), known=True)
+    for _ in range(40):
+        curve.learn(runs, speed * 7.0 * MS * runs / curve.expected_ns(runs), known=True)
+    for rows in SIZES:
+        assert curve.expected_ns(rows) == pytest.approx(speed * 7.0 * MS * rows, rel=0.15)
+
+
+def test_of_a_size_that_has_just_run_nothing_is_doubted_and_of_the_others_the_more_the_longer_ago() -> None:
+    curve = SpeedCurve()
+    for rows in SIZES:
+        curve.reach(rows, 7.0 * MS)
+        for _ in range(20):
+            curve.learn(rows, 7.0 * MS * rows / curve.expected_ns(rows), known=True)
+    before = curve.doubts
+    assert before[-1] == 0.0 < before[0]
+    for _ in range(5000):
+        curve.learn(32, 1.0, known=True)
+    assert curve.doubts[0] > before[0] + 0.05
