@@ -139,9 +139,7 @@ class Cost(NamedTuple):
         """
         if not self.doubts:
             return self.batch_ns(rows)
-        # Between two powers of two both were learned from it.
-        place, share = self._place(rows)
-        return self.batch_ns(rows) * (1.0 - min(self.doubts[place : place + (2 if share else 1)]))
+        return self.batch_ns(rows) * (1.0 - self._between(self.doubts, rows))
 
     def _feared_ns(self, rows: int) -> float:
         """Return the most that a batch may take on average, for where no size is to be tried.
@@ -151,11 +149,12 @@ class Cost(NamedTuple):
         """
         if not self.fears:
             return self.batch_ns(rows)
+        return self.batch_ns(rows) * (1.0 + self._between(self.fears, rows))
+
+    def _between(self, parts: tuple[float, ...], rows: int) -> float:
+        """Return what holds for a size of what is known of the points."""
         place, share = self._place(rows)
-        fear = self.fears[place]
-        if share:
-            fear += share * (self.fears[place + 1] - fear)
-        return self.batch_ns(rows) * (1.0 + fear)
+        return parts[place] + share * (parts[place + 1] - parts[place]) if share else parts[place]
 
     def _place(self, rows: int) -> tuple[int, float]:
         """Where a size stands among the points, and how far on the way to the next; 0 at the last."""

@@ -8,9 +8,6 @@ from tailcut.core.costs import FREE, Cost
 from tailcut.core.lateness import Lateness
 from tailcut.core.speedcurve import SpeedCurve, nearest
 
-_MOST_DOUBT = 0.5
-"""However little is known of a size, it is not hoped to take less than this part of what it seems to."""
-
 _OUTLIER = 3.0
 """A batch counts as at most this many times what was expected: one hiccup must not close the door to all others."""
 
@@ -19,6 +16,9 @@ _IN_A_ROW = 3
 
 _OUTLIER_FLOOR_NS = 1_000_000.0
 """No batch up to this long is an outlier."""
+
+_KNOWN_TIMES = 2
+"""From so many batches of a size on the next may be called late."""
 
 _KNOWN_BATCHES = 5
 """From this many batches on there is an expectation that an outlier can be measured by."""
@@ -64,7 +64,7 @@ class CostModel:
         self._batches = 0
         self._curve = SpeedCurve()
         self._met = False
-        self._shown: list[bool] = []
+        self._shown: list[int] = []
         self._late = Lateness()
         self._short = Lateness()
         self._strange = 0
@@ -81,6 +81,7 @@ class CostModel:
         for rows in sorted(points):
             self._learn(rows, points[rows], shows=not guessed)
             self._strange = 0  # what was measured at several times may differ: that gives up neither of them
+        self._curve.settle()
         if guessed:
             self._curve.distrust()
         self._batches = max(self._batches, min(len(points), _KNOWN_BATCHES))
@@ -89,8 +90,8 @@ class CostModel:
     def observe(self, rows: int, duration_ns: float) -> None:
         """Learn from one finished batch."""
         self._batches += 1
-        ratio, known = self._learn(rows, duration_ns)
-        if known:
+        ratio, before = self._learn(rows, duration_ns)
+        if before >= _KNOWN_TIMES:
             # That the first of its size took longer than was guessed says nothing of the next.
             expected_ns = max(duration_ns, 1.0) / ratio
             (self._late if expected_ns >= self._curve.largest_ns / _FINE else self._short).add(ratio)
@@ -102,42 +103,45 @@ class CostModel:
         cost = self._cost
         return cost if cost is not None else self._fit()
 
-    def _learn(self, rows: int, duration_ns: float, *, shows: bool = True) -> tuple[float, bool]:
-        """Take a batch in; return how many times longer it took than was expected, and whether its size was known."""
+    def _learn(self, rows: int, duration_ns: float, *, shows: bool = True) -> tuple[float, int]:
+        """Take a batch in; return how many times longer than expected it took, and how many showed its size before."""
         duration_ns = max(duration_ns, 1.0)
         if self._steps:
             rows = int(Cost(0.0, 0.0, steps=self._steps).padded(rows))
         curve, shown = self._curve, self._shown
         curve.reach(rows, duration_ns / rows)
         while len(shown) < len(curve):
-            shown.append(False)
+            shown.append(0)
         expected_ns = curve.expected_ns(rows)
         ratio = duration_ns / expected_ns
         self._strange = self._strange + 1 if not 1.0 / _OUTLIER <= ratio <= _OUTLIER else 0
         at = nearest(rows)
-        known = shown[at]
-        tempered = self._tempered(ratio, duration_ns, expected_ns)
-        curve.learn(rows, tempered, known=known, odd=self._strange > 0, wrong=self._strange >= _IN_A_ROW)
-        shown[at] = known or shows
+        before = shown[at]
+        tempered = self._tempered(ratio, duration_ns, expected_ns, known=before > 0)
+        curve.learn(rows, tempered, known=before > 0, odd=self._strange > 0, wrong=self._strange >= _IN_A_ROW)
+        shown[at] += shows
         self._met = self._met or rows == 1
-        return ratio, known
+        return ratio, before
 
-    def _tempered(self, ratio: float, duration_ns: float, expected_ns: float) -> float:
-        """Cut outliers, and remember how long they were."""
+    def _tempered(self, ratio: float, duration_ns: float, expected_ns: float, *, known: bool) -> float:
+        """Cut outliers, and remember how long they were, but for those of a size that was only guessed."""
         if ratio <= _OUTLIER or duration_ns <= _OUTLIER_FLOOR_NS or self._batches <= _KNOWN_BATCHES:
             return ratio
         if self._batches - self._era > _ERA:
             self._era = self._batches
             self._worst = [[0.0, 0.0], self._worst[0]]
-        self._worst[0] = sorted([*self._worst[0], duration_ns - expected_ns])[1:]
+        if known:
+            self._worst[0] = sorted([*self._worst[0], duration_ns - expected_ns])[1:]
         limit = _OUTLIER * 2.0 ** max(self._strange - _IN_A_ROW + 1, 0)
         return min(ratio, max(limit, _OUTLIER_FLOOR_NS / expected_ns))
 
     def _fit(self) -> Cost:
         points = self._curve.points
+        variances = self._curve.variances
         for at in range(len(points) - 2, -1, -1):
-            if not self._shown[at]:
-                points[at] = min(points[at], points[at + 1])
+            # Of two that contradict each other the one that less is known of is wrong.
+            known = [points[more] for more in range(at + 1, len(points)) if variances[more] < variances[at]]
+            points[at] = min([points[at], *known, *([] if self._shown[at] else points[at + 1 : at + 2])])
         for at in range(1, len(points)):
             points[at] = max(points[at], points[at - 1])
         if self._batches - self._era > 2 * _ERA:
@@ -149,7 +153,7 @@ class CostModel:
             hiccup_ns = max(hiccup_ns, _FIRST_HICCUP * points[-1])
         base_ns = max(2 * points[0] - points[1], 0.0) if len(points) > 1 else 0.0
         shaped = len(points) > 1 and self._met
-        doubts = tuple([min(doubt, _MOST_DOUBT) for doubt in self._curve.doubts])
+        doubts = tuple(self._curve.doubts)
         fears = tuple([0.0 if shown else _FEAR for shown in self._shown])
         sizes = (self._steps, shaped, doubts, fears)
         lates = (self._short.late, points[-1] / _FINE)

@@ -34,8 +34,9 @@ _SHAPE = 2e-6
 """Variance that each size gains with every batch: a tenth more or less within five thousand."""
 
 _DEAR, _LATER = 0.3, 1e-3
-"""Where a size is dearer by more than that than it seemed, it may have been a hiccup: until another batch of it says
-the same, it gains so much variance with every batch, and is tried again within some hundreds, however dear it was."""
+"""Where a size that has not just run is dearer by more than that than it seemed, it may have been a hiccup: until
+another batch of it says the same, it gains so much variance with every batch. One that seems twice as dear as it is
+runs again within some five hundred."""
 
 _NOISE, _LEAST_NOISE, _MOST_NOISE = 0.0025, 0.0004, 0.04
 _LEARNS_NOISE = 0.02
@@ -45,15 +46,16 @@ _SIGMAS = 3.0
 """An error counts as at most so many times what was to be expected: one hiccup says little."""
 
 _SURPRISE = 0.1
-"""Where a size that has not just run surprises by more than that, it may have been the machine in this moment: so much
-of the error's square stays as doubt, and the size is tried again."""
+"""Where a size that has not just run is off by more than ``_SIGMAS``, it may have been the machine in this moment: so
+much of the error's square stays as doubt, and the size is tried again."""
 
 
 class SpeedCurve:
     """Learns what batches of one kind take, in nanoseconds; see the module's text.
 
     Sizes between two powers of two lie on a straight line between them. A size is known of from ``reach`` on, and has
-    been met once a batch of it was learned from.
+    been met once a batch of it, or of one beside it, was learned from. What is expected is the mean of the logarithms,
+    errors cut: a little less than the mean where some batches take far longer than others.
     """
 
     __slots__ = ("_dear", "_drift", "_drifts", "_last", "_logs", "_met", "_noise", "_variances")
@@ -83,17 +85,27 @@ class SpeedCurve:
 
     @property
     def doubts(self) -> list[float]:
-        """Standard deviation of each size's time over that of the size that ran last, as part of it."""
-        variances, last = self._variances, self._last
-        if not variances:
-            return []
-        known = variances[last]
-        return [sqrt(max(row[at] + known[last] - 2 * row[last], 0.0)) for at, row in enumerate(variances)]
+        """By how much less each size may take than is expected: one standard deviation, as part of it.
+
+        Measured by the size that ran last: a speed that is uncertain says nothing of which size is cheaper.
+        """
+        return [1.0 - exp(-sqrt(max(self._apart(at), 0.0))) for at in range(len(self._logs))]
+
+    @property
+    def variances(self) -> list[float]:
+        """Of the logarithm of each size's time."""
+        return [row[at] for at, row in enumerate(self._variances)]
 
     def distrust(self) -> None:
         """Doubt all that is known: it was of rows of another kind."""
         sizes = range(len(self._logs))
         self._variances = [[_KIND + _KIND_STEP * min(one, other) for other in sizes] for one in sizes]
+        self._last = 0
+
+    def settle(self) -> None:
+        """Forget which direction the last errors had: they say nothing of the next ones."""
+        self._drift = Drift()
+        self._drifts = [Drift() for _ in self._logs]
 
     def reach(self, rows: int, row_ns: float) -> None:
         """Know of sizes up to ``rows``: as much by the row as the largest so far, or as ``row_ns``."""
@@ -129,32 +141,32 @@ class SpeedCurve:
             wrong: whether the last ones all were so far off: then what is expected is wrong.
         """
         error = log(ratio)
-        at = nearest(rows)
+        at, beside = nearest(rows), {rows.bit_length() - 1, (rows - 1).bit_length()}
         self._move(at, error, odd=odd, wrong=wrong)
-        if not self._met[at]:
-            self._variances[at][at] += _ANY  # it was hardly more than a guess
+        for place in beside:
+            if not self._met[place]:
+                self._variances[place][place] += _ANY  # it was hardly more than a guess
+            self._met[place] = True
         gains, sure = self._gains(rows)
-        noise, last = self._noise, self._last
+        noise, fresh = self._noise, at != self._last or not known
         total = sure + noise
         most = max(_SIGMAS * sqrt(total), ODD)
         cut = error if wrong else min(max(error, -most), most)
-        variances = self._variances
-        apart = variances[at][at] + variances[last][last] - 2 * variances[at][last]
+        variances, apart = self._variances, max(self._apart(at), 0.0)
         by = cut / total
         self._logs = [each + by * gain for each, gain in zip(self._logs, gains, strict=True)]
         for gain, row in zip(gains, variances, strict=True):
             part = gain / total
             row[:] = [each - part * other for each, other in zip(row, gains, strict=True)]
-        if at != last and cut * cut > _SIGMAS**2 * noise:
+        if fresh and cut * cut > _SIGMAS**2 * noise:
             variances[at][at] += min(_SURPRISE * cut * cut, apart)
         if known:
             seen = min(error * error, _SIGMAS**2 * noise)
             self._noise = min(max(noise + _LEARNS_NOISE * (seen - noise), _LEAST_NOISE), _MOST_NOISE)
         self._last = at
-        self._met[rows.bit_length() - 1] = self._met[(rows - 1).bit_length()] = True
         if not all(self._met):
             self._guess()
-        self._dear[at] = at != last and error > max(_DEAR, _SIGMAS * sqrt(noise))
+        self._dear[at] = fresh and error > max(_DEAR, _SIGMAS * sqrt(noise))
 
     def _guess(self) -> None:
         """Set what is expected of sizes that never ran: between two that did on a straight line, else by the row."""
@@ -174,8 +186,12 @@ class SpeedCurve:
                 logs[at] = log(exp(logs[below]) * (1.0 - part) + exp(logs[above]) * part)
 
     def _move(self, at: int, error: float, *, odd: bool, wrong: bool) -> None:
-        """Let time pass: the speed may have changed, by much where the last errors have one direction."""
-        news, own_news = self._drift.has_news(error), self._drifts[at].has_news(error)
+        """Let time pass: the speed may have changed, by much where the last errors have one direction.
+
+        How far a guess was off says nothing of that.
+        """
+        met = self._met[at]
+        news, own_news = met and self._drift.has_news(error), met and self._drifts[at].has_news(error)
         speed, own = _SPEED * self._noise, 0.0
         if wrong:
             speed = max(speed, error * error)
@@ -183,12 +199,17 @@ class SpeedCurve:
                 row[:] = [each + _STEP * min(one, other) for other, each in enumerate(row)]
         elif not odd and news:
             speed += self._drift.mean**2
-        elif own_news:
-            own = error * error
+        elif not odd and own_news:
+            own = self._drifts[at].mean ** 2
         for place, row in enumerate(self._variances):
             row[:] = [each + speed for each in row]
             row[place] += _LATER if self._dear[place] else _SHAPE
         self._variances[at][at] += own
+
+    def _apart(self, at: int) -> float:
+        """Return the variance of a size over that of the one that ran last."""
+        row, last = self._variances[at], self._last
+        return row[at] + self._variances[last][last] - 2 * row[last]
 
     def _gains(self, rows: int) -> tuple[list[float], float]:
         """Return the covariance of each size with one of ``rows``, and the variance of that."""
