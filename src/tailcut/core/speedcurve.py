@@ -45,10 +45,6 @@ _LEARNS_NOISE = 0.02
 _SIGMAS = 3.0
 """An error counts as at most so many times what was to be expected: one hiccup says little."""
 
-_SURPRISE = 0.1
-"""Where a size that has not just run is off by more than ``_SIGMAS``, it may have been the machine in this moment: so
-much of the error's square stays as doubt, and the size is tried again."""
-
 
 class SpeedCurve:
     """Learns what batches of one kind take, in nanoseconds; see the module's text.
@@ -152,14 +148,11 @@ class SpeedCurve:
         total = sure + noise
         most = max(_SIGMAS * sqrt(total), ODD)
         cut = error if wrong else min(max(error, -most), most)
-        variances, apart = self._variances, max(self._apart(at), 0.0)
         by = cut / total
         self._logs = [each + by * gain for each, gain in zip(self._logs, gains, strict=True)]
-        for gain, row in zip(gains, variances, strict=True):
+        for gain, row in zip(gains, self._variances, strict=True):
             part = gain / total
             row[:] = [each - part * other for each, other in zip(row, gains, strict=True)]
-        if fresh and cut * cut > _SIGMAS**2 * noise:
-            variances[at][at] += min(_SURPRISE * cut * cut, apart)
         if known:
             seen = min(error * error, _SIGMAS**2 * noise)
             self._noise = min(max(noise + _LEARNS_NOISE * (seen - noise), _LEAST_NOISE), _MOST_NOISE)
