@@ -127,7 +127,7 @@ def test_a_window_never_takes_the_p95_beyond_the_slo_nor_makes_it_worse(load: fl
 def test_where_requests_come_in_clumps_a_window_serves_them_together() -> None:
     """A page asks thirty questions within two milliseconds: waiting for them beats starting with the first.
 
-    The median of seven servers: what the first clumps teach of a batch of two keeps one in five from waiting.
+    The median of seven servers: what the first clumps teach of a batch of two keeps some of them from waiting.
     """
     cost = Cost(20.0 * MS, 0.5 * MS)
     clumps = np.concatenate([start * 200 * MS + np.linspace(0, 1.8 * MS, 30) for start in range(100)]).astype(np.int64)

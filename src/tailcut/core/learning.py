@@ -51,7 +51,6 @@ class CostModel:
         "_curve",
         "_era",
         "_late",
-        "_met",
         "_short",
         "_shown",
         "_steps",
@@ -63,7 +62,6 @@ class CostModel:
         self._steps = steps
         self._batches = 0
         self._curve = SpeedCurve()
-        self._met = False
         self._shown: list[int] = []
         self._late = Lateness()
         self._short = Lateness()
@@ -120,7 +118,6 @@ class CostModel:
         tempered = self._tempered(ratio, duration_ns, expected_ns, known=before > 0)
         curve.learn(rows, tempered, known=before > 0, odd=self._strange > 0, wrong=self._strange >= _IN_A_ROW)
         shown[at] += shows
-        self._met = self._met or rows == 1
         return ratio, before
 
     def _tempered(self, ratio: float, duration_ns: float, expected_ns: float, *, known: bool) -> float:
@@ -152,7 +149,7 @@ class CostModel:
             # Machines have hiccups: until it is known how long they are here, the first should not break a promise.
             hiccup_ns = max(hiccup_ns, _FIRST_HICCUP * points[-1])
         base_ns = max(2 * points[0] - points[1], 0.0) if len(points) > 1 else 0.0
-        shaped = len(points) > 1 and self._met
+        shaped = len(points) > 1 and self._curve.knows_lone_rows
         doubts = tuple(self._curve.doubts)
         fears = tuple([0.0 if shown else _FEAR for shown in self._shown])
         sizes = (self._steps, shaped, doubts, fears)

@@ -28,7 +28,7 @@ _KIND, _KIND_STEP = 0.1, 0.015
 
 _SPEED = 0.01
 """Variance that the machine's speed gains with every batch, as part of the noise of one: about the last ten count, and
-far fewer where their errors do not cancel out. (From 0.0025 to 0.04 no other sizes run, in simulation.)"""
+far fewer where their errors do not cancel out. (From 0.0025 to 0.04 as much is done, in simulation.)"""
 
 _SHAPE = 2e-6
 """Variance that each size gains with every batch: a tenth more or less within five thousand."""
@@ -68,6 +68,11 @@ class SpeedCurve:
 
     def __len__(self) -> int:
         return len(self._logs)
+
+    @property
+    def knows_lone_rows(self) -> bool:
+        """Whether a batch of one row was learned from, be it of another kind."""
+        return bool(self._met) and self._met[0]
 
     @property
     def largest_ns(self) -> float:
@@ -121,8 +126,7 @@ class SpeedCurve:
 
     def expected_ns(self, rows: int) -> float:
         """Return what is expected of a size that is known of: on a straight line between two points."""
-        place = rows.bit_length() - 1
-        share = rows / (1 << place) - 1.0
+        place, share = _place(rows)
         lower_ns = exp(self._logs[place])
         return lower_ns + share * (exp(self._logs[place + 1]) - lower_ns) if share else lower_ns
 
@@ -206,9 +210,8 @@ class SpeedCurve:
 
     def _gains(self, rows: int) -> tuple[list[float], float]:
         """Return the covariance of each size with one of ``rows``, and the variance of that."""
-        place = rows.bit_length() - 1
+        place, share = _place(rows)
         lower = self._variances[place]
-        share = rows / (1 << place) - 1.0
         if not share:
             return list(lower), lower[place]
         upper = self._variances[place + 1]
@@ -221,5 +224,11 @@ class SpeedCurve:
 
 def nearest(rows: int) -> int:
     """Return which of the sizes 1, 2, 4, ... a size is counted as: of two the nearer, between them the larger."""
+    place, share = _place(rows)
+    return place if share < 0.5 else place + 1
+
+
+def _place(rows: int) -> tuple[int, float]:
+    """Return which of the sizes is the next smaller, or the same, and how far it is on the way to the next larger."""
     place = rows.bit_length() - 1
-    return place if rows / (1 << place) < 1.5 else place + 1
+    return place, rows / (1 << place) - 1.0
