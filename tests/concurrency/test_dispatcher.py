@@ -185,3 +185,24 @@ def test_at_once_starts_the_batch_before_the_loop_turns() -> None:
         assert bench.executors[0].batch is not None
 
     bench.run(main())
+
+
+def test_the_next_batch_starts_before_the_answers_of_the_last_are_written() -> None:
+    """Else the executor idles while the event loop writes them."""
+    bench = Bench(max_rows=2)
+
+    async def main() -> None:
+        bench.open()
+        [executor] = bench.executors
+        first = bench.submit(1.0) + bench.submit(2.0)
+        await bench.settle()
+        bench.submit(3.0)
+        written: list[bool] = []
+        first[0].future.add_done_callback(lambda _: written.append(executor.batch is not None))
+        executor.finish()
+        await bench.settle()
+        assert written == [True]
+        executor.finish()
+        await bench.settle()
+
+    bench.run(main())

@@ -35,20 +35,20 @@ Y = Tensor(name="y", shape=(-1,))
 ROW = {"x": np.arange(4, dtype=np.float32).reshape(1, 4)}
 
 
-def manifest(folder: Path, pool: PoolSettings, timeout_s: float = 20.0) -> Manifest:
+def manifest(folder: Path, pool: PoolSettings, timeout_s: float = 20.0, mode: Any = "auto") -> Manifest:
     linear(folder / "x.onnx")
     deployment = Deployment(
         name="m",
         model=Model(source="x.onnx", inputs=(X,), outputs=(Y,)),
         serve=Serve(variant="source"),
         slo=Slo(p95_s=Duration(0.1), timeout_s=Duration(timeout_s)),
-        batching=Batching(max_rows=8),
+        batching=Batching(max_rows=8, mode=mode),
         pool=pool,
     )
     return Manifest(deployment, folder, {})
 
 
-def serve(folder: Path, pool: PoolSettings, use: Callable[[Engine], Coroutine[Any, Any, None]], **more: float) -> None:
+def serve(folder: Path, pool: PoolSettings, use: Callable[[Engine], Coroutine[Any, Any, None]], **more: Any) -> None:
     async def main() -> None:
         engine = Engine(manifest(folder, pool, **more))
         await engine.start()
@@ -90,6 +90,19 @@ def test_answers_are_those_of_the_model_itself(tmp_path: Path) -> None:
         assert np.allclose(np.concatenate(answers), answers[0][0])
 
     serve(tmp_path, PROCESS, use)
+
+
+@pytest.mark.parametrize(("mode", "shown"), [("auto", ["tailcut_run_rows"]), ("fixed", [])])
+def test_the_child_says_how_it_divides_batches_where_it_may(tmp_path: Path, mode: str, shown: list[str]) -> None:
+    async def use(engine: Engine) -> None:
+        await ask(engine, 4)
+        lines = [
+            line for line in engine.exposition.render().decode().splitlines() if line.startswith("tailcut_run_rows")
+        ]
+        assert [line.split("{")[0] for line in lines] == shown
+        assert all(1 <= float(line.split()[-1]) <= 4 for line in lines)
+
+    serve(tmp_path, PROCESS, use, mode=mode)
 
 
 def test_a_killed_process_is_replaced_and_its_batch_runs_once_more(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tailcut.core.costs import Cost, left_ns
+from tailcut.core.costs import FREE, Cost, left_ns
 from tailcut.core.learning import CostModel, Costs
 
 MS = 1e6
@@ -119,3 +119,43 @@ def test_a_size_that_warm_up_has_shown_is_not_feared_however_long_ago() -> None:
     for _ in range(1000):
         model.observe(1, pays[1])
     assert model.cost.worth_rows(8, tried=False) == 8
+
+
+def test_where_batches_are_divided_large_ones_are_never_dearer_by_the_row() -> None:
+    """Alone thirty-two rows take a fifth more by the row than two; divided they take what sixteen times two do."""
+    dearer = {rows: (6.0 + 0.3 * rows.bit_length()) * rows * MS for rows in SIZES}
+    alone, divided = CostModel(), CostModel(divides=True)
+    for model in (alone, divided):
+        model.seed(dearer)
+    each = {rows: [model.cost.batch_ns(rows) / rows for model in (alone, divided)] for rows in SIZES}
+    assert each[32][0] > 1.15 * each[1][0]
+    assert all(each[rows][1] <= 1.0001 * each[1][1] for rows in SIZES)
+    assert Costs(divides=True).cost == FREE
+
+
+def test_the_longer_nobody_was_idle_the_more_counts_how_much_is_done() -> None:
+    """Thirty-two rows take two percent less by the row than eight: worth it for those who come later, if many do."""
+    shape = {1: 6.8, 2: 6.6, 4: 6.4, 8: 6.3, 16: 6.22, 32: 6.17}
+    cost = Cost(0.0, 6.8 * MS, points=tuple([rows * row_ms * MS for rows, row_ms in shape.items()]), shaped=True)
+    worth = [cost.worth_rows(32, busy_rows=rows) for rows in (0, 100, 1_000, 3_000, 30_000)]
+    assert worth == sorted(worth)
+    assert worth[0] <= 8
+    assert worth[-1] == 32
+    assert cost.worth_rows(32) == worth[0]
+
+
+def test_rows_that_are_far_longer_are_guessed_with_more_doubt_than_neighbours() -> None:
+    """Four rows of sixteen times the length take four times as much by the row as is guessed: lone ones do not."""
+    costs = Costs()
+    costs.seed({1: 1.6 * MS, 2: 1.7 * MS, 4: 1.8 * MS, 8: 2.8 * MS}, kind=8)
+    for _ in range(50):
+        costs.observe(1, 6.5 * MS, kind=128)
+    for _ in range(5):
+        costs.observe(4, 28.0 * MS, kind=128)
+    assert costs.of(128).batch_ns(1) < 8.0 * MS
+    assert costs.of(128).batch_ns(4) / (28.0 * MS) == pytest.approx(1.0, abs=0.1)
+    near, far = Costs(), Costs()
+    for guessed, kind in ((near, 64), (far, 8)):
+        guessed.seed({rows: rows * 6.0 * MS for rows in SIZES}, kind=kind)
+        guessed.observe(1, 6.0 * MS, kind=128)
+    assert far.of(128).doubts[3] > 1.5 * near.of(128).doubts[3]

@@ -32,7 +32,7 @@ def fed(model: CostModel, row_ms: dict[int, float], batches: int, *, speed: floa
 def guessed(row_ms: float) -> CostModel:
     """Return a model that knows lone rows, and of larger batches what shorter rows took: a third less by the row."""
     model = CostModel()
-    model.seed({rows: (row_ms if rows == 1 else row_ms / 1.5) * rows * MS for rows in SIZES}, guessed=True)
+    model.seed({rows: (row_ms if rows == 1 else row_ms / 1.5) * rows * MS for rows in SIZES}, octaves=1.0)
     for _ in range(50):
         model.observe(1, row_ms * MS)
     return model
@@ -67,7 +67,7 @@ def test_what_a_slow_minute_taught_is_unlearned_of_sizes_that_do_not_run(seed: i
 def test_how_wrong_a_guess_was_is_not_how_late_batches_are() -> None:
     """Larger batches take up to six times what shorter rows let expect; none of them is ever late."""
     model = CostModel()
-    model.seed({rows: 3.0 * rows * MS for rows in SIZES}, guessed=True)
+    model.seed({rows: 3.0 * rows * MS for rows in SIZES}, octaves=1.0)
     draw = random.Random(1)
     truth = {1: 3.0, 2: 3.0, 4: 5.0, 8: 8.0, 16: 12.0, 32: 18.0}
     for rows in (*SIZES, *SIZES, 8, 16, 32) * 2:
@@ -134,7 +134,7 @@ def test_a_hiccup_while_the_machine_grows_slower_does_not_close_a_size(longer: f
 def test_a_kind_whose_first_batch_is_a_hiccup_finds_its_best_size(longer: float) -> None:
     """A full batch is the first that comes of rows of another length, and allocates for all that follow."""
     model = CostModel()
-    model.seed({rows: CHEAPER[rows] * rows * MS for rows in SIZES}, guessed=True)
+    model.seed({rows: CHEAPER[rows] * rows * MS for rows in SIZES}, octaves=1.0)
     model.observe(32, longer * 32 * CHEAPER[32] * MS)
     ran = fed(model, CHEAPER, 1500)
     assert ran[-100:].count(32) > 90
@@ -162,7 +162,7 @@ def test_one_lone_row_that_takes_long_is_not_expected_of_batches_that_are_known(
 
 def test_how_long_a_size_takes_that_was_only_guessed_is_no_hiccup() -> None:
     model = CostModel()
-    model.seed({rows: 7.0 * rows * MS for rows in SIZES}, guessed=True)
+    model.seed({rows: 7.0 * rows * MS for rows in SIZES}, octaves=1.0)
     for _ in range(2100):
         model.observe(1, 7.0 * MS)
     for rows in (32, 2):

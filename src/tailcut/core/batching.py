@@ -118,6 +118,7 @@ class Planner(Generic[E]):
 
     def rest(self) -> None:
         """Take notice that nothing waits and nothing runs."""
+        self._forming.busy_rows = 0
         if self.overload is not None:
             self.overload.rest()
 

@@ -85,17 +85,19 @@ class Cost(NamedTuple):
         full, rest = divmod(rows, batch_rows)
         return full * self.batch_ns(batch_rows) + (self.batch_ns(rest) if rest else 0.0)
 
-    def worth_rows(self, rows: int, least: int = 1, *, tried: bool = True) -> int:
+    def worth_rows(self, rows: int, least: int = 1, *, tried: bool = True, busy_rows: int = 0) -> int:
         """Return how many of ``rows`` should share the next batch.
 
         With m rows a batch, the mean row waits ``T(m) (rows / m + 1) / 2``; what that costs more of the executor's
-        time than the best size, those who come later wait for, taken to be ``_FOLLOWERS`` times as many. So all share
-        it where that saves much, and else do not wait for the slowest of them to little avail; and sizes are avoided
-        that the runtime would mostly fill up, or that are dearer than in proportion.
+        time than the best size, those who come later wait for, taken to be ``_FOLLOWERS`` times as many, or as many as
+        ran since nobody waited: what has lasted for long will last for as long again. So all share it where that saves
+        much, and else do not wait for the slowest of them to little avail; and sizes are avoided that the runtime would
+        mostly fill up, or that are dearer than in proportion.
 
         Args:
             least: no batch can be smaller: the first request brings so many.
             tried: it may be a size of which little is known; else such a size is taken to be dearer than it seems.
+            busy_rows: that ran since nothing waited and nothing ran.
         """
         if rows < 2 or not self.shaped:
             return rows
@@ -105,9 +107,9 @@ class Cost(NamedTuple):
         sizes = self._sizes(rows, least)
         each_ns = self._each_ns(sizes, self._hoped_ns if tried else self._feared_ns)
         least_ns = min(each_ns)
+        followers = max(_FOLLOWERS * rows, busy_rows)
         waits = [
-            each * (rows + size) / 2 + _FOLLOWERS * rows * (each - least_ns)
-            for size, each in zip(sizes, each_ns, strict=True)
+            each * (rows + size) / 2 + followers * (each - least_ns) for size, each in zip(sizes, each_ns, strict=True)
         ]
         return sizes[waits.index(min(waits))]
 

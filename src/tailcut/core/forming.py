@@ -29,6 +29,9 @@ class Forming(Generic[E]):
 
     Args:
         max_rows, merge, window, overload: see ``core.batching.Planner``.
+
+    Attributes:
+        busy_rows: that were taken since nothing waited and nothing ran; who knows of that sets it to 0.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class Forming(Generic[E]):
         self._window = window
         self._overload = overload
         self._delayed_level = _NO_LEVEL
+        self.busy_rows = 0
 
     def take(
         self, lanes: Lanes[E], lane: Hashable, now_ns: int, cost: Cost, more_idle: bool, expired: list[E]
@@ -84,6 +88,7 @@ class Forming(Generic[E]):
             self._fill_up(lane, taken, now_ns, cost)
         for item in taken:
             self._waiting.leave(item[3])
+            self.busy_rows += item[3].rows
         return [item[3] for item in taken]
 
     def prune(self, lanes: Lanes[E], lane: Hashable, now_ns: int, cost: Cost, expired: list[E]) -> None:
@@ -137,9 +142,9 @@ class Forming(Generic[E]):
         if self._is_pressed:
             worth = cost.full_rows(rows, least, tried=True)
         else:
-            # Whoever is in a batch that is tried out is not to be late for it.
+            # Whoever is in a batch that is tried out, or is to serve those who come later, is not to be late for it.
             has_time = now_ns + _EASY * cost.batch_ns(rows) < min([item[1] for item in taken])
-            worth = cost.worth_rows(rows, least, tried=has_time)
+            worth = cost.worth_rows(rows, least, tried=has_time, busy_rows=self.busy_rows if has_time else 0)
         if self._window is not None:
             worth = min(worth, self._window.rows(rows))
         if worth >= rows:

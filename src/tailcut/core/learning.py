@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from math import log2
 
 from tailcut.core.costs import FREE, Cost
 from tailcut.core.lateness import Lateness
@@ -43,12 +45,15 @@ class CostModel:
 
     Args:
         steps: see ``Cost``.
+        divides: whether large batches run as several small ones where that is faster: then they are never dearer by the
+            row than these.
     """
 
     __slots__ = (
         "_batches",
         "_cost",
         "_curve",
+        "_divides",
         "_era",
         "_late",
         "_short",
@@ -58,8 +63,9 @@ class CostModel:
         "_worst",
     )
 
-    def __init__(self, steps: tuple[int, ...] = ()) -> None:
+    def __init__(self, steps: tuple[int, ...] = (), *, divides: bool = False) -> None:
         self._steps = steps
+        self._divides = divides
         self._batches = 0
         self._curve = SpeedCurve()
         self._shown: list[int] = []
@@ -70,18 +76,18 @@ class CostModel:
         self._worst = [[0.0, 0.0], [0.0, 0.0]]
         self._cost: Cost | None = FREE
 
-    def seed(self, points: Mapping[int, float], *, guessed: bool = False) -> None:
+    def seed(self, points: Mapping[int, float], *, octaves: float = 0.0) -> None:
         """Start from what was measured elsewhere: rows -> nanoseconds (warm-up, the registry's evidence).
 
         Args:
-            guessed: of rows of another kind.
+            octaves: of rows of another kind, so many times twice as long, or half; 0 for those of its own.
         """
         for rows in sorted(points):
-            self._learn(rows, points[rows], shows=not guessed)
+            self._learn(rows, points[rows], shows=not octaves)
             self._strange = 0  # what was measured at several times may differ: that gives up neither of them
         self._curve.settle()
-        if guessed:
-            self._curve.distrust()
+        if octaves:
+            self._curve.distrust(octaves)
         self._batches = max(self._batches, min(len(points), _KNOWN_BATCHES))
         self._cost = None
 
@@ -141,6 +147,8 @@ class CostModel:
             points[at] = min([points[at], *known, *([] if self._shown[at] else points[at + 1 : at + 2])])
         for at in range(1, len(points)):
             points[at] = max(points[at], points[at - 1])
+            if self._divides:
+                points[at] = min(points[at], 2 * points[at - 1])
         if self._batches - self._era > 2 * _ERA:
             self._worst = [[0.0, 0.0], [0.0, 0.0]]
         # The second longest: what happened once in thousands of batches is no habit of this machine.
@@ -163,14 +171,14 @@ class Costs:
     """The cost models of one variant: one per kind of rows, where kinds differ (length classes of padded rows).
 
     Args:
-        steps: see ``Cost``.
+        steps, divides: see ``CostModel``.
     """
 
-    __slots__ = ("_models", "_only", "_steps")
+    __slots__ = ("_make", "_models", "_only")
 
-    def __init__(self, steps: tuple[int, ...] = ()) -> None:
-        self._steps = steps
-        self._only = CostModel(steps)
+    def __init__(self, steps: tuple[int, ...] = (), *, divides: bool = False) -> None:
+        self._make = partial(CostModel, steps, divides=divides)
+        self._only = self._make()
         self._models: dict[int, CostModel] = {0: self._only}
 
     @property
@@ -196,17 +204,22 @@ class Costs:
     def _model(self, kind: int) -> CostModel:
         model = self._models.get(kind)
         if model is None:
-            model = CostModel(self._steps)
-            guess = self._guess(kind)
-            model.seed({1 << place: point for place, point in enumerate(guess.points)}, guessed=True)
+            model = self._make()
+            points = {1 << place: point for place, point in enumerate(self._guess(kind).points)}
+            nearest = self._nearest(kind)
+            model.seed(points, octaves=abs(log2(kind / nearest)) if nearest else 1.0)
             self._models[kind] = model
         return model
 
-    def _guess(self, kind: int) -> Cost:
+    def _nearest(self, kind: int) -> int:
+        """Return the kind of which something is known that is most like a kind; 0 where there is none."""
         known = [each for each, model in self._models.items() if each and model.cost.points]
-        if not known:
+        return min(known, key=lambda each: max(each / kind, kind / each), default=0)
+
+    def _guess(self, kind: int) -> Cost:
+        nearest = self._nearest(kind)
+        if not nearest:
             return self._only.cost
-        nearest = min(known, key=lambda each: max(each / kind, kind / each))
         cost = self._models[nearest].cost
         # Shorter rows are not taken to cost less than half: what does not depend on the length is not known.
         scale = max(kind / nearest, 0.5)

@@ -34,8 +34,7 @@ class Dispatcher:
 
     Args:
         observer: told the rows and duration of every finished batch.
-        stuck_after_s: see ``Running``.
-        costs, admission: of the planner.
+        stuck_after_s, costs, admission: see ``Running``; of the planner.
         lengths: whether rows differ in length, so that costs are learned per length class.
 
     ``on_stuck`` hears once of an executor whose batch takes far too long; ``coming`` says when the next one is there;
@@ -290,7 +289,8 @@ class Dispatcher:
             self.costs.observe(ended.rows, now_ns - ended.started_ns, kind)
         self._observer.batch(ended.rows, finished_ns - started_ns)
         if self.planner.queue_rows:
-            self._schedule_kick()
+            # At once, for nobody computes while answers are written; but inline the next batch would end here, too.
+            (self._schedule_kick if executor is self.running.inline else self._kick)()
         elif not self.running:
             self.planner.rest()
         self._tell_ended()

@@ -13,7 +13,7 @@ from tailcut.engine.following import Follower, tell_trust
 from tailcut.engine.opening import Opened, open_deployment
 from tailcut.engine.path import Call, Path
 from tailcut.engine.repository import Repository
-from tailcut.engine.samples import path_samples
+from tailcut.engine.samples import path_samples, run_samples
 from tailcut.engine.statistics import Statistics
 from tailcut.engine.streaming import Streams
 from tailcut.errors import NotReady, StartError, TailcutError
@@ -274,6 +274,7 @@ class Engine:
             return
         yield from path_samples(self._opened.path)
         yield from self._opened.pool.samples()
+        yield from run_samples(self._opened.pool.runtimes)
         yield from self.fallbacks.samples(self._opened)
         variant = self._opened.variant
         labels = {"variant": variant.name, "version": variant.version}

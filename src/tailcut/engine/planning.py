@@ -8,6 +8,7 @@ from math import prod
 
 from tailcut.core.admission import Admission
 from tailcut.core.batching import Planner
+from tailcut.core.fingerprint import uses_gpu
 from tailcut.core.learning import Costs, kind_of
 from tailcut.core.overload import Target
 from tailcut.core.tuning import tuned_points
@@ -63,6 +64,16 @@ def merges(settings: Batching, variant: Variant) -> bool:
     return settings.mode != "off" and bool(variant.evidence.get("merge", True))
 
 
+def divides(settings: Batching, variant: Variant) -> bool:
+    """Whether a batch may run as several smaller ones.
+
+    Not where its size is the manifest's, or prepared, nor on a GPU, which large batches fill.
+    """
+    prepared = buckets_of(variant.settings, variant.name)
+    on_gpu = uses_gpu(variant.runtime, variant.settings)
+    return settings.mode == "auto" and merges(settings, variant) and not prepared and not on_gpu
+
+
 def make_window(settings: Batching, slo: Slo) -> Window | None:
     """Return what decides about waiting; None where nobody ever waits for company."""
     if settings.mode == "fixed":
@@ -86,7 +97,7 @@ def make_target(settings: Batching, slo: Slo) -> Target | None:
 
 def make_costs(deployment: Deployment, variant: Variant, warm_up_ns: Mapping[int, float]) -> Costs:
     """Return what is known before the first batch: from the build where it was on such a machine, and from warm-up."""
-    costs = Costs(buckets_of(variant.settings, variant.name))
+    costs = Costs(buckets_of(variant.settings, variant.name), divides=divides(deployment.batching, variant))
     if not _lengths(deployment):
         if variant.trust.level == "trusted":
             costs.seed(tuned_points(variant.evidence))

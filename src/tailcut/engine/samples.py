@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from time import perf_counter_ns
 from typing import Any
 
@@ -16,6 +16,9 @@ from tailcut.engine.ticket import Ticket
 from tailcut.features import FeatureStatistics
 from tailcut.features.statistics import GroupStatistics
 from tailcut.observe.exposition import Sample
+from tailcut.runtimes.base import Runtime
+from tailcut.runtimes.divided import DividedRuntime
+from tailcut.runtimes.remote import RemoteRuntime
 
 _COUNTERS: tuple[tuple[str, str, str], ...] = (
     ("stale_served", "tailcut_feature_stale", "Feature values served past their TTL because the source failed."),
@@ -42,6 +45,14 @@ def path_samples(path: Path) -> Iterator[Sample]:
             yield from _prediction_cache(name, cache)
     if path.features is not None:
         yield from _features(path.features.statistics())
+
+
+def run_samples(runtimes: Sequence[Runtime]) -> Iterator[Sample]:
+    """Yield how batches are divided, where they may be."""
+    rows = [runtime.run_rows for runtime in runtimes if isinstance(runtime, DividedRuntime | RemoteRuntime)]
+    text = "Rows of the largest run of the model in the last batch: fewer than the batch's where it was divided."
+    if any(rows):
+        yield Sample("tailcut_run_rows", text, "gauge", {}, max(rows))
 
 
 def _backlog(planner: Planner[Ticket]) -> Iterator[Sample]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from tailcut.core.fingerprint import Machine, uses_gpu
 from tailcut.core.validation import InputSpec
+from tailcut.engine import planning
 from tailcut.engine.lending import lendable
 from tailcut.engine.warming import choose_executor, warm_up
 from tailcut.manifest import Manifest
@@ -16,6 +17,7 @@ from tailcut.registry import Variant
 from tailcut.registry.machine import read_machine
 from tailcut.runtimes import open_runtime
 from tailcut.runtimes.base import Runtime
+from tailcut.runtimes.divided import dividing, undivided
 from tailcut.runtimes.live import source_of
 from tailcut.runtimes.remote import RemoteRuntime
 
@@ -97,6 +99,8 @@ def open_variant(
         runtimes.append(open_one())
         load_s = perf_counter() - began_s
         kind = choose_executor(deployment, took_ns, asked or 1)
+        if kind == "inline":
+            runtimes = [undivided(runtime) for runtime in runtimes]  # all that it runs is short
         count = asked or (1 if kind == "inline" else _spares(manifest, variant, read_machine()))
         while len(runtimes) < count:
             runtimes.append(open_one())
@@ -110,9 +114,11 @@ def open_variant(
 
 def _open(manifest: Manifest, variant: Variant) -> Runtime:
     threads = manifest.deployment.pool.threads_of(variant.settings)
+    divides = planning.divides(manifest.deployment.batching, variant)
     if manifest.deployment.pool.executor == "process":
-        return RemoteRuntime(manifest, variant, threads=threads)
-    return open_runtime(variant, threads=threads, source=source_of(manifest, variant.runtime))
+        return RemoteRuntime(manifest, variant, threads=threads, divides=divides)
+    runtime = open_runtime(variant, threads=threads, source=source_of(manifest, variant.runtime))
+    return dividing(runtime) if divides else runtime
 
 
 def _spares(manifest: Manifest, variant: Variant, machine: Machine) -> int:

@@ -23,6 +23,7 @@ from tailcut.manifest import Manifest
 from tailcut.manifest.reading import read
 from tailcut.runtimes import open_runtime
 from tailcut.runtimes.base import Runtime
+from tailcut.runtimes.divided import DividedRuntime, dividing
 from tailcut.runtimes.live import source_of
 from tailcut.runtimes.remote.arena import Arena
 from tailcut.runtimes.remote.messages import Failed, Frames, Open, Placed, Ran, Ready, Reply, Run, frame
@@ -89,7 +90,8 @@ def _open(wanted: Open) -> Runtime:
 
     flush_subnormals()
     manifest = Manifest(read(wanted.deployment, {}), Path(wanted.directory), {})
-    return open_runtime(wanted.opening, threads=wanted.threads, source=source_of(manifest, wanted.runtime))
+    runtime = open_runtime(wanted.opening, threads=wanted.threads, source=source_of(manifest, wanted.runtime))
+    return dividing(runtime) if wanted.divides else runtime
 
 
 def _run(runtime: Runtime, batch: Run, requests: Arena, replies: Arena) -> Reply:
@@ -99,7 +101,8 @@ def _run(runtime: Runtime, batch: Run, requests: Arena, replies: Arena) -> Reply
         placed: tuple[Placed, ...] = replies.put([outputs], batch.outputs)
     except BaseException as error:  # SystemExit, say, which would end this process
         return _failed(error, started_ns)
-    return Ran(placed, replies.size_bytes, started_ns, perf_counter_ns())
+    run_rows = runtime.run_rows if isinstance(runtime, DividedRuntime) else 0
+    return Ran(placed, replies.size_bytes, started_ns, perf_counter_ns(), run_rows)
 
 
 def _failed(error: BaseException, started_ns: int) -> Failed:

@@ -33,17 +33,20 @@ class RemoteRuntime:
     Args:
         manifest: of the deployment; the child makes the model's code from it where the artifact holds numbers only.
         threads: of the runtime in the child.
+        divides: whether a batch may run as several smaller ones; see ``runtimes.divided``.
 
     Raises:
         ArtifactError, MissingExtra: as ``open_runtime``.
         StartError: the child died, or was not ready in five minutes.
 
     Attributes:
+        run_rows: rows of the largest run of the last batch; 0 where batches are never divided.
         ended: a descriptor that can be read from as soon as the child is dead; -1 where the kernel has none.
     """
 
-    def __init__(self, manifest: Manifest, variant: Openable, *, threads: int) -> None:
+    def __init__(self, manifest: Manifest, variant: Openable, *, threads: int, divides: bool = False) -> None:
         self._name = variant.name
+        self.run_rows = 0
         self._frames = Frames()
         self._decoder: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
         with ExitStack() as undo:
@@ -57,7 +60,8 @@ class RemoteRuntime:
                 self.process = _spawn(theirs, self._requests, self._replies)
             undo.callback(self.process.wait)
             undo.callback(self.kill)
-            self._open(opening_of(variant, threads, to_plain(manifest.deployment), str(manifest.directory)))
+            settings = to_plain(manifest.deployment)
+            self._open(opening_of(variant, threads, settings, str(manifest.directory), divides=divides))
             undo.pop_all()
         self.ended = -1
         with suppress(OSError):
@@ -150,6 +154,7 @@ class RemoteRuntime:
         Raises:
             ExecutorLost: the reply is not one that our child sends.
         """
+        self.run_rows = reply.run_rows
         try:
             return {name: np.array(view) for name, view in self._replies.get(reply.tensors, reply.size_bytes).items()}
         except (ValueError, KeyError, TypeError) as error:

@@ -38,6 +38,7 @@ class Open(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     settings: dict[str, Any]
     parts: dict[str, str]
     threads: int
+    divides: bool
     deployment: dict[str, Any]
     directory: str
 
@@ -63,12 +64,16 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ran(msgspec.Struct, frozen=True, tag=True):
-    """Child to parent: what a batch gave, when it began and ended (CLOCK_MONOTONIC, one clock for all processes)."""
+    """Child to parent: what a batch gave, when it began and ended (CLOCK_MONOTONIC, one clock for all processes).
+
+    ``run_rows`` is the largest run that it was divided into; 0 where it never is.
+    """
 
     tensors: tuple[Placed, ...]
     size_bytes: int
     started_ns: int
     finished_ns: int
+    run_rows: int = 0
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -102,7 +107,9 @@ Reply = Ready | Ran | Failed
 _encoder = msgspec.msgpack.Encoder()
 
 
-def opening_of(variant: Openable, threads: int, deployment: dict[str, Any], directory: str) -> Open:
+def opening_of(
+    variant: Openable, threads: int, deployment: dict[str, Any], directory: str, *, divides: bool = False
+) -> Open:
     """Describe a variant for a child."""
     return Open(
         name=variant.name,
@@ -113,6 +120,7 @@ def opening_of(variant: Openable, threads: int, deployment: dict[str, Any], dire
         settings=dict(variant.settings),
         parts={name: str(path) for name, path in variant.parts.items()},
         threads=threads,
+        divides=divides,
         deployment=deployment,
         directory=directory,
     )

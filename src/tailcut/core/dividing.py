@@ -1,0 +1,138 @@
+"""Into which runs of the model a batch is divided, where several small runs take less than a large one.
+
+A batch has two costs. What serving does for it (handing it over, planning the next, caches that have gone cold
+meanwhile) is the same for any size, so large batches are right. The model itself may be fastest by the row in small
+runs: what one layer hands to the next then stays in the processor's cache. On one core of a Zen 5, texts of 128 tokens
+through MiniLM in INT8 take 6.1 ms a row two at a time and 7.8 thirty-two at a time. So a batch may be large and yet run
+as many small ones, one after the other (micro-batches, as they are called where pipelines do so: Y. Huang et al.,
+"GPipe", NeurIPS 2019).
+
+Which size is fastest is learned by comparing runs of the same batch, so that a machine whose speed wanders, or somebody
+else on its cores, slows both sides alike; by medians, because noise of that kind has one direction.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from math import exp, log
+from statistics import median
+
+from tailcut.core.speedcurve import nearest
+
+_SHORT_NS = 2_000_000.0
+"""Batches up to this long are not divided: what calling the runtime takes is no longer small beside it."""
+
+_KEPT = 15
+"""The last batches in which a size ran that count."""
+
+_OPEN = 0.1
+"""A size is tried where the next larger one is dearer by the row than the best by no more than this: a model that gains
+by batching shows it at the first step, and pays for no other."""
+
+_ALIKE = 0.01
+"""Of sizes that differ by no more than that the largest runs."""
+
+_AGAIN, _MOST, _LESS = 2, 10, 8
+"""A size is tried again after so many batches for each time that it ran, ten times at most, so that a wrong choice does
+not stay; one that is clearly dearer so many times later."""
+
+
+class Division:
+    """Learns which runs are fastest by the row for batches of one kind, and divides batches into them.
+
+    Sizes are counted by their logarithm: 0, 1, 2, ... for 1, 2, 4, ... rows. What is kept of a size is the logarithm of
+    its time by the row over what the best one takes, in the same batch or, where both do not fit into one, the last.
+    """
+
+    __slots__ = ("_again", "_batches", "_level", "_seen", "_typical")
+
+    def __init__(self) -> None:
+        self._seen: dict[int, deque[float]] = {}
+        self._typical: dict[int, float] = {}
+        self._again: dict[int, int] = {}
+        self._level = 0.0
+        self._batches = 0
+
+    def is_short(self, rows: int) -> bool:
+        """Whether a batch is known to be too short to be divided."""
+        known = self._typical.values()
+        return bool(known) and rows * exp(self._level + min(known)) < _SHORT_NS
+
+    def runs(self, rows: int) -> list[int]:
+        """Return the sizes of the runs that a batch is divided into, in order; their sum is ``rows``.
+
+        All alike but for one row; where a size is tried, runs of that size are the last.
+
+        Args:
+            rows: of the batch, at least 1.
+        """
+        if rows < 2 or not self._seen or self.is_short(rows):
+            return [rows]
+        self._batches += 1
+        whole = nearest(rows)
+        best = self._best(whole)
+        tried = self._tried(whole, best)
+        if tried == whole:
+            return [rows]
+        if tried == best:
+            return _alike(rows, 1 << best)
+        size = 1 << tried
+        count = max(rows // size // 2, 1)
+        rest = rows - count * size
+        return [*(_alike(rest, min(1 << best, rest)) if rest else ()), *[size] * count]
+
+    def learn(self, runs: Sequence[int], took_ns: Sequence[float]) -> None:
+        """Take in what the runs of a batch took, in nanoseconds."""
+        found: dict[int, list[float]] = {}
+        for rows, took in zip(runs, took_ns, strict=True):
+            size = nearest(rows)
+            if len(runs) == 1 or rows == 1 << size:
+                found.setdefault(size, []).append(log(max(took, 1.0) / rows))
+        if not found:
+            return
+        each = {size: median(logs) for size, logs in found.items()}
+        # How fast the machine is now: by the best size there is in the batch; by one that is alone, only if none is
+        # better, or a wrong opinion of a size would confirm itself.
+        best = self._best(max(each))
+        if not self._seen:
+            self._level = each[best]
+        elif best in each and best in self._typical and (len(each) > 1 or best == self._best(max(self._seen))):
+            self._level = each[best] - self._typical[best]
+        for size, value in each.items():
+            seen = self._seen.setdefault(size, deque(maxlen=_KEPT))
+            seen.append(value - self._level)
+            self._typical[size] = median(seen)
+
+    def _best(self, whole: int) -> int:
+        """Return the size that is fastest by the row, of those up to ``whole`` that have run; else ``whole``."""
+        known = {size: typical for size, typical in self._typical.items() if size <= whole}
+        least = min(known.values(), default=0.0)
+        return max([size for size, typical in known.items() if typical <= least + _ALIKE], default=whole)
+
+    def _tried(self, whole: int, best: int) -> int:
+        """Return the size to try in a batch of size ``whole``; ``best`` for none."""
+        typical, seen = self._typical, self._seen
+        if whole not in typical:
+            return whole
+        least, last = typical[best], best
+        while last > 0 and last in typical and typical[last] <= least + _OPEN:
+            last -= 1
+        if last not in typical:
+            return last
+        # Side by side with the best: in one batch, or in turns.
+        due = [size for size in range(last, whole + 1) if size != best and self._batches >= self._again.get(size, 0)]
+        if not due or (best == whole and self._batches % 2):
+            return best
+        found = min(due, key=lambda size: len(seen.get(size, ())))
+        count = len(seen.get(found, ())) + 1
+        dear = typical.get(found, least) > least + _OPEN
+        self._again[found] = self._batches + _AGAIN * min(count, _MOST) * (_LESS if dear else 1)
+        return found
+
+
+def _alike(rows: int, size: int) -> list[int]:
+    """Divide rows into runs of about a size that differ by one row at most, larger ones first."""
+    count = max(round(rows / size), 1)
+    least, more = divmod(rows, count)
+    return [least + 1] * more + [least] * (count - more)

@@ -1,0 +1,52 @@
+"""The division of batches: every row runs once, in order, whatever was learned."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailcut.core.dividing import Division
+
+MS = 1e6
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.floats(0.0, 1e10)), min_size=1, max_size=60))
+def test_runs_add_up_to_the_batch_whatever_they_took(batches: list[tuple[int, float]]) -> None:
+    division = Division()
+    for rows, took_ns in batches:
+        runs = division.runs(rows)
+        assert sum(runs) == rows
+        assert min(runs) >= 1
+        division.learn(runs, [took_ns * run for run in runs])
+
+
+@given(st.integers(2, 64), st.floats(0.001, 1.99))
+def test_batches_of_less_than_two_milliseconds_run_whole(rows: int, batch_ms: float) -> None:
+    division = Division()
+    for _ in range(20):
+        assert division.runs(rows) == [rows]
+        division.learn([rows], [batch_ms * MS])
+    assert division.is_short(rows)
+
+
+def test_nothing_is_short_before_anything_ran() -> None:
+    assert not Division().is_short(1)
+
+
+def test_the_first_batch_runs_whole_and_then_its_halves_are_tried() -> None:
+    division = Division()
+    assert division.runs(32) == [32]
+    division.learn([32], [320 * MS])
+    assert division.runs(32) == [16, 16]
+    division.learn([16, 16], [120 * MS, 120 * MS])
+    assert division.runs(32) == [16, 8, 8], "beside what is best so far"
+
+
+def test_a_size_that_does_not_divide_the_batch_leaves_runs_that_differ_by_one() -> None:
+    division = Division()
+    for _ in range(200):
+        runs = division.runs(32)
+        division.learn(runs, [(6.0 + 0.2 * run.bit_length()) * run * MS if run > 1 else 9 * MS for run in runs])
+    found = [division.runs(rows) for rows in (31, 7)]
+    assert sorted(found[0]) == [1] + [2] * 15 or sorted(found[0]) == [2] * 14 + [3]
+    assert max(found[1]) - min(found[1]) <= 1

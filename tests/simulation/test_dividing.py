@@ -1,0 +1,113 @@
+"""Into which runs batches are divided on a machine whose speed wanders: soon into those that pay, and not by luck."""
+
+from __future__ import annotations
+
+import random
+from statistics import mean
+
+import pytest
+
+from tailcut.core.dividing import Division
+
+MS = 1e6
+BATCHES = 400
+
+SHAPES = {
+    "small runs": ({1: 6.3, 2: 6.1, 4: 6.4, 8: 7.0, 16: 7.5, 32: 7.8}, 0.94, 0.97),
+    "lone rows": ({1: 5.0, 2: 5.5, 4: 6.0, 8: 6.5, 16: 7.0, 32: 7.5}, 0.91, 0.97),
+    "a knee": ({1: 7.0, 2: 5.0, 4: 4.0, 8: 3.6, 16: 4.2, 32: 5.0}, 0.93, 0.97),
+    "large runs": ({size: (8.0 + size) / size for size in (1, 2, 4, 8, 16, 32)}, 0.95, 0.98),
+}
+"""Milliseconds by the row and by rows; of the best division, what the first sixty batches and all later ones are."""
+
+
+def run_ms(shape: dict[int, float], rows: int) -> float:
+    """Return what a run takes: between two sizes on a straight line."""
+    lower = 1 << (rows.bit_length() - 1)
+    lower_ms = lower * shape[lower]
+    if lower == rows:
+        return lower_ms
+    return lower_ms + (2 * lower * shape[2 * lower] - lower_ms) * (rows - lower) / lower
+
+
+def best_ms(shape: dict[int, float], rows: int) -> float:
+    """Return what a batch takes at best, divided evenly."""
+    found = []
+    for count in range(1, rows + 1):
+        least, more = divmod(rows, count)
+        larger_ms = more * run_ms(shape, least + 1) if more else 0.0
+        found.append(larger_ms + (count - more) * run_ms(shape, least))
+    return min(found)
+
+
+def shares(shape: dict[int, float], seed: int, noise: float = 0.05) -> tuple[float, float]:
+    """Play batches of several sizes; return how near the first sixty, and those of the second half, come to the best.
+
+    Spells of up to 1.3 times the time, a run in a hundred takes twice as long.
+    """
+    draw, division, speed = random.Random(seed), Division(), 1.0
+    took, best = [], []
+    for _ in range(BATCHES):
+        if draw.random() < 0.05:
+            speed = draw.uniform(1.0, 1.3)
+        rows = draw.choice([32, 32, 31, 20, 16, 8])
+        runs = division.runs(rows)
+        assert sum(runs) == rows
+        assert min(runs) > 0
+        times = [run_ms(shape, run) for run in runs]
+        hiccups = [2.0 if draw.random() < 0.01 else 1.0 for _ in runs]
+        noisy = [each * speed * draw.lognormvariate(0.0, noise) for each in times]
+        division.learn(runs, [MS * each * more for each, more in zip(noisy, hiccups, strict=True)])
+        took.append(sum(times))
+        best.append(best_ms(shape, rows))
+    half = BATCHES // 2
+    return sum(best[:60]) / sum(took[:60]), sum(best[half:]) / sum(took[half:])
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_batches_run_as_is_fastest_for_them(name: str) -> None:
+    shape, soon, later = SHAPES[name]
+    found = [shares(shape, seed) for seed in range(12)]
+    assert mean(first for first, _ in found) >= soon
+    assert mean(second for _, second in found) >= later
+    assert min(second for _, second in found) >= 0.93, "by nobody's luck"
+
+
+def test_a_model_that_gains_by_batching_runs_whole() -> None:
+    shape, draw, division = SHAPES["large runs"][0], random.Random(1), Division()
+    divided = 0
+    for number in range(1000):
+        runs = division.runs(32)
+        divided += len(runs) > 1 and number >= 20
+        division.learn(runs, [MS * run_ms(shape, run) * draw.lognormvariate(0.0, 0.05) for run in runs])
+    assert divided <= 20, "halves are tried now and then, a fifth dearer as they are"
+
+
+@pytest.mark.parametrize("slow", [0, 1, 2, 3, 5])
+def test_a_stall_at_the_start_does_not_decide(slow: int) -> None:
+    """One of the first batches takes four times as long, all its runs: a size that only ran there seems dear."""
+    shape, draw, division = SHAPES["small runs"][0], random.Random(slow), Division()
+    took, best = 0.0, 0.0
+    for number in range(300):
+        runs = division.runs(32)
+        stalled = 4.0 if number == slow else 1.0
+        times = [run_ms(shape, run) for run in runs]
+        division.learn(runs, [MS * each * stalled * draw.lognormvariate(0.0, 0.05) for each in times])
+        if number >= 150:
+            took, best = took + sum(times), best + best_ms(shape, 32)
+    assert best / took >= 0.96
+
+
+def test_a_slower_machine_changes_nothing_and_another_shape_does() -> None:
+    """First runs of two are best; half as fast, they still are; then, with other neighbours, runs of eight."""
+    draw, division = random.Random(3), Division()
+    sizes = []
+    for shape, speed in (("small runs", 1.0), ("small runs", 2.0), ("a knee", 2.0)):
+        last: list[int] = []
+        for _ in range(800):
+            runs = division.runs(32)
+            times = [run_ms(SHAPES[shape][0], run) * speed * draw.lognormvariate(0.0, 0.03) for run in runs]
+            division.learn(runs, [MS * each for each in times])
+            last = [*last, runs[0]][-50:]
+        sizes.append(max(set(last), key=last.count))
+    assert sizes == [2, 2, 8]

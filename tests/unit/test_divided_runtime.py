@@ -1,0 +1,177 @@
+"""A runtime that divides batches: the same answers in the same order, from fewer rows at a time where that is fast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from tailcut.core.tensors import Arrays
+from tailcut.engine.samples import run_samples
+from tailcut.engine.ticket import WrongRows, run_rows
+from tailcut.errors import InferenceError
+from tailcut.runtimes.divided import DividedRuntime, dividing, undivided
+from tailcut.testing.runtimes import CallableRuntime, StubRuntime
+
+MS = 1_000_000
+
+
+class Timed(StubRuntime):
+    """Takes a time of its own for each number of rows, on a clock of its own."""
+
+    def __init__(self, row_ms: Callable[[int], float], answer: Callable[[Arrays], Arrays] | None = None) -> None:
+        super().__init__(answer)
+        self.now_ns = 0
+        self._row_ms = row_ms
+
+    def run(self, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
+        rows = len(next(iter(inputs.values())))
+        self.now_ns += int(self._row_ms(rows) * rows * MS)
+        return super().run(inputs, outputs)
+
+
+def small_are_fast(rows: int) -> float:
+    return {1: 6.5, 2: 6.0}.get(rows, 6.0 + 0.4 * rows.bit_length())
+
+
+def divided(timed: Timed) -> DividedRuntime:
+    return DividedRuntime(timed, lambda: timed.now_ns)
+
+
+def batch(rows: int, length: int = 4) -> Arrays:
+    return {"x": np.arange(rows * length, dtype=np.float32).reshape(rows, length)}
+
+
+def test_answers_are_those_of_the_whole_batch_in_its_order() -> None:
+    timed = Timed(small_are_fast)
+    runtime = divided(timed)
+    for rows in [32, 32, 7, 31, 1, 16] * 10:
+        assert (runtime.run(batch(rows), ["y"])["y"] == StubRuntime().run(batch(rows), ["y"])["y"]).all()
+    before = len(timed.rows)
+    runtime.run(batch(32), ["y"])
+    assert max(timed.rows[before:]) <= 4
+    assert runtime.run_rows == max(timed.rows[before:])
+    assert sum(timed.rows[before:]) == 32
+
+
+def test_where_large_batches_are_faster_they_run_whole() -> None:
+    timed = Timed(lambda rows: (20.0 + rows) / rows)
+    runtime = divided(timed)
+    for _ in range(20):
+        runtime.run(batch(32), ["y"])
+    before = len(timed.rows)
+    for _ in range(10):
+        runtime.run(batch(32), ["y"])
+    assert timed.rows[before:] == [32] * 10
+    assert runtime.run_rows == 32
+
+
+def test_rows_of_another_length_are_learned_apart() -> None:
+    """Long rows are fastest two at a time, short ones all together."""
+    clock = [0]
+
+    class Both(StubRuntime):
+        def run(self, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
+            rows, length = inputs["x"].shape
+            took_ms = small_are_fast(rows) * rows if length > 16 else 5.0 + 0.05 * rows
+            clock[0] += int(took_ms * MS)
+            return super().run(inputs, outputs)
+
+    both = Both()
+    runtime = DividedRuntime(both, lambda: clock[0])
+    for _ in range(60):
+        runtime.run(batch(32, 128), ["y"])
+        runtime.run(batch(32, 8), ["y"])
+    before = len(both.rows)
+    runtime.run(batch(32, 8), ["y"])
+    assert both.rows[before:] == [32]
+    before = len(both.rows)
+    runtime.run(batch(32, 128), ["y"])
+    assert len(both.rows[before:]) >= 8
+
+
+def test_outputs_whose_shape_depends_on_the_batch_end_the_dividing() -> None:
+    """As wide as the largest value in the batch: parts do not fit together, and the batch runs whole from then on."""
+
+    def widest(inputs: Arrays) -> Arrays:
+        wide = int(inputs["x"].max()) + 1
+        return {"y": np.zeros((len(inputs["x"]), wide), np.float32)}
+
+    timed = Timed(small_are_fast, widest)
+    runtime = divided(timed)
+    for _ in range(5):
+        assert runtime.run(batch(8), ["y"])["y"].shape == (8, 32)
+    assert timed.rows[-3:] == [8, 8, 8]
+    assert runtime.run_rows == 8
+
+
+def test_a_model_that_loses_rows_is_found_out() -> None:
+    timed = Timed(small_are_fast, lambda inputs: {"y": inputs["x"][:2]})
+    runtime = divided(timed)
+    for _ in range(4):
+        with pytest.raises(WrongRows):
+            run_rows(runtime, batch(8), 8, ["y"])
+
+
+def test_the_error_of_a_part_is_the_error_of_the_batch() -> None:
+    def poisoned(inputs: Arrays) -> Arrays:
+        if (inputs["x"] == -1.0).any():
+            raise InferenceError("a poisoned row")
+        return {"y": inputs["x"][:, 0]}
+
+    runtime = divided(Timed(small_are_fast, poisoned))
+    for _ in range(30):
+        runtime.run(batch(16), ["y"])
+    bad = batch(16)
+    bad["x"][9, 0] = -1.0
+    with pytest.raises(InferenceError, match="a poisoned row"):
+        runtime.run(bad, ["y"])
+    assert (runtime.run(batch(16), ["y"])["y"] == batch(16)["x"][:, 0]).all()
+
+
+def test_a_batch_of_no_rows_and_texts_pass() -> None:
+    runtime = divided(Timed(small_are_fast, lambda inputs: {"y": inputs["x"]}))
+    assert runtime.run({"x": np.zeros((0, 4), np.float32)}, ["y"])["y"].shape == (0, 4)
+    texts = np.array([f"t{each}" for each in range(32)], object)
+    for _ in range(30):
+        assert (runtime.run({"x": texts}, ["y"])["y"] == texts).all()
+
+
+def test_short_batches_are_timed_one_in_eight() -> None:
+    asked = [0]
+
+    def clock() -> int:
+        asked[0] += 1
+        return 0
+
+    runtime = DividedRuntime(StubRuntime(), clock)
+    for _ in range(80):
+        runtime.run(batch(4), ["y"])
+    assert asked[0] <= 2 * (80 // 8 + 2)
+
+
+def test_what_streams_is_not_divided_and_closing_closes_what_is_inside() -> None:
+    streams = CallableRuntime(stream=lambda inputs: iter(()))
+    assert dividing(streams) is streams
+    stub = StubRuntime()
+    runtime = dividing(stub)
+    assert undivided(runtime) is stub
+    assert undivided(stub) is stub
+    runtime.close()
+    assert stub.closed
+
+
+def test_metrics_say_how_many_rows_run_at_a_time() -> None:
+    timed = Timed(small_are_fast)
+    runtime = divided(timed)
+    assert list(run_samples([runtime])) == []
+    seen = set()
+    for _ in range(40):
+        before = len(timed.rows)
+        runtime.run(batch(32), ["y"])
+        [sample] = run_samples([runtime, StubRuntime()])
+        assert sample.name == "tailcut_run_rows"
+        assert sample.value == max(timed.rows[before:])
+        seen.add(sample.value)
+    assert {2, 32} <= seen
