@@ -49,6 +49,7 @@ DEADLINE_MS = 500
 SLACK_MS = 25.0
 USUAL, BEYOND = 0.8, 3.0
 _WARM_S = 3.0
+_CLOSED_WARM_S = 5
 _BARE_S = 4.0
 _SETTLE_S = 2.0
 """Between two runs of a server, for it to work off what it still has."""
@@ -131,6 +132,7 @@ def collect(arguments: argparse.Namespace) -> dict[str, Any]:
         "limit_ms": limit_ms,
         "deadline_ms": DEADLINE_MS,
         "wide_ms": wide_ms,
+        "closed_warm_s": _CLOSED_WARM_S,
         "servers": bench.found,
         "idle": _idle_summary(idle),
     }
@@ -195,9 +197,11 @@ class Bench:
                     continue
                 contender.server.thaw()
                 wrk.run(contender.url, contender.script, 1, 2)
+                # A batch that runs, and a full one that waits for it; warm like the open loops are.
+                connections = 2 * self._task.rows
+                wrk.run(contender.url, contender.script, connections, _CLOSED_WARM_S)
                 before = self._capacity()
-                # A batch that runs, and a full one that waits for it.
-                closed = self._closed(contender, 2 * self._task.rows)
+                closed = self._closed(contender, connections)
                 found |= {f"{key}_rps": closed["rps"], f"{key}_bare_rps": (before + self._capacity()) / 2}
         return found
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.concurrency.dispatching import Bench, answer
+from tests.concurrency.dispatching import Bench, answer, error_of
 
 from tailcut.core.tensors import Arrays
 from tailcut.engine.executors import InlineExecutor
-from tailcut.errors import Shed, TooLarge
+from tailcut.errors import InferenceError, Shed, TooLarge
 from tailcut.testing.runtimes import StubRuntime
 
 
@@ -204,5 +204,26 @@ def test_the_next_batch_starts_before_the_answers_of_the_last_are_written() -> N
         assert written == [True]
         executor.finish()
         await bench.settle()
+
+    bench.run(main())
+
+
+def test_an_executor_that_ends_a_batch_while_it_is_started_loses_nobody() -> None:
+    """As one in a process does that cannot send it: in the middle of planning, with another batch still to start."""
+    bench = Bench(executors=2, max_rows=4, max_queue_rows=2_048)
+
+    async def main() -> None:
+        bench.open()
+        first, second = bench.executors
+        for executor in (first, second):
+            executor.start = lambda batch, executor=executor: bench.dispatcher.on_done(  # type: ignore[method-assign]
+                executor, batch, InferenceError("cannot be sent"), 0, 0
+            )
+        tickets = [ticket for lane in range(400) for ticket in bench.submit(1.0, 2.0, lane=lane)]
+        await bench.settle()
+        for _ in range(50):
+            await bench.settle()
+        assert all(isinstance(error_of(ticket), InferenceError) for ticket in tickets)
+        assert not bench.dispatcher.running
 
     bench.run(main())

@@ -121,16 +121,37 @@ def test_a_size_that_warm_up_has_shown_is_not_feared_however_long_ago() -> None:
     assert model.cost.worth_rows(8, tried=False) == 8
 
 
-def test_where_batches_are_divided_large_ones_are_never_dearer_by_the_row() -> None:
-    """Alone thirty-two rows take a fifth more by the row than two; divided they take what sixteen times two do."""
+def test_where_batches_are_divided_large_ones_are_not_guessed_to_be_dearer_but_may_be() -> None:
+    """By the row thirty-two take a fifth more than two, as other lengths have it; then they are seen to."""
     dearer = {rows: (6.0 + 0.3 * rows.bit_length()) * rows * MS for rows in SIZES}
     alone, divided = CostModel(), CostModel(divides=True)
     for model in (alone, divided):
-        model.seed(dearer)
+        model.seed(dearer, octaves=1.0)
     each = {rows: [model.cost.batch_ns(rows) / rows for model in (alone, divided)] for rows in SIZES}
     assert each[32][0] > 1.15 * each[1][0]
     assert all(each[rows][1] <= 1.0001 * each[1][1] for rows in SIZES)
+    for _ in range(20):
+        for rows in (1, 16, 32):
+            divided.observe(rows, dearer[rows])
+    assert divided.cost.batch_ns(32) == pytest.approx(dearer[32], rel=0.02)
     assert Costs(divides=True).cost == FREE
+
+
+def test_where_batches_are_divided_a_size_that_was_dear_is_tried_again_soon() -> None:
+    """Large batches took a fifth more by the row; since then it was learned how to divide them."""
+    dear = {rows: (7.2 if rows > 4 else 6.0) * rows * MS for rows in SIZES}
+    waits = []
+    for divides in (False, True):
+        model = CostModel(divides=divides)
+        model.seed(dear)
+        for number in range(5_000):
+            rows = model.cost.worth_rows(32)
+            model.observe(rows, dear[rows])
+            if number and rows > 4:
+                break
+        waits.append(number)
+    assert 20 <= waits[1] <= 1_000
+    assert waits[0] > 2 * waits[1]
 
 
 def test_the_longer_nobody_was_idle_the_more_counts_how_much_is_done() -> None:

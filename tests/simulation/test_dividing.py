@@ -73,6 +73,40 @@ def test_batches_run_as_is_fastest_for_them(name: str) -> None:
     assert min(second for _, second in found) >= 0.93, "by nobody's luck"
 
 
+@pytest.mark.parametrize("spell", [1.3, 1.5])
+@pytest.mark.parametrize("name", ["small runs", "a knee"])
+def test_a_size_that_first_ran_when_the_machine_was_faster_does_not_stay_the_best(name: str, spell: float) -> None:
+    """Small batches, the last in a slow spell; then only large ones, which seem that much better than the others."""
+    shape = SHAPES[name][0]
+    for seed in range(4):
+        draw, division = random.Random(seed), Division()
+        took, best = 0.0, 0.0
+        for number in range(553):
+            rows = draw.choice([4, 8, 16]) if number < 303 else 32
+            runs = division.runs(rows)
+            times = [run_ms(shape, run) for run in runs]
+            speed = spell if 300 <= number < 303 else 1.0
+            division.learn(runs, [MS * each * speed * draw.lognormvariate(0.0, 0.03) for each in times])
+            if number >= 353:
+                took, best = took + sum(times), best + best_ms(shape, rows)
+        assert best / took >= 0.97
+
+
+def test_a_model_that_gains_by_batching_hardly_ever_pays_for_trying() -> None:
+    """Who is in a batch that is tried in parts waits longer: one in hundreds, once it is known."""
+    draw, division = random.Random(5), Division()
+    shape = {size: (8.0 + size) / size for size in (1, 2, 4, 8, 16, 32)}
+    longer = []
+    for _ in range(3_000):
+        rows = draw.randint(2, 32)
+        runs = division.runs(rows)
+        times = [run_ms(shape, run) for run in runs]
+        longer.append(len(runs) > 1)
+        division.learn(runs, [MS * each * draw.lognormvariate(0.0, 0.05) for each in times])
+    assert sum(longer[:300]) <= 20
+    assert sum(longer[300:]) <= 15
+
+
 def test_a_model_that_gains_by_batching_runs_whole() -> None:
     shape, draw, division = SHAPES["large runs"][0], random.Random(1), Division()
     divided = 0

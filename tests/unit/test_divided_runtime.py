@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from tailcut.core.tensors import Arrays
+from tailcut.core.validation import InputSpec
 from tailcut.engine.samples import run_samples
 from tailcut.engine.ticket import WrongRows, run_rows
+from tailcut.engine.warming import buckets, warm_up
 from tailcut.errors import InferenceError
 from tailcut.runtimes.divided import DividedRuntime, dividing, undivided
 from tailcut.testing.runtimes import CallableRuntime, StubRuntime
@@ -24,9 +26,11 @@ class Timed(StubRuntime):
         super().__init__(answer)
         self.now_ns = 0
         self._row_ms = row_ms
+        self.hook: Callable[[], None] = lambda: None
 
     def run(self, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
         rows = len(next(iter(inputs.values())))
+        self.hook()
         self.now_ns += int(self._row_ms(rows) * rows * MS)
         return super().run(inputs, outputs)
 
@@ -106,28 +110,65 @@ def test_outputs_whose_shape_depends_on_the_batch_end_the_dividing() -> None:
     assert runtime.run_rows == 8
 
 
-def test_a_model_that_loses_rows_is_found_out() -> None:
-    timed = Timed(small_are_fast, lambda inputs: {"y": inputs["x"][:2]})
+def test_outputs_as_wide_as_the_batch_end_the_dividing_too() -> None:
+    """Rows compared with each other: both halves have the same shape, and neither is what the whole has."""
+    timed = Timed(small_are_fast, lambda inputs: {"y": inputs["x"] @ inputs["x"].T})
     runtime = divided(timed)
-    for _ in range(4):
-        with pytest.raises(WrongRows):
-            run_rows(runtime, batch(8), 8, ["y"])
+    for _ in range(6):
+        assert runtime.run(batch(32), ["y"])["y"].shape == (32, 32)
+    assert timed.rows[-4:] == [32] * 4
+
+
+def test_who_wants_other_outputs_does_not_end_it() -> None:
+    timed = Timed(small_are_fast, lambda inputs: {"y": inputs["x"], "z": inputs["x"][:, :1]})
+    runtime = divided(timed)
+    for number in range(80):
+        runtime.run(batch(32), (["y"], ["z"], ["y", "z"], ["z", "y"])[number % 4])
+    assert timed.rows[-1] < 32
+
+
+@pytest.mark.parametrize("kept", [2, 0])
+def test_a_model_that_loses_rows_is_found_out(kept: int) -> None:
+    """It answers up to four rows and loses all beyond, or the last of more than one."""
+    timed = Timed(small_are_fast, lambda inputs: {"y": inputs["x"][: kept or max(len(inputs["x"]) - 1, 1)]})
+    runtime = divided(timed)
+    for rows in (1, 2, 4, 8) * 4:
+        found = runtime.run(batch(rows), ["y"])["y"]
+        if rows > 2:
+            assert len(found) < rows
+            with pytest.raises(WrongRows):
+                run_rows(runtime, batch(rows), rows, ["y"])
 
 
 def test_the_error_of_a_part_is_the_error_of_the_batch() -> None:
+    bad = [False]
+
     def poisoned(inputs: Arrays) -> Arrays:
         if (inputs["x"] == -1.0).any():
+            bad[0] = True
             raise InferenceError("a poisoned row")
         return {"y": inputs["x"][:, 0]}
 
-    runtime = divided(Timed(small_are_fast, poisoned))
+    timed = Timed(small_are_fast, poisoned)
+    runtime = divided(timed)
     for _ in range(30):
         runtime.run(batch(16), ["y"])
-    bad = batch(16)
-    bad["x"][9, 0] = -1.0
+    poison = batch(16)
+    poison["x"][9, 0] = -1.0
+    before = len(timed.rows)
     with pytest.raises(InferenceError, match="a poisoned row"):
-        runtime.run(bad, ["y"])
+        runtime.run(poison, ["y"])
+    assert bad[0]
+    assert len(timed.rows[before:]) > 1, "not the whole batch"
+    assert sum(timed.rows[before:]) < 16
     assert (runtime.run(batch(16), ["y"])["y"] == batch(16)["x"][:, 0]).all()
+
+
+@pytest.mark.parametrize("most", [20, 24, 32, 5])
+def test_warm_up_runs_every_size_whole_once(most: int) -> None:
+    timed = Timed(small_are_fast)
+    warm_up(divided(timed), [InputSpec("x", "FP32", (-1, 4))], ["y"], most)
+    assert set(buckets(most)) <= set(timed.rows)
 
 
 def test_a_batch_of_no_rows_and_texts_pass() -> None:
@@ -166,12 +207,16 @@ def test_metrics_say_how_many_rows_run_at_a_time() -> None:
     timed = Timed(small_are_fast)
     runtime = divided(timed)
     assert list(run_samples([runtime])) == []
+    during: list[bool] = []
     seen = set()
     for _ in range(40):
         before = len(timed.rows)
+        last = runtime.run_rows
+        timed.hook = lambda last=last: during.append(runtime.run_rows == last)
         runtime.run(batch(32), ["y"])
         [sample] = run_samples([runtime, StubRuntime()])
         assert sample.name == "tailcut_run_rows"
         assert sample.value == max(timed.rows[before:])
         seen.add(sample.value)
     assert {2, 32} <= seen
+    assert all(during), "while a batch runs it is the last one's"

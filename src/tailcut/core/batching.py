@@ -165,6 +165,8 @@ class Planner(Generic[E]):
                 batches.append(batch)
                 if self.window is not None:
                     self.window.started(batch)
+        if len(batches) < idle and not self.waiting.entries:
+            self._forming.busy_rows = 0
         if probe and not batches and not again_ns and expired:
             longest = max(expired, key=lambda entry: entry.deadline_ns)
             if longest.deadline_ns > now_ns:

@@ -90,14 +90,14 @@ class Cost(NamedTuple):
 
         With m rows a batch, the mean row waits ``T(m) (rows / m + 1) / 2``; what that costs more of the executor's
         time than the best size, those who come later wait for, taken to be ``_FOLLOWERS`` times as many, or as many as
-        ran since nobody waited: what has lasted for long will last for as long again. So all share it where that saves
-        much, and else do not wait for the slowest of them to little avail; and sizes are avoided that the runtime would
-        mostly fill up, or that are dearer than in proportion.
+        ran since an executor was idle: what has lasted for long will last for as long again. So all share it where that
+        saves much, and else do not wait for the slowest of them to little avail; and sizes are avoided that the runtime
+        would mostly fill up, or that are dearer than in proportion.
 
         Args:
             least: no batch can be smaller: the first request brings so many.
             tried: it may be a size of which little is known; else such a size is taken to be dearer than it seems.
-            busy_rows: that ran since nothing waited and nothing ran.
+            busy_rows: that ran since an executor was idle and nothing waited.
         """
         if rows < 2 or not self.shaped:
             return rows
@@ -107,7 +107,7 @@ class Cost(NamedTuple):
         sizes = self._sizes(rows, least)
         each_ns = self._each_ns(sizes, self._hoped_ns if tried else self._feared_ns)
         least_ns = min(each_ns)
-        followers = max(_FOLLOWERS * rows, busy_rows)
+        followers = rows * min(max(busy_rows / rows, _FOLLOWERS), _MOST_FOLLOWERS)
         waits = [
             each * (rows + size) / 2 + followers * (each - least_ns) for size, each in zip(sizes, each_ns, strict=True)
         ]
@@ -184,6 +184,9 @@ _SHORT_NS = 2_000_000.0
 _FOLLOWERS = 8.0
 """Found by simulation of loads from 0.3 to 0.95 of the capacity, steady and in bursts: with so many no latency
 percentile was worse than with largest batches, and where batching gains ten percent the p95 was a tenth lower."""
+
+_MOST_FOLLOWERS = 64.0
+"""Beyond that what is known of two sizes is not exact enough."""
 
 DRIFT = 1.05
 """What is promised rests on batches that take this much longer than expected: so far off is the mean of twenty batches

@@ -27,15 +27,19 @@ _KEPT = 15
 """The last batches in which a size ran that count."""
 
 _OPEN = 0.1
-"""A size is tried where the next larger one is dearer by the row than the best by no more than this: a model that gains
-by batching shows it at the first step, and pays for no other."""
+"""A size is tried where the one beside it, towards the best, is dearer by the row than the best by no more than this: a
+model that gains by batching shows it at the first step, and pays for no other."""
 
 _ALIKE = 0.01
 """Of sizes that differ by no more than that the largest runs."""
 
-_AGAIN, _MOST, _LESS = 2, 10, 8
+_AGAIN, _MOST = 2, 10
 """A size is tried again after so many batches for each time that it ran, ten times at most, so that a wrong choice does
-not stay; one that is clearly dearer so many times later."""
+not stay."""
+
+_DEAR, _MOST_DEAR = 16, 10
+"""One that is clearly dearer is after so many, and twice as many each time, ten times over: for who is in that batch it
+takes longer."""
 
 
 class Division:
@@ -45,13 +49,14 @@ class Division:
     its time by the row over what the best one takes, in the same batch or, where both do not fit into one, the last.
     """
 
-    __slots__ = ("_again", "_batches", "_level", "_seen", "_typical")
+    __slots__ = ("_again", "_batches", "_level", "_seen", "_top", "_typical")
 
     def __init__(self) -> None:
         self._seen: dict[int, deque[float]] = {}
         self._typical: dict[int, float] = {}
         self._again: dict[int, int] = {}
         self._level = 0.0
+        self._top = -1
         self._batches = 0
 
     def is_short(self, rows: int) -> bool:
@@ -86,23 +91,28 @@ class Division:
         """Take in what the runs of a batch took, in nanoseconds."""
         found: dict[int, list[float]] = {}
         for rows, took in zip(runs, took_ns, strict=True):
-            size = nearest(rows)
-            if len(runs) == 1 or rows == 1 << size:
-                found.setdefault(size, []).append(log(max(took, 1.0) / rows))
-        if not found:
-            return
+            found.setdefault(nearest(rows), []).append(log(max(took, 1.0) / rows))
         each = {size: median(logs) for size, logs in found.items()}
-        # How fast the machine is now: by the best size there is in the batch; by one that is alone, only if none is
-        # better, or a wrong opinion of a size would confirm itself.
         best = self._best(max(each))
         if not self._seen:
             self._level = each[best]
-        elif best in each and best in self._typical and (len(each) > 1 or best == self._best(max(self._seen))):
-            self._level = each[best] - self._typical[best]
+        elif best in each and best in self._typical and (len(each) > 1 or best == self._top):
+            # How fast the machine is now: by the best size there is in the batch; by one that is alone, only if none is
+            # better, or a wrong opinion of a size would confirm itself. What it is measured by, it says nothing of.
+            self._level = each.pop(best) - self._typical[best]
         for size, value in each.items():
             seen = self._seen.setdefault(size, deque(maxlen=_KEPT))
             seen.append(value - self._level)
             self._typical[size] = median(seen)
+        self._measure_anew()
+
+    def _measure_anew(self) -> None:
+        """Where another size is best now, let what was measured by the last count no more than once."""
+        top = self._best(max(self._seen))
+        if top != self._top:
+            self._top = top
+            self._again.clear()
+            self._seen = {size: deque([value], _KEPT) for size, value in self._typical.items()}
 
     def _best(self, whole: int) -> int:
         """Return the size that is fastest by the row, of those up to ``whole`` that have run; else ``whole``."""
@@ -112,22 +122,29 @@ class Division:
 
     def _tried(self, whole: int, best: int) -> int:
         """Return the size to try in a batch of size ``whole``; ``best`` for none."""
-        typical, seen = self._typical, self._seen
-        if whole not in typical:
+        typical = self._typical
+        if best not in typical:
             return whole
-        least, last = typical[best], best
-        while last > 0 and last in typical and typical[last] <= least + _OPEN:
+        limit = typical[best] + _OPEN
+        # Beyond a size that is clearly dearer, on either side, nothing better is to be expected.
+        last, first = best, best
+        while last > 0 and typical.get(last, limit + 1.0) <= limit:
             last -= 1
+        while first < whole and typical.get(first, limit) <= limit:
+            first += 1
+        if first == whole and whole not in typical:
+            return whole  # before all others: what gains by batching shows it here
         if last not in typical:
             return last
         # Side by side with the best: in one batch, or in turns.
-        due = [size for size in range(last, whole + 1) if size != best and self._batches >= self._again.get(size, 0)]
+        due = [size for size in range(last, first + 1) if size != best and self._batches >= self._again.get(size, 0)]
         if not due or (best == whole and self._batches % 2):
             return best
-        found = min(due, key=lambda size: len(seen.get(size, ())))
-        count = len(seen.get(found, ())) + 1
-        dear = typical.get(found, least) > least + _OPEN
-        self._again[found] = self._batches + _AGAIN * min(count, _MOST) * (_LESS if dear else 1)
+        found = min(due, key=lambda size: len(self._seen.get(size, ())))
+        count = len(self._seen.get(found, ())) + 1
+        dear = typical.get(found, limit) > limit
+        after = _DEAR << min(max(count - 2, 0), _MOST_DEAR) if dear else _AGAIN * min(count, _MOST)
+        self._again[found] = self._batches + after
         return found
 
 

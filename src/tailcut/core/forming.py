@@ -31,7 +31,7 @@ class Forming(Generic[E]):
         max_rows, merge, window, overload: see ``core.batching.Planner``.
 
     Attributes:
-        busy_rows: that were taken since nothing waited and nothing ran; who knows of that sets it to 0.
+        busy_rows: that were taken since an executor was idle and nothing waited; who knows of that sets it to 0.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ from math import log2
 
 from tailcut.core.costs import FREE, Cost
 from tailcut.core.lateness import Lateness
-from tailcut.core.speedcurve import SpeedCurve, nearest
+from tailcut.core.speedcurve import SHAPE, SpeedCurve, nearest
 
 _OUTLIER = 3.0
 """A batch counts as at most this many times what was expected: one hiccup must not close the door to all others."""
@@ -32,6 +32,10 @@ took 13 ms instead of 7, because something else ran on its core, says nothing of
 _FEAR = 0.1
 """A size that no batch has shown, but those of other sizes or kinds, may be so much dearer than it seems."""
 
+_DIVIDED_SHAPE = 50 * SHAPE
+"""Where batches are divided what large ones take changes as it is learned how: a size that seemed a fifth dearer is
+tried again within some four hundred batches."""
+
 _FIRST_HICCUP = 4.0
 _ERA = 2000
 """Batches after which a hiccup begins to be forgotten; after twice as many it is."""
@@ -45,8 +49,8 @@ class CostModel:
 
     Args:
         steps: see ``Cost``.
-        divides: whether large batches run as several small ones where that is faster: then they are never dearer by the
-            row than these.
+        divides: whether large batches run as several small ones where that is faster: then those that have not run are
+            not taken to be dearer by the row than these, and those that have may be cheaper soon.
     """
 
     __slots__ = (
@@ -67,7 +71,7 @@ class CostModel:
         self._steps = steps
         self._divides = divides
         self._batches = 0
-        self._curve = SpeedCurve()
+        self._curve = SpeedCurve(_DIVIDED_SHAPE if divides else SHAPE)
         self._shown: list[int] = []
         self._late = Lateness()
         self._short = Lateness()
@@ -147,7 +151,7 @@ class CostModel:
             points[at] = min([points[at], *known, *([] if self._shown[at] else points[at + 1 : at + 2])])
         for at in range(1, len(points)):
             points[at] = max(points[at], points[at - 1])
-            if self._divides:
+            if self._divides and not self._shown[at]:
                 points[at] = min(points[at], 2 * points[at - 1])
         if self._batches - self._era > 2 * _ERA:
             self._worst = [[0.0, 0.0], [0.0, 0.0]]

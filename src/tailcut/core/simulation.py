@@ -259,12 +259,14 @@ class _Run:
         self.idle.append(executor)
         self.costs.observe(rows, self.now_ns - started_ns)
         self.planner.expire(int(self.now_ns))
-        if self.planner.queue_rows:
+        if self.planner.queue_rows and not self.scenario.inline:
             self._schedule_kick()  # before the answers are written, as the dispatcher does
-        elif not self.running:
-            self.planner.rest()
         for entry in batch:
             self.ready.append((self._answer, entry.number))
+        if self.planner.queue_rows:
+            self._schedule_kick()
+        elif not self.running:
+            self.planner.rest()
         return 0.0
 
     def _answer(self, number: int) -> float:

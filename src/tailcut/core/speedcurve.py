@@ -32,7 +32,7 @@ _SPEED = 0.01
 """Variance that the machine's speed gains with every batch, as part of the noise of one: about the last ten count, and
 far fewer where their errors do not cancel out. (From 0.0025 to 0.04 as much is done, in simulation.)"""
 
-_SHAPE = 2e-6
+SHAPE = 2e-6
 """Variance that each size gains with every batch: a tenth more or less within five thousand."""
 
 _DEAR, _LATER = 0.3, 1e-3
@@ -54,11 +54,15 @@ class SpeedCurve:
     Sizes between two powers of two lie on a straight line between them. A size is known of from ``reach`` on, and has
     been met once a batch of it, or of one beside it, was learned from. What is expected is the mean of the logarithms,
     errors cut: a little less than the mean where some batches take far longer than others.
+
+    Args:
+        shape: variance that each size gains with every batch: how soon one that does not run is doubted.
     """
 
-    __slots__ = ("_dear", "_drift", "_drifts", "_last", "_logs", "_met", "_noise", "_variances")
+    __slots__ = ("_dear", "_drift", "_drifts", "_last", "_logs", "_met", "_noise", "_shape", "_variances")
 
-    def __init__(self) -> None:
+    def __init__(self, shape: float = SHAPE) -> None:
+        self._shape = shape
         self._logs: list[float] = []
         self._variances: list[list[float]] = []
         self._noise = _NOISE
@@ -103,7 +107,7 @@ class SpeedCurve:
         """Doubt all that is known: it was of rows of another kind, so many times twice as long, or half."""
         sizes = range(len(self._logs))
         step = _KIND_STEP * max(octaves, 1.0) ** 2
-        self._variances = [[_KIND + step * min(one, other) for other in sizes] for one in sizes]
+        self._variances = [[min(_KIND + step * min(one, other), _ANY) for other in sizes] for one in sizes]
         self._last = 0
 
     def settle(self) -> None:
@@ -203,7 +207,7 @@ class SpeedCurve:
             own = self._drifts[at].mean ** 2
         for place, row in enumerate(self._variances):
             row[:] = [each + speed for each in row]
-            row[place] += _LATER if self._dear[place] else _SHAPE
+            row[place] += _LATER if self._dear[place] else self._shape
         self._variances[at][at] += own
 
     def _apart(self, at: int) -> float:

@@ -277,9 +277,10 @@ class Dispatcher:
         if ended is None:
             return  # it was given up: its tickets run elsewhere, or were told
         for ticket in batch:
-            ticket.started_ns = started_ns
-            ticket.finished_ns = finished_ns
+            ticket.started_ns, ticket.finished_ns = started_ns, finished_ns
         now_ns = self._clock_ns()
+        if self.planner.queue_rows and executor is not self.running.inline:
+            self._schedule_kick()  # before the answers are written: nobody would compute meanwhile
         for ticket in self.isolation.hand_out(batch, result, NEVER_NS if self._closed else now_ns):
             self.planner.offer(ticket, again=True)
         # All of the time that the executor was taken: handing over and waiting for the event loop included.
@@ -289,8 +290,7 @@ class Dispatcher:
             self.costs.observe(ended.rows, now_ns - ended.started_ns, kind)
         self._observer.batch(ended.rows, finished_ns - started_ns)
         if self.planner.queue_rows:
-            # At once, for nobody computes while answers are written; but inline the next batch would end here, too.
-            (self._schedule_kick if executor is self.running.inline else self._kick)()
+            self._schedule_kick()
         elif not self.running:
             self.planner.rest()
         self._tell_ended()

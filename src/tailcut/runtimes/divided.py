@@ -12,6 +12,10 @@ from tailcut.core.learning import kind_of
 from tailcut.core.tensors import Arrays
 from tailcut.runtimes.base import Runtime, StreamingRuntime
 
+Tails = tuple[tuple[int, ...], ...]
+
+_MOST_TAILS = 256
+
 _SOME = 7
 """Of batches too short to be divided, one in eight is looked at: they come fast enough."""
 
@@ -20,7 +24,8 @@ class DividedRuntime:
     """Runs batches whole or in parts, and learns what each size takes, by the length of rows. See ``core.dividing``.
 
     For models that give every row the same answer whatever it shares a batch with: what was given comes out in the same
-    order, but a model that looks at the whole batch would see parts of it.
+    order, but a model that looks at the whole batch would see parts of it. Where an output's shape says so, no batch is
+    divided any more. A batch larger than any before runs whole, so that warm-up does what it says.
 
     Args:
         runtime: owned from now on.
@@ -28,7 +33,7 @@ class DividedRuntime:
 
     Attributes:
         inner: that runtime.
-        run_rows: rows of the largest run of the last batch; 0 before the first.
+        run_rows: rows of the largest run of the last batch that ended; 0 before the first.
     """
 
     def __init__(self, runtime: Runtime, clock_ns: Callable[[], int] = perf_counter_ns) -> None:
@@ -36,23 +41,35 @@ class DividedRuntime:
         self.run_rows = 0
         self._clock_ns = clock_ns
         self._divisions: dict[int, Division] = {}
+        self._tails: dict[tuple[tuple[str, ...], Tails], Tails] = {}
         self._whole = False
+        self._largest = 0
         self._batches = 0
 
     def run(self, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
         """Run one batch; see ``Runtime.run``."""
         rows = len(next(iter(inputs.values())))
+        if rows and not self._whole:
+            kind = kind_of(max([array.size for array in inputs.values()]) // rows)
+            division = self._divisions.get(kind)
+            if division is None:
+                division = self._divisions[kind] = Division()
+            self._batches += 1
+            if not self._batches & _SOME or not division.is_short(rows):
+                found = self._run(inputs, outputs, rows, division)
+                if found is not None:
+                    return found
+        found = self.inner.run(inputs, outputs)
         self.run_rows = rows
-        if self._whole or not rows:
-            return self.inner.run(inputs, outputs)
-        kind = kind_of(max([array.size for array in inputs.values()]) // rows)
-        division = self._divisions.get(kind)
-        if division is None:
-            division = self._divisions[kind] = Division()
-        self._batches += 1
-        if self._batches & _SOME and division.is_short(rows):
-            return self.inner.run(inputs, outputs)
-        runs = division.runs(rows)
+        return found
+
+    def close(self) -> None:
+        """Close what it runs on."""
+        self.inner.close()
+
+    def _run(self, inputs: Arrays, outputs: Sequence[str], rows: int, division: Division) -> Arrays | None:
+        """Run a batch, divided where that is faster; None where what the parts give depends on the batch."""
+        runs = division.runs(rows) if rows <= self._largest else [rows]
         parts: list[Arrays] = []
         took_ns: list[int] = []
         at = 0
@@ -63,25 +80,29 @@ class DividedRuntime:
             took_ns.append(self._clock_ns() - started_ns)
             at += size
         division.learn(runs, took_ns)
+        if not self._fit(inputs, parts, runs):
+            self._whole = True
+            return parts[0] if len(parts) == 1 else None
+        self._largest = max(self._largest, rows)
+        self.run_rows = max(runs)
         if len(parts) == 1:
             return parts[0]
-        if all(_fits(part, parts[0], size) for part, size in zip(parts, runs, strict=True)):
-            self.run_rows = max(runs)
-            return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        self._whole = True  # of other dimensions that depend on what shares the batch
-        return self.inner.run(inputs, outputs)
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
-    def close(self) -> None:
-        """Close what it runs on."""
-        self.inner.close()
+    def _fit(self, inputs: Arrays, parts: Sequence[Arrays], runs: Sequence[int]) -> bool:
+        """Whether each part has a row for each that it was given, and otherwise the shape that such rows had before."""
+        if len(self._tails) > _MOST_TAILS:
+            self._tails.clear()
+        tails = self._tails.setdefault((tuple(parts[0]), _tails(inputs)), _tails(parts[0]))
+        return all(
+            _tails(part) == tails and all(array.ndim and len(array) == size for array in part.values())
+            for part, size in zip(parts, runs, strict=True)
+        )
 
 
-def _fits(part: Arrays, first: Arrays, size: int) -> bool:
-    """Whether a part has a row for each that it was given, and otherwise the shape of the first."""
-    return all(
-        array.ndim > 0 and len(array) == size and array.shape[1:] == first[name].shape[1:]
-        for name, array in part.items()
-    )
+def _tails(arrays: Arrays) -> Tails:
+    """Return each array's shape but for its rows."""
+    return tuple([array.shape[1:] for array in arrays.values()])
 
 
 def dividing(runtime: Runtime) -> Runtime:
