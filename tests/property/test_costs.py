@@ -180,3 +180,20 @@ def test_rows_that_are_far_longer_are_guessed_with_more_doubt_than_neighbours() 
         guessed.seed({rows: rows * 6.0 * MS for rows in SIZES}, kind=kind)
         guessed.observe(1, 6.0 * MS, kind=128)
     assert far.of(128).doubts[3] > 1.5 * near.of(128).doubts[3]
+
+
+def test_before_any_hiccup_was_seen_one_is_reckoned_with_of_a_run_and_not_of_all_runs_of_a_batch() -> None:
+    """Runs of four are cheapest by the row: the largest batch is eight of them, and one may take five times as long."""
+    shape = {rows: {1: 9.0, 2: 7.5}.get(rows, 6.0) * rows * MS for rows in SIZES}
+    whole, divided, gains = CostModel(), CostModel(divides=True), CostModel(divides=True)
+    for model in (whole, divided):
+        model.seed(shape)
+    gains.seed({rows: (20.0 + rows) * MS for rows in SIZES})
+    assert whole.cost.hiccup_ns == pytest.approx(4 * shape[32], rel=0.05)
+    assert divided.cost.hiccup_ns == pytest.approx(4 * shape[4], rel=0.05)
+    assert gains.cost.hiccup_ns == pytest.approx(4 * 52.0 * MS, rel=0.05), "it runs whole"
+    for _ in range(10):
+        divided.observe(32, shape[32])
+    for _ in range(3):
+        divided.observe(32, 5 * shape[32])
+    assert divided.cost.hiccup_ns > 3 * shape[32], "what was seen counts"

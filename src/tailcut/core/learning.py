@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from math import log2
 
@@ -35,6 +35,9 @@ _FEAR = 0.1
 _DIVIDED_SHAPE = 50 * SHAPE
 """Where batches are divided what large ones take changes as it is learned how: a size that seemed a fifth dearer is
 tried again within some four hundred batches."""
+
+_ALL_BUT = 1.1
+"""What is cheapest by the row but for a tenth is taken for the runs that batches are divided into."""
 
 _FIRST_HICCUP = 4.0
 _ERA = 2000
@@ -159,7 +162,7 @@ class CostModel:
         hiccup_ns = sorted([*self._worst[0], *self._worst[1]])[-2]
         if self._batches < _ERA:
             # Machines have hiccups: until it is known how long they are here, the first should not break a promise.
-            hiccup_ns = max(hiccup_ns, _FIRST_HICCUP * points[-1])
+            hiccup_ns = max(hiccup_ns, _FIRST_HICCUP * (_run_ns(points) if self._divides else points[-1]))
         base_ns = max(2 * points[0] - points[1], 0.0) if len(points) > 1 else 0.0
         shaped = len(points) > 1 and self._curve.knows_lone_rows
         doubts = tuple(self._curve.doubts)
@@ -169,6 +172,12 @@ class CostModel:
         row_ns = points[0] - base_ns
         cost = self._cost = Cost(base_ns, row_ns, tuple(points), self._late.late, hiccup_ns, *sizes, *lates)
         return cost
+
+
+def _run_ns(points: Sequence[float]) -> float:
+    """Return what the runs take, about, that the largest batch is divided into: a hiccup is one run's, not all's."""
+    limit_ns = _ALL_BUT * points[-1] / (1 << (len(points) - 1))
+    return next(point for place, point in enumerate(points) if point / (1 << place) <= limit_ns)
 
 
 class Costs:
