@@ -33,9 +33,9 @@ model that gains by batching shows it at the first step, and pays for no other."
 _ALIKE = 0.01
 """Of sizes that differ by no more than that the largest runs."""
 
-_AGAIN, _MOST = 2, 10
-"""A size is tried again after so many batches for each time that it ran, ten times at most, so that a wrong choice does
-not stay."""
+_FEW, _AGAIN, _MOST = 5, 2, 10
+"""A size is tried in every batch until it ran so often, then after so many batches for each time that it did, ten times
+at most, so that a wrong choice does not stay."""
 
 _DEAR, _MOST_DEAR = 16, 10
 """One that is clearly dearer is after so many, and twice as many each time, ten times over: for who is in that batch it
@@ -143,9 +143,14 @@ class Division:
         found = min(due, key=lambda size: len(self._seen.get(size, ())))
         count = len(self._seen.get(found, ())) + 1
         dear = typical.get(found, limit) > limit
-        after = _DEAR << min(max(count - 2, 0), _MOST_DEAR) if dear else _AGAIN * min(count, _MOST)
+        after = _DEAR << min(max(count - 2, 0), _MOST_DEAR) if dear else _pause(count)
         self._again[found] = self._batches + after
         return found
+
+
+def _pause(count: int) -> int:
+    """Return after how many batches a size that may be the best is tried again, once it was tried so often."""
+    return _AGAIN * min(count, _MOST) if count > _FEW else 1
 
 
 def _alike(rows: int, size: int) -> list[int]:
