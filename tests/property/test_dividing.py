@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,6 +49,8 @@ def test_a_size_that_does_not_divide_the_batch_leaves_runs_that_differ_by_one() 
     for _ in range(200):
         runs = division.runs(32)
         division.learn(runs, [(6.0 + 0.2 * run.bit_length()) * run * MS if run > 1 else 9 * MS for run in runs])
-    found = [division.runs(rows) for rows in (31, 7)]
-    assert sorted(found[0]) == [1] + [2] * 15 or sorted(found[0]) == [2] * 14 + [3]
-    assert max(found[1]) - min(found[1]) <= 1
+    for rows in (31, 7):
+        usual = Counter(tuple(division.runs(rows)) for _ in range(30)).most_common(1)[0][0]
+        assert max(usual) - min(usual) <= 1
+        assert max(usual) in (2, 3)
+        assert sum(usual) == rows
