@@ -22,6 +22,8 @@ S = 1_000_000_000
 class ManualExecutor:
     """Ends a batch when the test says so."""
 
+    run_rows = 0
+
     def __init__(self, runtime: StubRuntime, done: Done, clock: FakeClock) -> None:
         self.runtime = runtime
         self.batch: Sequence[Ticket] | None = None

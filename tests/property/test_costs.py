@@ -184,7 +184,7 @@ def test_rows_that_are_far_longer_are_guessed_with_more_doubt_than_neighbours() 
 
 def test_before_any_hiccup_was_seen_one_is_reckoned_with_of_a_run_and_not_of_all_runs_of_a_batch() -> None:
     """Runs of four are cheapest by the row: the largest batch is eight of them, and one may take five times as long."""
-    shape = {rows: {1: 9.0, 2: 7.5}.get(rows, 6.0) * rows * MS for rows in SIZES}
+    shape = {rows: (6.0 if rows == 4 else 7.5) * rows * MS for rows in SIZES}
     whole, divided, gains = CostModel(), CostModel(divides=True), CostModel(divides=True)
     for model in (whole, divided):
         model.seed(shape)
@@ -193,7 +193,40 @@ def test_before_any_hiccup_was_seen_one_is_reckoned_with_of_a_run_and_not_of_all
     assert divided.cost.hiccup_ns == pytest.approx(4 * shape[4], rel=0.05)
     assert gains.cost.hiccup_ns == pytest.approx(4 * 52.0 * MS, rel=0.05), "it runs whole"
     for _ in range(10):
-        divided.observe(32, shape[32])
+        divided.observe(32, 8 * shape[4], run_rows=4)
+    assert divided.cost.hiccup_ns == pytest.approx(4 * shape[4], rel=0.05)
     for _ in range(3):
-        divided.observe(32, 5 * shape[32])
+        divided.observe(32, 5 * shape[32], run_rows=4)
     assert divided.cost.hiccup_ns > 3 * shape[32], "what was seen counts"
+
+
+def test_how_batches_are_divided_tells_what_a_hiccup_may_last() -> None:
+    """What 32 rows take does not: divided they cost by the row what their runs do, and whole they may do so too."""
+    shape = {rows: {1: 7.8, 2: 6.6, 4: 6.2, 8: 6.06}.get(rows, 6.0) * rows * MS for rows in SIZES}
+    model = CostModel(divides=True)
+    model.seed(shape)
+    assert model.cost.hiccup_ns == pytest.approx(4 * shape[32], rel=0.02), "nothing was divided yet"
+    for _ in range(5):
+        model.observe(1, shape[1], run_rows=1)
+    for _ in range(40):
+        model.observe(32, shape[32], run_rows=8)
+        model.observe(1, shape[1], run_rows=1)
+    assert model.cost.hiccup_ns == pytest.approx(4 * shape[8], rel=0.05)
+    for _ in range(60):
+        model.observe(32, shape[32], run_rows=32)
+    assert model.cost.hiccup_ns == pytest.approx(4 * shape[32], rel=0.05)
+
+
+def test_of_one_size_alone_nothing_says_that_it_runs_in_parts() -> None:
+    model = CostModel(divides=True)
+    model.seed({32: 192.0 * MS})
+    assert model.cost.hiccup_ns == pytest.approx(4 * 192.0 * MS, rel=0.01)
+
+
+def test_rows_of_another_kind_are_taken_to_be_divided_like_the_nearest() -> None:
+    costs = Costs(divides=True)
+    costs.seed({rows: 6.0 * rows * MS for rows in SIZES}, kind=128)
+    for _ in range(20):
+        costs.observe(32, 192.0 * MS, kind=128, run_rows=2)
+    costs.observe(1, 3.0 * MS, kind=64, run_rows=1)
+    assert costs.of(64).hiccup_ns == pytest.approx(4 * 2 * 3.0 * MS, rel=0.3)

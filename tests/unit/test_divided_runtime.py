@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from tailcut.core.tensors import Arrays
 from tailcut.core.validation import InputSpec
+from tailcut.engine.executors import ThreadExecutor
 from tailcut.engine.samples import run_samples
 from tailcut.engine.ticket import WrongRows, run_rows
 from tailcut.engine.warming import buckets, warm_up
@@ -108,6 +110,58 @@ def test_outputs_whose_shape_depends_on_the_batch_end_the_dividing() -> None:
         assert runtime.run(batch(8), ["y"])["y"].shape == (8, 32)
     assert timed.rows[-3:] == [8, 8, 8]
     assert runtime.run_rows == 8
+
+
+def test_the_first_rows_of_a_length_run_whole_because_nothing_says_what_the_parts_should_give() -> None:
+    """As wide as the number of columns that hold something anywhere: three for each half, and four for the whole."""
+
+    def filled(inputs: Arrays) -> Arrays:
+        return {"y": inputs["x"][:, (inputs["x"] > 0).any(axis=0)]}
+
+    timed = Timed(small_are_fast, filled)
+    runtime = divided(timed)
+    for _ in range(40):
+        runtime.run({"x": batch(32)["x"] + 1.0}, ["y"])
+    assert timed.rows[-1] <= 4
+    rows = np.ones((32, 5), np.float32)
+    rows[:16, 0] = rows[16:, 1] = 0.0
+    rows[:, 4] = 0.0
+    before = len(timed.rows)
+    assert runtime.run({"x": rows}, ["y"])["y"].shape == (32, 4)
+    assert timed.rows[before:] == [32]
+    assert runtime.run({"x": rows}, ["y"])["y"].shape == (32, 4)
+    assert timed.rows[-1] == 32, "the parts gave something else, so that the batch ran again whole"
+    assert runtime.run_rows == 32
+
+
+def test_many_lengths_are_known_and_no_more_than_many() -> None:
+    timed = Timed(small_are_fast)
+    runtime = divided(timed)
+    for length in [4, 3072] * 40 + list(range(2049, 3072)):
+        runtime.run(batch(32, length), ["y"])
+    before = len(timed.rows)
+    runtime.run(batch(32, 3071), ["y"])
+    assert len(timed.rows) > before + 1, "known: in parts"
+    before = len(timed.rows)
+    runtime.run(batch(32), ["y"])
+    assert timed.rows[before:] == [32], "forgotten: whole, once"
+    runtime.run(batch(32), ["y"])
+    assert len(timed.rows) > before + 2
+
+
+def test_what_a_batch_ran_as_is_told_where_it_ended_the_dividing() -> None:
+    """Two batches of one row, of which the second gives another shape."""
+    wide = [1]
+    timed = Timed(small_are_fast, lambda inputs: {"y": np.zeros((len(inputs["x"]), wide[0]), np.float32)})
+    runtime = divided(timed)
+    for _ in range(30):
+        runtime.run(batch(32), ["y"])
+    assert runtime.run_rows < 32
+    wide[0] = 2
+    runtime.run(batch(1), ["y"])
+    assert runtime.run_rows == 1
+    runtime.run(batch(32), ["y"])
+    assert runtime.run_rows == 32
 
 
 def test_outputs_as_wide_as_the_batch_end_the_dividing_too() -> None:
@@ -220,3 +274,21 @@ def test_metrics_say_how_many_rows_run_at_a_time() -> None:
         seen.add(sample.value)
     assert {2, 32} <= seen
     assert all(during), "while a batch runs it is the last one's"
+
+
+def test_the_thread_that_runs_it_tells_what_it_ran() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        timed = Timed(small_are_fast)
+        runtime = divided(timed)
+        parts = ThreadExecutor(runtime, lambda *_: None, loop, "in parts")
+        whole = ThreadExecutor(timed, lambda *_: None, loop, "whole")
+        assert parts.run_rows == 0
+        for _ in range(30):
+            runtime.run(batch(32), ["y"])
+        assert parts.run_rows == runtime.run_rows > 0
+        assert whole.run_rows == 0
+        for executor in (parts, whole):
+            executor.close(5.0)
+
+    asyncio.run(main())

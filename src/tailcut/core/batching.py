@@ -116,10 +116,10 @@ class Planner(Generic[E]):
         """Return by when a batch must end for the SLO's sake; the request's deadline where there is no target."""
         return self.overload.by_ns(since_ns, deadline_ns) if self.overload is not None else deadline_ns
 
-    def rest(self) -> None:
-        """Take notice that nothing waits and nothing runs."""
+    def rest(self, *, nothing_runs: bool) -> None:
+        """Take notice that an executor is idle and nothing waits; and whether nothing runs either."""
         self._forming.busy_rows = 0
-        if self.overload is not None:
+        if nothing_runs and self.overload is not None:
             self.overload.rest()
 
     @property

@@ -33,13 +33,17 @@ model that gains by batching shows it at the first step, and pays for no other."
 _ALIKE = 0.01
 """Of sizes that differ by no more than that the largest runs."""
 
+_CLEAR = 0.03
+"""A size has ceased to be the best where another is better by more than that: what noise alone does to medians is less.
+"""
+
 _FEW, _AGAIN, _MOST = 5, 2, 10
 """A size is tried in every batch until it ran so often, then after so many batches for each time that it did, ten times
 at most, so that a wrong choice does not stay."""
 
-_DEAR, _MOST_DEAR = 16, 10
-"""One that is clearly dearer is after so many, and twice as many each time, ten times over: for who is in that batch it
-takes longer."""
+_DEAR, _MOST_DEAR = 16, 6
+"""One that is clearly dearer is after so many, and twice as many each time, six times over: for who is in that batch
+it takes longer. Not without end, so that neighbours who come or go are noticed within minutes."""
 
 
 class Division:
@@ -49,7 +53,7 @@ class Division:
     its time by the row over what the best one takes, in the same batch or, where both do not fit into one, the last.
     """
 
-    __slots__ = ("_again", "_batches", "_level", "_seen", "_top", "_typical")
+    __slots__ = ("_again", "_batches", "_level", "_seen", "_top", "_turns", "_typical")
 
     def __init__(self) -> None:
         self._seen: dict[int, deque[float]] = {}
@@ -58,6 +62,7 @@ class Division:
         self._level = 0.0
         self._top = -1
         self._batches = 0
+        self._turns = 0
 
     def is_short(self, rows: int) -> bool:
         """Whether a batch is known to be too short to be divided."""
@@ -76,6 +81,7 @@ class Division:
             return [rows]
         self._batches += 1
         whole = nearest(rows)
+        self._turns ^= 1 << whole
         best = self._best(whole)
         tried = self._tried(whole, best)
         if tried == whole:
@@ -90,29 +96,45 @@ class Division:
     def learn(self, runs: Sequence[int], took_ns: Sequence[float]) -> None:
         """Take in what the runs of a batch took, in nanoseconds."""
         found: dict[int, list[float]] = {}
+        exact = {rows for rows in runs if not rows & (rows - 1)}
         for rows, took in zip(runs, took_ns, strict=True):
-            found.setdefault(nearest(rows), []).append(log(max(took, 1.0) / rows))
+            # A run of 15 rows counts as one of 16 only where there is none of 16.
+            if rows in exact or 1 << nearest(rows) not in exact:
+                found.setdefault(nearest(rows), []).append(log(max(took, 1.0) / rows))
         each = {size: median(logs) for size, logs in found.items()}
         best = self._best(max(each))
+        tried = nearest(sum(runs)) not in each
         if not self._seen:
             self._level = each[best]
         elif best in each and best in self._typical and (len(each) > 1 or best == self._top):
             # How fast the machine is now: by the best size there is in the batch; by one that is alone, only if none is
             # better, or a wrong opinion of a size would confirm itself. What it is measured by, it says nothing of.
             self._level = each.pop(best) - self._typical[best]
+        least = min(self._typical.values(), default=0.0)
         for size, value in each.items():
             seen = self._seen.setdefault(size, deque(maxlen=_KEPT))
+            if tried and seen and value - self._level - least <= _OPEN / 2 < _OPEN < self._typical[size] - least:
+                # Dear until now: what was seen of it before counts once, and it is tried again at once.
+                self._seen[size] = seen = deque([self._typical[size]], _KEPT)
+                self._again.pop(size, None)
             seen.append(value - self._level)
             self._typical[size] = median(seen)
         self._measure_anew()
 
     def _measure_anew(self) -> None:
-        """Where another size is best now, let what was measured by the last count no more than once."""
+        """Where another size is clearly the best now, let what was measured by the last count no more than once.
+
+        A size that is clearly dearer stays so, because to try it costs somebody time; unless what was the best is it.
+        """
+        typical = self._typical
         top = self._best(max(self._seen))
-        if top != self._top:
-            self._top = top
-            self._again.clear()
-            self._seen = {size: deque([value], _KEPT) for size, value in self._typical.items()}
+        if self._top in typical and typical[self._top] > typical[top] + _CLEAR:
+            changed = typical[self._top] > typical[top] + _OPEN
+            for size, value in typical.items():
+                if changed or value <= typical[top] + _OPEN:
+                    self._seen[size] = deque([value], _KEPT)
+                    self._again.pop(size, None)
+        self._top = top
 
     def _best(self, whole: int) -> int:
         """Return the size that is fastest by the row, of those up to ``whole`` that have run; else ``whole``."""
@@ -138,7 +160,7 @@ class Division:
             return last
         # Side by side with the best: in one batch, or in turns.
         due = [size for size in range(last, first + 1) if size != best and self._batches >= self._again.get(size, 0)]
-        if not due or (best == whole and self._batches % 2):
+        if not due or (best == whole and self._turns >> whole & 1):
             return best
         found = min(due, key=lambda size: len(self._seen.get(size, ())))
         count = len(self._seen.get(found, ())) + 1

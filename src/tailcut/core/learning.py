@@ -36,8 +36,12 @@ _DIVIDED_SHAPE = 50 * SHAPE
 """Where batches are divided what large ones take changes as it is learned how: a size that seemed a fifth dearer is
 tried again within some four hundred batches."""
 
-_ALL_BUT = 1.1
-"""What is cheapest by the row but for a tenth is taken for the runs that batches are divided into."""
+_ALIKE = 1.02
+"""Before any batch has shown into which runs it is divided, they are taken for the largest size that is as cheap by the
+row as the cheapest, but for so much."""
+
+_RUNS = 8
+"""The last batches, about, that tell how large runs are."""
 
 _FIRST_HICCUP = 4.0
 _ERA = 2000
@@ -54,6 +58,9 @@ class CostModel:
         steps: see ``Cost``.
         divides: whether large batches run as several small ones where that is faster: then those that have not run are
             not taken to be dearer by the row than these, and those that have may be cheaper soon.
+
+    Attributes:
+        run_rows: of the runs that batches are divided into, about; 0 before the first batch.
     """
 
     __slots__ = (
@@ -68,6 +75,7 @@ class CostModel:
         "_steps",
         "_strange",
         "_worst",
+        "run_rows",
     )
 
     def __init__(self, steps: tuple[int, ...] = (), *, divides: bool = False) -> None:
@@ -80,15 +88,18 @@ class CostModel:
         self._short = Lateness()
         self._strange = 0
         self._era = 0
+        self.run_rows = 0.0
         self._worst = [[0.0, 0.0], [0.0, 0.0]]
         self._cost: Cost | None = FREE
 
-    def seed(self, points: Mapping[int, float], *, octaves: float = 0.0) -> None:
+    def seed(self, points: Mapping[int, float], *, octaves: float = 0.0, run_rows: float = 0.0) -> None:
         """Start from what was measured elsewhere: rows -> nanoseconds (warm-up, the registry's evidence).
 
         Args:
             octaves: of rows of another kind, so many times twice as long, or half; 0 for those of its own.
+            run_rows: of the runs that batches of that kind are divided into.
         """
+        self.run_rows = run_rows
         for rows in sorted(points):
             self._learn(rows, points[rows], shows=not octaves)
             self._strange = 0  # what was measured at several times may differ: that gives up neither of them
@@ -98,9 +109,12 @@ class CostModel:
         self._batches = max(self._batches, min(len(points), _KNOWN_BATCHES))
         self._cost = None
 
-    def observe(self, rows: int, duration_ns: float) -> None:
-        """Learn from one finished batch."""
+    def observe(self, rows: int, duration_ns: float, run_rows: int = 0) -> None:
+        """Learn from one finished batch; ``run_rows`` of the largest run that it was divided into, 0 if it was not."""
         self._batches += 1
+        found = run_rows or rows
+        if found < rows or found > self.run_rows:  # else it says no more than that runs are no smaller than it
+            self.run_rows += (found - self.run_rows) / (_RUNS if self.run_rows else 1)
         ratio, before = self._learn(rows, duration_ns)
         if before >= _KNOWN_TIMES:
             # That the first of its size took longer than was guessed says nothing of the next.
@@ -162,7 +176,7 @@ class CostModel:
         hiccup_ns = sorted([*self._worst[0], *self._worst[1]])[-2]
         if self._batches < _ERA:
             # Machines have hiccups: until it is known how long they are here, the first should not break a promise.
-            hiccup_ns = max(hiccup_ns, _FIRST_HICCUP * (_run_ns(points) if self._divides else points[-1]))
+            hiccup_ns = max(hiccup_ns, _FIRST_HICCUP * (self._run_ns(points) if self._divides else points[-1]))
         base_ns = max(2 * points[0] - points[1], 0.0) if len(points) > 1 else 0.0
         shaped = len(points) > 1 and self._curve.knows_lone_rows
         doubts = tuple(self._curve.doubts)
@@ -173,11 +187,14 @@ class CostModel:
         cost = self._cost = Cost(base_ns, row_ns, tuple(points), self._late.late, hiccup_ns, *sizes, *lates)
         return cost
 
-
-def _run_ns(points: Sequence[float]) -> float:
-    """Return what the runs take, about, that the largest batch is divided into: a hiccup is one run's, not all's."""
-    limit_ns = _ALL_BUT * points[-1] / (1 << (len(points) - 1))
-    return next(point for place, point in enumerate(points) if point / (1 << place) <= limit_ns)
+    def _run_ns(self, points: Sequence[float]) -> float:
+        """Return what the runs take that the largest batch is divided into: a hiccup is one run's, not all's."""
+        most = 1 << (len(points) - 1)
+        if self.run_rows:
+            return points[-1] * min(self.run_rows / most, 1.0)
+        each = {point: point / (1 << at) for at, point in enumerate(points) if self._shown[at]}
+        limit_ns = _ALIKE * min(each.values(), default=0.0)
+        return max([point for point, row_ns in each.items() if row_ns <= limit_ns], default=points[-1])
 
 
 class Costs:
@@ -210,9 +227,9 @@ class Costs:
         """See ``CostModel.seed``."""
         self._model(kind).seed(points)
 
-    def observe(self, rows: int, duration_ns: float, kind: int = 0) -> None:
+    def observe(self, rows: int, duration_ns: float, kind: int = 0, *, run_rows: int = 0) -> None:
         """See ``CostModel.observe``."""
-        (self._model(kind) if kind else self._only).observe(rows, duration_ns)
+        (self._model(kind) if kind else self._only).observe(rows, duration_ns, run_rows)
 
     def _model(self, kind: int) -> CostModel:
         model = self._models.get(kind)
@@ -220,7 +237,8 @@ class Costs:
             model = self._make()
             points = {1 << place: point for place, point in enumerate(self._guess(kind).points)}
             nearest = self._nearest(kind)
-            model.seed(points, octaves=abs(log2(kind / nearest)) if nearest else 1.0)
+            run_rows = self._models[nearest].run_rows
+            model.seed(points, octaves=abs(log2(kind / nearest)) if nearest else 1.0, run_rows=run_rows)
             self._models[kind] = model
         return model
 

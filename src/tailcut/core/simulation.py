@@ -265,8 +265,8 @@ class _Run:
             self.ready.append((self._answer, entry.number))
         if self.planner.queue_rows:
             self._schedule_kick()
-        elif not self.running:
-            self.planner.rest()
+        else:
+            self.planner.rest(nothing_runs=not self.running)
         return 0.0
 
     def _answer(self, number: int) -> float:

@@ -287,12 +287,12 @@ class Dispatcher:
         kind = batch[0].kind
         self._runs += 1
         if not self._runs & _SOME or not 0.0 < self.costs.of(kind).batch_ns(ended.rows) <= _SHORT_NS:
-            self.costs.observe(ended.rows, now_ns - ended.started_ns, kind)
+            self.costs.observe(ended.rows, now_ns - ended.started_ns, kind, run_rows=executor.run_rows)
         self._observer.batch(ended.rows, finished_ns - started_ns)
         if self.planner.queue_rows:
             self._schedule_kick()
-        elif not self.running:
-            self.planner.rest()
+        else:
+            self.planner.rest(nothing_runs=not self.running)
         self._tell_ended()
 
     def _tell_ended(self) -> None:

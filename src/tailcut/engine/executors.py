@@ -12,7 +12,7 @@ from typing import Protocol
 from tailcut.core.tensors import Arrays
 from tailcut.engine.ticket import Ticket, failed, run_batch, run_rows
 from tailcut.errors import TailcutError
-from tailcut.runtimes.base import Runtime
+from tailcut.runtimes.base import DividingRuntime, Runtime
 
 THREADS = "tailcut-executor-"
 """What the names of the threads begin with in which models run."""
@@ -23,6 +23,11 @@ Done = Callable[["Executor", Sequence[Ticket], "list[Arrays] | TailcutError", in
 
 class Executor(Protocol):
     """Runs one batch at a time."""
+
+    @property
+    def run_rows(self) -> int:
+        """Rows of the largest run of the model in the last batch that ended; 0 where batches are not divided."""
+        ...
 
     def start(self, batch: Sequence[Ticket]) -> None:
         """Begin a batch; ``done`` is called once, on the event loop, when it has ended."""
@@ -44,6 +49,8 @@ def _attempt(runtime: Runtime, batch: Sequence[Ticket]) -> list[Arrays] | Tailcu
 
 class InlineExecutor:
     """Runs batches on the event loop: no hand-over cost, but nothing else happens meanwhile (models under 1 ms)."""
+
+    run_rows = 0
 
     def __init__(self, runtime: Runtime, done: Done) -> None:
         self._runtime = runtime
@@ -72,12 +79,18 @@ class ThreadExecutor:
 
     def __init__(self, runtime: Runtime, done: Done, loop: asyncio.AbstractEventLoop, name: str) -> None:
         self._runtime = runtime
+        self._divided = runtime if isinstance(runtime, DividingRuntime) else None
         self._done = done
         self._loop = loop
         self._inbox: queue.SimpleQueue[Sequence[Ticket] | None] = queue.SimpleQueue()
         # A daemon: a hung model must not keep the process alive past kill_s.
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
+
+    @property
+    def run_rows(self) -> int:
+        """See ``Executor``."""
+        return self._divided.run_rows if self._divided is not None else 0
 
     def start(self, batch: Sequence[Ticket]) -> None:
         self._inbox.put(batch)

@@ -16,9 +16,7 @@ from tailcut.engine.ticket import Ticket
 from tailcut.features import FeatureStatistics
 from tailcut.features.statistics import GroupStatistics
 from tailcut.observe.exposition import Sample
-from tailcut.runtimes.base import Runtime
-from tailcut.runtimes.divided import DividedRuntime
-from tailcut.runtimes.remote import RemoteRuntime
+from tailcut.runtimes.base import DividingRuntime, Runtime
 
 _COUNTERS: tuple[tuple[str, str, str], ...] = (
     ("stale_served", "tailcut_feature_stale", "Feature values served past their TTL because the source failed."),
@@ -49,7 +47,7 @@ def path_samples(path: Path) -> Iterator[Sample]:
 
 def run_samples(runtimes: Sequence[Runtime]) -> Iterator[Sample]:
     """Yield how batches are divided, where they may be."""
-    rows = [runtime.run_rows for runtime in runtimes if isinstance(runtime, DividedRuntime | RemoteRuntime)]
+    rows = [runtime.run_rows for runtime in runtimes if isinstance(runtime, DividingRuntime)]
     text = "Rows of the largest run of the model in the last batch: fewer than the batch's where it was divided."
     if any(rows):
         yield Sample("tailcut_run_rows", text, "gauge", {}, max(rows))

@@ -14,7 +14,8 @@ from tailcut.runtimes.base import Runtime, StreamingRuntime
 
 Tails = tuple[tuple[int, ...], ...]
 
-_MOST_TAILS = 256
+_MOST_TAILS = 1024
+"""Kinds of rows, and of what they give, that are remembered."""
 
 _SOME = 7
 """Of batches too short to be divided, one in eight is looked at: they come fast enough."""
@@ -25,7 +26,8 @@ class DividedRuntime:
 
     For models that give every row the same answer whatever it shares a batch with: what was given comes out in the same
     order, but a model that looks at the whole batch would see parts of it. Where an output's shape says so, no batch is
-    divided any more. A batch larger than any before runs whole, so that warm-up does what it says.
+    divided any more. A batch larger than any before runs whole, so that warm-up does what it says. So does the first of
+    rows of a new shape, because by what it gives the parts of others are judged.
 
     Args:
         runtime: owned from now on.
@@ -41,7 +43,7 @@ class DividedRuntime:
         self.run_rows = 0
         self._clock_ns = clock_ns
         self._divisions: dict[int, Division] = {}
-        self._tails: dict[tuple[tuple[str, ...], Tails], Tails] = {}
+        self._tails_of: dict[tuple[tuple[str, ...], Tails], Tails] = {}
         self._whole = False
         self._largest = 0
         self._batches = 0
@@ -69,7 +71,8 @@ class DividedRuntime:
 
     def _run(self, inputs: Arrays, outputs: Sequence[str], rows: int, division: Division) -> Arrays | None:
         """Run a batch, divided where that is faster; None where what the parts give depends on the batch."""
-        runs = division.runs(rows) if rows <= self._largest else [rows]
+        kind = (tuple(outputs), _tails(inputs))
+        runs = division.runs(rows) if rows <= self._largest and kind in self._tails_of else [rows]
         parts: list[Arrays] = []
         took_ns: list[int] = []
         at = 0
@@ -80,8 +83,9 @@ class DividedRuntime:
             took_ns.append(self._clock_ns() - started_ns)
             at += size
         division.learn(runs, took_ns)
-        if not self._fit(inputs, parts, runs):
+        if not self._fit(kind, parts, runs):
             self._whole = True
+            self.run_rows = rows
             return parts[0] if len(parts) == 1 else None
         self._largest = max(self._largest, rows)
         self.run_rows = max(runs)
@@ -89,11 +93,11 @@ class DividedRuntime:
             return parts[0]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
-    def _fit(self, inputs: Arrays, parts: Sequence[Arrays], runs: Sequence[int]) -> bool:
+    def _fit(self, kind: tuple[tuple[str, ...], Tails], parts: Sequence[Arrays], runs: Sequence[int]) -> bool:
         """Whether each part has a row for each that it was given, and otherwise the shape that such rows had before."""
-        if len(self._tails) > _MOST_TAILS:
-            self._tails.clear()
-        tails = self._tails.setdefault((tuple(parts[0]), _tails(inputs)), _tails(parts[0]))
+        tails = self._tails_of.setdefault(kind, _tails(parts[0]))
+        if len(self._tails_of) > _MOST_TAILS:
+            del self._tails_of[next(iter(self._tails_of))]
         return all(
             _tails(part) == tails and all(array.ndim and len(array) == size for array in part.values())
             for part, size in zip(parts, runs, strict=True)
