@@ -206,8 +206,9 @@ def test_how_batches_are_divided_tells_what_a_hiccup_may_last() -> None:
     model = CostModel(divides=True)
     model.seed(shape)
     assert model.cost.hiccup_ns == pytest.approx(4 * shape[32], rel=0.02), "nothing was divided yet"
-    for _ in range(5):
-        model.observe(1, shape[1], run_rows=1)
+    for rows in (1, 1, 1, 8, 8):
+        model.observe(rows, shape[rows], run_rows=rows)
+    assert model.cost.hiccup_ns == pytest.approx(4 * shape[32], rel=0.02), "nor now"
     for _ in range(40):
         model.observe(32, shape[32], run_rows=8)
         model.observe(1, shape[1], run_rows=1)
@@ -215,6 +216,15 @@ def test_how_batches_are_divided_tells_what_a_hiccup_may_last() -> None:
     for _ in range(60):
         model.observe(32, shape[32], run_rows=32)
     assert model.cost.hiccup_ns == pytest.approx(4 * shape[32], rel=0.05)
+
+
+def test_a_hiccup_is_no_shorter_than_what_the_run_takes_besides_its_rows() -> None:
+    """Eight milliseconds for any run and one for each row, in runs of four for once."""
+    model = CostModel(divides=True)
+    model.seed({rows: (8.0 + rows) * MS for rows in SIZES})
+    for _ in range(60):
+        model.observe(32, (8.0 + 32) * MS, run_rows=4)
+    assert model.cost.hiccup_ns >= 0.95 * 4 * 12.0 * MS
 
 
 def test_of_one_size_alone_nothing_says_that_it_runs_in_parts() -> None:
@@ -226,7 +236,8 @@ def test_of_one_size_alone_nothing_says_that_it_runs_in_parts() -> None:
 def test_rows_of_another_kind_are_taken_to_be_divided_like_the_nearest() -> None:
     costs = Costs(divides=True)
     costs.seed({rows: 6.0 * rows * MS for rows in SIZES}, kind=128)
-    for _ in range(20):
+    for _ in range(60):
         costs.observe(32, 192.0 * MS, kind=128, run_rows=2)
+    costs.seed({1: 3.0 * MS}, kind=64)
     costs.observe(1, 3.0 * MS, kind=64, run_rows=1)
     assert costs.of(64).hiccup_ns == pytest.approx(4 * 2 * 3.0 * MS, rel=0.3)

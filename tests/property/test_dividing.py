@@ -31,6 +31,15 @@ def test_batches_of_less_than_two_milliseconds_run_whole(rows: int, batch_ms: fl
     assert division.is_short(rows)
 
 
+def test_what_larger_batches_took_calls_no_small_one_short() -> None:
+    """Thirty-two rows in 1.5 ms, then eight in 4: a batch of those is long enough to be divided."""
+    division = Division()
+    division.learn([8], [4 * MS])
+    division.learn([32], [1.5 * MS])
+    assert division.is_short(32)
+    assert not division.is_short(8)
+
+
 def test_nothing_is_short_before_anything_ran() -> None:
     assert not Division().is_short(1)
 

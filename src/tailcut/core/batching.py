@@ -117,7 +117,7 @@ class Planner(Generic[E]):
         return self.overload.by_ns(since_ns, deadline_ns) if self.overload is not None else deadline_ns
 
     def rest(self, *, nothing_runs: bool) -> None:
-        """Take notice that an executor is idle and nothing waits; and whether nothing runs either."""
+        """Take notice that a batch ended and nothing waits; and whether nothing runs either."""
         self._forming.busy_rows = 0
         if nothing_runs and self.overload is not None:
             self.overload.rest()

@@ -53,20 +53,20 @@ class Division:
     its time by the row over what the best one takes, in the same batch or, where both do not fit into one, the last.
     """
 
-    __slots__ = ("_again", "_batches", "_level", "_seen", "_top", "_turns", "_typical")
+    __slots__ = ("_again", "_batches", "_judge", "_level", "_seen", "_top", "_turns", "_typical")
 
     def __init__(self) -> None:
         self._seen: dict[int, deque[float]] = {}
         self._typical: dict[int, float] = {}
         self._again: dict[int, int] = {}
         self._level = 0.0
-        self._top = -1
+        self._top = self._judge = -1
         self._batches = 0
         self._turns = 0
 
     def is_short(self, rows: int) -> bool:
         """Whether a batch is known to be too short to be divided."""
-        known = self._typical.values()
+        known = self._up_to(nearest(rows)).values()
         return bool(known) and rows * exp(self._level + min(known)) < _SHORT_NS
 
     def runs(self, rows: int) -> list[int]:
@@ -102,45 +102,53 @@ class Division:
             if rows in exact or 1 << nearest(rows) not in exact:
                 found.setdefault(nearest(rows), []).append(log(max(took, 1.0) / rows))
         each = {size: median(logs) for size, logs in found.items()}
-        best = self._best(max(each))
-        tried = nearest(sum(runs)) not in each
+        best, whole = self._best(max(each)), nearest(sum(runs))
+        tried = whole not in each or self._best(whole) not in each
         if not self._seen:
             self._level = each[best]
         elif best in each and best in self._typical and (len(each) > 1 or best == self._top):
             # How fast the machine is now: by the best size there is in the batch; by one that is alone, only if none is
             # better, or a wrong opinion of a size would confirm itself. What it is measured by, it says nothing of.
             self._level = each.pop(best) - self._typical[best]
-        least = min(self._typical.values(), default=0.0)
+        least = min(self._up_to(whole).values(), default=0.0)
         for size, value in each.items():
             seen = self._seen.setdefault(size, deque(maxlen=_KEPT))
             if tried and seen and value - self._level - least <= _OPEN / 2 < _OPEN < self._typical[size] - least:
-                # Dear until now: what was seen of it before counts once, and it is tried again at once.
-                self._seen[size] = seen = deque([self._typical[size]], _KEPT)
+                # Dear until now: it is tried again at once. Once may be a hiccup of the other's; where it happens twice
+                # in a row, what was seen before counts once.
                 self._again.pop(size, None)
+                if len(seen) > 2 and seen[-1] - least <= _OPEN / 2:
+                    self._seen[size] = seen = deque([self._typical[size], seen[-1]], _KEPT)
             seen.append(value - self._level)
             self._typical[size] = median(seen)
         self._measure_anew()
 
     def _measure_anew(self) -> None:
-        """Where another size is clearly the best now, let what was measured by the last count no more than once.
+        """Where another size is clearly the best now, let what was measured by the one before count no more than once.
 
         A size that is clearly dearer stays so, because to try it costs somebody time; unless what was the best is it.
         """
         typical = self._typical
-        top = self._best(max(self._seen))
-        if self._top in typical and typical[self._top] > typical[top] + _CLEAR:
-            changed = typical[self._top] > typical[top] + _OPEN
+        self._top = top = self._best(max(self._seen))
+        if self._judge not in typical:
+            self._judge = top
+        before, limit = typical[self._judge], typical[top] + _OPEN
+        if before > typical[top] + _CLEAR:
             for size, value in typical.items():
-                if changed or value <= typical[top] + _OPEN:
+                if before > limit or value <= limit:
                     self._seen[size] = deque([value], _KEPT)
                     self._again.pop(size, None)
-        self._top = top
+            self._judge = top
 
     def _best(self, whole: int) -> int:
         """Return the size that is fastest by the row, of those up to ``whole`` that have run; else ``whole``."""
-        known = {size: typical for size, typical in self._typical.items() if size <= whole}
+        known = self._up_to(whole)
         least = min(known.values(), default=0.0)
         return max([size for size, typical in known.items() if typical <= least + _ALIKE], default=whole)
+
+    def _up_to(self, whole: int) -> dict[int, float]:
+        """Return what is known of the sizes up to one."""
+        return {size: typical for size, typical in self._typical.items() if size <= whole}
 
     def _tried(self, whole: int, best: int) -> int:
         """Return the size to try in a batch of size ``whole``; ``best`` for none."""

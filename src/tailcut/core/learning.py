@@ -60,7 +60,7 @@ class CostModel:
             not taken to be dearer by the row than these, and those that have may be cheaper soon.
 
     Attributes:
-        run_rows: of the runs that batches are divided into, about; 0 before the first batch.
+        run_rows: of the runs that batches are divided into, about; 0 before any was.
     """
 
     __slots__ = (
@@ -99,7 +99,7 @@ class CostModel:
             octaves: of rows of another kind, so many times twice as long, or half; 0 for those of its own.
             run_rows: of the runs that batches of that kind are divided into.
         """
-        self.run_rows = run_rows
+        self.run_rows = run_rows or self.run_rows
         for rows in sorted(points):
             self._learn(rows, points[rows], shows=not octaves)
             self._strange = 0  # what was measured at several times may differ: that gives up neither of them
@@ -113,8 +113,9 @@ class CostModel:
         """Learn from one finished batch; ``run_rows`` of the largest run that it was divided into, 0 if it was not."""
         self._batches += 1
         found = run_rows or rows
-        if found < rows or found > self.run_rows:  # else it says no more than that runs are no smaller than it
-            self.run_rows += (found - self.run_rows) / (_RUNS if self.run_rows else 1)
+        if found < rows or 0.0 < self.run_rows < found:  # else it says no more than that runs are no smaller than it
+            before = self.run_rows or self._cheapest_rows()
+            self.run_rows = before + (found - before) / _RUNS
         ratio, before = self._learn(rows, duration_ns)
         if before >= _KNOWN_TIMES:
             # That the first of its size took longer than was guessed says nothing of the next.
@@ -189,12 +190,18 @@ class CostModel:
 
     def _run_ns(self, points: Sequence[float]) -> float:
         """Return what the runs take that the largest batch is divided into: a hiccup is one run's, not all's."""
+        if not self.run_rows:
+            return points[nearest(self._cheapest_rows())]
         most = 1 << (len(points) - 1)
-        if self.run_rows:
-            return points[-1] * min(self.run_rows / most, 1.0)
-        each = {point: point / (1 << at) for at, point in enumerate(points) if self._shown[at]}
+        rows = min(self.run_rows, most)
+        return max(points[-1] * rows / most, points[nearest(round(rows))])
+
+    def _cheapest_rows(self) -> int:
+        """Return the largest of the sizes that have run and are, all but alike, the cheapest by the row."""
+        points = self._curve.points
+        each = {1 << at: point / (1 << at) for at, point in enumerate(points) if self._shown[at]}
         limit_ns = _ALIKE * min(each.values(), default=0.0)
-        return max([point for point, row_ns in each.items() if row_ns <= limit_ns], default=points[-1])
+        return max([rows for rows, row_ns in each.items() if row_ns <= limit_ns], default=1 << max(len(points) - 1, 0))
 
 
 class Costs:

@@ -269,10 +269,7 @@ class Dispatcher:
         started_ns: int,
         finished_ns: int,
     ) -> None:
-        """Hand every ticket of a finished batch its end, or one more run alone, and take the executor back.
-
-        Executors are built with this as their callback.
-        """
+        """Take an executor back that has finished a batch, and hand every ticket its end, or one more run alone."""
         ended = self.running.end(executor)
         if ended is None:
             return  # it was given up: its tickets run elsewhere, or were told
@@ -286,7 +283,8 @@ class Dispatcher:
         # All of the time that the executor was taken: handing over and waiting for the event loop included.
         kind = batch[0].kind
         self._runs += 1
-        if not self._runs & _SOME or not 0.0 < self.costs.of(kind).batch_ns(ended.rows) <= _SHORT_NS:
+        told = not self._runs & _SOME or not 0.0 < self.costs.of(kind).batch_ns(ended.rows) <= _SHORT_NS
+        if told and not isinstance(result, TailcutError):  # of a batch that failed nobody knows how much of it ran
             self.costs.observe(ended.rows, now_ns - ended.started_ns, kind, run_rows=executor.run_rows)
         self._observer.batch(ended.rows, finished_ns - started_ns)
         if self.planner.queue_rows:

@@ -95,7 +95,8 @@ class DividedRuntime:
 
     def _fit(self, kind: tuple[tuple[str, ...], Tails], parts: Sequence[Arrays], runs: Sequence[int]) -> bool:
         """Whether each part has a row for each that it was given, and otherwise the shape that such rows had before."""
-        tails = self._tails_of.setdefault(kind, _tails(parts[0]))
+        tails = self._tails_of.pop(kind) if kind in self._tails_of else _tails(parts[0])
+        self._tails_of[kind] = tails  # the last used is the last
         if len(self._tails_of) > _MOST_TAILS:
             del self._tails_of[next(iter(self._tails_of))]
         return all(
