@@ -196,6 +196,42 @@ def test_a_broken_store_never_fails_a_request_and_costs_its_timeout_at_most(mode
     run(test, setup, {"g": source}, store=store)
 
 
+def test_a_look_up_in_the_shared_store_takes_no_longer_than_the_request_has() -> None:
+    """The store's own time-out is for requests that have the time; it goes on, and what it finds is kept."""
+    source, store = StubSource(values), FaultyStore()
+    setup = features(group(), cache="redis", refresh_ahead=False, redis_timeout_s=0.5)
+
+    async def test(service, clock) -> None:
+        await get(service, clock, 1)
+        store.mode = "hangs"
+        began_s = clock.monotonic_s()
+        task = asyncio.create_task(get(service, clock, 2, within_s=0.05))
+        while not task.done():
+            await clock.pass_time(0.005)
+        with pytest.raises(FeatureTimeout):
+            task.result()
+        assert 0.049 <= clock.monotonic_s() - began_s <= 0.06
+        assert (await get(service, clock, 1, within_s=0.05)).rows == [{"id": 1, "value": 10}], "what is in memory"
+        assert len(source.calls) == 1, "nobody was asked for whom no time was left"
+        await clock.pass_time(1.0)
+        assert service.statistics().store.timeouts == 1
+
+    run(test, setup, {"g": source}, store=store)
+
+
+@pytest.mark.parametrize(("cache", "within_s", "left_s"), [("off", 0.5, 0.5), ("off", 50.0, 2.0), ("memory", 0.5, 2.0)])
+def test_a_source_is_told_when_its_caller_gives_up(cache, within_s, left_s) -> None:
+    """The request that alone has it; a call whose values are kept is for those who ask next, too."""
+    source = StubSource(values)
+
+    async def test(service, clock) -> None:
+        began_s = clock.monotonic_s()
+        await get(service, clock, 1, within_s=within_s)
+        assert source.contexts[0].deadline_s == pytest.approx(began_s + left_s)
+
+    run(test, features(group(), cache=cache, refresh_ahead=False, timeout_s=2.0), {"g": source})
+
+
 @pytest.mark.parametrize("mode", ["fails", "hangs", "short"])
 def test_while_the_shared_store_is_down_memory_goes_on(mode) -> None:
     source, store = StubSource(values), FaultyStore()

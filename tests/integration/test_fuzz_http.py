@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.app_kit import FEATURES, GOOD, INFER
+from tests.integration.faults.kit import open_files
 from tests.integration.serving import HOST, Served
 
 schemathesis = pytest.importorskip("schemathesis")
@@ -35,7 +36,12 @@ SETTINGS = settings(max_examples=100, deadline=None, suppress_health_check=list(
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     more = ("server.max_body=100KiB", 'slo.timeout="2s"', 'server.cors_origins=["https://a.example"]')
     with Served(tmp_path_factory.mktemp("fuzz"), FEATURES, settings=more) as found:
+        for size in (100, 100_000) * 100:  # buffers have their size
+            send(found, INFER, b" " * size, {})
+        files, rss_bytes = open_files(found), found.worker_rss_bytes
         yield found
+        assert open_files(found) <= files + 2, "what was sent holds no file"
+        assert found.worker_rss_bytes < 1.2 * rss_bytes, "nor memory"
 
 
 @pytest.fixture(autouse=True)

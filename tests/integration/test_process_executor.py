@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from tests.models.graphs import linear
 
+from tailcut.core import scaling
 from tailcut.core.units import Duration, Share
 from tailcut.engine.call import Call
 from tailcut.engine.engine import Engine
@@ -172,8 +173,9 @@ def test_what_the_model_refuses_is_an_error_and_no_loss(tmp_path: Path) -> None:
     serve(tmp_path, PROCESS, use)
 
 
+@pytest.mark.parametrize("wear", [{"recycle_requests": 20}, {"recycle_age_s": Duration(0.3)}], ids=["requests", "age"])
 @pytest.mark.parametrize("kind", ["process", "thread"])
-def test_executors_are_recycled_under_load_without_dropping_anything(tmp_path: Path, kind: Any) -> None:
+def test_executors_are_recycled_under_load_without_dropping_anything(tmp_path: Path, kind: Any, wear: Any) -> None:
     async def use(engine: Engine) -> None:
         pool = engine.opened.pool
         answered = 0
@@ -184,7 +186,7 @@ def test_executors_are_recycled_under_load_without_dropping_anything(tmp_path: P
         assert pool.lost == 0
         assert pool.size == 1
 
-    serve(tmp_path, PoolSettings(executor=kind, executors=1, recycle_requests=20), use)
+    serve(tmp_path, PoolSettings(executor=kind, executors=1, **wear), use)
 
 
 def test_memory_that_grows_wears_a_process_out(tmp_path: Path) -> None:
@@ -201,7 +203,11 @@ def test_memory_that_grows_wears_a_process_out(tmp_path: Path) -> None:
     serve(tmp_path, PoolSettings(executor="process", executors=1, recycle_growth=Share(0.001)), use)
 
 
-def test_the_pool_grows_where_work_waits(tmp_path: Path) -> None:
+def test_the_pool_grows_where_work_waits_and_shrinks_when_it_is_quiet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scaling, "_QUIET_S", 1.0)
+
     async def use(engine: Engine) -> None:
         pool = engine.opened.pool
         (executor,) = processes(pool)
@@ -213,6 +219,11 @@ def test_the_pool_grows_where_work_waits(tmp_path: Path) -> None:
         os.kill(executor.runtime.process.pid, signal.SIGCONT)
         assert len(await asyncio.gather(*waiting)) == 200
         assert pool.opened == 1
+        while pool.size == 2:
+            await ask(engine)  # of whom none is dropped, and no queue comes of
+            await asyncio.sleep(0.02)
+        assert len(processes(pool)) == 1
+        assert len(await ask(engine)) == 1
 
     serve(tmp_path, PoolSettings(executor="process", executors=1, max_executors=2), use)
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from time import sleep
 
+import msgspec
 import numpy as np
 import pytest
 from tests.models import graphs
 
 from tailcut import text
+from tailcut.core.tensors import Arrays
 from tailcut.core.validation import InputSpec
 from tailcut.engine import opening, seating, user_code
 from tailcut.engine.assembly import input_specs
@@ -19,6 +23,7 @@ from tailcut.engine.version import version_of
 from tailcut.errors import StartError
 from tailcut.manifest import load
 from tailcut.observe.recorder import Recorder
+from tailcut.registry.machine import read_machine
 from tailcut.testing.runtimes import StubRuntime
 
 MANIFEST = """
@@ -131,6 +136,64 @@ def test_an_inline_executor_cannot_be_several(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(StartError, match="a variant that was measured with 2 executors"):
         opening.open_variant(manifest, variant, input_specs(manifest.deployment.model))
     assert [stub.closed for stub in stubs] == [True, False], "the second was not opened"
+
+
+def slow(inputs: Arrays) -> Arrays:
+    sleep(0.0015)
+    return {"y": inputs["x"][:, 0]}
+
+
+def quick(inputs: Arrays) -> Arrays:
+    return {"y": inputs["x"][:, 0]}
+
+
+def test_a_model_that_takes_longer_than_a_millisecond_is_never_run_on_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked for, that is an error; left to the server, it takes a thread."""
+    graphs.linear(tmp_path / "model.onnx")
+    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: StubRuntime(slow))
+    found = []
+    for executor in ("inline", "auto"):
+        (tmp_path / "tailcut.toml").write_text(MANIFEST + f'[pool]\nexecutor = "{executor}"\nexecutors = 1')
+        manifest = load(tmp_path / "tailcut.toml")
+        variant = opening.find_variant(manifest)
+        if executor == "inline":
+            with pytest.raises(StartError, match=r"a batch that takes \d+\.\d ms; the limit is 1 ms") as caught:
+                opening.open_variant(manifest, variant, input_specs(manifest.deployment.model))
+            assert 'pool.executor = "thread"' in str(caught.value.hint)
+        else:
+            found.append(opening.open_variant(manifest, variant, input_specs(manifest.deployment.model)).executor)
+    assert found == ["thread"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "cores", "memory_bytes", "executors"),
+    [
+        (slow, 4, 1 << 40, 2),
+        (slow, 1, 1 << 40, 1),
+        (slow, 4, 1 << 10, 1),
+        (quick, 4, 1 << 40, 1),
+    ],
+    ids=["two", "one core", "no memory for two", "inline"],
+)
+def test_two_executors_are_kept_warm_where_cores_and_memory_allow(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Callable[[Arrays], Arrays],
+    cores: int,
+    memory_bytes: int,
+    executors: int,
+) -> None:
+    graphs.linear(tmp_path / "model.onnx")
+    (tmp_path / "tailcut.toml").write_text(MANIFEST)
+    manifest = load(tmp_path / "tailcut.toml")
+    machine = msgspec.structs.replace(read_machine(), cores=cores, quota_cores=None, memory_bytes=memory_bytes)
+    monkeypatch.setattr(seating, "read_machine", lambda: machine)
+    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: StubRuntime(answer))
+    warm = opening.open_variant(manifest, opening.find_variant(manifest), input_specs(manifest.deployment.model))
+    assert len(warm.runtimes) == executors
+    assert warm.executor == ("thread" if answer is slow else "inline")
 
 
 def test_a_folder_of_a_text_model_brings_its_own_preprocess_and_its_tokenizer_counts(

@@ -30,6 +30,11 @@ class EntryCache:
         self._monotonic_s = monotonic_s
         self._wall_s = wall_s
 
+    @property
+    def longest_s(self) -> float:
+        """Longest that a look-up takes, as long as the shared store is given; 0 without one."""
+        return self.remote.timeout_s if self.remote is not None else 0.0
+
     async def look_up(self, asked: Sequence[tuple[Group, bytes]]) -> list[Entry | None]:
         """The entry of each key, fresh or past its TTL; None where there is none. Never fails."""
         found: list[Entry | None] = [None] * len(asked)

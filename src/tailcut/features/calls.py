@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from random import Random
 from typing import Any
@@ -101,12 +102,16 @@ class Calls:
         return [flight.future for flight in flights]
 
     def alone(
-        self, group: Group, lookups: Sequence[Lookup], tenant: str
+        self, group: Group, lookups: Sequence[Lookup], tenant: str, until_s: float
     ) -> tuple[list[asyncio.Future[Outcome]], asyncio.Task[Any]]:
-        """Ask for all keys with one call of the caller's own, nothing kept; cancelling the task ends the call."""
+        """Ask for all keys with one call of the caller's own, nothing kept; cancelling the task ends the call.
+
+        Args:
+            until_s: when the caller gives up, by the monotonic clock, which the source is told.
+        """
         loop = asyncio.get_running_loop()
         flights = [Flight(lookup, loop.create_future(), NOBODY_WAITS) for lookup in lookups]
-        task = self._own(self._run(group, flights, tenant))
+        task = self.own(self._run(group, flights, tenant, until_s=until_s))
         task.add_done_callback(lambda _: self._give_up(flights, _CLOSING))
         return [flight.future for flight in flights], task
 
@@ -140,9 +145,10 @@ class Calls:
             leave()
 
         # Not left to the task: one that is cancelled before it starts runs none of its own lines.
-        self._own(self._run(group, call.flights, tenant, leave)).add_done_callback(ended)
+        self.own(self._run(group, call.flights, tenant, leave)).add_done_callback(ended)
 
-    def _own(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def own(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run something that ends with this object at the latest."""
         task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
@@ -155,11 +161,16 @@ class Calls:
             task.exception()
 
     async def _run(
-        self, group: Group, flights: list[Flight], tenant: str, leave: Callable[[], None] | None = None
+        self,
+        group: Group,
+        flights: list[Flight],
+        tenant: str,
+        leave: Callable[[], None] | None = None,
+        until_s: float = math.inf,
     ) -> None:
         """One call. With ``leave`` it is shared: what it finds is kept, and the place in line is free before that."""
         lookups = [flight.lookup for flight in flights]
-        outcomes = await self._outcomes(group, lookups, tenant)
+        outcomes = await self._outcomes(group, lookups, tenant, until_s)
         for flight, outcome in zip(flights, outcomes, strict=True):
             self._told(group, flight.lookup, outcome)
             if not flight.future.done():
@@ -178,12 +189,13 @@ class Calls:
                 flight.future.set_result(Failure(why))
             self._flights.land(flight)
 
-    async def _outcomes(self, group: Group, lookups: list[Lookup], tenant: str) -> list[Outcome]:
+    async def _outcomes(self, group: Group, lookups: list[Lookup], tenant: str, until_s: float) -> list[Outcome]:
         asked_s = self._monotonic_s()
         counters = group.counters
         counters.source_calls += 1
         counters.source_keys += len(lookups)
-        found = await self._ask(group, [lookup.key for lookup in lookups], tenant, asked_s)
+        gives_up_s = min(asked_s + self._timeout_s, until_s)
+        found = await self._ask(group, [lookup.key for lookup in lookups], tenant, gives_up_s)
         took_s = self._monotonic_s() - asked_s
         counters.source_s += took_s
         if isinstance(found, Failure):
@@ -202,11 +214,11 @@ class Calls:
             )
         return outcomes
 
-    async def _ask(self, group: Group, keys: list[Key], tenant: str, asked_s: float) -> list[Answer] | Failure:
+    async def _ask(self, group: Group, keys: list[Key], tenant: str, gives_up_s: float) -> list[Answer] | Failure:
         task: asyncio.Task[Any] | None = None
         try:
-            context = SourceContext(now=self._clock(), tenant=tenant, deadline_s=asked_s + self._timeout_s)
-            task = self._own(fetch_isolating(group.source, keys, context))
+            context = SourceContext(now=self._clock(), tenant=tenant, deadline_s=gives_up_s)
+            task = self.own(fetch_isolating(group.source, keys, context))
             # Not asyncio.timeout: a source that ignores its cancellation must not hold up those who wait.
             done, _ = await asyncio.wait({task}, timeout=self._timeout_s)
             if not done:

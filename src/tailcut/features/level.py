@@ -85,7 +85,7 @@ class LevelFetcher:
             BadRequest: an entity's type does not fit the source.
         """
         wants = self._wants(groups, into.rows, tenant)
-        await self._from_cache([want for want in wants if want.entry is None], into)
+        await self._from_cache([want for want in wants if want.entry is None], into, deadline_s)
         missing: dict[Group, list[Want]] = {}
         for want in wants:
             if want.entry is None:
@@ -123,10 +123,20 @@ class LevelFetcher:
             if want.stale and not is_usable_stale(table.fresh_until_s, group.spec.stale_for_s, now_s):
                 raise unavailable(group, "its table could not be read again and is older than its stale limit")
 
-    async def _from_cache(self, wants: list[Want], into: Rows) -> None:
+    async def _from_cache(self, wants: list[Want], into: Rows, deadline_s: float) -> None:
         if not wants:
             return
-        entries = await self._cache.look_up([(want.group, want.lookup.store_key) for want in wants])
+        look_up = self._cache.look_up([(want.group, want.lookup.store_key) for want in wants])
+        left_s = deadline_s - self._monotonic_s()
+        if left_s >= self._cache.longest_s:
+            entries = await look_up
+        else:
+            # What it finds later is kept in memory all the same, for whoever asks next.
+            task = self._calls.own(look_up)
+            await asyncio.wait({task}, timeout=max(left_s, 0.0))
+            if not task.done():
+                raise timed_out(wants[0].group)
+            entries = task.result()
         now_s = self._monotonic_s()
         for want, entry in zip(wants, entries, strict=True):
             if entry is not None and entry.fresh_until_s > now_s:
@@ -147,7 +157,7 @@ class LevelFetcher:
         for group, wants in missing.items():
             group_tenant = group.tenant_of(tenant)
             if not self._shared:
-                futures, task = self._calls.alone(group, [want.lookup for want in wants], group_tenant)
+                futures, task = self._calls.alone(group, [want.lookup for want in wants], group_tenant, deadline_s)
                 alone.append(task)
                 self._attach(wants, futures)
                 continue

@@ -1,6 +1,6 @@
-"""Ten times the capacity for some seconds: the server answers what it can, refuses the rest by name, and holds nothing.
+"""Ten times the capacity, half a minute: the server answers what it can, refuses the rest by name, and holds nothing.
 
-The long run, beside other servers, is a benchmark.
+Beside other servers that is a benchmark.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ APART, APART_S = 8, 0.005
 """One client in so many sends its body so long after the head: it may be refused before."""
 STEPS = 400
 CLIENTS = 128
-OVERLOAD_S = 5.0
+OVERLOAD_S = 30.0
 TIMES = 10
 BUSY, ROWS = "tailcut_batch_seconds_sum", "tailcut_batch_rows_sum"
 UNREAD = b"overload: more waits than can be answered within the SLO's limit of 50 ms"
@@ -95,7 +95,7 @@ async def overloaded(server: Served, wires: list[Wire]) -> None:
     took_s = await crowd.send(TIMES * capacity, OVERLOAD_S)
     sent, answered = crowd.ended.total(), crowd.ended["ok"]
     said = f"{crowd.ended} in {took_s:.2f} s at a capacity of {capacity:.0f}/s"
-    assert sent > 3 * capacity * OVERLOAD_S, said
+    assert sent > 0.7 * TIMES * capacity * OVERLOAD_S, said
     # Not a rate, which would be that of a machine on which the clients run, too: the executor is never idle for
     # long, and nearly all that it computes is still wanted.
     assert counted(server, BUSY) - busy_s > 0.6 * took_s, said
@@ -129,4 +129,4 @@ def test_ten_times_the_capacity(tmp_path: Path) -> None:
     settings = ["slo.p95=50ms", "slo.timeout=500ms", "pool.executor=thread", "pool.executors=1"]
     settings += ["batching.max_queue_rows=256", "batching.max_rows=8"]  # so that larger batches are no way out
     with Served(tmp_path, settings=settings, prepared=True) as server:
-        asyncio.run(asyncio.wait_for(main(server), 50))
+        asyncio.run(asyncio.wait_for(main(server), 90))

@@ -43,7 +43,8 @@ class SourceContext:
     tenant: str
     """Whose values; empty where the group does not differ between tenants."""
     deadline_s: float
-    """When the caller gives up, in seconds of ``time.monotonic``."""
+    """When the caller gives up, in seconds of ``time.monotonic``: after ``features.timeout``; where nothing is cached,
+    at the request's own deadline if that is sooner. A call whose values are kept goes on for those who ask next."""
     preload: bool = False
     """Whether the whole table is wanted: no keys are given; return a dict with key and feature columns per row."""
 
