@@ -3,10 +3,10 @@
     python -m benchmarks.simulator [--loads 0.3,0.6,0.8] [--rounds 3] [--seconds 20] [--out FOLDER]
 
 The compute-bound model of `benchmarks.overload` with one thread, served by `tailcut serve` on one core; the load
-generator has the other. Everything that the simulation is told is measured before, and nothing is fitted afterwards:
+generator has the other. Everything that the simulation is told is measured beside the run, and nothing is fitted:
 
-- what batches take: the runtime alone, on the server's core, anew before every run, because machines that others share
-  change their speed from minute to minute;
+- what batches take: the runtime alone, on the server's core, anew before every run and after it, because machines that
+  others share change their speed from minute to minute;
 - how much longer they take in the server, whose other threads share the core's caches with them, and what a request
   takes of the event loop: the processor time of the server's threads. Both depend on how often requests come, because
   what idles or does something else finds cold caches. So they are measured at three other loads, in every round, and
@@ -129,9 +129,10 @@ class Bench:
         for seed in range(rounds):
             taken.append(self._calibrated(port, pid, seed))
             for share, line in runs.items():
-                now = self._batches()
-                rate = share * capacity_of(now, taken[-1])
-                seen, told = self._load(port, pid, rate, seed), self._simulated(now, rate, seed, taken[-1])
+                before = self._batches()
+                rate = share * capacity_of(before, taken[-1])
+                seen = self._load(port, pid, rate, seed)
+                told = self._simulated(together(before, self._batches()), rate, seed, taken[-1])
                 for name, value in (("rates", rate), ("measured", seen), ("simulated", told)):
                     line[name].append(value)
                 both = f"measured {seen[P95]:.2f}, simulated {told[P95]:.2f}"
@@ -152,9 +153,10 @@ class Bench:
         """Measure what requests take beside the model, at other loads than those that are simulated."""
         found: list[tuple[float, dict[str, float], float]] = []
         for place, share in enumerate(OTHERS):
-            means = {rows: fmean(values) for rows, values in self._batches().items()}
-            rate = share * 1e9 / min(mean / rows for rows, mean in means.items())
+            before = self._batches()
+            rate = share * 1e9 / min(fmean(values) / rows for rows, values in before.items())
             run = self._load(port, pid, rate, 100 + len(OTHERS) * number + place)
+            means = {rows: fmean(values) for rows, values in together(before, self._batches()).items()}
             alone_ns = float(np.interp(run["rows"], list(means), list(means.values()))) / run["rows"]
             found.append((rate, run, run["batch_ns"] / alone_ns))
         low = found[0][1]
@@ -221,13 +223,18 @@ class Bench:
         return {name: outcome.percentile_ms(share) + taken.floor_ns / 1e6 for name, share in shares}
 
 
+def together(before: dict[int, list[float]], after: dict[int, list[float]]) -> dict[int, list[float]]:
+    """Join what batches took before a run and after it."""
+    return {rows: values + after[rows] for rows, values in before.items()}
+
+
 def capacity_of(samples: dict[int, list[float]], taken: Taken) -> float:
     """Return the requests per second that the server could answer at most."""
     return 1e9 / (min(fmean(values) / rows for rows, values in samples.items()) * taken.served[-1] + taken.loop_ns[-1])
 
 
 def _before(taken: list[dict[str, Any]]) -> str:
-    """What was measured before, medians over the rounds, as a sentence."""
+    """What was measured at other loads, medians over the rounds, as a sentence."""
     at = [
         f"at {median([one['rates'][place] for one in taken]):.0f} requests/s a batch in the server "
         f"{median([one['served'][place] for one in taken]):.2f} times as long and "
@@ -289,7 +296,7 @@ def render(result: dict[str, Any]) -> str:
         "",
         f"{result['model']}, one thread, an SLO of {result['limit_ms']:.0f} ms; alone a batch takes "
         f"{result['batch_ms'][1]:.2f} ms at 1 row and {result['batch_ms'][LARGEST]:.2f} ms at {LARGEST}. "
-        f"Measured before, in every round: {_before(result['taken'])}.",
+        f"Measured at other loads, in every round: {_before(result['taken'])}.",
         "",
         "| load | rate/s | p50 measured, simulated | p95 measured, simulated | p95 off by | p99 measured, simulated |",
         "|---|---|---|---|---|---|",
