@@ -22,7 +22,7 @@ from tailcut.report.profile_json import ProfileReport, load_report, make_report,
 from tailcut.report.profile_levers import rate
 from tailcut.report.profile_plot import cut_off, stacked_plot
 from tailcut.report.profile_text import render_profile
-from tailcut.report.profile_words import bottleneck, ms, percent, seconds
+from tailcut.report.profile_words import bottleneck, felt, ms, percent, seconds
 
 SLO = "p95=25ms,errors=0.1%"
 
@@ -74,6 +74,24 @@ def test_the_text_holds_what_a_reader_needs(made: ProfileReport) -> None:
         assert part in text
     assert "\x1b" not in text
     assert not any(line.endswith(" ") for line in text.splitlines())
+
+
+def test_what_a_cache_of_some_entries_would_have_answered_stands_in_text_and_page(made: ProfileReport) -> None:
+    """Forty entities in turn: one that holds sixteen has always dropped the next, and one of a hundred holds all."""
+    lines = render_profile(made).splitlines()
+    at = lines.index("The same by how many entries the cache holds")
+    assert lines[at + 1].split() == ["asked", "for", "16", "entries", "all"], "no size that is more than there are"
+    row = next(line for line in lines[at + 2 :] if line.startswith("entities[]"))
+    assert row.split()[1:] == ["0", "%", "90", "%"]
+    assert "<h3>By how many entries it holds</h3>" in render_profile_html(made)
+
+
+def test_where_requests_are_felt_differently_the_shares_are_told(made: ProfileReport) -> None:
+    shares = {"instant": 0.7, "noticed": 0.25, "slow": 0.05, "focus lost": 0.0}
+    budget = msgspec.structs.replace(made.budget, perception=shares)
+    assert felt(budget).endswith("; of all requests 70 % instant, 25 % noticed, 5.0 % slow")
+    alike = msgspec.structs.replace(made.budget, perception={"instant": 1.0, "noticed": 0.0})
+    assert "of all requests" not in felt(alike)
 
 
 def test_levers_stand_in_their_order_with_what_they_rest_on(made: ProfileReport) -> None:

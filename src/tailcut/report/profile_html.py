@@ -21,6 +21,7 @@ from tailcut.report.profile_tables import (
     layers_table,
     operators_table,
     shown_lines,
+    sizes_table,
     stages_table,
 )
 from tailcut.report.profile_words import bottleneck, felt, layers_words, ms, near_words, overhead_words, percent
@@ -161,7 +162,9 @@ def _diversity(report: ProfileReport) -> str:
     text = (
         "Share of look-ups that a cache would have answered, by how long its entries live, and how many it must hold."
     )
-    return _section("How alike the requests are", text, _table(diversity_table(report.diversity)))
+    sizes = sizes_table(report.diversity)
+    by_size = f"<h3>By how many entries it holds</h3>{_table(sizes)}" if sizes.rows else ""
+    return _section("How alike the requests are", text, _table(diversity_table(report.diversity)) + by_size)
 
 
 def _layers(model: ModelLayers) -> str:

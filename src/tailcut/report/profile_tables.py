@@ -18,6 +18,7 @@ _MOST_CALLS = 15
 _MOST_STREAMS = 12
 _MOST_LAYERS = 12
 _LIVES_S = (1.0, 10.0, 60.0, 300.0, 3600.0)
+_SIZES = (16, 128, 1024, 8192, 65536)
 _LONG, _LONGER = 52, 64
 
 
@@ -138,6 +139,18 @@ def diversity_table(diversity: Diversity) -> Table:
     )
 
 
+def sizes_table(diversity: Diversity) -> Table:
+    """Share of look-ups that a cache would have answered, by how many entries it holds; without rows where few do."""
+    shown = [one for one in diversity.streams if not one.constant][:_MOST_STREAMS]
+    sizes = [size for size in _SIZES if any(size < one.distinct for one in shown)]
+    rows = tuple((one.name, *(_at_size(one, size) for size in sizes), percent(one.repeats)) for one in shown)
+    return Table(
+        head=("asked for", *(f"{size:,} entries" for size in sizes), "all"),
+        rows=rows if sizes else (),
+        note="the least recently used goes first; entries live for ever",
+    )
+
+
 def layers_table(model: ModelLayers, most: int = _MOST_LAYERS) -> Table:
     """The slowest layers of a model."""
     rows = tuple(
@@ -173,6 +186,10 @@ def bar(share: float, width: int = BAR) -> str:
 
 def _at_life(stream: Stream, life_s: float) -> str:
     return next((percent(point.share) for point in stream.by_life if point.at == life_s), "-")
+
+
+def _at_size(stream: Stream, size: int) -> str:
+    return next((percent(point.share) for point in stream.by_size if point.at == size), "-")
 
 
 def _size(stream: Stream) -> str:

@@ -14,6 +14,7 @@ from tailcut.report.profile_tables import (
     diversity_table,
     layers_table,
     operators_table,
+    sizes_table,
     stages_table,
 )
 from tailcut.report.profile_words import bottleneck, felt, layers_words, near_words, overhead_words
@@ -98,6 +99,9 @@ def _diversity(report: ProfileReport) -> Iterator[str]:
     if report.diversity is not None:
         title = "How alike the requests are: share that a cache would have answered"
         yield f"{title}\n{aligned(diversity_table(report.diversity))}"
+        sizes = sizes_table(report.diversity)
+        if sizes.rows:
+            yield f"The same by how many entries the cache holds\n{aligned(sizes)}"
 
 
 def _notes(report: ProfileReport) -> Iterator[str]:

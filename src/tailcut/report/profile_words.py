@@ -96,10 +96,12 @@ def _plain_name(culprit: Culprit, longest: int) -> str:
 
 
 def felt(budget: Budget) -> str:
-    """Say what a person makes of the p95."""
+    """Say what a person makes of the p95, and of all requests where they differ."""
     if budget.wall is None:
         return "no request was answered"
-    return f"p95 {ms(budget.wall.p95)} ms: {perceived(budget.wall.p95)} ({_THRESHOLDS})"
+    shares = [f"{percent(share)} {name}" for name, share in budget.perception.items() if share > 0]
+    each = f"; of all requests {', '.join(shares)}" if len(shares) > 1 else ""
+    return f"p95 {ms(budget.wall.p95)} ms: {perceived(budget.wall.p95)} ({_THRESHOLDS}){each}"
 
 
 def near_words(budget: Budget) -> str:
