@@ -37,8 +37,8 @@ def record_planted(
     environment: Mapping[str, str] | None = None,
 ) -> Recorded:
     """Let ``profile_{module}.py`` be profiled as it is, from a folder of its own, its paths asked for in turn."""
-    shutil.copy(HERE / f"profile_{module}.py", folder / f"{module}.py")
-    shutil.copy(HERE / "profile_naps.py", folder / "naps.py")
+    for name in (module, "naps", "parts"):
+        shutil.copy(HERE / f"profile_{name}.py", folder / f"{name}.py")
     (folder / f"{module}_traffic.py").write_text(
         "from itertools import cycle\n"
         f"def bodies(seed):\n    return cycle([(path, {dict(body)!r}) for path in {list(paths)!r}])\n"

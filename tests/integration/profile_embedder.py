@@ -6,20 +6,19 @@ The last part of the path says what is slow. What that really took is written do
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from contextvars import Context, ContextVar
 from typing import Annotated
 
 import anyio.to_thread
 import naps
 import torch
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, FastAPI
 from naps import planted
+from parts import THREADS, authorise, had, hold, in_thread, nap, slow, take_threads
 from pydantic import BaseModel, Field, field_serializer, field_validator
 from tokenizers import Encoding, Tokenizer
 from tokenizers.models import WordLevel
@@ -27,9 +26,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 WORDS = ("[PAD]", "[UNK]", "solve", "the", "linear", "system", "by", "decomposition")
 SIZE = 32
-THREADS = 4
 
-slow: ContextVar[str] = ContextVar("slow", default="")
 one_at_a_time = threading.Lock()
 local = threading.local()
 
@@ -40,9 +37,7 @@ class Question(BaseModel):
     @field_validator("texts")
     @classmethod
     def strip(cls, texts: list[str]) -> list[str]:
-        if slow.get() == "validation":
-            with planted("decode"):
-                time.sleep(0.006)
+        nap("validation", "decode", 0.006)
         return [text.strip() for text in texts]
 
 
@@ -51,9 +46,7 @@ class Answer(BaseModel):
 
     @field_serializer("embeddings")
     def rounded(self, embeddings: list[list[float]]) -> list[list[float]]:
-        if slow.get() == "encoder":
-            with planted("encode"):
-                time.sleep(0.008)
+        nap("encoder", "encode", 0.008)
         return [[round(value, 6) for value in embedding] for embedding in embeddings]
 
 
@@ -115,53 +108,6 @@ def slow_prefix() -> str:
     return "the"
 
 
-def hold(taken: threading.Event) -> None:
-    with one_at_a_time:
-        taken.set()
-        time.sleep(0.01)
-
-
-def wait_for_lock() -> None:
-    taken = threading.Event()
-    holder = threading.Thread(target=hold, args=(taken,))
-    holder.start()
-    taken.wait()
-    with planted("lock"):
-        one_at_a_time.acquire()
-    one_at_a_time.release()
-    holder.join()
-
-
-async def authorise(request: Request, part: str) -> None:
-    """A hook before every request, which blocks the event loop."""
-    slow.set(part)
-    if part == "hook":
-        with planted("code"):
-            time.sleep(0.02)
-
-
-async def take_threads(part: str) -> None:
-    """All threads of the pool are taken for 12 ms, by nobody's request."""
-    if part == "pool":
-        begun = asyncio.Semaphore(0)
-        loop = asyncio.get_running_loop()
-
-        def occupy() -> None:
-            loop.call_soon_threadsafe(begun.release)
-            time.sleep(0.012)
-
-        for _ in range(THREADS):
-            kept.add(task := Context().run(asyncio.create_task, anyio.to_thread.run_sync(occupy)))
-            task.add_done_callback(kept.discard)
-        for _ in range(THREADS):
-            await begun.acquire()
-    asked_ns.set(time.perf_counter_ns())
-
-
-kept: set[asyncio.Task[None]] = set()
-asked_ns: ContextVar[int] = ContextVar("asked_ns", default=0)
-
-
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     torch.set_num_threads(1)
@@ -175,13 +121,12 @@ app = FastAPI(lifespan=lifespan, dependencies=[Depends(naps.remember), Depends(a
 
 @app.post("/embed/{part}")
 def embed(question: Question, part: str) -> Answer:
-    if part == "pool":
-        naps.took("wait", time.perf_counter_ns() - asked_ns.get())
+    in_thread()
     texts = [f"{prefix()} {text}" for text in question.texts] if part == "query" else question.texts
     tokens = tokenise(texts)
     ids, mask = (torch.tensor([getattr(one, name) for one in tokens]) for name in ("ids", "attention_mask"))
-    if part == "lock":
-        wait_for_lock()
+    hold(one_at_a_time)
     with one_at_a_time, torch.inference_mode():
+        had()
         embeddings = model(ids, mask)
     return Answer(embeddings=embeddings.tolist())

@@ -1,0 +1,132 @@
+"""Delays to plant in a FastAPI application, by part: copied as ``parts.py`` beside the applications.
+
+The last part of a request's path says what is slow (``slow``); what that really took is written down by ``naps``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import Context, ContextVar
+from types import FunctionType
+from typing import Any
+
+import anyio.to_thread
+import naps
+from fastapi import Depends, FastAPI, Request
+from naps import planted
+from torch import nn
+
+THREADS = 4
+
+slow: ContextVar[str] = ContextVar("slow", default="")
+asked_ns: ContextVar[int] = ContextVar("asked_ns", default=0)
+held: ContextVar[dict[str, int] | None] = ContextVar("held", default=None)
+kept: set[asyncio.Task[None]] = set()
+
+Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
+
+
+def nap(part: str, stage: str, seconds: float) -> None:
+    """Be slow where that part is to be."""
+    if slow.get() == part:
+        with planted(stage):
+            time.sleep(seconds)
+
+
+async def authorise(request: Request, part: str) -> None:
+    """A hook before every request, which blocks the event loop."""
+    slow.set(part)
+    if part == "hook":
+        with planted("code"):
+            time.sleep(0.02)
+
+
+async def take_threads(part: str) -> None:
+    """All threads of the pool are taken for 15 ms, by nobody's request."""
+    if part == "pool":
+        begun = asyncio.Semaphore(0)
+        loop = asyncio.get_running_loop()
+
+        def occupy() -> None:
+            loop.call_soon_threadsafe(begun.release)
+            time.sleep(0.015)
+
+        for _ in range(THREADS):
+            kept.add(task := Context().run(asyncio.create_task, anyio.to_thread.run_sync(occupy)))
+            task.add_done_callback(kept.discard)
+        for _ in range(THREADS):
+            await begun.acquire()
+    asked_ns.set(time.perf_counter_ns())
+
+
+def in_thread() -> None:
+    """The handler has got its thread."""
+    if slow.get() == "pool":
+        naps.took("wait", time.perf_counter_ns() - asked_ns.get())
+
+
+def hold(lock: threading.Lock) -> None:
+    """From now on somebody else has the lock for 15 ms: the next to ask for it is this request (``had``)."""
+    if slow.get() != "lock":
+        return
+    taken, times = threading.Event(), {}
+
+    def holder() -> None:
+        with lock:
+            taken.set()
+            time.sleep(0.015)
+            times["released"] = time.perf_counter_ns()
+
+    threading.Thread(target=holder).start()
+    taken.wait()
+    times["asked"] = time.perf_counter_ns()
+    held.set(times)
+
+
+def had() -> None:
+    """The request has had the lock."""
+    if (times := held.get()) is not None:
+        naps.took("lock", times["released"] - times["asked"])
+
+
+def slowed(model: nn.Module) -> nn.Module:
+    """Plant in a model's ``forward``."""
+    forward = model.forward
+
+    def slow_forward(*args: Any, **kwargs: Any) -> Any:
+        if slow.get() != "model":
+            return forward(*args, **kwargs)
+        with planted("model"):
+            time.sleep(0.02)
+            return forward(*args, **kwargs)
+
+    model.forward = slow_forward  # type: ignore[method-assign]
+    return model
+
+
+def plant(app: FastAPI, path: str, handler: FunctionType, **annotations: type) -> None:
+    """Add ``path``/{part}: the same handler with other types of body and reply, and what is slow before it."""
+    same = FunctionType(handler.__code__, handler.__globals__, handler.__name__)
+    same.__annotations__ = {**handler.__annotations__, **annotations}
+    app.add_api_route(
+        f"{path}/{{part}}",
+        same,
+        methods=["POST"],
+        dependencies=[Depends(naps.remember), Depends(authorise), Depends(take_threads)],
+    )
+    app.router.lifespan_context = _written(app.router.lifespan_context)
+
+
+def _written(own: Lifespan) -> Lifespan:
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[Any]:
+        async with own(app) as state:
+            anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
+            yield state
+        naps.write()
+
+    return lifespan

@@ -1,0 +1,130 @@
+"""The pilots of the examples themselves, real model and real tables: a known delay in each stage in turn is found
+there, and named as the bottleneck."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("pandas")
+
+from tests.integration.planting import HERE, Recorded, found_shares, missed, only, record_planted
+
+from flight_risk import clock, serving
+from flight_risk.sample import write_sample
+from flight_risk.stacks import lacking_for_real, stack
+from flight_risk.traffic import active_flights
+from tailcut.core.profiling.budget import make_budget
+from tailcut.core.profiling.records import Stage
+
+pytestmark = pytest.mark.integration
+
+EXAMPLES = HERE.parents[1] / "examples"
+FIRST, LAST = 1378785600, 1380945600  # 10 September to 5 October 2013
+AT = 1380830400  # Thursday 3 October, 16:00 in New York
+
+COMMON = {
+    "validation": Stage.DECODE,
+    "model": Stage.MODEL,
+    "encoder": Stage.ENCODE,
+    "hook": Stage.CODE,
+    "lock": Stage.LOCK,
+    "pool": Stage.WAIT,
+}
+FLIGHT_RISK = {f"/predict/{part}": stage for part, stage in COMMON.items()} | {
+    "/predict/query": Stage.SQL,
+    "/predict/preprocessing": Stage.CODE,
+}
+MINILM = {f"/embed/{part}": stage for part, stage in COMMON.items()} | {"/embed/tokenizer": Stage.CODE}
+
+needs_servers = pytest.mark.skipif(bool(lacking_for_real()), reason=lacking_for_real() or "PostgreSQL and Redis")
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Some weeks of real flights, and the real model's shape."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("flight-risk")
+        patch.setenv("FLIGHT_RISK_HOME", str(folder))
+        for name in ("FLIGHT_RISK_DATABASE", "FLIGHT_RISK_REDIS", "FLIGHT_RISK_STACK"):
+            patch.delenv(name, raising=False)
+        patch.setenv(clock.REPLAY, f"{AT}@{time.time()}")
+        serving.vocabulary_path.cache_clear()
+        clock.anchor.cache_clear()
+        write_sample(folder, FIRST, LAST)
+        yield folder
+        serving.vocabulary_path.cache_clear()
+        clock.anchor.cache_clear()
+
+
+@pytest.fixture(scope="module", params=["embedded", pytest.param("real", marks=needs_servers)])
+def flight_risk(request: pytest.FixtureRequest, tables: Path, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    with stack(kind=request.param) as variables:
+        return record_planted(
+            tmp_path_factory.mktemp("pilot"),
+            "slow_flight_risk",
+            list(FLIGHT_RISK),
+            {"entities": next(iter(active_flights(AT).values()))[:1]},
+            rate=12.0,
+            duration_s=9.0,
+            sample_s=1.0,
+            layers=False,
+            environment={**variables, "PYTHONPATH": str(EXAMPLES), "FLIGHT_RISK_HOME": str(tables)},
+        )
+
+
+@pytest.fixture(scope="module")
+def minilm(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    return record_planted(
+        tmp_path_factory.mktemp("pilot"),
+        "slow_minilm",
+        list(MINILM),
+        {"texts": ["How do I read a file line by line?"]},
+        rate=10.0,
+        duration_s=9.0,
+        sample_s=1.0,
+        layers=False,
+        environment={"PYTHONPATH": str(EXAMPLES)},
+    )
+
+
+def bottlenecks(recorded: Recorded, stages: dict[str, Stage]) -> dict[str, Stage | None]:
+    """What each path's slow requests spend most of their time in."""
+    found = {path: make_budget(only(recorded[0], path)).bottleneck for path in stages}
+    return {path: one.stage if one is not None else None for path, one in found.items()}
+
+
+def line_of(text: str, file: Path) -> str:
+    return f"{file}:{next(place for place, line in enumerate(file.read_text().splitlines(), 1) if text in line)}"
+
+
+def test_every_delay_planted_in_flight_risk_is_found_in_its_stage(flight_risk: Recorded) -> None:
+    assert missed(found_shares(flight_risk, FLIGHT_RISK)) == {}
+
+
+def test_the_bottleneck_of_flight_risk_is_what_was_planted(flight_risk: Recorded) -> None:
+    found = bottlenecks(flight_risk, FLIGHT_RISK)
+    assert found == FLIGHT_RISK
+    culprit = make_budget(only(flight_risk[0], "/predict/model")).culprits_of(Stage.MODEL)[0]
+    line = line_of("risk = self._model(*tensors)", EXAMPLES / "flight_risk" / "pilot" / "app.py")
+    assert (culprit.label, culprit.place) == ("FlightRisk", line)
+    culprit = make_budget(only(flight_risk[0], "/predict/query")).culprits_of(Stage.SQL)[0]
+    assert culprit.label == "SELECT pg_sleep(?)"
+    assert culprit.place.startswith("slow_flight_risk.py:")
+
+
+def test_every_delay_planted_in_minilm_is_found_in_its_stage(minilm: Recorded) -> None:
+    assert missed(found_shares(minilm, MINILM)) == {}
+
+
+def test_the_bottleneck_of_minilm_is_what_was_planted(minilm: Recorded) -> None:
+    assert bottlenecks(minilm, MINILM) == MINILM
+    culprit = make_budget(only(minilm[0], "/embed/model")).culprits_of(Stage.MODEL)[0]
+    assert (culprit.label, culprit.place) == (
+        "Embedder",
+        line_of("embeddings = model(**tensors)", EXAMPLES / "minilm" / "pilot.py"),
+    )
