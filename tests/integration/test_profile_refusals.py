@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -79,12 +82,59 @@ fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 assert sys.stdin.read() == ""
 assert subprocess.run(["cat"], capture_output=True, timeout=5).stdout == b""
 """
+LOOPING = """
+import asyncio
+
+from bad import answers as app
+
+async def serve():
+    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    await server.serve_forever()
+
+asyncio.run(serve())
+"""
+LOOPED = """
+import asyncio, traceback
+
+from bad import started
+
+loop = asyncio.new_event_loop()
+
+async def app(scope, receive, send):
+    if scope["type"] == "lifespan":
+        return await started(receive, send)
+    await loop.create_task(asyncio.sleep(0))
+
+async def at_start(scope, receive, send):
+    await receive()
+    try:
+        await loop.create_task(asyncio.sleep(0))
+    except RuntimeError:
+        await send({"type": "lifespan.startup.failed", "message": traceback.format_exc()})
+
+async def within(scope, receive, send):
+    if scope["type"] == "lifespan":
+        return await started(receive, send)
+    asyncio.run(asyncio.sleep(0))
+"""
+TRIO = """
+import trio
+
+from bad import started
+
+async def app(scope, receive, send):
+    if scope["type"] == "lifespan":
+        return await started(receive, send)
+    await trio.sleep(0 if scope["path"] == "/yields" else 0.001)
+"""
 MODULES = {
     "bad.py": BAD,
     "missing.py": "import there_is_no_such_module\n",
     "leaving.py": "import sys\nsys.exit(2)\n",
     "running.py": "import uvicorn\nuvicorn.run('bad:answers')\n",
     "once.py": ONCE,
+    "looping.py": LOOPING,
+    "looped.py": LOOPED,
     "queue.py": "raise RuntimeError('this is no module of the standard library')\n",
 }
 BODIES = '{"n": 1}\n'
@@ -129,6 +179,11 @@ def refused(folder: Path, target: str, says: str, way_out: str) -> None:
         ("bad:make_wrong()", "bad:make_wrong() raised ValueError: no settings", "called without arguments"),
         ("running:app", "running starts a server of its own when it is imported", 'if __name__ == "__main__"'),
         ("bad:broken", "bad:broken failed at start-up", "cannot reach the database"),
+        (
+            "looped:at_start",
+            "looped:at_start failed at start-up",
+            "make tasks, futures, locks and clients in its lifespan",
+        ),
         ("bad:dying", "bad:dying ended with exit code 7 before it was ready", "printed last"),
     ],
 )
@@ -145,12 +200,37 @@ def test_what_never_gets_ready_is_given_up_and_shown(folder: Path) -> None:
     assert not left_running(folder)
 
 
+def test_an_import_that_runs_a_loop_of_its_own_is_named(folder: Path) -> None:
+    line = LOOPING.splitlines().index("asyncio.run(serve())") + 1
+    with pytest.raises(ProfileError) as caught:
+        record(plan(folder, "looping:app", ready_s=3.0))
+    assert caught.value.message.startswith(
+        "the module looping runs an event loop or a server of its own when it is imported,"
+        f" at {folder}/looping.py:{line}: that had not ended after 3 s"
+    )
+    assert caught.value.hint.startswith('put what runs it below `if __name__ == "__main__":`')
+    assert not left_running(folder)
+
+
+@pytest.mark.parametrize("path", ["/yields", "/sleeps"])
+def test_an_application_for_trio_is_to_be_profiled_from_outside(folder: Path, tmp_path: Path, path: str) -> None:
+    """In a folder of its own: trio needs the standard library's queue."""
+    (tmp_path / "bad.py").write_text(BAD)
+    (tmp_path / "trionic.py").write_text(TRIO)
+    with pytest.raises(ProfileError, match="were answered 500") as caught:
+        record(plan(folder, "trionic:app", path=path, directory=str(tmp_path)))
+    assert "profile it from outside, tailcut profile http://" in caught.value.hint
+    assert not left_running(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("target", "says", "way_out"),
     [
         ("bad:unroutable", "(POST /predict) were answered 404", "check the path and the method"),
         ("bad:unprocessable", "(POST /predict) were answered 422", "do not have the form"),
         ("bad:raising", "were answered 500", "ValueError: the model has no column 'age'"),
+        ("looped:app", "were answered 500", "make tasks, futures, locks and clients in its lifespan"),
+        ("looped:within", "were answered 500", "await what it runs there"),
     ],
 )
 def test_what_does_not_answer_is_refused(folder: Path, target: str, says: str, way_out: str) -> None:
@@ -215,6 +295,25 @@ def test_an_interrupt_stops_the_application(folder: Path, monkeypatch: pytest.Mo
         record(plan(folder, "bad:answers"))
     assert not left_running(folder)
     assert not [one for one in threading.enumerate() if "tailcut" in one.name]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_command_ends_with_its_application(folder: Path, number: signal.Signals, code: int) -> None:
+    """As people and supervisors stop it, in the middle of a long load."""
+    flags = ("--payloads", "bodies.jsonl", "--path", "/predict", "--rate", "20", "--duration", "60s", "--no-overhead")
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "tailcut", "profile", "bad:answers", *flags],
+        cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+    ) as command:  # fmt: skip
+        assert command.stderr is not None
+        said = next(line for line in command.stderr if line.startswith("recording"))
+        assert len(left_running(folder)) >= 2, said
+        command.send_signal(number)
+        _, errors = command.communicate(timeout=20)
+    # Of a signal's death a shell makes 128 and its number.
+    assert command.returncode in {code, -number}, errors
+    assert "Traceback" not in errors
+    assert not left_running(folder)
 
 
 def left_running(folder: Path) -> list[str]:

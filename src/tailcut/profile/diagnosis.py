@@ -12,6 +12,7 @@ from pathlib import Path
 from tailcut.errors import ProfileError
 from tailcut.profile.assembling import raised
 from tailcut.profile.child import Route, Said
+from tailcut.profile.own_loop import stuck_import, way_out
 
 _HIDDEN = frozenset({"/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"})
 _SHOWN_ROUTES = 12
@@ -70,7 +71,8 @@ def explain_failure(
     if said.phase == "server":
         way = 'put what starts the server below `if __name__ == "__main__":`'
         return ProfileError(f"{said.error}; the profile has to serve it itself", hint=_with(way, said))
-    return ProfileError(f"{target} failed at start-up", hint=f"does it have what its environment needs? {printed}")
+    way = way_out(log) or "does it have what its environment needs"
+    return ProfileError(f"{target} failed at start-up", hint=f"{way}; {printed}")
 
 
 def not_again(error: ProfileError) -> ProfileError:
@@ -151,7 +153,21 @@ def _with(way: str, said: Said) -> str:
 
 
 def explain_silence(target: str, timeout_s: float, log: str) -> ProfileError:
-    """Say that the application did not get ready, and where it was at the end."""
+    """Say that the application did not get ready, and where it was at the end.
+
+    Args:
+        target: its name.
+        timeout_s: for how long it was waited for.
+        log: the end of what it printed, its main thread's stack with it.
+    """
+    stuck = stuck_import(log)
+    if stuck is not None and stuck.looping:
+        place = f", at {stuck.place}" if stuck.place else ""
+        return ProfileError(
+            f"the module {target.partition(':')[0]} runs an event loop or a server of its own when it is imported"
+            f"{place}: that had not ended after {timeout_s:g} s; the profile has to serve it itself",
+            hint=f'put what runs it below `if __name__ == "__main__":`, or into the application\'s lifespan\n\n{log}',
+        )
     return ProfileError(
         f"{target} was not ready after {timeout_s:g} s",
         hint=f"allow it more time, such as --ready {2 * timeout_s:g}s, or look at where it waits (innermost call"
@@ -193,8 +209,10 @@ def explain_answers(
     if status in {404, 405}:
         return ProfileError(said, hint=_serves(routes, asked))
     if status >= 500:
-        trace = f"the application raised:\n\n{failures[0]}" if failures else f"it printed last:\n{log or '(nothing)'}"
-        return ProfileError(said, hint=trace)
+        if not failures:
+            return ProfileError(said, hint=f"it printed last:\n{log or '(nothing)'}")
+        way = way_out(failures[0])
+        return ProfileError(said, hint=f"{way + '; ' if way else ''}the application raised:\n\n{failures[0]}")
     ways = {
         401: "send what it asks for: --header 'Authorization: Bearer TOKEN'",
         403: "send what it asks for: --header 'Authorization: Bearer TOKEN'",
