@@ -77,4 +77,4 @@ clock.now = slow_now
 pilot.load = lambda: parts.slowed(load())
 pilot.preprocess, pilot.postprocess = slow_preprocess, slow_postprocess
 app = pilot.app
-parts.plant(app, "/predict", pilot.predict, question=Question, **{"return": Answer})
+parts.plant(app, "/predict", pilot.predict, question=Question, many=300_000, **{"return": Answer})

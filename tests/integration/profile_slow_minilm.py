@@ -43,4 +43,4 @@ def slow_encode(texts: list[str]) -> Any:
 pilot.load = lambda: parts.slowed(load())
 pilot.encode = slow_encode
 app = pilot.app
-parts.plant(app, "/embed", pilot.embed, question=Question, **{"return": Answer})
+parts.plant(app, "/embed", pilot.embed, question=Question, many=1_000_000, **{"return": Answer})

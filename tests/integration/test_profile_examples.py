@@ -34,6 +34,8 @@ COMMON = {
     "hook": Stage.CODE,
     "lock": Stage.LOCK,
     "pool": Stage.WAIT,
+    "loop": Stage.LOOP,
+    "gc": Stage.GC,
 }
 FLIGHT_RISK = {f"/predict/{part}": stage for part, stage in COMMON.items()} | {
     "/predict/query": Stage.SQL,
@@ -70,7 +72,7 @@ def flight_risk(request: pytest.FixtureRequest, tables: Path, tmp_path_factory: 
             list(FLIGHT_RISK),
             {"entities": next(iter(active_flights(AT).values()))[:1]},
             rate=12.0,
-            duration_s=9.0,
+            duration_s=10.0,
             sample_s=1.0,
             layers=False,
             environment={**variables, "PYTHONPATH": str(EXAMPLES), "FLIGHT_RISK_HOME": str(tables)},
@@ -85,7 +87,7 @@ def minilm(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
         list(MINILM),
         {"texts": ["How do I read a file line by line?"]},
         rate=10.0,
-        duration_s=9.0,
+        duration_s=10.0,
         sample_s=1.0,
         layers=False,
         environment={"PYTHONPATH": str(EXAMPLES)},
