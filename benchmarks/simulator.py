@@ -3,7 +3,7 @@
     python -m benchmarks.simulator [--loads 0.3,0.6,0.8] [--rounds 3] [--seconds 20] [--out FOLDER]
 
 The compute-bound model of `benchmarks.overload` with one thread, served by `tailcut serve` on one core; the load
-generator has the other. Everything that the simulation is told is measured, and nothing is fitted:
+generator has the other. What the simulation is told is measured, and no figure of it is fitted to latencies:
 
 - what batches take: the runtime alone, on the server's core, anew before every run and after it, because machines that
   others share change their speed from minute to minute;
@@ -15,10 +15,10 @@ The simulation plays the same arrivals, twice:
 
 - **foretold**: the server's costs are those of three other loads, measured in every round before, and taken in between
   as powers of the rate, because what idles or does something else finds cold caches
-  (docs/explanation/scheduling.md). What this is off by is the simulation's error and the machine's drift since then:
-  at four fifths of the capacity 5 % of speed are 30 % of p95;
+  (docs/explanation/scheduling.md). What this is off by is the simulation's error and the machine's drift since then,
+  which near the capacity takes a p95 up or down by a multiple;
 - **at the run's speed**: the server's mean costs are those of the run itself, two numbers, so that what is left is the
-  simulation's own error: how requests meet, wait, are batched and answered.
+  simulation's own error (how requests meet, wait, are batched and answered) and slow spells within the run.
 """
 
 from __future__ import annotations
@@ -329,7 +329,8 @@ def render(result: dict[str, Any]) -> str:
         [
             *lines,
             "",
-            "Medians over rounds, what it is off by of each round's own; in brackets the lowest and the highest.",
+            "Medians over rounds, what it is off by of each round's own; in brackets the lowest and the highest, and "
+            "the median without signs.",
             "",
         ]
     )
@@ -342,7 +343,8 @@ def _off(line: dict[str, Any], kind: str) -> str:
     """
     pairs = zip(line[kind], line["measured"], strict=True)
     each = [told[P95] / seen[P95] - 1 for told, seen in pairs]
-    return f"**{median(each):+.0%}** ({min(each):+.0%} to {max(each):+.0%})"
+    typical = median(abs(one) for one in each)
+    return f"**{median(each):+.0%}** ({min(each):+.0%} to {max(each):+.0%}; either way {typical:.0%})"
 
 
 if __name__ == "__main__":

@@ -130,7 +130,10 @@ def plant(app: FastAPI, path: str, handler: FunctionType, *, many: int, **annota
         many: things that the collector has to go through.
         annotations: of the handler.
     """
-    same = FunctionType(handler.__code__, handler.__globals__, handler.__name__)
+    same = FunctionType(
+        handler.__code__, handler.__globals__, handler.__name__, handler.__defaults__, handler.__closure__
+    )
+    same.__kwdefaults__ = handler.__kwdefaults__
     same.__annotations__ = {**handler.__annotations__, **annotations}
     app.add_api_route(
         f"{path}/{{part}}",

@@ -11,7 +11,7 @@ from tests.models import tokens
 from tailcut.build.records import Made
 from tailcut.build.tuning import measure, tune
 from tailcut.build.turns import take_turns
-from tailcut.core.tuning import Setting, choose, grid
+from tailcut.core.tuning import Setting, choose, grid, tuned_points
 from tailcut.manifest import Deployment, Manifest, Model, Slo, Tensor
 
 INPUTS = tuple(Tensor(name=name, datatype="INT64", shape=(-1, -1)) for name in ("ids", "mask"))
@@ -79,6 +79,9 @@ def test_every_setting_of_the_table_is_measured_and_one_is_chosen(tmp_path: Path
     assert found["settings"] in plain
     assert {"spin_us": 5}.items() not in [each.items() for each in plain]
     assert len(plain) == len({str(each) for each in plain}) > 3
+    assert [cost["rows"] for cost in found["costs"]] == [1, 2, 4, 8, 16, 32]
+    assert all(cost["p95_ms"] >= cost["p50_ms"] > 0 and cost["calls"] >= 3 for cost in found["costs"])
+    assert tuned_points({"tuning": found}) == {cost["rows"]: cost["mean_ms"] * 1e6 for cost in found["costs"]}
     for row in (*found["table"], *found["variations"]):
         assert row["ms"] > 0
         assert row["rows_per_s"] > 0

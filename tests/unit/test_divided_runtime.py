@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from tailcut.core.buckets import powers
 from tailcut.core.tensors import Arrays
 from tailcut.core.validation import InputSpec
 from tailcut.engine.executors import ThreadExecutor
 from tailcut.engine.samples import run_samples
 from tailcut.engine.ticket import WrongRows, run_rows
-from tailcut.engine.warming import buckets, warm_up
+from tailcut.engine.warming import warm_up
 from tailcut.errors import InferenceError
 from tailcut.runtimes.divided import DividedRuntime, dividing, undivided
 from tailcut.testing.runtimes import CallableRuntime, StubRuntime
@@ -222,7 +223,7 @@ def test_the_error_of_a_part_is_the_error_of_the_batch() -> None:
 def test_warm_up_runs_every_size_whole_once(most: int) -> None:
     timed = Timed(small_are_fast)
     warm_up(divided(timed), [InputSpec("x", "FP32", (-1, 4))], ["y"], most)
-    assert set(buckets(most)) <= set(timed.rows)
+    assert set(powers(most)) <= set(timed.rows)
 
 
 def test_a_batch_of_no_rows_and_texts_pass() -> None:

@@ -67,6 +67,22 @@ def test_simulate_takes_the_costs_from_the_evidence_of_the_setting_that_is_serve
     assert found["lines"][0]["p50_ms"] == pytest.approx(3.0, abs=0.5)
 
 
+def test_simulate_takes_every_size_and_the_spread_that_the_build_measured(tmp_path: Path) -> None:
+    """Lognormal: the p95 is exp(1.645 * 0.8) = 3.73 times the median, the mean exp(0.8 ** 2 / 2) = 1.377 times."""
+    evidence = tuned(ms=3.0, rows_per_s=800.0, batch_rows=4)
+    evidence["tuning"]["costs"] = [
+        {"rows": rows, "mean_ms": ms, "p50_ms": ms / 1.377, "p95_ms": ms / 1.377 * 3.73, "calls": 9}
+        for rows, ms in ((1, 3.0), (2, 4.0), (4, 9.0))
+    ]
+    promoted(tmp_path, evidence)
+    code, found = simulated(tmp_path, "--request-cpu", "0us", "--duration", "60s")
+    assert code == ExitCode.OK
+    assert found["assumed"]["cost_ms"] == {"1": 3.0, "2": 4.0, "4": 9.0}
+    assert found["assumed"]["sigma"] == pytest.approx(0.8, abs=0.01)
+    assert found["lines"][0]["p50_ms"] == pytest.approx(3.0 / 1.377, rel=0.15)
+    assert simulated(tmp_path, "--noise", "0.5")[1]["assumed"]["sigma"] == 0.5
+
+
 @pytest.mark.parametrize(("evidence", "elsewhere", "says"), [
     ({}, False, "has no timings in its evidence"),
     (tuned(3.0, 800.0, 4), True, "are of another machine"),

@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any, NamedTuple
 
 import msgspec
@@ -22,9 +22,11 @@ import numpy as np
 from tailcut.build.holdout import Holdout
 from tailcut.build.records import Made, openable
 from tailcut.build.turns import take_turns
+from tailcut.core.buckets import powers
 from tailcut.core.fingerprint import uses_gpu
 from tailcut.core.tensors import Arrays
 from tailcut.core.tuning import Setting, Timing, choose, choose_variation, grid, variations, without_tuned
+from tailcut.errors import TailcutError
 from tailcut.manifest import Manifest
 from tailcut.runtimes import Runtime, open_runtime
 from tailcut.runtimes.live import source_of
@@ -45,6 +47,8 @@ _LEAST_CALLS = (4, 1)
 
 _BLOCK_S = 0.1
 _WARM_UP_CALLS = 2
+_COST_CALLS = (3, 100)
+"""Of each size at least, however long it takes, and at most."""
 
 Open = Callable[[Setting], Runtime]
 
@@ -64,12 +68,13 @@ def tune(
         made: the variant.
         selection: rows to run.
         cores: that this process may use.
-        budget_s: of each of the two tables.
+        budget_s: of each of the two tables, and of the sizes' costs.
 
     Returns:
         {"settings": what was chosen, to be merged into the variant's; "table": a timing per threads and executors;
-        "variations": of the runtime's own settings, the plain ones first; "rate", "batch_rows"}. Where there is
-        nothing to choose, no settings and "why".
+        "variations": of the runtime's own settings, the plain ones first; "costs": what batches of each size take
+        that is warmed up ({"rows", "mean_ms", "p50_ms", "p95_ms", "calls"}; none, and "costs_failed", where one cannot
+        be run); "rate", "batch_rows"}. Where there is nothing to choose, no settings and "why".
 
     Raises:
         TailcutError: the variant cannot be opened or run.
@@ -79,8 +84,6 @@ def tune(
     if uses_gpu(made.runtime, made.settings):
         return _nothing("it runs on the GPU: threads and executors of the processor change nothing")
     deployment = manifest.deployment
-    samples = _samples(selection)
-    output = deployment.model.outputs[0].name
     source = source_of(manifest, made.runtime)
     kept = without_tuned(made.settings)
 
@@ -88,18 +91,11 @@ def tune(
         changed = msgspec.structs.replace(made, settings={**kept, **setting.more})
         return open_runtime(openable(changed, deployment), threads=setting.threads, source=source)
 
-    def measured(settings: Sequence[Setting], decide: Decide) -> list[Timing]:
-        with ExitStack() as stack:
-            opened = []
-            for setting in settings:
-                opened.append(_Opened(setting, open_with, made.runtime, samples, output))
-                stack.callback(opened[-1].close)
-            return measure(settings, [each.block for each in opened], decide, budget_s=budget_s)
-
-    first = measured(grid(cores), lambda timings: choose(timings, deployment.slo.rate))
+    bench = _Bench(open_with, made.runtime, _samples(selection), deployment.model.outputs[0].name, budget_s)
+    first = bench.measured(grid(cores), lambda timings: choose(timings, deployment.slo.rate))
     best = choose(first, deployment.slo.rate)
     others = variations(made.runtime, best.setting)
-    second = measured([best.setting, *others], _vary) if others else []
+    second = bench.measured([best.setting, *others], _vary) if others else []
     if second:
         best = _vary(second)
     return {
@@ -108,7 +104,33 @@ def tune(
         "variations": msgspec.to_builtins(second),
         "rate": deployment.slo.rate,
         "batch_rows": BATCH_ROWS,
+        **bench.costs(best.setting, selection, deployment.batching.max_rows),
     }
+
+
+class _Bench(NamedTuple):
+    """What settings of one variant are measured with."""
+
+    open_with: Open
+    runtime: str
+    samples: _Samples
+    output: str
+    budget_s: float
+
+    def opened(self, setting: Setting) -> _Opened:
+        return _Opened(setting, self.open_with, self.runtime, self.samples, self.output)
+
+    def measured(self, settings: Sequence[Setting], decide: Decide) -> list[Timing]:
+        with ExitStack() as stack:
+            opened = [stack.enter_context(closing(self.opened(setting))) for setting in settings]
+            return measure(settings, [each.block for each in opened], decide, budget_s=self.budget_s)
+
+    def costs(self, setting: Setting, selection: Holdout, max_rows: int) -> dict[str, Any]:
+        try:
+            with closing(self.opened(setting)) as opened:
+                return {"costs": opened.costs(selection, max_rows, self.budget_s)}
+        except TailcutError as error:  # the choice stands: such as where it runs no batch as large as may be served
+            return {"costs": [], "costs_failed": error.message}
 
 
 def _vary(timings: Sequence[Timing]) -> Timing:
@@ -183,6 +205,36 @@ class _Opened:
         used_s = time.process_time() - used_s
         return statistics.median(taken_s) * 1e3, used_s / self._calls * 1e3, self._rows_per_s()
 
+    def costs(self, selection: Holdout, max_rows: int, budget_s: float) -> list[dict[str, float]]:
+        """Time batches of each size, every executor busy with one: what others do to it belongs to what it takes.
+
+        The sizes in turn, so that a slow moment is nobody's own; those that are too long for the budget are left out.
+        """
+        self._select()
+        draw = np.random.default_rng(SEED)
+        taken_s: dict[int, list[float]] = {}
+        begun_s = time.perf_counter()
+        for rows in powers(max_rows):
+            if taken_s and time.perf_counter() - begun_s > budget_s:
+                break
+            self._all_at_once(selection.take(rows))
+            taken_s[rows] = []
+        least, most = _COST_CALLS
+        for number in range(most):
+            if number >= least and time.perf_counter() - begun_s > budget_s:
+                break
+            for rows in taken_s:
+                time.sleep(_PAUSE_S)
+                taken_s[rows] += self._all_at_once(selection.take(rows, int(draw.integers(selection.rows))))
+        return [_cost(rows, taken) for rows, taken in taken_s.items()]
+
+    def _all_at_once(self, inputs: Arrays) -> list[float]:
+        """Run a batch in every executor; seconds of each."""
+        if len(self._runtimes) == 1:
+            return _timed(self._runtimes[0], [inputs], self._outputs)
+        found = self._threads.map(lambda runtime: _timed(runtime, [inputs], self._outputs), self._runtimes)
+        return [taken_s for each in found for taken_s in each]
+
     def _rows_per_s(self) -> float:
         batches = self._samples.batches[: self._batch_calls]
         begun_s = time.perf_counter()
@@ -228,6 +280,12 @@ def _medians(
         ms, cpu_ms, rows_per_s = (statistics.median(values) for values in zip(*rounds, strict=True))
         timings.append(Timing(setting=setting, ms=ms, cpu_ms=cpu_ms, rows_per_s=rows_per_s))
     return timings
+
+
+def _cost(rows: int, taken_s: Sequence[float]) -> dict[str, float]:
+    p50_s, p95_s = np.quantile(taken_s, (0.5, 0.95)).tolist()
+    mean_ms = statistics.fmean(taken_s) * 1e3
+    return {"rows": rows, "mean_ms": mean_ms, "p50_ms": p50_s * 1e3, "p95_ms": p95_s * 1e3, "calls": len(taken_s)}
 
 
 def _timed(runtime: Runtime, batches: Sequence[Arrays], outputs: Sequence[str]) -> list[float]:

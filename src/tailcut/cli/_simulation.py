@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -14,7 +15,7 @@ from tailcut.core.arrivals import Kind, bursts_ns, offsets_ns, steady, trace_ns
 from tailcut.core.learning import Costs
 from tailcut.core.service import noisy
 from tailcut.core.simulation import Outcome, Scenario, simulate
-from tailcut.core.tuning import tuned_points
+from tailcut.core.tuning import tuned_points, tuned_spread
 from tailcut.core.windows import Window
 from tailcut.errors import LoadTestError
 from tailcut.manifest import Batching, Manifest, Slo
@@ -70,17 +71,22 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     meets: bool
 
 
-def known_cost(manifest: Manifest | None, given: Mapping[int, float], measure: bool) -> tuple[dict[int, float], str]:
-    """Find what batches take: as given, else measured here now, else from the registry's evidence.
+class Known(NamedTuple):
+    """What batches take: rows -> nanoseconds, where that is from, and their spread where that is known, too."""
 
-    Returns:
-        rows -> nanoseconds, and where that is from.
+    points: dict[int, float]
+    found_in: str
+    sigma: float | None = None
+
+
+def known_cost(manifest: Manifest | None, given: Mapping[int, float], measure: bool) -> Known:
+    """Find what batches take: as given, else measured here now, else from the registry's evidence.
 
     Raises:
         TailcutError: nothing is known, or the evidence is of another machine.
     """
     if given:
-        return dict(given), "--cost"
+        return Known(dict(given), "--cost")
     if manifest is None:
         raise LoadTestError("nothing is known of what a batch takes: there is no manifest here", hint=_WAY_OUT)
     from tailcut.engine.opening import find_variant
@@ -92,7 +98,9 @@ def known_cost(manifest: Manifest | None, given: Mapping[int, float], measure: b
 
         warm = open_variant(manifest, variant, input_specs(manifest.deployment.model))
         warm.close()
-        return {rows: float(ns) for rows, ns in warm.warm_up_ns.items()}, f"variant {variant.name}, timed here now"
+        return Known(
+            {rows: float(ns) for rows, ns in warm.warm_up_ns.items()}, f"variant {variant.name}, timed here now"
+        )
     points = tuned_points(variant.evidence)
     if not points:
         raise LoadTestError(f"variant {variant.name!r} has no timings in its evidence", hint=_WAY_OUT)
@@ -100,7 +108,7 @@ def known_cost(manifest: Manifest | None, given: Mapping[int, float], measure: b
         raise LoadTestError(
             f"the timings of variant {variant.name!r} are of another machine: {variant.trust.reason}", hint=_WAY_OUT
         )
-    return points, f"evidence of variant {variant.name}"
+    return Known(points, f"evidence of variant {variant.name}", tuned_spread(variant.evidence))
 
 
 def play(

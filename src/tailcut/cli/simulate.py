@@ -13,8 +13,11 @@ from tailcut.core.slo import parse_duration_s
 from tailcut.errors import LoadTestError
 
 if TYPE_CHECKING:
-    from tailcut.cli._simulation import Assumptions, Line
+    from tailcut.cli._simulation import Assumptions, Known, Line
     from tailcut.manifest import Batching, Manifest, Slo
+
+_NOISE = 0.1
+"""Where nothing is known of the spread."""
 
 
 def register(app: typer.Typer) -> None:
@@ -47,7 +50,12 @@ def simulate(
         str, typer.Option(metavar="ROWS=TIME,...", help="What batches take.", show_default="the registry's evidence")
     ] = "",
     measure: Annotated[bool, typer.Option("--measure", help="Open the variant and time its batches here.")] = False,
-    noise: Annotated[float, typer.Option(min=0, max=2, help="Spread of a batch's time: 0.1 is ten percent.")] = 0.1,
+    noise: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=2, help="Spread of a batch's time: 0.1 is ten percent. Default: the evidence's, else 0.1."
+        ),
+    ] = None,
     hiccups: Annotated[float, typer.Option(min=0, max=1, help="Share of batches that take 5 times as long.")] = 0.0,
     request_cpu: Annotated[str, typer.Option(help="Event loop's time per request.")] = "60us",
     inline: Annotated[bool, typer.Option("--inline", help="Batches run on the event loop.")] = False,
@@ -71,11 +79,11 @@ def simulate(
         loaded = _manifest(manifest, settings, needed=not given)
         slo = loaded.deployment.slo if loaded is not None else Slo()
         batching = loaded.deployment.batching if loaded is not None else Batching()
-        points, found_in = _simulation.known_cost(loaded, given, measure)
-        assumed = _assumptions(batching, slo, points, found_in)
+        known = _simulation.known_cost(loaded, given, measure)
+        assumed = _assumptions(batching, slo, known)
         assumed = msgspec.structs.replace(
             assumed,
-            sigma=noise,
+            sigma=next(one for one in (noise, known.sigma, _NOISE) if one is not None),
             hiccups=hiccups,
             request_us=parse_duration_s(request_cpu) * 1e6,
             inline=inline,
@@ -103,14 +111,14 @@ def _manifest(path: Path, settings: list[str] | None, *, needed: bool) -> Manife
     return load_manifest(path, settings)
 
 
-def _assumptions(batching: Batching, slo: Slo, points: dict[int, float], found_in: str) -> Assumptions:
+def _assumptions(batching: Batching, slo: Slo, known: Known) -> Assumptions:
     from tailcut.cli._simulation import Assumptions
 
     named = ((0.99, slo.p99_s), (0.95, slo.p95_s), (0.5, slo.p50_s))
     target = next(((share, float(limit) * 1e3) for share, limit in named if limit is not None), None)
     return Assumptions(
-        cost_ms={rows: ns / 1e6 for rows, ns in points.items()},
-        cost_from=found_in,
+        cost_ms={rows: ns / 1e6 for rows, ns in known.points.items()},
+        cost_from=known.found_in,
         sigma=0.0,
         hiccups=0.0,
         request_us=0.0,

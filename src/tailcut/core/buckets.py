@@ -21,11 +21,16 @@ class Part(NamedTuple):
     bucket: int
 
 
+def powers(max_rows: int) -> list[int]:
+    """Return powers of two below ``max_rows``, and ``max_rows``: the batch sizes that are warmed up and timed."""
+    return [1 << power for power in range(max_rows.bit_length()) if 1 << power < max_rows] + [max_rows]
+
+
 def sizes(max_rows: int, most: int = MOST) -> tuple[int, ...]:
-    """Return powers of two below ``max_rows``, and ``max_rows``; thinned out evenly to ``most`` of them."""
+    """Return ``powers`` of ``max_rows``, thinned out evenly to ``most`` of them."""
     if max_rows < 1 or most < 2:
         raise ValueError(f"buckets up to {max_rows} rows, at most {most}; the least are 1 and 2")
-    found = [1 << power for power in range(max_rows.bit_length()) if 1 << power < max_rows] + [max_rows]
+    found = powers(max_rows)
     if len(found) <= most:
         return tuple(found)
     return tuple(found[round(place * (len(found) - 1) / (most - 1))] for place in range(most))

@@ -8,6 +8,8 @@ that another request, or another process, could have used.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import log
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -19,6 +21,12 @@ SAVES = 0.9
 """A variation that is no faster must need at most this part of the processor time."""
 
 _NO_SLOWER = 1.02
+
+_P95_SIGMAS = 1.645
+"""A normal distribution's 95th percentile, in standard deviations from its middle."""
+
+_MOST_SPREAD = 1.0
+"""Beyond it a slow moment of the machine was timed, or lengths, and no noise."""
 
 BUSY = 0.7
 """Share of what the executors can do at most that the SLO's rate may take up: above it requests wait for each other."""
@@ -122,12 +130,14 @@ def without_tuned(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tuned_points(evidence: Mapping[str, Any]) -> dict[int, float]:
-    """Read what a lone row and a batch took when the build tuned the variant: rows -> nanoseconds; empty if it did not.
+    """Read what batches took when the build tuned the variant: rows -> nanoseconds, means; empty if it did not.
 
     Args:
-        evidence: of a variant in the registry.
+        evidence: of a variant in the registry; of an earlier build it says it of a lone row and of one size only.
     """
     tuning = evidence.get("tuning") or {}
+    if costs := tuning.get("costs"):
+        return {int(cost["rows"]): cost["mean_ms"] * 1e6 for cost in costs}
     settings = tuning.get("settings") or {}
     chosen = (settings.get("threads"), settings.get("executors", 1))
     for timing in tuning.get("table") or ():
@@ -137,3 +147,13 @@ def tuned_points(evidence: Mapping[str, Any]) -> dict[int, float]:
             batch_s = batch_rows * setting.get("executors", 1) / timing["rows_per_s"]
             return {1: timing["ms"] * 1e6, batch_rows: max(batch_s * 1e9, timing["ms"] * 1e6)}
     return {}
+
+
+def tuned_spread(evidence: Mapping[str, Any]) -> float | None:
+    """Read how much batches of one size differ: the standard deviation of the logarithm; None where it is not known.
+
+    It is what a lognormal distribution has with the p95 and the median that were measured, the median over the sizes.
+    """
+    costs = (evidence.get("tuning") or {}).get("costs") or ()
+    found = [log(max(cost["p95_ms"] / cost["p50_ms"], 1.0)) / _P95_SIGMAS for cost in costs if cost["p50_ms"] > 0.0]
+    return min(median(found), _MOST_SPREAD) if found else None

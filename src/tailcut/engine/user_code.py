@@ -9,10 +9,11 @@ from inspect import iscoroutinefunction
 from typing import Any, NamedTuple
 
 from tailcut import text
+from tailcut.core.buckets import powers
 from tailcut.engine.assembly import Assembly, Postprocess, Preprocess
 from tailcut.engine.hooks import Hooks, time_postprocess
 from tailcut.engine.ticket import run_rows
-from tailcut.engine.warming import WARM_UP_RUNS, buckets, example_inputs
+from tailcut.engine.warming import WARM_UP_RUNS, example_inputs
 from tailcut.errors import StartError
 from tailcut.manifest import Deployment, Manifest, resolve
 from tailcut.runtimes.base import Runtime
@@ -76,7 +77,7 @@ async def place_hooks(
         stuck_after_s=deployment.slo.timeout_s,
     )
     if code.postprocess is not None:
-        sizes = buckets(deployment.batching.max_rows)
+        sizes = powers(deployment.batching.max_rows)
         computed = (run_rows(runtime, example_inputs(assembly.specs, rows), rows, outputs) for rows in sizes)
         timed = partial(time_postprocess, assembly, computed, WARM_UP_RUNS)
         for rows, took_ns in await asyncio.get_running_loop().run_in_executor(None, timed):

@@ -8,6 +8,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
+from tailcut.core.buckets import powers
 from tailcut.core.placement import INLINE_LIMIT_NS
 from tailcut.core.tensors import Arrays
 from tailcut.core.validation import InputSpec
@@ -32,12 +33,6 @@ def example_inputs(specs: Sequence[InputSpec], rows: int) -> Arrays:
     }
 
 
-def buckets(max_rows: int) -> list[int]:
-    """Return the batch sizes to warm up: powers of two up to, and then, the largest batch."""
-    sizes = [1 << power for power in range(max_rows.bit_length()) if 1 << power < max_rows]
-    return [*sizes, max_rows]
-
-
 def warm_up(
     runtime: Runtime,
     specs: Sequence[InputSpec],
@@ -54,7 +49,7 @@ def warm_up(
         StartError: the model fails on a bucket.
     """
     found: dict[int, int] = {}
-    for rows in buckets(max_rows):
+    for rows in powers(max_rows):
         inputs = example_inputs(specs, rows)
         durations = []
         for _ in range(WARM_UP_RUNS):

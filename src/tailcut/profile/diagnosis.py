@@ -164,9 +164,10 @@ def explain_silence(target: str, timeout_s: float, log: str) -> ProfileError:
     if stuck is not None and stuck.looping:
         place = f", at {stuck.place}" if stuck.place else ""
         return ProfileError(
-            f"the module {target.partition(':')[0]} runs an event loop or a server of its own when it is imported"
-            f"{place}: that had not ended after {timeout_s:g} s; the profile has to serve it itself",
-            hint=f'put what runs it below `if __name__ == "__main__":`, or into the application\'s lifespan\n\n{log}',
+            f"the module {target.partition(':')[0]} runs an event loop or a server of its own when the application is"
+            f" made{place}: that had not ended after {timeout_s:g} s; the profile has to serve it itself",
+            hint='put what serves below `if __name__ == "__main__":`; what only prepares it, into its lifespan, or'
+            f" allow it more time, such as --ready {2 * timeout_s:g}s\n\n{log}",
         )
     return ProfileError(
         f"{target} was not ready after {timeout_s:g} s",

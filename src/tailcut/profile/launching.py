@@ -26,6 +26,7 @@ _STOP_S = 5.0
 _ANSWER_S = 60.0
 _DUMP_S = 0.5
 _LOG_LINES = 25
+_STACK_LINES = 100
 
 
 class PilotProcess:
@@ -98,7 +99,7 @@ class PilotProcess:
             time.sleep(_DUMP_S)
             # What did not start has nothing to finish.
             self._process.kill()
-            raise explain_silence(self.target, timeout_s, self.log())
+            raise explain_silence(self.target, timeout_s, self.log(_STACK_LINES))
         if said is None or said.kind != "ready":
             raise explain_failure(self.target, said, self._exit_code(), self.log(), self._directory)
         self.port = said.port
@@ -157,13 +158,13 @@ class PilotProcess:
             self._report = -1
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def log(self) -> str:
+    def log(self, lines: int = _LOG_LINES) -> str:
         """The end of what it printed."""
         try:
-            lines = (self._folder / "log").read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
+            printed = (self._folder / "log").read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
         except OSError:
             return ""
-        return "\n".join(lines[-_LOG_LINES:])
+        return "\n".join(printed[-lines:])
 
     def _ask(self, command: str) -> None:
         stdin = self._process.stdin

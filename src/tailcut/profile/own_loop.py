@@ -8,19 +8,19 @@ from typing import NamedTuple
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|<frozen |/tailcut/profile/")
 _LOOPS = (
-    ("/asyncio/", ("run", "run_forever", "run_until_complete")),
-    ("/trio/_core/", ("run",)),
-    ("/granian/", ()),
-    ("/hypercorn/", ()),
-    ("/gunicorn/", ()),
-    ("/waitress/", ()),
-    ("/socketserver.py", ("serve_forever",)),
+    ("/asyncio/", {"run", "run_forever", "run_until_complete"}),
+    ("/trio/_core/", {"run"}),
+    ("/granian/", {"serve", "_serve", "_serve_loop", "startup"}),
+    ("/hypercorn/", {"run", "serve", "worker_serve"}),
+    ("/gunicorn/", {"run"}),
+    ("/waitress/", {"run", "serve"}),
+    ("/socketserver.py", {"serve_forever"}),
 )
-"""Files and functions in them (empty: any) that end when a loop or a server does."""
+"""Files of libraries and functions in them that end when a loop or a server does."""
 
 _WAYS = (
     (
-        re.compile(r"attached to a different loop|bound to a different event loop|different event loop"),
+        re.compile(r"(attached|belongs|bound) to a different (event )?loop|different event loop|Event loop is closed"),
         "it keeps what belongs to an event loop that it made itself, and is served on another, here as in production:"
         " make tasks, futures, locks and clients in its lifespan or in the request",
     ),
@@ -31,7 +31,10 @@ _WAYS = (
         " profile it from outside, tailcut profile http://127.0.0.1:PORT/PATH",
     ),
     (
-        re.compile(r"cannot be called from a running event loop|event loop is already running"),
+        re.compile(
+            r"cannot be called from a running event loop|event loop is already running"
+            r"|Cannot run the event loop while another loop is running"
+        ),
         "it starts an event loop inside the one that serves it: await what it runs there, or do it in a synchronous"
         " handler, which gets a thread",
     ),
@@ -58,7 +61,7 @@ def stuck_import(log: str) -> Stuck | None:
         return None
     own = next((f"{file}:{line}" for file, line, _ in frames if not _LIBRARY.search(file)), "")
     looping = any(
-        part in file and (not functions or function in functions)
+        _LIBRARY.search(file) and part in file and function in functions
         for file, _, function in frames
         for part, functions in _LOOPS
     )
@@ -71,5 +74,6 @@ def way_out(trace: str) -> str:
     Args:
         trace: its traceback, or what it printed.
     """
-    errors = [line for line in trace.splitlines() if line.startswith(("RuntimeError: ", "ValueError: "))]
+    lines = [line.lstrip(" |") for line in trace.splitlines()]  # of a group of exceptions they are indented
+    errors = [line for line in lines if line.startswith(("RuntimeError: ", "ValueError: "))]
     return next((way for pattern, way in _WAYS if any(pattern.search(line) for line in errors)), "")
