@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         spy_problem: why nothing was; empty where it was.
         asked_loop: which event loop the application was to have.
         one_in: of how many requests one was traced.
+        database_s: CPU seconds of the databases on this machine in the whole run.
     """
 
     load: LoadPlan
@@ -47,6 +49,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     spy_problem: str
     asked_loop: str = "auto"
     one_in: int = 1
+    database_s: float = 0.0
 
 
 def assemble(target: str, run: Run, overhead: Overhead | None) -> Recording:
@@ -77,6 +80,8 @@ def assemble(target: str, run: Run, overhead: Overhead | None) -> Recording:
             cpu_s=run.facts.cpu_s or 0.0,
             # The kernel counts the whole run, warm-up included.
             delay_s=heard.delay_ns / 1e9 * load.duration_s / whole_s,
+            database_s=run.database_s * load.duration_s / whole_s,
+            other_cores=max((os.cpu_count() or 1) - len(os.sched_getaffinity(0)), 0),
             window_s=run.facts.window_s,
         ),
         overhead=overhead,

@@ -23,6 +23,7 @@ from tailcut.load.summary import RunFacts
 from tailcut.profile.assembling import Run, assemble
 from tailcut.profile.captured import FoundLayers
 from tailcut.profile.child import Heard, Options, Said
+from tailcut.profile.databases import computed_between_s, computed_ns
 from tailcut.profile.diagnosis import choose_path, explain_answers, not_again
 from tailcut.profile.idling import measure_slope
 from tailcut.profile.launching import PilotProcess
@@ -91,7 +92,9 @@ def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said,
         measure(msgspec.structs.replace(_numbered(load), duration_s=_SETTLE_S, warmup_s=0.0, seed=load.seed + 3))
     say(f"recording for {plan.duration_s:g} s at {plan.rate:g} requests/s")
     pilot.begin(thin)
+    before = computed_ns()
     samples, facts = measure(_numbered(load))
+    database_s = computed_between_s(before, computed_ns())
     heard = pilot.heard()
     _check_answers(load, pilot, ready, samples, facts, heard)
     if fell_behind(_numbered(load), samples, facts):
@@ -102,7 +105,7 @@ def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said,
     run = Run(
         load=load, ready=ready, samples=samples, facts=facts, heard=heard,
         looks=looks, looks_interval_ns=int(1e9 / plan.sample_rate), looks_s=_looked_s(plan), spy_problem=problem,
-        asked_loop=plan.loop, one_in=thin,
+        asked_loop=plan.loop, one_in=thin, database_s=database_s,
     )  # fmt: skip
     found = _layers(pilot, say) if plan.layers else FoundLayers()
     recording = assemble(plan.target, run, None)

@@ -10,8 +10,9 @@ from tailcut.core.profiling.attribution import Attribution, attribute
 from tailcut.core.profiling.diversity import Diversity
 from tailcut.core.profiling.forecast import Calibration, Forecast, calibrate, capacity, forecast
 from tailcut.core.profiling.idling import alike
+from tailcut.core.profiling.knowing import database_ns, share_cores
 from tailcut.core.profiling.levers import LEVERS, Known, LeverName, State, begin, pull
-from tailcut.core.profiling.records import Recording
+from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.profiling.refusals import Facts, basis_of, figure, refusal_of, weakness_of
 from tailcut.core.profiling.slopes import cpu_factor
 from tailcut.core.profiling.weighing import aim_at, facts_of
@@ -22,6 +23,8 @@ _WORTH = 0.05
 _MORE_CAPACITY = 0.10
 _TOLD = 0.01
 _QUEUE_GROWS = 4.0
+_DRIVERS = {"psycopg", "psycopg2", "asyncpg", "pymysql", "MySQLdb", "aiomysql"}
+"""Hooks whose queries are answered by another process."""
 
 
 class LeverAdvice(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +113,7 @@ def advise(
     if not work.jobs:
         return None
     rate = rate or recording.rate
+    known = share_cores(known, recording, work)
     state, calibration = calibrate(begin(work, known))
     aim = aim_at(slo, recording, found)
     objective, share = aim.objective, aim.share
@@ -241,6 +245,7 @@ def _notes(
     notes = list(facts.held)
     if rate > 1.5 * recording.rate:
         notes.append(f"recorded at {recording.rate:g}/s: that the database is as quick at {rate:g}/s is assumed")
+    notes += _of_database(recording, known)
     less = 1.0 - cpu_factor(recording.pilot.cpu_slope, 1.0, 2.0)
     if less >= _TOLD:
         notes.append(
@@ -254,6 +259,20 @@ def _notes(
             f"the payloads span {diversity.span_s:.0f} s, a cached value {life_s:g} s: of a longer log more repeats"
         )
     return tuple(notes)
+
+
+def _of_database(recording: Recording, known: Known) -> list[str]:
+    """Say where the database is taken to compute."""
+    computed_ms = database_ns(recording) / 1e6
+    if known.database_beside and computed_ms:
+        return [
+            f"databases on this machine computed {computed_ms:.2f} ms a request, on cores that the application has too:"
+            " with theirs elsewhere it bears more"
+        ]
+    queries = any(span.stage == Stage.SQL for one in recording.requests for span in one.spans)
+    if known.database_cores or known.database_beside or not queries or not _DRIVERS & set(recording.pilot.hooks):
+        return []
+    return ["no database is seen to compute on this machine: it is taken to have cores enough elsewhere"]
 
 
 def _percentile_name(objective: LatencyObjective | None) -> str:

@@ -13,10 +13,13 @@ from tailcut.core.profiling.idling import FASTEST
 from tailcut.core.profiling.levers import Known
 from tailcut.core.profiling.priors import measured
 from tailcut.core.profiling.records import Recording, Stage
+from tailcut.core.profiling.work import Work
 
 FEATURE_LIFE_S, PREDICTION_LIFE_S = 60.0, 30.0
 """How long cached features and answers are taken to live where nobody says it."""
 CACHE_ENTRIES = 100_000
+_COMPUTES = 0.02
+"""Share of the waits for queries from which on databases on the machine compute them, and do not only keep house."""
 
 
 def know(
@@ -59,6 +62,30 @@ def know(
         whole = {number: bool(shares[number % len(bodies)] >= 1.0) for number in numbers}
         known = replace(known, prediction_hits=whole, prediction_life_s=PREDICTION_LIFE_S)
     return known
+
+
+def share_cores(known: Known, recording: Recording, work: Work) -> Known:
+    """Let databases that were seen to compute on the machine have its cores, for so much of the waits for queries.
+
+    Args:
+        known: what it says of the database stays.
+        work: of the recording.
+    """
+    waited_ns, computed_ns = work.wait_of(Stage.SQL), database_ns(recording)
+    if known.database_cores or known.database_beside or not waited_ns or computed_ns < _COMPUTES * waited_ns:
+        return known
+    return replace(
+        known,
+        database_cores=recording.pilot.other_cores,
+        database_beside=True,
+        database_share=min(computed_ns / waited_ns, 1.0),
+    )
+
+
+def database_ns(recording: Recording) -> float:
+    """Return what databases on the machine computed per request."""
+    count = len(recording.requests) + len(recording.untraced)
+    return recording.pilot.database_s * 1e9 / count if count else 0.0
 
 
 def _family(recording: Recording) -> str:

@@ -58,8 +58,7 @@ class Known:
         cores: that the service may use.
         database_cores: that answer its queries; 0: more than are asked for (a database on a machine of its own).
         database_beside: it takes the service's own core too where that is free first; without any of its own, always.
-        database_share: of a recorded query's waiting that the database computes; the rest is on the way and takes no
-            core. Where the database has cores to compute on.
+        database_share: of a recorded query's waiting that it computes, where it has cores; the rest takes none.
         fetches_share: the same of ``fetches``.
         lookup_ns: what a look-up of a request's features takes of a core.
         path: nanoseconds that a request takes of a core in tailcut's path; None: as elsewhere.

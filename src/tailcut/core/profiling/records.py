@@ -207,11 +207,12 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
         threads: size of the thread pool for synchronous handlers; 0: not known.
         hooks: what was hooked, such as "sqlite3", "fastapi".
         versions: of the packages that matter here.
-        libraries: what models run on, by the labels of their spans: "torch", "onnxruntime"; none where nobody knows.
-        executors: threads of each executor, by the label of the waits for it: "executor of app.py:12". Those that are
-            not known to be the only one of their label are left out.
+        libraries: what models run on, by the labels of their spans: "torch", "onnxruntime".
+        executors: threads of each executor, by the label of the waits for it, where no other has that label.
         cpu_s: CPU seconds of the process within the measured window.
         delay_s: seconds within it in which a thread of it was ready to run and had no core.
+        database_s: CPU seconds within it of the databases on the same machine; 0: there are none, or none is seen.
+        other_cores: of the machine, which the process may not use.
         window_s: seconds measured.
         cpu_slope: by which power of the rate a request takes less of a core (``idling``), between half of this rate and
             this one; 0: not measured, or it takes the same.
@@ -228,6 +229,8 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     executors: dict[str, int] = {}
     cpu_s: float = 0.0
     delay_s: float = 0.0
+    database_s: float = 0.0
+    other_cores: int = 0
     window_s: float = 0.0
     cpu_slope: float = 0.0
     path_ns: float = 0.0
@@ -283,11 +286,7 @@ def encode_recording(recording: Recording) -> bytes:
 
 
 def decode_recording(data: bytes) -> Recording:
-    """Read what ``encode_recording`` wrote.
-
-    Raises:
-        ValueError: something else, or another version's.
-    """
+    """Read what ``encode_recording`` wrote; ValueError where it is something else, or another version's."""
     try:
         found = msgspec.msgpack.decode(data, type=Recording)
     except msgspec.DecodeError as error:
