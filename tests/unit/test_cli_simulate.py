@@ -48,18 +48,28 @@ def test_a_trace_is_replayed_and_can_be_stretched_to_a_rate(capsys: pytest.Captu
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "says"),
     [
-        ["--rate", "fast"],
-        ["--executors", "0"],
-        ["--executors", "1.5"],
-        ["--cost", "5ms"],
-        ["--cost", "0=5ms"],
-        ["--arrivals", "missing.txt"],
-        [],
+        (["--rate", "fast"], "--rate is 'fast'"),
+        (["--executors", "0"], "--executors is '0'"),
+        (["--executors", "1.5"], "--executors is '1.5'"),
+        (["--cost", "5ms"], "--cost has '5ms'"),
+        (["--cost", "0=5ms"], "--cost has '0=5ms'"),
+        (["--cost", "1=5ms,1=6ms"], "--cost has '1=6ms'"),
+        (["--cost", "8=5ms,1=12ms"], "--cost has 8 rows in 5 ms, but 1 in 12 ms"),
+        (["--cost", "1=5ms", "--measure"], "--cost and --measure were both given"),
+        (["--rows", "5000"], "--rows 5000 is more than batching.max_queue_rows = 1024"),
+        (["--arrivals", "foo"], "--arrivals is 'foo': neither poisson, constant, burst nor a file that is there"),
     ],
 )
-def test_what_is_wrong_is_said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    given = [] if not arguments or arguments[0] == "--cost" else ["--cost", "1=9ms"]
-    assert run(["simulate", *given, *arguments]) not in {ExitCode.OK, ExitCode.BUG}
+def test_what_is_wrong_is_said(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    given = [] if arguments[0] == "--cost" else ["--cost", "1=9ms"]
+    assert run(["simulate", *given, *arguments]) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert says in said
+    assert "hint: " in said
+
+
+def test_without_costs_there_is_nothing_to_simulate(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["simulate"]) not in {ExitCode.OK, ExitCode.BUG}
     assert "hint: " in capsys.readouterr().err

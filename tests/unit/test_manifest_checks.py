@@ -133,6 +133,11 @@ OVERRIDES = [
         "pool.executors: 2 inline executors cannot run at once; they share the event loop's thread",
         '"thread"',
     ),
+    (
+        "pool.executors=100000",
+        "pool.executors: 100000 is more than 1024; each has a copy of the model and runs one batch at a time",
+        "about as many as there are cores",
+    ),
     ("slo.p95=2s", "slo.timeout: 1s is below slo.p95 = 2s", "raise slo.timeout to at least 2s"),
     ("slo={p95 = '50ms', p99 = '20ms'}", "slo.p99: 20ms is below slo.p95 = 50ms", "raise slo.p99 to at least 50ms"),
     ("slo.p50=0s", "slo.p50: 0s can never be met", ""),

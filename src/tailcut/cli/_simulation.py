@@ -20,6 +20,7 @@ from tailcut.core.windows import Window
 from tailcut.errors import LoadTestError
 from tailcut.manifest import Batching, Manifest, Slo
 
+_KINDS = ("poisson", "constant", "burst")
 _WAY_OUT = 'give it: --cost "1=5ms,8=12ms" (rows=duration), or --measure to open the variant and time it here'
 
 
@@ -152,6 +153,15 @@ def _limit_ns(batching: Batching, slo: Slo) -> int:
 
     target = make_target(batching, slo)
     return target.limit_ns if target is not None else 0
+
+
+def check_arrivals(kind: str) -> None:
+    """Refuse what is neither a kind of arrivals nor a trace file."""
+    if kind not in _KINDS and not Path(kind).is_file():
+        raise LoadTestError(
+            f"--arrivals is {kind!r}: neither {', '.join(_KINDS)} nor a file that is there",
+            hint="give one of these, or a file with one time in seconds per line",
+        )
 
 
 def _arrivals(assumed: Assumptions, rate: float) -> npt.NDArray[np.int64]:

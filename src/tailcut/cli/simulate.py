@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -76,10 +77,20 @@ def simulate(
     with usage():
         rates, counts = _numbers("--rate", rate), [int(one) for one in _numbers("--executors", executors)]
         given = _costs(cost)
+        if given and measure:
+            raise LoadTestError(
+                "--cost and --measure were both given", hint="give one: --measure times the variant here"
+            )
+        _simulation.check_arrivals(arrivals)
         loaded = _manifest(manifest, settings, needed=not given)
         slo = loaded.deployment.slo if loaded is not None else Slo()
         batching = loaded.deployment.batching if loaded is not None else Batching()
         known = _simulation.known_cost(loaded, given, measure)
+        if rows > batching.max_queue_rows:
+            raise LoadTestError(
+                f"--rows {rows} is more than batching.max_queue_rows = {batching.max_queue_rows}: all would be refused",
+                hint="ask for fewer rows at once, or raise batching.max_queue_rows",
+            )
         assumed = _assumptions(batching, slo, known)
         assumed = msgspec.structs.replace(
             assumed,
@@ -153,11 +164,17 @@ def _costs(text: str) -> dict[int, float]:
     for part in text.split(",") if text else ():
         rows, equals, time = part.partition("=")
         try:
-            if not equals or int(rows) < 1:
+            if not equals or int(rows) < 1 or int(rows) in found:
                 raise ValueError
             found[int(rows)] = parse_duration_s(time) * 1e9
         except (ValueError, LoadTestError):
             raise LoadTestError(
-                f"--cost has {part!r}", hint='write rows=duration, such as --cost "1=5ms,8=12ms"'
+                f"--cost has {part!r}", hint='write rows=duration, each size once, such as --cost "1=5ms,8=12ms"'
             ) from None
+    for fewer, more in pairwise(sorted(found)):
+        if found[more] < found[fewer]:
+            raise LoadTestError(
+                f"--cost has {more} rows in {found[more] / 1e6:g} ms, but {fewer} in {found[fewer] / 1e6:g} ms",
+                hint="a larger batch takes no less time: is it the time of a row? Give that of the whole batch",
+            )
     return found

@@ -70,8 +70,10 @@ class InputSpec:
             else:
                 self._last = list(shape)  # most clients send the same again
                 return
+        small = next((have for have in shape if have < 1), None)
+        why = "-1 is free, at least 1" if small is None else f"-1 stands for any size of at least 1, not for {small}"
         raise BadRequest(
-            f"input {self.name!r} has shape {shown(list(shape))}, expected {list(wanted)} (-1 is free, at least 1)",
+            f"input {self.name!r} has shape {shown(list(shape))}, expected {list(wanted)} ({why})",
             hint="the first dimension is the batch; a single row needs shape "
             + str([1, *(max(d, 1) for d in self.tail)]),
         )

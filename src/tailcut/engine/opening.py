@@ -56,7 +56,12 @@ def find_variant(manifest: Manifest) -> Variant:
         registry = Registry.of(manifest)
         return registry.variant(deployment.name, deployment.serve.variant)
     path = manifest.directory / deployment.model.source
-    if path.suffix != ".onnx" or not path.is_file():
+    if path.suffix == ".onnx" and not path.is_file():
+        raise ArtifactError(
+            f"model.source = {deployment.model.source!r} is not there: {path}",
+            hint="export the model to that file, or set model.source to where it is, seen from the manifest's folder",
+        )
+    if path.suffix != ".onnx":
         raise ArtifactError(
             f'serve.variant = "source" needs model.source to be an .onnx file, got {deployment.model.source!r}',
             hint="run `tailcut build` and serve a variant of the registry",

@@ -22,6 +22,9 @@ REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\
 
 _WRITE_REFERENCE = "write 'package.module:callable'"
 
+_MOST_EXECUTORS = 1024
+"""More than any machine has cores for: a slip of the pen, which would open models until memory ends."""
+
 
 def problems(deployment: Deployment) -> Iterator[ManifestError]:
     """Yield every impossible combination, most basic first."""
@@ -140,6 +143,13 @@ def _server(deployment: Deployment) -> Iterator[ManifestError]:
 
 def _pool(deployment: Deployment) -> Iterator[ManifestError]:
     pool = deployment.pool
+    for name, count in (("executors", pool.executors), ("max_executors", pool.max_executors)):
+        if count > _MOST_EXECUTORS:
+            yield ManifestError(
+                f"pool.{name}: {count} is more than {_MOST_EXECUTORS}; each has a copy of the model and runs one batch"
+                " at a time",
+                hint=f"set pool.{name} to about as many as there are cores; 0 chooses",
+            )
     if pool.executor == "inline" and pool.executors > 1:
         yield ManifestError(
             f"pool.executors: {pool.executors} inline executors cannot run at once; they share the event loop's thread",

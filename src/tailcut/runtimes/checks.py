@@ -45,8 +45,14 @@ def check_tensors(
                 f"{kind} {tensor.name!r} of {variant.artifact} (variant {variant.name!r}) is {datatype} "
                 f"{list(shape or ())}, the manifest says {tensor.datatype} {list(tensor.shape)} "
                 "(-1 is a free dimension)",
-                hint=_HINT,
+                hint=_HINT if variant.name != "source" else _as_it_is(datatype, shape),
             )
+
+
+def _as_it_is(datatype: str, shape: tuple[int, ...] | None) -> str:
+    """What to write for a model that is served without a build."""
+    tail = ", ".join(map(str, (shape or ())[1:]))
+    return f'write for it in the manifest: datatype = "{datatype}", shape = [-1{f", {tail}" if tail else ""}]'
 
 
 def _fits(wanted: tuple[int, ...], found: tuple[int, ...] | None) -> bool:

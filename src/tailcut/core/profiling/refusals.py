@@ -31,7 +31,8 @@ class Facts:
         within: it is met as it was measured, at the rate that is asked about.
         missed: it was missed as it was measured; at another rate, the percentile is foretold to be beyond its limit.
         unmended: requests that failed where that alone misses the SLO: no lever mends it.
-        model_share, code_share: of the time of the requests near the percentile; the user's own code.
+        model_share, code_share, fetch_share: of the time of the requests near the percentile; the user's own code;
+            databases, caches and other services.
         fetches: most that one request does.
         rows: that a request asks about, on average.
         aim: what is to be met, in words.
@@ -51,6 +52,7 @@ class Facts:
     unmended: int
     model_share: float
     code_share: float
+    fetch_share: float
     fetches: int
     rows: float
     aim: str
@@ -113,7 +115,7 @@ def weakness_of(lever: LeverName, facts: Facts) -> str:
     """Say why a lever that was tried gains little; empty where nothing in particular is known."""
     if lever in ("runtime", "INT8", "batching") and facts.model_share < LITTLE_MODEL:
         return f"the model is {facts.model_share:.1%} of the time"
-    if lever == "feature cache" and facts.code_share >= LARGE_CODE:
+    if lever == "feature cache" and facts.code_share >= LARGE_CODE and facts.code_share > facts.fetch_share:
         return f"what is fetched is little; {_own_code(facts)}"
     return ""
 

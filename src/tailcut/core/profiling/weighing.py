@@ -137,6 +137,7 @@ def facts_of(
         unmended=aim.failed if aim.unmended else 0,
         model_share=_near_share(found, near, Stage.MODEL),
         code_share=_near_share(found, near, Stage.CODE),
+        fetch_share=sum(_near_share(found, near, stage) for stage in (Stage.SQL, Stage.CACHE, Stage.HTTP)),
         fetches=most_fetches(found),
         rows=_rows(diversity),
         aim=aim.words,
