@@ -306,6 +306,8 @@ def test_the_command_ends_with_its_application(folder: Path, number: signal.Sign
     with subprocess.Popen(
         [sys.executable, "-P", "-m", "tailcut", "profile", "bad:answers", *flags],
         cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True,
+        # Who runs this in the background has it ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     ) as command:  # fmt: skip
         stopped = threading.Timer(40.0, os.killpg, (command.pid, signal.SIGKILL))
         stopped.start()
