@@ -58,6 +58,21 @@ def test_shares_are_of_the_requests_near_the_p95() -> None:
     assert budget.calls[0].total_ms == pytest.approx(900 + 9000)
 
 
+def test_code_that_stacks_say_nothing_of_is_named() -> None:
+    """Where it takes a tenth of the time, and only where anybody looked."""
+    much, little = ([request(number, sql_ms, 1.0) for number in range(30)] for sql_ms in (1.0, 99.0))
+    elsewhere = Sample(stack=("other (app.py:40)",), at_ns=0, weight_ns=_MS, place="", code=("other", "app.py:40"))
+
+    def said(requests: list[Request], *samples: Sample) -> list[str]:
+        return [note for note in make_budget(recording(*requests, samples=samples)).notes if "looks" in note]
+
+    assert said(much, elsewhere) == [
+        "predict (app.py:9): which functions take its time too few looks at the stacks could tell"
+    ]
+    assert said(little, elsewhere) == []
+    assert said(much) == []
+
+
 def test_functions_of_code_are_told_by_samples() -> None:
     """Only by those in the code's own time: a stack in which a query ran says nothing of the code."""
     requests = [request(number, 10.0, 10.0) for number in range(30)]

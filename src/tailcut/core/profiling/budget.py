@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import numpy as np
@@ -136,6 +136,7 @@ def make_budget(recording: Recording, slo: Objectives | None = None, found: Attr
     failed = len(recording.requests) + len(recording.untraced) - len(all_ms)
     lines = _lines(found, near)
     near_ms = float(wall_ms[near].mean()) if len(near) else 0.0
+    culprits = _culprits(found, near, recording)
     return Budget(
         answered=len(all_ms),
         failed=failed,
@@ -145,11 +146,11 @@ def make_budget(recording: Recording, slo: Objectives | None = None, found: Attr
         near_from_ms=float(wall_ms[near].min()) if len(near) else 0.0,
         near_to_ms=float(wall_ms[near].max()) if len(near) else 0.0,
         near_ms=near_ms,
-        culprits=_culprits(found, near, recording),
+        culprits=culprits,
         calls=calls_of(found, recording.traced),
         perception=perception(all_ms),
         findings=judge_wall(slo, all_ms, failed) if slo else (),
-        notes=_notes(len(all_ms), len(near), failed),
+        notes=(*_notes(len(all_ms), len(near), failed), *(_unseen(culprits) if recording.samples else ())),
     )
 
 
@@ -286,3 +287,10 @@ def _notes(answered: int, near: int, failed: int) -> tuple[str, ...]:
     if near < LEAST_NEAR:
         notes.append(f"the shares near the p95 rest on {near} requests only, better {LEAST_NEAR}: measure for longer")
     return tuple(notes)
+
+
+def _unseen(culprits: Iterable[Culprit]) -> Iterator[str]:
+    """Name code of a tenth of the time and more of which stacks do not say which functions take it."""
+    for one in culprits:
+        if one.stage == Stage.CODE and one.near_share >= _LEAST_USERS and not one.functions and not one.awaits:
+            yield f"{one.label} ({one.place}): which functions take its time too few looks at the stacks could tell"
