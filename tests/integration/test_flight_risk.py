@@ -25,22 +25,18 @@ pytest.importorskip("pandas")
 import httpx
 import torch
 import uvicorn
+from tests.integration.flight_sample import AT, FIRST, flight_sample, needs_servers
 
 import tailcut.manifest
 from flight_risk import clock, serving
 from flight_risk.columns import CATEGORICAL, NUMERIC
 from flight_risk.model import load
 from flight_risk.pilot.app import app
-from flight_risk.sample import write_sample
 from flight_risk.settings import HERE, LEAD_S
-from flight_risk.stacks import lacking_for_real, stack
+from flight_risk.stacks import stack
 from flight_risk.traffic import active_flights
 from tailcut.errors import UnknownEntity
 from tailcut.features import FeatureService
-
-FIRST, LAST = 1378785600, 1380945600  # 10 September to 5 October 2013
-AT = 1380830400  # Thursday 3 October, 16:00 in New York
-needs_servers = pytest.mark.skipif(bool(lacking_for_real()), reason=lacking_for_real() or "PostgreSQL and Redis")
 
 
 @dataclass
@@ -50,18 +46,8 @@ class Clock:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("flight-risk")
-        patch.setenv("FLIGHT_RISK_HOME", str(folder))
-        for name in ("FLIGHT_RISK_DATABASE", "FLIGHT_RISK_REDIS", "FLIGHT_RISK_STACK"):
-            patch.delenv(name, raising=False)
-        patch.setenv(clock.REPLAY, f"{AT}@0")
-        serving.vocabulary_path.cache_clear()
-        clock.anchor.cache_clear()
-        write_sample(folder, FIRST, LAST)
+    with flight_sample(tmp_path_factory.mktemp("flight-risk")) as folder:
         yield folder
-        serving.vocabulary_path.cache_clear()
-        clock.anchor.cache_clear()
 
 
 @pytest.fixture(scope="module", params=["embedded", pytest.param("real", marks=needs_servers)])

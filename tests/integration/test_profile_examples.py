@@ -12,11 +12,10 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("pandas")
 
+from tests.integration.flight_sample import AT, flight_sample, needs_servers
 from tests.integration.planting import HERE, Recorded, found_shares, missed, only, record_planted
 
-from flight_risk import clock, serving
-from flight_risk.sample import write_sample
-from flight_risk.stacks import lacking_for_real, stack
+from flight_risk.stacks import stack
 from flight_risk.traffic import active_flights
 from tailcut.core.profiling.budget import make_budget
 from tailcut.core.profiling.records import Stage
@@ -24,8 +23,6 @@ from tailcut.core.profiling.records import Stage
 pytestmark = pytest.mark.integration
 
 EXAMPLES = HERE.parents[1] / "examples"
-FIRST, LAST = 1378785600, 1380945600  # 10 September to 5 October 2013
-AT = 1380830400  # Thursday 3 October, 16:00 in New York
 
 COMMON = {
     "validation": Stage.DECODE,
@@ -43,24 +40,12 @@ FLIGHT_RISK = {f"/predict/{part}": stage for part, stage in COMMON.items()} | {
 }
 MINILM = {f"/embed/{part}": stage for part, stage in COMMON.items()} | {"/embed/tokenizer": Stage.CODE}
 
-needs_servers = pytest.mark.skipif(bool(lacking_for_real()), reason=lacking_for_real() or "PostgreSQL and Redis")
-
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Some weeks of real flights, and the real model's shape."""
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("flight-risk")
-        patch.setenv("FLIGHT_RISK_HOME", str(folder))
-        for name in ("FLIGHT_RISK_DATABASE", "FLIGHT_RISK_REDIS", "FLIGHT_RISK_STACK"):
-            patch.delenv(name, raising=False)
-        patch.setenv(clock.REPLAY, f"{AT}@{time.time()}")
-        serving.vocabulary_path.cache_clear()
-        clock.anchor.cache_clear()
-        write_sample(folder, FIRST, LAST)
+    with flight_sample(tmp_path_factory.mktemp("flight-risk"), time.time()) as folder:
         yield folder
-        serving.vocabulary_path.cache_clear()
-        clock.anchor.cache_clear()
 
 
 @pytest.fixture(scope="module", params=["embedded", pytest.param("real", marks=needs_servers)])

@@ -420,3 +420,13 @@ def test_what_hits_leave_over_comes_seldom_and_takes_more_of_a_core() -> None:
             assert now.cpu_ns == pytest.approx(part.cpu_ns * colder)
             assert now.wait_ns == part.wait_ns
     assert any(part.stage is Stage.MODEL and part.cpu_ns for job in after for part in job)
+
+
+def test_a_feature_cache_is_not_told_to_fetch_little_where_queries_take_most() -> None:
+    """Little repeats, so that it wins little; large code is the reason only where it is more than what is fetched."""
+    fetching, computing = (
+        reasons(advice(pilot(sql_ms=sql_ms, code_ms=code_ms), distinct=_COUNT - 30))
+        for sql_ms, code_ms in ((6.0, 4.0), (1.0, 9.0))
+    )
+    assert "what is fetched is little" not in fetching["feature cache"]
+    assert "what is fetched is little" in computing["feature cache"]

@@ -110,3 +110,8 @@ def test_a_hundred_thousand_names_are_compared_at_once() -> None:
     with pytest.raises(BadRequest, match="'x99999' is given twice"):
         check_names(names, ["x"], "input")
     assert perf_counter() - began_s < 5
+
+
+def test_a_free_dimension_stands_for_sizes_and_is_none() -> None:
+    with pytest.raises(BadRequest, match=r"-1 stands for any size of at least 1, not for -1\)"):
+        InputSpec("x", "FP32", (-1, 2)).check_shape((-1, 2))

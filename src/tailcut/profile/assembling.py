@@ -20,7 +20,8 @@ from tailcut.profile.matching import match_requests
 
 _RAISED = re.compile(r"([A-Za-z_][\w.]*)(?::|\Z)")
 _FRAME = re.compile(r'\s+File "(?P<file>.+)", line (?P<line>\d+), in (?P<name>\S+)')
-_LIBRARY = re.compile(r"/site-packages/|/dist-packages/|/lib/python3|^<")
+LIBRARY = re.compile(r"/site-packages/|/dist-packages/|/lib/python3|^<")
+"""Files in a traceback that are not the application's."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,6 +129,6 @@ def raised(trace: str) -> str:
     # Below the innermost frame comes the exception; its text may have lines of its own.
     below = lines[frames[-1][0] + 1 :] if frames else lines[-1:]
     name = next((found[1] for line in below if (found := _RAISED.match(line))), "")
-    own = [found for _, found in frames if not _LIBRARY.search(found["file"])] or [found for _, found in frames]
+    own = [found for _, found in frames if not LIBRARY.search(found["file"])] or [found for _, found in frames]
     place = f" in {own[-1]['name']} ({Path(own[-1]['file']).name}:{own[-1]['line']})" if own else ""
     return f"{name.rpartition('.')[2] or 'an exception'}{place}"

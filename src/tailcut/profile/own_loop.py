@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from tailcut.profile.assembling import LIBRARY
+
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
-_LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|<frozen |/tailcut/profile/")
+_OWN = "/tailcut/profile/"
 _LOOPS = (
     ("/asyncio/", {"run", "run_forever", "run_until_complete"}),
     ("/trio/_core/", {"run"}),
@@ -57,15 +59,15 @@ class Stuck(NamedTuple):
 def stuck_import(log: str) -> Stuck | None:
     """Find an import that had not ended in a dump of the main thread's stack, innermost call first; None: no import."""
     frames = _FRAME.findall(log)
-    if not any(file.endswith("/tailcut/profile/importing.py") for file, _, _ in frames):
+    if not any(file.endswith(f"{_OWN}importing.py") for file, _, _ in frames):
         return None
-    own = next((f"{file}:{line}" for file, line, _ in frames if not _LIBRARY.search(file)), "")
+    theirs = (f"{file}:{line}" for file, line, _ in frames if not LIBRARY.search(file) and _OWN not in file)
     looping = any(
-        _LIBRARY.search(file) and part in file and function in functions
+        LIBRARY.search(file) and part in file and function in functions
         for file, _, function in frames
         for part, functions in _LOOPS
     )
-    return Stuck(own, looping)
+    return Stuck(next(theirs, ""), looping)
 
 
 def way_out(trace: str) -> str:

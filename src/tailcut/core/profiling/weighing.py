@@ -12,6 +12,7 @@ from tailcut.core.profiling.attribution import Attribution
 from tailcut.core.profiling.budget import judge_wall, near_percentile
 from tailcut.core.profiling.calls import most_fetches
 from tailcut.core.profiling.diversity import Diversity, Stream
+from tailcut.core.profiling.dividing import FETCHING
 from tailcut.core.profiling.flat import STAGE_AT, Ints, answered_ms
 from tailcut.core.profiling.forecast import Calibration, Forecast, forecast
 from tailcut.core.profiling.holding import never_played, waited_share
@@ -137,7 +138,7 @@ def facts_of(
         unmended=aim.failed if aim.unmended else 0,
         model_share=_near_share(found, near, Stage.MODEL),
         code_share=_near_share(found, near, Stage.CODE),
-        fetch_share=sum(_near_share(found, near, stage) for stage in (Stage.SQL, Stage.CACHE, Stage.HTTP)),
+        fetch_share=sum(_near_share(found, near, stage) for stage in FETCHING),
         fetches=most_fetches(found),
         rows=_rows(diversity),
         aim=aim.words,
