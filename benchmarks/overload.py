@@ -58,6 +58,9 @@ _WIDE_BATCHES = 5
 """Of the deadline where none shall be refused: who comes waits for a batch that runs, a full one, and its own."""
 _CLOSED_BATCHES = 100
 """Of the closed loop: the batch that its end cuts off, which is not counted, is half a percent of so many."""
+_CLOSED_PIECES = 3
+"""Closed loops of one server, each between two runs of the bare runtime; the median counts. A shared machine's speed
+changes by some percent within half a minute, which a single pair of runs takes for the server's doing."""
 
 
 def main() -> None:
@@ -133,6 +136,7 @@ def collect(arguments: argparse.Namespace) -> dict[str, Any]:
         "deadline_ms": DEADLINE_MS,
         "wide_ms": wide_ms,
         "closed_warm_s": _CLOSED_WARM_S,
+        "closed_pieces": _CLOSED_PIECES,
         "servers": bench.found,
         "idle": _idle_summary(idle),
     }
@@ -190,7 +194,7 @@ class Bench:
         forms = {"wide": peer}
         if peer is TAILCUT:
             forms["wide_binary"] = TAILCUT_BINARY
-        found: dict[str, float] = {}
+        found: dict[str, Any] = {}
         for key, form in forms.items():
             with started([form], task, self._model.shape, self._expected, folder, install=False) as [contender]:
                 if contender.server is None:
@@ -200,10 +204,21 @@ class Bench:
                 # A batch that runs, and a full one that waits for it; warm like the open loops are.
                 connections = 2 * self._task.rows
                 wrk.run(contender.url, contender.script, connections, _CLOSED_WARM_S)
-                before = self._capacity()
-                closed = self._closed(contender, connections)
-                found |= {f"{key}_rps": closed["rps"], f"{key}_bare_rps": (before + self._capacity()) / 2}
+                pieces = self._beside_bare(contender, connections)
+                rps, bare_rps = sorted(pieces, key=lambda piece: piece[0] / piece[1])[_CLOSED_PIECES // 2]
+                found |= {f"{key}_rps": rps, f"{key}_bare_rps": bare_rps, f"{key}_pieces": pieces}
         return found
+
+    def _beside_bare(self, contender: Contender, connections: int) -> list[tuple[float, float]]:
+        """Return what a server answers per second, and the bare runtime right before and after, piece by piece."""
+        pieces: list[tuple[float, float]] = []
+        before = self._capacity()
+        for _ in range(_CLOSED_PIECES):
+            closed = self._closed(contender, connections)
+            after = self._capacity()
+            pieces.append((closed["rps"], (before + after) / 2))
+            before = after
+        return pieces
 
     def _closed(self, contender: Contender, connections: int) -> dict[str, float]:
         return wrk.run(contender.url, contender.script, connections, self._closed_s)

@@ -65,7 +65,9 @@ def _of_batches(result: dict[str, Any]) -> list[str]:
     )
     lines = [
         f"- Throughput is that of a server whose SLO and deadline are {wide_ms} ms, with {2 * rows} connections,",
-        f"  a batch that runs and one that waits, after {result.get('closed_warm_s', 0)} s of the same. Under the SLO",
+        f"  a batch that runs and one that waits, after {result.get('closed_warm_s', 0)} s of the same, the median of "
+        f"{result.get('closed_pieces', 1)}",
+        "  such runs, each between two of the bare runtime. Under the SLO",
         f"  there are {rows * 3 // 2}; tailcut cuts batches for its sake, and of those clients it refused {refused:,}",
         "  times, and wrk comes back at once, whatever it is told.",
         f"- Who answers all of a burst ends {behind_ms:.0f} ms behind in the mean: 0.25 s at 1.6 times the capacity.",
