@@ -204,8 +204,10 @@ def test_what_never_gets_ready_is_given_up_and_shown(folder: Path) -> None:
 
 def test_an_import_that_runs_a_loop_of_its_own_is_named(folder: Path) -> None:
     line = LOOPING.splitlines().index("asyncio.run(serve())") + 1
+    said: list[str] = []
     with pytest.raises(ProfileError) as caught:
-        record(plan(folder, "looping:app", ready_s=8.0))
+        record(plan(folder, "looping:app", ready_s=8.0), on_step=said.append)
+    assert said == ["starting looping:app", "looping:app is not ready after 5 s; waiting for it, 8 s at most"]
     assert caught.value.message.startswith(
         "the module looping runs an event loop or a server of its own when the application is made,"
         f" at {folder}/looping.py:{line}: that had not ended after 8 s"

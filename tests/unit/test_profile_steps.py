@@ -42,7 +42,7 @@ class Process:
     def __exit__(self, *_: object) -> None:
         """Nothing is left."""
 
-    def wait_ready(self, timeout_s: float) -> Said:
+    def wait_ready(self, timeout_s: float, _say: object = None) -> Said:
         route = Route(path="/predict", methods=("GET",))
         return Said(kind="ready", port=1, loop="asyncio", usual_loop="asyncio", routes=(route,))
 
@@ -305,7 +305,7 @@ def test_an_application_that_starts_only_once_is_profiled_without_overhead(
 ) -> None:
     """The note says where it fails, and not what the exception says; the person sees all of it."""
 
-    def ready(self: Process, timeout_s: float) -> Said:
+    def ready(self: Process, timeout_s: float, say: object = None) -> Said:
         if len(Process.started) > 1:
             raise ProfileError("shop:app failed at start-up", hint=f"it printed last:\n{LOG}")
         return usual(self, timeout_s)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +22,8 @@ from tailcut.profile.captured import FoundLayers
 from tailcut.profile.child import Heard, Options, Said
 from tailcut.profile.diagnosis import explain_failure, explain_silence
 
+_QUIET_S = 5.0
+"""So long an application starts without a word to whoever waits."""
 _STOP_S = 5.0
 _ANSWER_S = 60.0
 _DUMP_S = 0.5
@@ -87,13 +89,21 @@ class PilotProcess:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.stop()
 
-    def wait_ready(self, timeout_s: float) -> Said:
+    def wait_ready(self, timeout_s: float, say: Callable[[str], object] = lambda _: None) -> Said:
         """Wait until the application answers.
+
+        Args:
+            timeout_s: for so long.
+            say: hears that it takes long.
 
         Raises:
             ProfileError: it cannot be served, died, or took too long; with what it said.
         """
-        said = self._hear(timeout_s)
+        first_s = min(timeout_s, _QUIET_S)
+        said = self._hear(first_s)
+        if said is None and self._process.poll() is None and timeout_s > first_s:
+            say(f"{self.target} is not ready after {first_s:g} s; waiting for it, {timeout_s:g} s at most")
+            said = self._hear(timeout_s - first_s)
         if said is None and self._exit_code() is None:
             self._process.send_signal(signal.SIGUSR1)
             time.sleep(_DUMP_S)

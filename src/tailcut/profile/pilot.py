@@ -13,10 +13,12 @@ from pathlib import Path
 
 import msgspec
 
+from tailcut.core.profiling.functions import Looking, code_s, plan_looks
 from tailcut.core.profiling.records import Recording, Sample
 from tailcut.core.profiling.thinning import ALL, one_in
 from tailcut.errors import LoadTestError, ProfileError
 from tailcut.load import LoadPlan, Samples, measure
+from tailcut.load.cpu import threads_ns
 from tailcut.load.payloads import build_requests
 from tailcut.load.plan import parse_url
 from tailcut.load.summary import RunFacts
@@ -66,7 +68,7 @@ def _record(plan: PilotPlan, say: OnStep) -> Recording:
     say(f"starting {plan.target}")
     began_s = time.monotonic()
     with _start(plan, profiled=True) as pilot:
-        ready = pilot.wait_ready(plan.ready_s)
+        ready = pilot.wait_ready(plan.ready_s, say)
         start_s = time.monotonic() - began_s
         load = _load_plan(plan, pilot, ready)
         _probe(load, pilot, ready)
@@ -101,10 +103,11 @@ def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said,
         return None
     # For who has minutes, and not before the recording, whose requests would find what these leave behind.
     slope = measure_slope(_numbered(load), say) if plan.overhead_rounds else 0.0
-    looks, problem = _looks(plan, load, pilot, heard)
+    looking = _looking(plan, pilot, heard, thin)
+    looks, problem = _looks(plan, load, pilot, heard, looking)
     run = Run(
         load=load, ready=ready, samples=samples, facts=facts, heard=heard,
-        looks=looks, looks_interval_ns=int(1e9 / plan.sample_rate), looks_s=_looked_s(plan), spy_problem=problem,
+        looks=looks, looks_interval_ns=int(1e9 / looking.rate), looks_s=looking.seconds, spy_problem=problem,
         asked_loop=plan.loop, one_in=thin, database_s=database_s,
     )  # fmt: skip
     found = _layers(pilot, say) if plan.layers else FoundLayers()
@@ -136,13 +139,15 @@ def _importable(directory: str) -> Iterator[None]:
             sys.path.remove(folder)
 
 
-def _looks(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, heard: Heard) -> tuple[tuple[Sample, ...], str]:
+def _looks(
+    plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, heard: Heard, looking: Looking
+) -> tuple[tuple[Sample, ...], str]:
     """Send the load once more and look at the stacks meanwhile; where that fails, say why: the recording is whole."""
     # Numbered too: only what belongs to a request is handed to threads in a way that their stacks show.
-    sampled = msgspec.structs.replace(_numbered(load), duration_s=_looked_s(plan), warmup_s=0.0, seed=load.seed + 2)
+    sampled = msgspec.structs.replace(_numbered(load), duration_s=looking.seconds, warmup_s=0.0, seed=load.seed + 2)
     try:
         pilot.trace(ALL)
-        with Spy(pilot.pid, plan.sample_rate) as spy:
+        with Spy(pilot.pid, looking.rate) as spy:
             measure(sampled)
             spy.stop()
             return spy.samples(heard.requests, Places(plan.directory)), spy.problem
@@ -150,8 +155,11 @@ def _looks(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, heard: Heard) -
         return (), f"the run in which stacks are sampled failed ({getattr(error, 'message', error)})"
 
 
-def _looked_s(plan: PilotPlan) -> float:
-    return min(plan.sample_s, plan.duration_s)
+def _looking(plan: PilotPlan, pilot: PilotProcess, heard: Heard, thin: int) -> Looking:
+    # Code that awaits what is not hooked seems to run, but takes no core.
+    busy_s = min(code_s(heard.requests) * thin, heard.cpu_ns / 1e9)
+    share = busy_s / (plan.duration_s + plan.warmup_s)
+    return plan_looks(share, min(plan.sample_s, plan.duration_s), len(threads_ns(pilot.pid)))
 
 
 def _with_overhead(plan: PilotPlan, load: LoadPlan, recording: Recording, start_s: float, say: OnStep) -> Recording:

@@ -37,8 +37,9 @@ class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
         environment: variables added to the child's.
         loop: of the application; "auto" is the one that uvicorn takes: uvloop where it is installed.
         ready_s: longest wait for the application's start.
-        sample_rate, sample_s: looks at the stacks per second, and for how long at most: in a run of its own, under the
-            same load, because looking takes of the cores that answer, and must not be in what is recorded.
+        sample_s: for how long stacks are looked at, at most: in a run of its own, under the same load, because looking
+            takes of the cores that answer, and must not be in what is recorded. The less of the time code runs, the
+            longer, and the more often (``core.profiling.functions.plan_looks``).
         overhead_rounds, overhead_s: how often, and how long at least, the same load is sent to processes of the
             application without profiling and with it; 0 rounds: the overhead is not measured.
         least_traced: of a recording with twice as many requests one in two is traced and stands for all
@@ -60,8 +61,7 @@ class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str] = {}
     loop: Loop = "auto"
     ready_s: float = 60.0
-    sample_rate: float = 50.0
-    sample_s: float = 6.0
+    sample_s: float = 15.0
     overhead_rounds: int = ROUNDS
     overhead_s: float = 2.0
     least_traced: int = LEAST_TRACED
@@ -86,8 +86,7 @@ def check_pilot(plan: PilotPlan) -> None:
     if find_spec("uvicorn") is None:
         raise MissingExtra("uvicorn is not installed", hint="pip install 'tailcut[profile]'")
     for name, value in (
-        ("rate", plan.rate), ("duration", plan.duration_s), ("sample rate", plan.sample_rate),
-        ("sampling time", plan.sample_s),
+        ("rate", plan.rate), ("duration", plan.duration_s), ("sampling time", plan.sample_s),
     ):  # fmt: skip
         if not 0 < value < inf:
             raise ProfileError(f"the {name} is {value:g}", hint="give a finite number above 0")

@@ -69,7 +69,7 @@ def culprits_table(budget: Budget, most: int = _MOST_CULPRITS, *, longest: int =
     for one in shown:
         rows.append((percent(one.near_share), ms(one.near_ms), str(one.stage), name_of(one, longest)))
         rows += [
-            ("", "", "", f"  {percent(each.share)} of the samples: {each.function}")
+            ("", "", "", f"  {percent(each.share)} of the samples ({each.samples}): {each.function}")
             for each in one.functions[:3]
             if one.stage in (Stage.CODE, Stage.FRAMEWORK)
         ]

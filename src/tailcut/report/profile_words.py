@@ -65,7 +65,7 @@ def bottleneck(budget: Budget) -> str:
     inside = ""
     if first.functions and first.functions[0].function.split(" (")[0] != first.label.split(" (")[0]:
         top = first.functions[0]
-        inside = f" Inside it, {percent(top.share)} of the samples are in {top.function}."
+        inside = f" Inside it, {percent(top.share)} of the samples ({top.samples}) are in {top.function}."
     return f"{told} ({ms(line.near_ms)} of {ms(budget.near_ms)} ms).{inside}"
 
 

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
-from tailcut.core.profiling.records import Moment, Recording, Stage
+from tailcut.core.profiling.records import Moment, Recording, Request, Stage
 
 SpanName = tuple[str, str]
 """Label and place of a span."""
 _LEAST_LOOKS = 20
 """That should have seen a function: of fewer, one that was not there says nothing."""
+_LOOKS = 400
+"""That should see code: forty of them one function that takes a tenth of its time."""
+_USUAL_S = 6.0
+_SLOWEST, _FASTEST = 50.0, 500.0
+"""Looks per second. At the latter py-spy takes a quarter of a core where there are nine threads."""
+_STACKS = 5000.0
+"""Per second: each look reads every thread's."""
 
 
 class FunctionShare(msgspec.Struct, frozen=True, kw_only=True):
     """A function's part of a span's own time (of the samples in it), or of what held the event loop.
 
     Attributes:
+        function: with the line that it was seen at most.
         samples: how often it was seen there; how often it held the loop.
     """
 
@@ -38,9 +47,43 @@ def functions_of(recording: Recording) -> dict[SpanName, tuple[FunctionShare, ..
         if sample.code != ("", ""):
             weights[sample.code][sample.place] += sample.weight_ns
     return {
-        span: _ranked({name: (took_ns, round(took_ns / interval_ns)) for name, took_ns in functions.items()})
-        for span, functions in weights.items()
+        span: _ranked({name: (took_ns, round(took_ns / interval_ns)) for name, took_ns in _whole(lines).items()})
+        for span, lines in weights.items()
     }
+
+
+class Looking(NamedTuple):
+    """How stacks are looked at: so many times per second, for so many seconds."""
+
+    rate: float
+    seconds: float
+
+
+def plan_looks(code_share: float, longest_s: float, threads: int) -> Looking:
+    """Choose how to look at the stacks, so that quick code is seen often enough to tell its functions.
+
+    Args:
+        code_share: of the time, that code runs.
+        longest_s: that stacks may be looked at.
+        threads: of the process.
+    """
+    fastest = max(min(_FASTEST, _STACKS / max(threads, 1)), _SLOWEST)
+    needed = min(_LOOKS / max(code_share, 1e-9), fastest * longest_s)
+    usual_s = min(_USUAL_S, longest_s)
+    rate = min(max(needed / usual_s, _SLOWEST), fastest)
+    return Looking(rate, max(needed / rate, usual_s))
+
+
+def code_s(requests: Iterable[Request]) -> float:
+    """Return for how many seconds the requests' code ran, what it called and waited for left out."""
+    code_ns = 0
+    for one in requests:
+        for span in one.spans:
+            took_ns = span.end_ns - span.start_ns
+            code_ns += took_ns if span.stage is Stage.CODE else 0
+            if span.parent >= 0 and one.spans[span.parent].stage is Stage.CODE:
+                code_ns -= took_ns
+    return code_ns / 1e9
 
 
 def seen_shares(recording: Recording, own_ns: Mapping[SpanName, float]) -> dict[SpanName, float]:
@@ -71,6 +114,14 @@ def holders_of(moments: Iterable[Moment]) -> tuple[FunctionShare, ...]:
         if one.stage == Stage.LOOP:
             held[f"{one.label} ({one.place})" if one.place else one.label].append(one.end_ns - one.start_ns)
     return _ranked({name: (sum(times), len(times)) for name, times in held.items()})
+
+
+def _whole(lines: Mapping[str, int]) -> dict[str, int]:
+    """Add up each function's lines, "function (file:line)", under the one that takes most."""
+    functions: defaultdict[str, list[str]] = defaultdict(list)
+    for line in lines:
+        functions[line.rpartition(":")[0]].append(line)
+    return {max(own, key=lambda line: lines[line]): sum(lines[line] for line in own) for own in functions.values()}
 
 
 def _ranked(functions: Mapping[str, tuple[int, int]]) -> tuple[FunctionShare, ...]:

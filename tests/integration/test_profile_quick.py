@@ -1,0 +1,56 @@
+"""Code that takes a fraction of a millisecond per request: stacks that change all the time still tell its functions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tailcut.core.profiling.functions import functions_of
+from tailcut.profile.pilot import record
+from tailcut.profile.plan import PilotPlan
+
+pytestmark = pytest.mark.integration
+
+APP = """
+from fastapi import FastAPI
+
+app = FastAPI()
+NUMBERS = list(range(2_000))
+
+def light(numbers):
+    total = 0
+    for number in numbers:
+        total += number * number % 7
+    return total
+
+def heavy(numbers):
+    total = 0
+    for number in numbers:
+        total += number * number % 7
+    for number in numbers:
+        total += number * number % 7
+    for number in numbers:
+        total += number * number % 7
+    return total
+
+@app.get("/")
+async def read():
+    return {"answer": light(NUMBERS) + heavy(NUMBERS)}
+"""
+
+
+def test_the_functions_of_quick_code_are_told(tmp_path: Path) -> None:
+    """Each with all of its lines, and with about its share of the time."""
+    (tmp_path / "app.py").write_text(APP)
+    plan = PilotPlan(
+        target="app:app", directory=str(tmp_path), rate=100.0, duration_s=5.0, warmup_s=0.5, overhead_rounds=0,
+        layers=False,
+    )  # fmt: skip
+    (found,) = (value for (label, _), value in functions_of(record(plan)).items() if label == "read")
+    shares = {one.function.partition(" (")[0]: one for one in found}
+    assert len(shares) == len(found)  # lines are not told apart
+    assert found[0].function.startswith("heavy (app.py:1")
+    assert 0.5 < shares["heavy"].share < 0.95  # 0.75 of the work is there
+    assert 0.05 < shares["light"].share < 0.5
+    assert shares["heavy"].samples >= 25
