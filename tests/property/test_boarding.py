@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.boarding import Boarding, most_rows, within_ns
+from tailcut.core.boarding import Boarding, applies, most_rows, tightest_ns, within_ns
 from tailcut.core.costs import Cost
 from tailcut.core.overload import Overload, Target
+from tailcut.core.waiting import DEFAULT_LEVEL, Entry, Waiting
 
 FULL = 8
 LIMIT = 100.0
@@ -55,6 +56,23 @@ def test_a_place_on_the_second_executor_opens_while_the_first_is_still_busy() ->
     assert missed is not None
     assert missed.opens_ns == 24
     assert busy._replace(starts_ns=[26.0, 36.0]).check(FULL, 1, 120.0, float("inf")) is None
+
+
+@given(st.lists(st.tuples(st.integers(10, 90), st.booleans()), min_size=1, max_size=12))
+def test_who_has_left_is_waited_for_no_more(waiters: list[tuple[int, bool]]) -> None:
+    """Clients that give up leave their entries in the queue until these come to the top."""
+    overload, waiting = Overload(Target(100, 200)), Waiting[Entry]()
+    overload.stands = True
+    entries = [Entry(1, 200, lane, target_ns=target) for target, lane in waiters]
+    for entry in entries:
+        waiting.add(entry)
+    # All of one lane leave, and of the other whoever is most urgent.
+    stay = sorted((entry for entry in entries if not entry.lane), key=lambda entry: entry.target_ns)[1:]
+    for entry in entries:
+        if entry not in stay:
+            waiting.leave(entry)
+    assert applies(overload, waiting, DEFAULT_LEVEL)
+    assert tightest_ns(waiting, 5) == min((entry.target_ns - 5 for entry in stay), default=float("inf"))
 
 
 @given(boardings, st.integers(0, 20))

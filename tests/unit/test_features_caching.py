@@ -130,6 +130,23 @@ def test_defaults_are_cached_like_values() -> None:
     run(test, features(group(defaults={"value": 0.5})), {"g": source})
 
 
+def test_defaults_keep_their_columns_through_a_shared_store() -> None:
+    """Values are kept there without names; the order in which defaults were written is not the columns'."""
+    store: FaultyStore = FaultyStore()
+    source = StubSource({})
+    setup = features(
+        group(columns=("low", "high"), defaults={"high": 2.0, "low": 1.0}), cache="redis", refresh_ahead=False
+    )
+
+    async def test(service, clock) -> None:
+        await get(service, clock, 7)
+        async with opened(clock, setup, {"g": source}, store=store) as other:
+            assert (await get(other, clock, 7)).rows == [{"id": 7, "low": 1.0, "high": 2.0}]
+        assert len(source.calls) == 1
+
+    run(test, setup, {"g": source}, store=store)
+
+
 def test_a_ttl_function_decides_per_row() -> None:
     source = StubSource(values)
 

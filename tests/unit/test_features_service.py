@@ -317,6 +317,22 @@ def test_close_tells_whoever_waits_and_can_be_called_twice() -> None:
     clock.run(main())
 
 
+def test_a_source_that_cancels_its_own_call_fails_like_any_other() -> None:
+    """As a client's pool does to whoever awaits a connection of it when it is closed."""
+
+    async def cancelled(keys, context):
+        task = asyncio.create_task(asyncio.sleep(9))
+        task.cancel()
+        return await task
+
+    async def test(service, clock) -> None:
+        with pytest.raises(FeatureUnavailable, match="cancelled its own call"):
+            await get(service, clock, 1)
+        assert service.statistics().groups[0].errors == 1
+
+    run(test, features(group()), {"g": cancelled})
+
+
 def test_what_an_earlier_level_found_ages_while_a_later_one_is_fetched() -> None:
     """The first group's value is fresh for 10 s when it is found; the second group takes 4 s."""
     clock_s: list[FakeClock] = []

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.profiling.functions import code_s, plan_looks
-from tailcut.core.profiling.records import Request, Span, Stage
+from tailcut.core.profiling.functions import code_s, functions_of, plan_looks
+from tailcut.core.profiling.records import Recording, Request, Sample, Span, Stage
 
 _MS = 1_000_000
 
@@ -54,3 +54,27 @@ def test_what_code_calls_and_waits_for_is_none_of_its_time() -> None:
         (Stage.FRAMEWORK, 0, 20, -1), (Stage.CODE, 2, 12, 0), (Stage.SQL, 3, 7, 1), (Stage.CODE, 8, 10, 1)
     )
     assert code_s([handled, request((Stage.FRAMEWORK, 0, 20, -1))]) == pytest.approx(0.006)
+
+
+def test_calls_that_overlap_or_end_later_are_left_out_once() -> None:
+    calls = [(Stage.HTTP, 2, 8, 0), (Stage.HTTP, 3, 9, 0), (Stage.CODE, 8, 30, 0)]
+    assert code_s([request((Stage.CODE, 0, 10, -1), *calls)]) == pytest.approx(0.002 + 0.022)
+
+
+def sample(place: str, milliseconds: int) -> Sample:
+    return Sample(stack=(place,), at_ns=0, weight_ns=milliseconds * _MS, place=place, code=("read", "app.py:1"))
+
+
+def test_functions_are_told_whole_but_not_those_of_one_name() -> None:
+    seen = [("work (app.py:3)", 2), ("work (app.py:4)", 3), ("<lambda> (app.py:8)", 4), ("<lambda> (app.py:9)", 1)]
+    found = functions_of(
+        Recording(
+            target="app:app", rate=1.0, duration_s=1.0, requests=(), sample_interval_ns=_MS,
+            samples=tuple(sample(*one) for one in seen),
+        )
+    )[("read", "app.py:1")]  # fmt: skip
+    assert [(one.function, one.samples) for one in found] == [
+        ("work (app.py:4)", 5),
+        ("<lambda> (app.py:8)", 4),
+        ("<lambda> (app.py:9)", 1),
+    ]

@@ -116,6 +116,7 @@ def applies(overload: Overload | None, waiting: Waiting[E], level: int) -> bool:
     """Whether the batch can be foreseen that a request will be in: a backlog stands, and all that waits is alike."""
     if overload is None or not overload.stands:
         return False
+    waiting.prune()  # who has left decides nothing any more
     return len(waiting.lanes) <= 1 and len(waiting.late) <= 1 and len(waiting.kinds) <= 1 and waiting.is_all_of(level)
 
 

@@ -6,7 +6,7 @@ An entry is on time, or late: past the moment by which the SLO wants its answer,
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from heapq import heappush
+from heapq import heappop, heappush
 from operator import itemgetter
 from typing import Generic, TypeVar
 
@@ -187,6 +187,16 @@ class Waiting(Generic[E]):
                 else:
                     del lanes[lane]
         return expired
+
+    def prune(self) -> None:
+        """Take out what has left and come to the top, so that each lane's first entry is one that waits."""
+        for lanes in (self.lanes, self.late):
+            for lane in [lane for lane, heap in lanes.items() if not heap[0][3].waiting]:
+                heap = lanes[lane]
+                while heap and not heap[0][3].waiting:
+                    heappop(heap)
+                if not heap:
+                    del lanes[lane]
 
     def next_deadline_ns(self) -> int | None:
         """Return the earliest deadline of what waits, or None where nothing does."""

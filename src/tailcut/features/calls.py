@@ -140,8 +140,11 @@ class Calls:
             line.leave(call)
             self._advance(group, tenant, line)
 
-        def ended(_: asyncio.Task[Any]) -> None:
-            self._give_up(call.flights, _CLOSING)
+        def ended(task: asyncio.Task[Any]) -> None:
+            error = None if task.cancelled() else task.exception()
+            if error is not None:
+                _log.error('feature group "%s": unexpected error', group.name, exc_info=error)
+            self._give_up(call.flights, _CLOSING if error is None else f"{type(error).__name__}: {error}")
             leave()
 
         # Not left to the task: one that is cancelled before it starts runs none of its own lines.
@@ -223,6 +226,8 @@ class Calls:
             done, _ = await asyncio.wait({task}, timeout=self._timeout_s)
             if not done:
                 return Failure(f"no answer within {self._timeout_s:g} s", timed_out=True)
+            if task.cancelled():  # by what it awaits: nobody here cancels a call and goes on
+                return Failure(_CLOSING if self._closed else "the source cancelled its own call", kind="CancelledError")
             answers: list[Answer] = task.result()
             return answers
         except SourceError as error:

@@ -39,16 +39,18 @@ class Group:
     """Source calls in a row that failed as a whole."""
     retry_at_s: float = 0.0
     """While it fails: not asked in the background before this."""
+    default_row: Row | None = field(init=False)
+    """Values for a key without a row; None where such a key is unknown."""
+
+    def __post_init__(self) -> None:
+        defaults = self.spec.defaults
+        # In the columns' order, as rows from sources have them: stores keep values without names.
+        self.default_row = {column: defaults[column] for column in self.spec.columns} if defaults else None
 
     @property
     def name(self) -> str:
         """The group's name."""
         return self.spec.name
-
-    @property
-    def default_row(self) -> Row | None:
-        """Values for a key without a row; None where such a key is unknown."""
-        return self.spec.defaults or None
 
     @property
     def longest_ttl_s(self) -> float:

@@ -99,9 +99,10 @@ class PilotProcess:
         Raises:
             ProfileError: it cannot be served, died, or took too long; with what it said.
         """
-        first_s = min(timeout_s, _QUIET_S)
+        first_s, began_s = min(timeout_s, _QUIET_S), time.monotonic()
         said = self._hear(first_s)
-        if said is None and self._process.poll() is None and timeout_s > first_s:
+        # Sooner it was heard that nothing will come.
+        if said is None and timeout_s > first_s and time.monotonic() - began_s >= first_s:
             say(f"{self.target} is not ready after {first_s:g} s; waiting for it, {timeout_s:g} s at most")
             said = self._hear(timeout_s - first_s)
         if said is None and self._exit_code() is None:

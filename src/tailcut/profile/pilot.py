@@ -80,7 +80,7 @@ def _record(plan: PilotPlan, say: OnStep) -> Recording:
         return _with_overhead(plan, load, recording, start_s, say)
     say("the queue grows: looking for the rate that the application bears")
     with _start(plan, profiled=False) as plain:
-        plain.wait_ready(plan.ready_s)
+        plain.wait_ready(plan.ready_s, say)
         raise too_fast(plan.target, _on(load, plain))
 
 

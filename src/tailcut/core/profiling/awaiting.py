@@ -15,7 +15,9 @@ from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.profiling.untold import computing_share
 
 _ENOUGH = 0.5
-"""Of the time in which a function ran: where samples saw less, what they saw does not speak for it."""
+"""Of the time in which a function ran: where samples saw less, what they saw does not speak for it,"""
+_MANY = 40
+"""unless they are so many: of quick code most looks are lost, because its stacks change meanwhile."""
 
 
 def awaited_ns(found: Attribution, recording: Recording) -> Floats:
@@ -48,7 +50,11 @@ def poorly_seen(found: Attribution, recording: Recording, waited_ns: Floats) -> 
         waited_ns: of ``awaited_ns``.
     """
     ran_ns = _by_code(found, np.maximum(found.self_ns - waited_ns, 0.0))
-    return frozenset(name for name, share in seen_shares(recording, ran_ns).items() if share < _ENOUGH)
+    looks: defaultdict[SpanName, float] = defaultdict(float)
+    for sample in recording.samples:
+        looks[sample.code] += sample.weight_ns / max(recording.sample_interval_ns, 1)
+    seen = seen_shares(recording, ran_ns)
+    return frozenset(name for name, share in seen.items() if share < _ENOUGH and looks[name] < _MANY)
 
 
 def ran_ns(found: Attribution, recording: Recording) -> Floats:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tailcut.core.profiling.records import Moment, Recording, Request, Stage
+from tailcut.core.profiling.records import Moment, Recording, Request, Span, Stage
 
 SpanName = tuple[str, str]
 """Label and place of a span."""
@@ -78,12 +78,21 @@ def code_s(requests: Iterable[Request]) -> float:
     """Return for how many seconds the requests' code ran, what it called and waited for left out."""
     code_ns = 0
     for one in requests:
+        called: defaultdict[int, list[Span]] = defaultdict(list)
         for span in one.spans:
-            took_ns = span.end_ns - span.start_ns
-            code_ns += took_ns if span.stage is Stage.CODE else 0
-            if span.parent >= 0 and one.spans[span.parent].stage is Stage.CODE:
-                code_ns -= took_ns
+            called[span.parent].append(span)
+        for place, span in enumerate(one.spans):
+            code_ns += _own_ns(span, called[place]) if span.stage is Stage.CODE else 0
     return code_ns / 1e9
+
+
+def _own_ns(span: Span, called: Iterable[Span]) -> int:
+    """What is left of a span without what it called, which may overlap, and end later."""
+    own_ns, at_ns = 0, span.start_ns
+    for one in sorted(called, key=lambda one: one.start_ns):
+        own_ns += max(min(one.start_ns, span.end_ns) - at_ns, 0)
+        at_ns = max(at_ns, one.end_ns)
+    return own_ns + max(span.end_ns - at_ns, 0)
 
 
 def seen_shares(recording: Recording, own_ns: Mapping[SpanName, float]) -> dict[SpanName, float]:
@@ -117,10 +126,13 @@ def holders_of(moments: Iterable[Moment]) -> tuple[FunctionShare, ...]:
 
 
 def _whole(lines: Mapping[str, int]) -> dict[str, int]:
-    """Add up each function's lines, "function (file:line)", under the one that takes most."""
+    """Add up each function's lines, "function (file:line)", under the one that takes most.
+
+    Not those of lambdas and the like, of which a file has many of one name.
+    """
     functions: defaultdict[str, list[str]] = defaultdict(list)
     for line in lines:
-        functions[line.rpartition(":")[0]].append(line)
+        functions[line if "> (" in line else line.rpartition(":")[0]].append(line)
     return {max(own, key=lambda line: lines[line]): sum(lines[line] for line in own) for own in functions.values()}
 
 
