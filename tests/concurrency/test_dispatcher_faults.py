@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from tests.concurrency.dispatching import Bench, S, answer, error_of
 
-from tailcut.core.admission import Admission
 from tailcut.engine.executors import InlineExecutor, ThreadExecutor
 from tailcut.errors import InferenceError, InferTimeout, NotReady, QueueTimeout
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
@@ -145,27 +144,6 @@ def test_what_expires_in_the_queue_is_told_so_at_its_deadline_and_never_computed
         bench.executors[0].finish()
         assert (answer(running), answer(waits_longer)) == ([1], [3])
         assert [batch["x"].item() for batch in bench.runtime.batches] == [1, 3]
-
-    bench.run(main())
-
-
-def test_admission_hears_of_who_was_let_in_and_expired_while_all_executors_were_busy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    told: list[int] = []
-    monkeypatch.setattr(Admission, "learn", lambda _, broken: told.append(broken))
-    bench = Bench()
-
-    async def main() -> None:
-        bench.open()
-        bench.submit(1, slack_s=9)
-        await bench.settle()
-        waits = [bench.submit(2, slack_s=1), bench.submit(3, slack_s=1)]
-        told.clear()
-        await bench.clock.pass_time(1)
-        assert told == [2]
-        assert all(isinstance(error_of(one[0]), QueueTimeout) for one in waits)
-        bench.executors[0].finish()
 
     bench.run(main())
 

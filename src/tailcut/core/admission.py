@@ -230,7 +230,7 @@ class Admission(Generic[E]):
         return wait_ns + max(min(margin_ns, spare_ns), 0.0)
 
     def learn(self, broken: int) -> None:
-        """Take notice of a plan, or of deadlines between two: how many requests were given up that had been accepted.
+        """Take notice of a plan: how many requests it gave up that had been accepted.
 
         Whatever the reason, the promise was too bold: the margin grows at once and shrinks slowly.
         """

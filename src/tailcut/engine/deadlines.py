@@ -19,7 +19,6 @@ class Deadlines:
 
     Args:
         stuck: told of each executor whose batch takes far too long, once.
-        broken: told how many that were accepted have missed their deadline waiting, each time that some have.
     """
 
     def __init__(
@@ -29,13 +28,11 @@ class Deadlines:
         planner: Planner[Ticket],
         running: Running,
         stuck: Callable[[Executor], None],
-        broken: Callable[[int], None],
     ) -> None:
         self._clock_ns = clock_ns
         self._planner = planner
         self._running = running
         self._stuck = stuck
-        self._broken = broken
         self._wakeup = Wakeup(loop, clock_ns, self._look)
         self.note = self._wakeup.note
         self.cancel = self._wakeup.cancel
@@ -55,10 +52,7 @@ class Deadlines:
 
     def _look(self) -> None:
         now_ns = self._clock_ns()
-        expired = self._planner.expire(now_ns)
-        if expired:
-            self._broken(len(expired))
-        for ticket in expired:
+        for ticket in self._planner.expire(now_ns):
             expire(ticket, now_ns)
         for ticket, started in self._running.tickets():
             if ticket.deadline_ns <= now_ns and not ticket.future.done():

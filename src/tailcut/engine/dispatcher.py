@@ -68,9 +68,8 @@ class Dispatcher:
         self._admitted_ns = -1
         self._company = isinstance(planner.window, Fixed)  # by that rule lone requests wait for some
         self._deadlines = Deadlines(
-            loop, clock_ns, planner, self.running, lambda executor: self.on_stuck and self.on_stuck(executor),
-            self.admission.learn,
-        )  # fmt: skip
+            loop, clock_ns, planner, self.running, lambda executor: self.on_stuck and self.on_stuck(executor)
+        )
         self._window: asyncio.TimerHandle | None = None
         self._closed = False
         self._ended: asyncio.Event | None = None
