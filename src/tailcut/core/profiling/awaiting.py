@@ -9,7 +9,7 @@ import numpy as np
 from tailcut.core.profiling.attribution import Attribution, less_children, self_of
 from tailcut.core.profiling.dividing import Floats
 from tailcut.core.profiling.flat import Ints
-from tailcut.core.profiling.functions import SpanName, seen_shares
+from tailcut.core.profiling.functions import SpanName, seen_ns, seen_shares
 from tailcut.core.profiling.holdups import Holdups
 from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.profiling.untold import computing_share
@@ -50,11 +50,8 @@ def poorly_seen(found: Attribution, recording: Recording, waited_ns: Floats) -> 
         waited_ns: of ``awaited_ns``.
     """
     ran_ns = _by_code(found, np.maximum(found.self_ns - waited_ns, 0.0))
-    looks: defaultdict[SpanName, float] = defaultdict(float)
-    for sample in recording.samples:
-        looks[sample.code] += sample.weight_ns / max(recording.sample_interval_ns, 1)
-    seen = seen_shares(recording, ran_ns)
-    return frozenset(name for name, share in seen.items() if share < _ENOUGH and looks[name] < _MANY)
+    shares, seen, many_ns = seen_shares(recording, ran_ns), seen_ns(recording), _MANY * recording.sample_interval_ns
+    return frozenset(name for name, share in shares.items() if share < _ENOUGH and seen[name] < many_ns)
 
 
 def ran_ns(found: Attribution, recording: Recording) -> Floats:

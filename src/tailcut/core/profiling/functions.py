@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from tailcut.core.profiling.records import Moment, Recording, Request, Span, Stage
+from tailcut.core.profiling.holdups import Cover
+from tailcut.core.profiling.records import Moment, Recording, Request, Stage
 
 SpanName = tuple[str, str]
 """Label and place of a span."""
@@ -78,21 +79,23 @@ def code_s(requests: Iterable[Request]) -> float:
     """Return for how many seconds the requests' code ran, what it called and waited for left out."""
     code_ns = 0
     for one in requests:
-        called: defaultdict[int, list[Span]] = defaultdict(list)
+        # What a span called may overlap, and end later.
+        called: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         for span in one.spans:
-            called[span.parent].append(span)
+            called[span.parent].append((span.start_ns, span.end_ns))
         for place, span in enumerate(one.spans):
-            code_ns += _own_ns(span, called[place]) if span.stage is Stage.CODE else 0
+            if span.stage is Stage.CODE:
+                own = Cover.of(called[place]).minus(span.start_ns, span.end_ns)
+                code_ns += sum(end_ns - start_ns for start_ns, end_ns in own)
     return code_ns / 1e9
 
 
-def _own_ns(span: Span, called: Iterable[Span]) -> int:
-    """What is left of a span without what it called, which may overlap, and end later."""
-    own_ns, at_ns = 0, span.start_ns
-    for one in sorted(called, key=lambda one: one.start_ns):
-        own_ns += max(min(one.start_ns, span.end_ns) - at_ns, 0)
-        at_ns = max(at_ns, one.end_ns)
-    return own_ns + max(span.end_ns - at_ns, 0)
+def seen_ns(recording: Recording) -> dict[SpanName, int]:
+    """Sum what samples saw of each span's own time."""
+    found: defaultdict[SpanName, int] = defaultdict(int)
+    for sample in recording.samples:
+        found[sample.code] += sample.weight_ns
+    return found
 
 
 def seen_shares(recording: Recording, own_ns: Mapping[SpanName, float]) -> dict[SpanName, float]:
@@ -108,12 +111,10 @@ def seen_shares(recording: Recording, own_ns: Mapping[SpanName, float]) -> dict[
         return {}
     part = recording.sampled_s / recording.duration_s / recording.traced
     least_ns = _LEAST_LOOKS * recording.sample_interval_ns
-    seen_ns: defaultdict[SpanName, int] = defaultdict(int)
-    for sample in recording.samples:
-        seen_ns[sample.code] += sample.weight_ns
+    seen = seen_ns(recording)
     # One that was never seen may have a name that stacks write in another way.
-    known = {name: took * part for name, took in own_ns.items() if name in seen_ns and took * part >= least_ns}
-    return {name: min(seen_ns[name] / took, 1.0) for name, took in known.items()}
+    known = {name: took * part for name, took in own_ns.items() if name in seen and took * part >= least_ns}
+    return {name: min(seen[name] / took, 1.0) for name, took in known.items()}
 
 
 def holders_of(moments: Iterable[Moment]) -> tuple[FunctionShare, ...]:
