@@ -119,6 +119,31 @@ def test_of_a_size_that_has_just_run_nothing_is_doubted_and_of_the_others_the_mo
     assert curve.doubts[0] > before[0] + 0.05
 
 
+@pytest.mark.parametrize("divides", [False, True])
+@pytest.mark.parametrize("first", [1, 2])
+@pytest.mark.parametrize("batches", [5, 10, 100, 3000])
+def test_when_others_leave_the_cores_the_first_batch_shows_most_of_it_of_all_sizes(
+    batches: int, first: int, divides: bool
+) -> None:
+    """While they were there all took twice as long, and batches of four ran; after them come lone rows, or pairs."""
+    for seed in range(3):
+        draw = random.Random(seed)
+        model = CostModel(divides=divides)
+        model.seed({rows: DEARER[rows] * rows * MS for rows in SIZES})
+
+        def ran(rows: int, speed: float = 1.0, draw: random.Random = draw, model: CostModel = model) -> None:
+            took_ms = speed * DEARER[rows] * rows * draw.lognormvariate(0.0, 0.05)
+            model.observe(rows, took_ms * MS, min(rows, 4) if divides else 0)
+
+        for _ in range(300):
+            ran(draw.choice(SIZES))
+        for _ in range(batches):
+            ran(4, 2.0)
+        ran(first)
+        for rows in SIZES:
+            assert model.cost.batch_ns(rows) == pytest.approx(rows * DEARER[rows] * MS, rel=0.5)
+
+
 @pytest.mark.parametrize("longer", [2.0, 3.0, 6.0])
 def test_a_hiccup_while_the_machine_grows_slower_does_not_close_a_size(longer: float) -> None:
     """Full batches pay; the machine slows down, and in the middle of that one takes far too long."""

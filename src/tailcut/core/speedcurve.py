@@ -32,6 +32,17 @@ _SPEED = 0.01
 """Variance that the machine's speed gains with every batch, as part of the noise of one: about the last ten count, and
 far fewer where their errors do not cancel out. (From 0.0025 to 0.04 as much is done, in simulation.)"""
 
+_SHARED = 4.0
+"""A hiccup makes no batch faster. One that is faster than expected by more than noise shows that its size became
+cheaper since it last ran, or that the machine became faster. The second is likelier, so the speed gets four fifths of
+the error; what is wrong in that shows once another size runs, which is known to be doubtful."""
+
+_SWING, _USUAL = 0.15, 5e-4
+"""Nor is it rare where the machine lately became slower by more than so much: who shared its cores has left. A two
+thousandth of that is taken for usual with every batch. (Without, lone rows that were the first to run again seemed to
+be all that is cheap: they ran one by one through twelve seconds of bursts, and others were refused, because batches
+still seemed to cost twice as much.)"""
+
 SHAPE = 2e-6
 """Variance that each size gains with every batch: a tenth more or less within five thousand."""
 
@@ -59,7 +70,7 @@ class SpeedCurve:
         shape: variance that each size gains with every batch: how soon one that does not run is doubted.
     """
 
-    __slots__ = ("_dear", "_drift", "_drifts", "_last", "_logs", "_met", "_noise", "_shape", "_variances")
+    __slots__ = ("_dear", "_drift", "_drifts", "_last", "_logs", "_met", "_noise", "_shape", "_swing", "_variances")
 
     def __init__(self, shape: float = SHAPE) -> None:
         self._shape = shape
@@ -68,6 +79,7 @@ class SpeedCurve:
         self._noise = _NOISE
         self._last = 0
         self._drift = Drift()
+        self._swing = 0.0
         self._drifts: list[Drift] = []
         self._dear: list[bool] = []
         self._met: list[bool] = []
@@ -112,7 +124,7 @@ class SpeedCurve:
 
     def settle(self) -> None:
         """Forget which direction the last errors had: they say nothing of the next ones."""
-        self._drift = Drift()
+        self._drift, self._swing = Drift(), 0.0
         self._drifts = [Drift() for _ in self._logs]
 
     def reach(self, rows: int, row_ns: float) -> None:
@@ -149,7 +161,7 @@ class SpeedCurve:
         """
         error = log(ratio)
         at, beside = nearest(rows), {rows.bit_length() - 1, (rows - 1).bit_length()}
-        self._move(at, error, odd=odd, wrong=wrong)
+        self._move(at, error, known=known, odd=odd, wrong=wrong)
         for place in beside:
             if not self._met[place]:
                 self._variances[place][place] += _ANY  # it was hardly more than a guess
@@ -160,6 +172,8 @@ class SpeedCurve:
         most = max(_SIGMAS * sqrt(total), ODD)
         cut = error if wrong else min(max(error, -most), most)
         by = cut / total
+        if known:
+            self._swing += by * max(min(gains), 0.0) - _USUAL * self._swing
         self._logs = [each + by * gain for each, gain in zip(self._logs, gains, strict=True)]
         for gain, row in zip(gains, self._variances, strict=True):
             part = gain / total
@@ -189,7 +203,7 @@ class SpeedCurve:
                 part = ((1 << at) - (1 << below)) / ((1 << above) - (1 << below))
                 logs[at] = log(exp(logs[below]) * (1.0 - part) + exp(logs[above]) * part)
 
-    def _move(self, at: int, error: float, *, odd: bool, wrong: bool) -> None:
+    def _move(self, at: int, error: float, *, known: bool, odd: bool, wrong: bool) -> None:
         """Let time pass: the speed may have changed, by much where the last errors have one direction.
 
         How far a guess was off says nothing of that.
@@ -205,6 +219,8 @@ class SpeedCurve:
             speed += self._drift.mean**2
         elif not odd and own_news:
             own = self._drifts[at].mean ** 2
+        if known and error < -_SIGMAS * sqrt(self._noise):
+            speed = max(speed, _SHARED * self._apart(at), self._swing**2 if self._swing > _SWING else 0.0)
         for place, row in enumerate(self._variances):
             row[:] = [each + speed for each in row]
             row[place] += _LATER if self._dear[place] else self._shape
