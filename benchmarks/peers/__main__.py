@@ -26,7 +26,7 @@ from benchmarks.overhead import bare, commit, cpu, interpreter
 from benchmarks.peers import wrk
 from benchmarks.peers.bodies import Shape
 from benchmarks.peers.catalog import NOOP, NOOP_BINARY, PEERS, TAILCUT, TAILCUT_BINARY, Task
-from benchmarks.peers.measure import Contender, measure, started
+from benchmarks.peers.measure import TURNS, Contender, measure, started
 from benchmarks.peers.report import render
 
 OURS = (NOOP, TAILCUT, NOOP_BINARY, TAILCUT_BINARY)
@@ -35,7 +35,9 @@ OURS = (NOOP, TAILCUT, NOOP_BINARY, TAILCUT_BINARY)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=int, default=4, help="of each measurement; two per server and round")
+    parser.add_argument(
+        "--seconds", type=int, default=4, help="of each measurement; two per server and round, in turns"
+    )
     parser.add_argument("--only", default="", help="names of servers, or how they begin, separated by commas")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     arguments = parser.parse_args()
@@ -77,6 +79,7 @@ def collect(rounds: int, seconds: int, only: list[str]) -> dict[str, Any]:
         "onnxruntime": version("onnxruntime"),
         "load_average": {"before": load_before, "after": os.getloadavg()[0]},
         "seconds": seconds,
+        "turns": TURNS,
         "bare": bares,
         "servers": [_described(each) for each in contenders],
     }
