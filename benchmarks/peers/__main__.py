@@ -1,9 +1,10 @@
 """tailcut beside other model servers, all of them up at once, measured in turns.
 
-    python -m benchmarks.peers [--rounds 5] [--seconds 4] [--only tailcut,Mosec] [--out benchmarks/results]
+    python -m benchmarks.peers [--rounds 15] [--seconds 1] [--only tailcut,Mosec] [--out benchmarks/results]
 
 The model is an MLP 64-256-256-1 in onnxruntime with one thread, a request one row of 64 floats. Servers run on core 0,
-wrk on core 1; while one is measured the others are frozen. Each peer has an environment of its own under .peers
+wrk on core 1; while one is measured the others are frozen. Rounds are many and short, because shares are taken within a
+round, and a shared machine's speed changes within a minute. Each peer has an environment of its own under .peers
 ($PEERS_CACHE), made with pip on the first run.
 """
 
@@ -26,7 +27,7 @@ from benchmarks.overhead import bare, commit, cpu, interpreter
 from benchmarks.peers import wrk
 from benchmarks.peers.bodies import Shape
 from benchmarks.peers.catalog import NOOP, NOOP_BINARY, PEERS, TAILCUT, TAILCUT_BINARY, Task
-from benchmarks.peers.measure import TURNS, Contender, measure, started
+from benchmarks.peers.measure import Contender, measure, started
 from benchmarks.peers.report import render
 
 OURS = (NOOP, TAILCUT, NOOP_BINARY, TAILCUT_BINARY)
@@ -34,10 +35,8 @@ OURS = (NOOP, TAILCUT, NOOP_BINARY, TAILCUT_BINARY)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--seconds", type=int, default=4, help="of each measurement; two per server and round, in turns"
-    )
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seconds", type=int, default=1, help="of each measurement; two per server and round")
     parser.add_argument("--only", default="", help="names of servers, or how they begin, separated by commas")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     arguments = parser.parse_args()
@@ -79,7 +78,6 @@ def collect(rounds: int, seconds: int, only: list[str]) -> dict[str, Any]:
         "onnxruntime": version("onnxruntime"),
         "load_average": {"before": load_before, "after": os.getloadavg()[0]},
         "seconds": seconds,
-        "turns": TURNS,
         "bare": bares,
         "servers": [_described(each) for each in contenders],
     }

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -22,9 +21,6 @@ from benchmarks.peers.environments import NotInstalled, ensure, versions
 from benchmarks.peers.processes import NotUp, Server
 
 CONNECTIONS = (32, 1)
-TURNS = 3
-"""Of every server in a round, whose median counts: a shared machine's speed changes within a minute, and so long is one
-turn of all of them."""
 _WARM_S, _FIRST_WARM_S = 1, 5
 """Of load that is not counted: before each measurement, and before a server's first, in which it learns what it can."""
 
@@ -97,43 +93,25 @@ def _start(contender: Contender, task: Task, shape: Shape, expected: float | Non
 
 
 def measure(contenders: Sequence[Contender], rounds: int, seconds: int, after_round: Any = None) -> None:
-    """Measure those that are up, each turn in another order, with all others frozen; fills ``rounds`` of each.
+    """Measure those that are up, each round in another order, with all others frozen; fills ``rounds`` of each.
 
     Args:
-        seconds: of a round, per server and number of connections: all its turns together.
         after_round: called with the number of each finished round.
     """
     draw = random.Random(1)
     running = [each for each in contenders if each.server is not None]
     for number in range(rounds):
-        turns: dict[int, list[dict[str, Any]]] = {id(contender): [] for contender in running}
-        for _ in range(TURNS):
-            for contender in draw.sample(running, len(running)):
-                first = not (contender.rounds or turns[id(contender)])
-                turns[id(contender)].append(_turn(contender, max(seconds // TURNS, 1), first=first))
-        for contender in running:
-            contender.rounds.append(_together(turns[id(contender)]))
+        for contender in draw.sample(running, len(running)):
+            contender.rounds.append(_turn(contender, seconds))
         if after_round is not None:
             after_round(number)
 
 
-def _together(turns: list[dict[str, Any]]) -> dict[str, Any]:
-    """Put a round's turns together: the median of each figure, and all errors; the failure of one fails the round."""
-    failed = next((turn for turn in turns if "failure" in turn), None)
-    if failed is not None:
-        return failed
-    found: dict[str, Any] = {}
-    for count in turns[0]:
-        found[count] = {figure: median(turn[count][figure] for turn in turns) for figure in turns[0][count]}
-        found[count]["errors"] = sum(turn[count]["errors"] for turn in turns)
-    return found
-
-
-def _turn(contender: Contender, seconds: int, *, first: bool) -> dict[str, Any]:
+def _turn(contender: Contender, seconds: int) -> dict[str, Any]:
     assert contender.server is not None
     contender.server.thaw()
     try:
-        wrk.run(contender.url, contender.script, max(CONNECTIONS), _FIRST_WARM_S if first else _WARM_S)
+        wrk.run(contender.url, contender.script, max(CONNECTIONS), _WARM_S if contender.rounds else _FIRST_WARM_S)
         return {str(count): wrk.run(contender.url, contender.script, count, seconds) for count in CONNECTIONS}
     except (RuntimeError, subprocess.SubprocessError) as error:
         return {"failure": str(error)}

@@ -23,8 +23,7 @@ def render(result: dict[str, Any]) -> str:
         "",
         f"`{result['command']}` at commit {result['commit']}, {result['date']}, on {result['cpu']}, Python "
         f"{result['python']}, onnxruntime {result['onnxruntime']}; load average {load['before']:.1f} before, "
-        f"{load['after']:.1f} after; {rounds} interleaved rounds of {result['seconds']} s, in {result.get('turns', 1)} "
-        "turns of which the median counts; median (least to most) over the rounds.",
+        f"{load['after']:.1f} after; {rounds} interleaved rounds of {result['seconds']} s; median (least to most).",
         "",
         "MLP 64-256-256-1 in onnxruntime with one thread, one row of 64 floats per request. Server on core 0, wrk on",
         "core 1, all other servers frozen meanwhile. Shares are within a round.",

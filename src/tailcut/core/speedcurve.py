@@ -32,16 +32,20 @@ _SPEED = 0.01
 """Variance that the machine's speed gains with every batch, as part of the noise of one: about the last ten count, and
 far fewer where their errors do not cancel out. (From 0.0025 to 0.04 as much is done, in simulation.)"""
 
-_SHARED = 4.0
-"""A hiccup makes no batch faster. One that is faster than expected by more than noise shows that its size became
-cheaper since it last ran, or that the machine became faster. The second is likelier, so the speed gets four fifths of
-the error; what is wrong in that shows once another size runs, which is known to be doubtful."""
+_FASTER, _SHARED = 4.0, 4.0
+"""No hiccup makes a batch faster. Where one is faster than expected by more than four times the noise its size became
+cheaper since it last ran, or the machine faster, and that is the likelier of the two: the speed is as uncertain then as
+four times what the size alone may have changed by."""
 
-_SWING, _USUAL = 0.15, 5e-4
-"""Nor is it rare where the machine lately became slower by more than so much: who shared its cores has left. A two
-thousandth of that is taken for usual with every batch. (Without, lone rows that were the first to run again seemed to
-be all that is cheap: they ran one by one through twelve seconds of bursts, and others were refused, because batches
-still seemed to cost twice as much.)"""
+_SWING, _USUAL = 0.15, 2e-4
+"""And as uncertain as what the machine lately became slower by, where that is more than so much: who shared its cores
+may have left. A five thousandth of it is taken for usual with every batch. (Without, lone rows that were the first to
+run again seemed to be all that is cheap: they ran one by one through twelve seconds of bursts, and others were refused,
+because batches still seemed to cost twice as much.)"""
+
+_RESTLESS = 0.5
+"""What remains of that with every batch: those who left may be back. It widens what an error counts at most by as much
+as the speed may have changed, and not three times as much."""
 
 SHAPE = 2e-6
 """Variance that each size gains with every batch: a tenth more or less within five thousand."""
@@ -70,7 +74,10 @@ class SpeedCurve:
         shape: variance that each size gains with every batch: how soon one that does not run is doubted.
     """
 
-    __slots__ = ("_dear", "_drift", "_drifts", "_last", "_logs", "_met", "_noise", "_shape", "_swing", "_variances")
+    __slots__ = (
+        "_dear", "_drift", "_drifts", "_last", "_logs", "_met", "_noise", "_restless", "_shape",
+        "_swing", "_variances",
+    )  # fmt: skip
 
     def __init__(self, shape: float = SHAPE) -> None:
         self._shape = shape
@@ -79,7 +86,7 @@ class SpeedCurve:
         self._noise = _NOISE
         self._last = 0
         self._drift = Drift()
-        self._swing = 0.0
+        self._swing = self._restless = 0.0
         self._drifts: list[Drift] = []
         self._dear: list[bool] = []
         self._met: list[bool] = []
@@ -124,7 +131,7 @@ class SpeedCurve:
 
     def settle(self) -> None:
         """Forget which direction the last errors had: they say nothing of the next ones."""
-        self._drift, self._swing = Drift(), 0.0
+        self._drift, self._swing, self._restless = Drift(), 0.0, 0.0
         self._drifts = [Drift() for _ in self._logs]
 
     def reach(self, rows: int, row_ns: float) -> None:
@@ -161,7 +168,10 @@ class SpeedCurve:
         """
         error = log(ratio)
         at, beside = nearest(rows), {rows.bit_length() - 1, (rows - 1).bit_length()}
-        self._move(at, error, known=known, odd=odd, wrong=wrong)
+        doubt = self._restless
+        self._move(at, error, odd=odd, wrong=wrong)
+        if known and not odd and error < -_FASTER * sqrt(self._noise):
+            doubt += self._doubt(at, error)
         for place in beside:
             if not self._met[place]:
                 self._variances[place][place] += _ANY  # it was hardly more than a guess
@@ -169,11 +179,11 @@ class SpeedCurve:
         gains, sure = self._gains(rows)
         noise, fresh = self._noise, at != self._last or not known
         total = sure + noise
-        most = max(_SIGMAS * sqrt(total), ODD)
+        most = max(_SIGMAS * sqrt(max(total - doubt, noise)), sqrt(doubt) + _SIGMAS * sqrt(noise), ODD)
         cut = error if wrong else min(max(error, -most), most)
         by = cut / total
         if known:
-            self._swing += by * max(min(gains), 0.0) - _USUAL * self._swing
+            self._swing = max(self._swing + by * max(min(gains), 0.0), 0.0) * (1.0 - _USUAL)
         self._logs = [each + by * gain for each, gain in zip(self._logs, gains, strict=True)]
         for gain, row in zip(gains, self._variances, strict=True):
             part = gain / total
@@ -203,14 +213,15 @@ class SpeedCurve:
                 part = ((1 << at) - (1 << below)) / ((1 << above) - (1 << below))
                 logs[at] = log(exp(logs[below]) * (1.0 - part) + exp(logs[above]) * part)
 
-    def _move(self, at: int, error: float, *, known: bool, odd: bool, wrong: bool) -> None:
+    def _move(self, at: int, error: float, *, odd: bool, wrong: bool) -> None:
         """Let time pass: the speed may have changed, by much where the last errors have one direction.
 
         How far a guess was off says nothing of that.
         """
         met = self._met[at]
         news, own_news = met and self._drift.has_news(error), met and self._drifts[at].has_news(error)
-        speed, own = _SPEED * self._noise, 0.0
+        speed, own = _SPEED * self._noise + self._restless, 0.0
+        self._restless *= _RESTLESS
         if wrong:
             speed = max(speed, error * error)
             for one, row in enumerate(self._variances):
@@ -219,12 +230,19 @@ class SpeedCurve:
             speed += self._drift.mean**2
         elif not odd and own_news:
             own = self._drifts[at].mean ** 2
-        if known and error < -_SIGMAS * sqrt(self._noise):
-            speed = max(speed, _SHARED * self._apart(at), self._swing**2 if self._swing > _SWING else 0.0)
         for place, row in enumerate(self._variances):
             row[:] = [each + speed for each in row]
             row[place] += _LATER if self._dear[place] else self._shape
         self._variances[at][at] += own
+
+    def _doubt(self, at: int, error: float) -> float:
+        """Doubt the speed, after a batch that was faster than noise makes one; return the variance that it gains."""
+        swing = min(self._swing, -error) if self._swing > _SWING else 0.0
+        doubt = max(_SHARED * self._apart(at), swing**2)
+        for row in self._variances:
+            row[:] = [each + doubt for each in row]
+        self._restless = max(self._restless, doubt)
+        return doubt
 
     def _apart(self, at: int) -> float:
         """Return the variance of a size over that of the one that ran last."""
