@@ -143,11 +143,11 @@ class Machine:
 
 @pytest.mark.parametrize("divides", [False, True])
 @pytest.mark.parametrize("first", [1, 2, 4])
-@pytest.mark.parametrize(("batches", "off"), [(10, 0.35), (100, 0.4), (3000, 0.5)])
+@pytest.mark.parametrize("batches", [10, 100, 3000])
 def test_when_others_leave_the_cores_the_first_batch_shows_it_of_all_sizes(
-    batches: int, off: float, first: int, divides: bool
+    batches: int, first: int, divides: bool
 ) -> None:
-    """While they were there all took twice as long, and batches of four ran; the longer, the less it is believed."""
+    """While they were there all took twice as long, and batches of four ran."""
     for seed in range(3):
         machine = Machine(seed, divides=divides)
         machine.run_all(300)
@@ -155,36 +155,65 @@ def test_when_others_leave_the_cores_the_first_batch_shows_it_of_all_sizes(
             machine.run(4, 2.0)
         assert machine.slower(1) > 1.5
         machine.run(first)
-        assert [machine.slower(rows) for rows in SIZES] == pytest.approx([1.0] * len(SIZES), abs=off)
-
-
-def test_that_they_left_is_seen_as_well_where_the_first_guess_was_far_too_slow() -> None:
-    for seed in range(3):
-        machine = Machine(seed, seeded=2.0)
-        machine.run_all(150)
-        for _ in range(60):
-            machine.run(4, 2.0)
-        machine.run(1)
-        assert machine.slower(4) < 1.6
+        assert [machine.slower(rows) for rows in SIZES] == pytest.approx([1.0] * len(SIZES), abs=0.35)
 
 
 @pytest.mark.parametrize("divides", [False, True])
-@pytest.mark.parametrize("took", [0.65, 0.1])
-def test_one_cheap_batch_while_the_machine_stays_slow_is_forgotten_with_the_next(took: float, divides: bool) -> None:
-    for seed in range(3):
+def test_nor_does_it_matter_that_the_machine_was_four_times_as_slow(divides: bool) -> None:
+    for seed in range(6):
+        machine = Machine(seed, divides=divides)
+        machine.run_all(300)
+        for _ in range(60):
+            machine.run(4, 4.0)
+        for _ in range(3):
+            machine.run(1)
+        assert machine.slower(4) < 1.7
+
+
+def test_nor_that_the_first_guess_was_far_too_slow() -> None:
+    for seed in range(6):
+        machine = Machine(seed, seeded=2.0)
+        machine.run_all(150)
+        machine.run_all(60, 2.0)
+        machine.run(1)
+        assert machine.slower(4) == pytest.approx(1.0, abs=0.35)
+
+
+@pytest.mark.parametrize("divides", [False, True])
+def test_one_cheap_batch_while_the_machine_stays_slow_is_taken_back_by_the_next_ones(divides: bool) -> None:
+    for seed in range(6):
         machine = Machine(seed, divides=divides)
         machine.run_all(100)
         machine.run_all(200, 1.3)
-        machine.run(4, took)
-        assert machine.slower(4) > 0.8, "no faster than it ever was"
+        machine.run(4, 0.65)
+        assert machine.slower(2) > 0.8, "no faster than it ever was"
         machine.run(2, 1.3)
         machine.run(4, 1.3)
         assert machine.slower(4) == pytest.approx(1.3, abs=0.15)
 
 
+def test_one_that_is_cheaper_than_the_machine_ever_was_says_nothing_of_it() -> None:
+    machine = Machine(1)
+    machine.run_all(100)
+    machine.run_all(200, 1.3)
+    machine.run(4, 0.1)
+    assert machine.slower(2) == pytest.approx(1.3, abs=0.1)
+
+
+@pytest.mark.parametrize("divides", [False, True])
+def test_a_size_that_became_cheaper_by_itself_is_not_taken_for_the_machine(divides: bool) -> None:
+    """The machine was never slower, so nobody can have left it."""
+    machine = Machine(1, divides=divides)
+    machine.run_all(300)
+    for _ in range(200):
+        machine.run(4)
+    machine.run(32, 0.6)
+    assert machine.slower(4) == pytest.approx(1.0, abs=0.15)
+
+
 @pytest.mark.parametrize("divides", [False, True])
 def test_a_machine_that_is_slow_in_three_of_four_batches_is_known_to_be_slow_in_the_mean(divides: bool) -> None:
-    for seed in range(3):
+    for seed in range(5):
         machine = Machine(seed, divides=divides)
         machine.run_all(100)
         machine.run_all(30, 2.0)
@@ -192,7 +221,7 @@ def test_a_machine_that_is_slow_in_three_of_four_batches_is_known_to_be_slow_in_
         for _ in range(60):
             machine.run(machine.draw.choice((2, 4)), 1.0 if machine.draw.random() < 0.25 else 2.0)
             seen.append(machine.slower(4))
-        assert sum(seen) / len(seen) == pytest.approx(1.75, abs=0.25)
+        assert sum(seen) / len(seen) == pytest.approx(1.75, abs=0.22)
 
 
 @pytest.mark.parametrize("longer", [2.0, 3.0, 6.0])

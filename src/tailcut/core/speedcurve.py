@@ -32,16 +32,12 @@ _SPEED = 0.01
 """Variance that the machine's speed gains with every batch, as part of the noise of one: about the last ten count, and
 far fewer where their errors do not cancel out. (From 0.0025 to 0.04 as much is done, in simulation.)"""
 
-_FASTER, _SHARED = 4.0, 4.0
-"""No hiccup makes a batch faster. Where one is faster than expected by more than four times the noise its size became
-cheaper since it last ran, or the machine faster, and that is the likelier of the two: the speed is as uncertain then as
-four times what the size alone may have changed by."""
-
-_SWING, _USUAL = 0.15, 2e-4
-"""And as uncertain as what the machine lately became slower by, where that is more than so much: who shared its cores
-may have left. A five thousandth of it is taken for usual with every batch. (Without, lone rows that were the first to
-run again seemed to be all that is cheap: they ran one by one through twelve seconds of bursts, and others were refused,
-because batches still seemed to cost twice as much.)"""
+_FASTER, _SWING, _USUAL = 4.0, 0.15, 5e-5
+"""No hiccup makes a batch faster. Where the machine lately became slower by more than the second of these, and a batch
+is faster than expected by more than so many times the noise, who shared the cores may have left: the speed is as
+uncertain then as what it had changed by. A twenty thousandth of that is taken for usual with every batch. (Without,
+lone rows that were the first to run again seemed to be all that is cheap: they ran one by one through twelve seconds of
+bursts, and others were refused, because batches still seemed to cost twice as much.)"""
 
 _RESTLESS = 0.5
 """What remains of that with every batch: those who left may be back. It widens what an error counts at most by as much
@@ -72,15 +68,19 @@ class SpeedCurve:
 
     Args:
         shape: variance that each size gains with every batch: how soon one that does not run is doubted.
+
+    Attributes:
+        whole: up to which size, counted as ``nearest`` does, batches are as they always were: they gain ``SHAPE``.
     """
 
     __slots__ = (
         "_dear", "_drift", "_drifts", "_last", "_logs", "_met", "_noise", "_restless", "_shape",
-        "_swing", "_variances",
+        "_swing", "_variances", "whole",
     )  # fmt: skip
 
     def __init__(self, shape: float = SHAPE) -> None:
         self._shape = shape
+        self.whole = -1
         self._logs: list[float] = []
         self._variances: list[list[float]] = []
         self._noise = _NOISE
@@ -170,8 +170,8 @@ class SpeedCurve:
         at, beside = nearest(rows), {rows.bit_length() - 1, (rows - 1).bit_length()}
         doubt = self._restless
         self._move(at, error, odd=odd, wrong=wrong)
-        if known and not odd and error < -_FASTER * sqrt(self._noise):
-            doubt += self._doubt(at, error)
+        if known and self._may_be_back(error, odd=odd):
+            doubt += self._doubt(min(self._swing, -error) ** 2)
         for place in beside:
             if not self._met[place]:
                 self._variances[place][place] += _ANY  # it was hardly more than a guess
@@ -232,17 +232,20 @@ class SpeedCurve:
             own = self._drifts[at].mean ** 2
         for place, row in enumerate(self._variances):
             row[:] = [each + speed for each in row]
-            row[place] += _LATER if self._dear[place] else self._shape
+            row[place] += _LATER if self._dear[place] else self._shape if place > self.whole else SHAPE
         self._variances[at][at] += own
 
-    def _doubt(self, at: int, error: float) -> float:
-        """Doubt the speed, after a batch that was faster than noise makes one; return the variance that it gains."""
-        swing = min(self._swing, -error) if self._swing > _SWING else 0.0
-        doubt = max(_SHARED * self._apart(at), swing**2)
+    def _may_be_back(self, error: float, *, odd: bool) -> bool:
+        """Whether a batch was so fast that the machine may be as fast as it was before it became slower."""
+        beyond = _FASTER * sqrt(self._noise)
+        return self._swing > _SWING and error < -beyond and (not odd or -error < self._swing + beyond)
+
+    def _doubt(self, variance: float) -> float:
+        """Doubt the speed, with this batch and the next ones; return the variance that it gains."""
         for row in self._variances:
-            row[:] = [each + doubt for each in row]
-        self._restless = max(self._restless, doubt)
-        return doubt
+            row[:] = [each + variance for each in row]
+        self._restless = max(self._restless, variance)
+        return variance
 
     def _apart(self, at: int) -> float:
         """Return the variance of a size over that of the one that ran last."""
