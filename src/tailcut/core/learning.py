@@ -116,7 +116,7 @@ class CostModel:
         if found < rows or 0.0 < self.run_rows < found:  # else it says no more than that runs are no smaller than it
             before = self.run_rows or self._cheapest_rows()
             self.run_rows = before + (found - before) / _RUNS
-        if self._divides and self.run_rows:
+        if self.run_rows:
             self._curve.whole = nearest(round(self.run_rows))  # what is no larger runs as it is
         ratio, before = self._learn(rows, duration_ns)
         if before >= _KNOWN_TIMES:

@@ -163,15 +163,14 @@ class SpeedCurve:
             rows: of a size that is known of.
             ratio: what it took over what was expected of it.
             known: whether its size has run before: else its error says nothing of the noise.
-            odd: whether it was so far off that it says nothing of the machine's speed yet.
+            odd: whether it was so far off that it says nothing of the machine's speed yet, unless that may be back.
             wrong: whether the last ones all were so far off: then what is expected is wrong.
         """
         error = log(ratio)
         at, beside = nearest(rows), {rows.bit_length() - 1, (rows - 1).bit_length()}
-        doubt = self._restless
-        self._move(at, error, odd=odd, wrong=wrong)
-        if known and self._may_be_back(error, odd=odd):
-            doubt += self._doubt(min(self._swing, -error) ** 2)
+        back = self._back(error, odd=odd) if known else 0.0
+        doubt = self._restless + back
+        self._move(at, error, back, odd=odd, wrong=wrong)
         for place in beside:
             if not self._met[place]:
                 self._variances[place][place] += _ANY  # it was hardly more than a guess
@@ -213,15 +212,18 @@ class SpeedCurve:
                 part = ((1 << at) - (1 << below)) / ((1 << above) - (1 << below))
                 logs[at] = log(exp(logs[below]) * (1.0 - part) + exp(logs[above]) * part)
 
-    def _move(self, at: int, error: float, *, odd: bool, wrong: bool) -> None:
+    def _move(self, at: int, error: float, back: float, *, odd: bool, wrong: bool) -> None:
         """Let time pass: the speed may have changed, by much where the last errors have one direction.
 
         How far a guess was off says nothing of that.
+
+        Args:
+            back: see ``_back``.
         """
         met = self._met[at]
         news, own_news = met and self._drift.has_news(error), met and self._drifts[at].has_news(error)
         speed, own = _SPEED * self._noise + self._restless, 0.0
-        self._restless *= _RESTLESS
+        self._restless = max(_RESTLESS * self._restless, back)
         if wrong:
             speed = max(speed, error * error)
             for one, row in enumerate(self._variances):
@@ -230,22 +232,18 @@ class SpeedCurve:
             speed += self._drift.mean**2
         elif not odd and own_news:
             own = self._drifts[at].mean ** 2
+        speed += back
         for place, row in enumerate(self._variances):
             row[:] = [each + speed for each in row]
             row[place] += _LATER if self._dear[place] else self._shape if place > self.whole else SHAPE
         self._variances[at][at] += own
 
-    def _may_be_back(self, error: float, *, odd: bool) -> bool:
-        """Whether a batch was so fast that the machine may be as fast as it was before it became slower."""
+    def _back(self, error: float, *, odd: bool) -> float:
+        """Return what variance the speed gains with a batch so fast that it may be what it was before a slow spell."""
         beyond = _FASTER * sqrt(self._noise)
-        return self._swing > _SWING and error < -beyond and (not odd or -error < self._swing + beyond)
-
-    def _doubt(self, variance: float) -> float:
-        """Doubt the speed, with this batch and the next ones; return the variance that it gains."""
-        for row in self._variances:
-            row[:] = [each + variance for each in row]
-        self._restless = max(self._restless, variance)
-        return variance
+        if self._swing <= _SWING or error >= -beyond or (odd and -error >= self._swing + beyond):
+            return 0.0
+        return float(min(self._swing, -error) ** 2)
 
     def _apart(self, at: int) -> float:
         """Return the variance of a size over that of the one that ran last."""
