@@ -28,8 +28,8 @@ from __future__ import annotations
 from collections.abc import Container, Hashable
 from typing import Generic, NamedTuple
 
-from tailcut.core.costs import FREE, CostSource
-from tailcut.core.forming import Forming
+from tailcut.core.costs import FREE, Cost, CostSource
+from tailcut.core.forming import Forming, is_dear
 from tailcut.core.overload import Overload, Target
 from tailcut.core.waiting import DEFAULT_LEVEL, E, Entry, Lanes, Waiting
 from tailcut.core.windows import Window
@@ -196,8 +196,7 @@ class Planner(Generic[E]):
         if late is _NONE or lane is _NONE:
             return (waiting.lanes, lane) if late is _NONE else (waiting.late, late)
         level, late_level = waiting.lanes[lane][0][0], waiting.late[late][0][0]
-        kind = waiting.lanes[lane][0][3].kind
-        if late_level < level or (late_level == level and self._is_pressing(now_ns, costs, kind, executors)):
+        if late_level < level or (late_level == level and self._is_pressing(now_ns, costs, lane, executors)):
             return waiting.late, late
         return waiting.lanes, lane
 
@@ -214,7 +213,7 @@ class Planner(Generic[E]):
                 self._forming.prune(lanes, lane, now_ns, costs.of(lanes[lane][0][3].kind), expired)
         return min((lane for lane in lanes if lane not in held), key=lambda lane: lanes[lane][0][:3], default=_NONE)
 
-    def _is_pressing(self, now_ns: int, costs: CostSource, kind: int, executors: int) -> bool:
+    def _is_pressing(self, now_ns: int, costs: CostSource, lane: Hashable, executors: int) -> bool:
         """Whether what is late should run before those on time.
 
         It should where it would otherwise miss its deadline; there is to be time for a hiccup, as at admission, but for
@@ -222,16 +221,17 @@ class Planner(Generic[E]):
         else late: those on time were let in with so much to spare, and the next would be no fewer.
 
         Args:
-            kind: of those on time that would run first.
+            lane: of those on time that would run first.
         """
         full = max(self.batch_rows, 1.0)
+        kind = self.waiting.lanes[lane][0][3].kind
         cost = costs.of(kind)
-        end_ns = now_ns + cost.late_ns(full)
-        kinds = self.waiting.kinds
-        slowest = max([costs.of(other) for other in kinds], key=lambda of: of.late_ns(full)) if kinds else cost
-        all_ns = slowest.late_ns(full) / full / executors * self.waiting.late_rows
-        safe_ns = end_ns + all_ns + slowest.hiccup_ns
-        for entry in self.waiting.soonest_late():
+        starts_ns = now_ns + self._first_ns(now_ns, lane, full, cost)
+        waiting, took_ns = self.waiting, 0.0
+        slowest = max([costs.of(other) for other in waiting.kinds], key=lambda of: of.late_ns(full), default=cost)
+        all_ns = slowest.late_ns(full) / full / executors * waiting.late_rows
+        safe_ns = starts_ns + max(all_ns, slowest.late_ns(min(full, waiting.late_rows))) + slowest.hiccup_ns
+        for entry in waiting.soonest_late():
             deadline_ns = entry.deadline_ns
             if deadline_ns > safe_ns:
                 break  # nor does any after it
@@ -239,11 +239,27 @@ class Planner(Generic[E]):
                 kind, cost = entry.kind, costs.of(entry.kind)
             if now_ns + cost.batch_ns(entry.rows) >= deadline_ns:
                 continue  # nothing saves it any more
-            end_ns += cost.late_ns(full) / full / executors * entry.rows
+            took_ns += cost.late_ns(full) / full / executors * entry.rows
+            # Where many rows cost little more than one, its share of a batch says little: one alone takes longer.
+            end_ns = starts_ns + max(took_ns, cost.late_ns(entry.rows))
             if end_ns + min(cost.hiccup_ns, (deadline_ns - entry.target_ns) / 2) >= deadline_ns:
                 return True
         overload = self.overload
         return overload is not None and overload.stands and all_ns <= overload.target.limit_ns - overload.aim.limit_ns
+
+    def _first_ns(self, now_ns: int, lane: Hashable, full: float, cost: Cost) -> float:
+        """Return how long the next batch of a lane of those on time takes at most, in nineteen of twenty cases.
+
+        After it there is another choice. It has no more rows than wait on time, and ends before its first target where
+        a cut batch is as cheap by the row. (Once a full batch was reckoned with: in bursts of which batches of two and
+        four served the end, who was late went before all who still could be in time, and made them late as well.)
+        """
+        head = self.waiting.lanes[lane][0]
+        rows = min(full, self.waiting.rows - self.waiting.late_rows)
+        longest_ns = cost.late_ns(rows)
+        if is_dear(head[3].rows, rows, cost):
+            return longest_ns
+        return min(longest_ns, max(head[1] - now_ns, cost.late_ns(head[3].rows)))
 
 
 _NONE = object()

@@ -68,7 +68,7 @@ class Forming(Generic[E]):
                 break
             hopeless = [item for item in taken if item[1] <= end_ns]
             count, cut_rows = _longest_in_time(taken, due_ns, now_ns, cost)
-            if not (heap and _is_dear(cut_rows, rows, cost)):
+            if not (heap and is_dear(cut_rows, rows, cost)):
                 start_ns = now_ns if more_idle else now_ns + cost.batch_ns(cut_rows)
                 in_time = start_ns + cost.batch_ns(rows - cut_rows) < min(due_ns[count:])
                 without_rows = sum([item[3].rows for item, due in zip(taken, due_ns, strict=True) if due > end_ns])
@@ -230,7 +230,7 @@ def _due_ns(item: Item[E], now_ns: int, cost: Cost) -> float:
     return now_ns + (sure_ns if cost.batch_ns(item[3].rows) < sure_ns else left_ns)
 
 
-def _is_dear(cut_rows: int, rows: int, cost: Cost) -> bool:
+def is_dear(cut_rows: float, rows: float, cost: Cost) -> bool:
     """Whether a batch cut to ``cut_rows`` would take the time of more rows than it saves."""
     return cost.batch_ns(cut_rows) * rows > _DEAR * cut_rows * cost.batch_ns(rows)
 
