@@ -28,9 +28,10 @@ from __future__ import annotations
 from collections.abc import Container, Hashable
 from typing import Generic, NamedTuple
 
-from tailcut.core.costs import FREE, Cost, CostSource
-from tailcut.core.forming import Forming, is_dear
+from tailcut.core.costs import FREE, CostSource
+from tailcut.core.forming import Forming
 from tailcut.core.overload import Overload, Target
+from tailcut.core.pressing import can_wait, next_batch_ns
 from tailcut.core.waiting import DEFAULT_LEVEL, E, Entry, Lanes, Waiting
 from tailcut.core.windows import Window
 
@@ -216,50 +217,23 @@ class Planner(Generic[E]):
     def _is_pressing(self, now_ns: int, costs: CostSource, lane: Hashable, executors: int) -> bool:
         """Whether what is late should run before those on time.
 
-        It should where it would otherwise miss its deadline; there is to be time for a hiccup, as at admission, but for
-        no longer than half of what the deadline gives. And while a backlog stands it should as far as that makes nobody
-        else late: those on time were let in with so much to spare, and the next would be no fewer.
+        It should where it would otherwise miss its deadline. And while a backlog stands it should as far as that makes
+        nobody else late: those on time were let in with so much to spare, and the next would be no fewer.
 
         Args:
             lane: of those on time that would run first.
         """
-        full = max(self.batch_rows, 1.0)
-        kind = self.waiting.lanes[lane][0][3].kind
-        cost = costs.of(kind)
-        starts_ns = now_ns + self._first_ns(now_ns, lane, full, cost)
-        waiting, took_ns = self.waiting, 0.0
-        slowest = max([costs.of(other) for other in waiting.kinds], key=lambda of: of.late_ns(full), default=cost)
-        all_ns = slowest.late_ns(full) / full / executors * waiting.late_rows
-        safe_ns = starts_ns + max(all_ns, slowest.late_ns(min(full, waiting.late_rows))) + slowest.hiccup_ns
-        for entry in waiting.soonest_late():
-            deadline_ns = entry.deadline_ns
-            if deadline_ns > safe_ns:
-                break  # nor does any after it
-            if entry.kind != kind:
-                kind, cost = entry.kind, costs.of(entry.kind)
-            if now_ns + cost.batch_ns(entry.rows) >= deadline_ns:
-                continue  # nothing saves it any more
-            took_ns += cost.late_ns(full) / full / executors * entry.rows
-            # Where many rows cost little more than one, its share of a batch says little: one alone takes longer.
-            end_ns = starts_ns + max(took_ns, cost.late_ns(entry.rows))
-            if end_ns + min(cost.hiccup_ns, (deadline_ns - entry.target_ns) / 2) >= deadline_ns:
-                return True
+        waiting, max_rows, merge = self.waiting, self.max_rows, self.merge
+        cost = costs.of(waiting.lanes[lane][0][3].kind)
+        first_ns = next_batch_ns(waiting, lane, now_ns, cost, max_rows=max_rows, merge=merge)
+        if not can_wait(waiting, now_ns, first_ns, costs, executors=executors, max_rows=max_rows, merge=merge):
+            return True
         overload = self.overload
-        return overload is not None and overload.stands and all_ns <= overload.target.limit_ns - overload.aim.limit_ns
-
-    def _first_ns(self, now_ns: int, lane: Hashable, full: float, cost: Cost) -> float:
-        """Return how long the next batch of a lane of those on time takes at most, in nineteen of twenty cases.
-
-        After it there is another choice. It has no more rows than wait on time, and ends before its first target where
-        a cut batch is as cheap by the row. (Once a full batch was reckoned with: in bursts of which batches of two and
-        four served the end, who was late went before all who still could be in time, and made them late as well.)
-        """
-        head = self.waiting.lanes[lane][0]
-        rows = min(full, self.waiting.rows - self.waiting.late_rows)
-        longest_ns = cost.late_ns(rows)
-        if is_dear(head[3].rows, rows, cost):
-            return longest_ns
-        return min(longest_ns, max(head[1] - now_ns, cost.late_ns(head[3].rows)))
+        if overload is None or not overload.stands:
+            return False
+        full = max(self.batch_rows, 1.0)
+        row_ns = max([of.late_ns(full) for of in map(costs.of, waiting.kinds)], default=cost.late_ns(full)) / full
+        return row_ns / executors * waiting.late_rows <= overload.target.limit_ns - overload.aim.limit_ns
 
 
 _NONE = object()

@@ -50,12 +50,16 @@ class Forming(Generic[E]):
     ) -> list[E]:
         """Take one batch out of a lane; whoever cannot be in time goes to ``expired``, or waits on as late.
 
+        None is taken where some on time make way for others while late ones wait: the batch that was agreed with these
+        was to end before its first target. Whoever asks chooses anew.
+
         Args:
             lanes: those on time, or the late ones.
             more_idle: whether what is left behind can start at once on another executor.
         """
         heap = lanes[lane]
         taken: list[Item[E]] = []
+        agreed = lanes is not self._waiting.late and bool(self._waiting.late)
         self._delayed_level = _NO_LEVEL
         while True:
             rows = self._trim(heap, taken, self._collect(heap, taken, now_ns, cost, expired), now_ns, cost)
@@ -68,7 +72,7 @@ class Forming(Generic[E]):
                 break
             hopeless = [item for item in taken if item[1] <= end_ns]
             count, cut_rows = _longest_in_time(taken, due_ns, now_ns, cost)
-            if not (heap and is_dear(cut_rows, rows, cost)):
+            if not (heap and _is_dear(cut_rows, rows, cost)):
                 start_ns = now_ns if more_idle else now_ns + cost.batch_ns(cut_rows)
                 in_time = start_ns + cost.batch_ns(rows - cut_rows) < min(due_ns[count:])
                 without_rows = sum([item[3].rows for item, due in zip(taken, due_ns, strict=True) if due > end_ns])
@@ -78,10 +82,10 @@ class Forming(Generic[E]):
                 hopeless = [item for item, due in zip(taken, due_ns, strict=True) if due <= end_ns]
             elif not hopeless:
                 break  # they are expected in time, if not surely; behind them more wait than a cut could save
-            for item in hopeless:
-                self.give_up(item[3], now_ns, cost, expired)
-            gone = {item[2] for item in hopeless}
-            taken = [item for item in taken if item[2] not in gone]
+            taken = self._without(hopeless, taken, now_ns, cost, expired)
+            if agreed:
+                _put_back(heap, taken, 0)
+                break
         if not heap:
             del lanes[lane]
         if taken and lanes is not self._waiting.late and self._waiting.late:
@@ -111,6 +115,15 @@ class Forming(Generic[E]):
         else:
             self._waiting.leave(entry)
             expired.append(entry)
+
+    def _without(
+        self, hopeless: list[Item[E]], taken: list[Item[E]], now_ns: int, cost: Cost, expired: list[E]
+    ) -> list[Item[E]]:
+        """Give up some of those taken; return the others."""
+        for item in hopeless:
+            self.give_up(item[3], now_ns, cost, expired)
+        gone = {item[2] for item in hopeless}
+        return [item for item in taken if item[2] not in gone]
 
     def _collect(self, heap: Heap[E], taken: list[Item[E]], now_ns: int, cost: Cost, expired: list[E]) -> int:
         """Move heads from ``heap`` to ``taken`` until it is full; return the rows of ``taken``."""
@@ -230,7 +243,7 @@ def _due_ns(item: Item[E], now_ns: int, cost: Cost) -> float:
     return now_ns + (sure_ns if cost.batch_ns(item[3].rows) < sure_ns else left_ns)
 
 
-def is_dear(cut_rows: float, rows: float, cost: Cost) -> bool:
+def _is_dear(cut_rows: int, rows: int, cost: Cost) -> bool:
     """Whether a batch cut to ``cut_rows`` would take the time of more rows than it saves."""
     return cost.batch_ns(cut_rows) * rows > _DEAR * cut_rows * cost.batch_ns(rows)
 

@@ -1,0 +1,152 @@
+"""Late requests wait for those on time, but never until it is too late for them: played with exact costs."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tailcut.core.batching import Entry, Planner
+from tailcut.core.costs import Cost, CostSource
+from tailcut.core.overload import Target
+
+MS = 1_000_000
+NOW = 1000 * MS
+
+
+def late(rows: int, due_ms: float, lane: str = "a", kind: int = 0) -> Entry:
+    """A request that has missed its target long ago; its deadline comes in ``due_ms``."""
+    return Entry(rows, NOW + int(due_ms * MS), lane, target_ns=1, kind=kind)
+
+
+def on_time(rows: int, target_ms: float, lane: str = "b", kind: int = 0) -> Entry:
+    """A request that is to be answered in ``target_ms``, and has long until its deadline."""
+    target_ns = NOW + int(target_ms * MS)
+    return Entry(rows, target_ns + 5000 * MS, lane, target_ns=target_ns, kind=kind)
+
+
+def missed(
+    costs: CostSource,
+    waiting: list[Entry],
+    coming: list[tuple[float, Entry]],
+    *,
+    busy_ms: tuple[float, ...] = (0.0,),
+    max_rows: int = 32,
+    merge: bool = True,
+) -> list[Entry]:
+    """Play until nothing waits; return who was not answered before the deadline.
+
+    Args:
+        coming: (milliseconds, request).
+        busy_ms: for how long each executor still runs something else.
+    """
+    planner: Planner[Entry] = Planner(
+        max_rows=max_rows, max_queue_rows=1000, merge=merge, target=Target(100 * MS, 10_000 * MS)
+    )
+    for entry in waiting:
+        planner.offer(entry)
+    events: list[tuple[int, int, Entry | None]] = []
+    for number, (at_ms, entry) in enumerate(coming):
+        heappush(events, (NOW + int(at_ms * MS), number, entry))
+    for number, at_ms in enumerate(busy_ms, len(coming)):
+        heappush(events, (NOW + int(at_ms * MS), number, None))
+    idle, number, found = 0, len(events), []
+    while events:
+        now_ns = events[0][0]
+        while events and events[0][0] == now_ns:
+            entry = heappop(events)[2]
+            idle += entry is None
+            if entry is not None:
+                planner.offer(entry)
+        plan = planner.plan(now_ns, idle, costs, executors=len(busy_ms))
+        found += plan.expired
+        for batch in plan.batches:
+            number, idle = number + 1, idle - 1
+            end_ns = now_ns + int(costs.of(batch[0].kind).batch_ns(sum(each.rows for each in batch)))
+            found += [each for each in batch if end_ns > each.deadline_ns]
+            heappush(events, (end_ns, number, None))
+    assert not planner.queue_rows
+    return found
+
+
+def one_by_one(every_ms: float, lane: str = "b", count: int = 60) -> list[tuple[float, Entry]]:
+    """Requests on time that leave no time for others."""
+    return [(at * every_ms, on_time(1, at * every_ms + 200, lane)) for at in range(1, count)]
+
+
+LINE = Cost(0.0, 6.5 * MS)
+
+
+def test_of_several_executors_only_one_may_be_free() -> None:
+    waiting = [*[late(1, 110) for _ in range(16)], on_time(1, 200)]
+    assert not missed(LINE, waiting, one_by_one(6.5), busy_ms=(0.0, 208.0, 208.0, 208.0))
+
+
+def test_those_who_make_way_for_others_leave_the_choice_open() -> None:
+    """The next batch was to end before the first target; without who is given up it would be three times as long."""
+    waiting = [late(1, 40), *[on_time(1, 20) for _ in range(6)], *[on_time(1, 100) for _ in range(10)]]
+    assert not missed(Cost(0.0, 6.0 * MS), waiting, [])
+
+
+def test_late_ones_that_fill_up_a_batch_make_it_longer() -> None:
+    cost = Cost(20.0 * MS, 2.0 * MS)
+    waiting = [on_time(1, 100, "a"), *[late(1, 300, "a") for _ in range(20)], late(1, 50, "b")]
+    assert not missed(cost, waiting, [])
+
+
+@pytest.mark.parametrize(
+    ("cost", "waiting", "every_ms"),
+    [
+        (Cost(20.0 * MS, 2.0 * MS), [late(1, 92, lane) for lane in "cdef"], 22.0),
+        (Cost(20.0 * MS, 6.0 * MS), [late(1, 77) for _ in range(5)], 26.0),
+        (Cost(8.0 * MS, 6.0 * MS), [late(1, 53) for _ in range(5)], 14.0),
+        (Cost(90.0 * MS, 1.0 * MS), [late(1, 305) for _ in range(33)], 91.0),
+    ],
+)
+def test_several_late_ones_take_what_their_own_batches_take(cost: Cost, waiting: list[Entry], every_ms: float) -> None:
+    assert not missed(cost, [*waiting, on_time(1, 200)], one_by_one(every_ms))
+
+
+@pytest.mark.parametrize(
+    ("waiting", "executors"),
+    [
+        ([on_time(8, 100), *[on_time(1, 500) for _ in range(20)], late(1, 30)], 1),
+        ([late(8, 65), *[on_time(1, 500) for _ in range(30)]], 4),
+    ],
+)
+def test_where_batches_are_not_shared_each_takes_its_own_time(waiting: list[Entry], executors: int) -> None:
+    assert not missed(LINE, waiting, one_by_one(6.5), merge=False, busy_ms=(0.0,) * executors)
+
+
+class Crossing:
+    """Rows of kind 2 take long, however many they are; those of kind 1 the longer the more they are."""
+
+    def of(self, kind: int) -> Cost:
+        return Cost(90.0 * MS, 1.0 * MS) if kind == 2 else LINE
+
+
+def test_what_is_short_in_full_batches_may_be_long_alone() -> None:
+    coming = [(6.5 * at, on_time(1, 6.5 * at + 200, "b", kind=1)) for at in range(1, 60)]
+    assert not missed(Crossing(), [late(1, 98, "c", kind=2), on_time(1, 100, "b", kind=1)], coming)
+
+
+@settings(max_examples=150)
+@given(
+    base_ms=st.floats(0.0, 40.0),
+    row_ms=st.floats(0.5, 10.0),
+    count=st.integers(1, 20),
+    lanes=st.integers(1, 3),
+    spare=st.floats(1.01, 4.0),
+    every_ms=st.floats(2.0, 30.0),
+    merge=st.booleans(),
+)
+def test_whoever_could_be_in_time_at_first_is_in_the_end(
+    base_ms: float, row_ms: float, count: int, lanes: int, spare: float, every_ms: float, *, merge: bool
+) -> None:
+    """All late ones have the time that they take together in any order; whoever comes goes first for no longer."""
+    cost = Cost(base_ms * MS, row_ms * MS)
+    alone_ms = (base_ms + row_ms) * count if not merge else (base_ms * lanes + row_ms * count)
+    waiting = [late(1, spare * alone_ms + 1, f"late {number % lanes}") for number in range(count)]
+    assert not missed(cost, waiting, one_by_one(every_ms), merge=merge)
