@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from heapq import heappop, heappush
 
 import pytest
@@ -130,6 +131,68 @@ class Crossing:
 def test_what_is_short_in_full_batches_may_be_long_alone() -> None:
     coming = [(6.5 * at, on_time(1, 6.5 * at + 200, "b", kind=1)) for at in range(1, 60)]
     assert not missed(Crossing(), [late(1, 98, "c", kind=2), on_time(1, 100, "b", kind=1)], coming)
+
+
+def test_of_several_executors_the_others_may_run_what_takes_longer() -> None:
+    class Kinds:
+        def of(self, kind: int) -> Cost:
+            return Cost(0.0, (20.0 if kind == 2 else 1.0) * MS)
+
+    waiting = [late(1, 100, "a", kind=1), *[on_time(1, 330, "b", kind=2) for _ in range(16)]]
+    assert not missed(Kinds(), waiting, [], busy_ms=(0.0, 300.0))
+    shared = [late(1, 190, "a"), *[on_time(1, 130) for _ in range(40)]]
+    assert not missed(Cost(90.0 * MS, 1.0 * MS), shared, [], busy_ms=(0.0, 122.0))
+
+
+def test_late_ones_that_share_the_next_batch_do_not_go_before_it() -> None:
+    """Alone they would make all late who are on time."""
+    waiting = [late(1, 150), *[on_time(1, 130, "a") for _ in range(8)]]
+    planner: Planner[Entry] = Planner(max_rows=32, max_queue_rows=100, target=Target(100 * MS, 10_000 * MS))
+    for entry in waiting:
+        planner.offer(entry)
+    [batch] = planner.plan(NOW, 1, Cost(90.0 * MS, 1.0 * MS)).batches
+    assert len(batch) == 9
+
+
+def test_whose_priority_is_lower_drives_nobody_out() -> None:
+    low = Entry(1, NOW + 25 * MS, "a", 3, target_ns=1)
+    first = [on_time(1, 20) for _ in range(3)]
+    planner: Planner[Entry] = Planner(max_rows=32, max_queue_rows=100, target=Target(100 * MS, 10_000 * MS))
+    for entry in (low, late(10, 400), *first):
+        planner.offer(entry)
+    [batch] = planner.plan(NOW, 1, LINE).batches
+    assert set(batch) <= set(first)
+
+
+def test_rows_of_one_request_stay_together() -> None:
+    waiting = [*[late(20, 560) for _ in range(5)], on_time(1, 200)]
+    assert not missed(Cost(90.0 * MS, 1.0 * MS), waiting, one_by_one(91.0, count=8))
+
+
+def test_who_waits_in_other_lanes_makes_the_next_batch_no_longer() -> None:
+    waiting = [*[on_time(1, 100, f"lane {number}") for number in range(15)], *[late(1, 145) for _ in range(8)]]
+    found = Counter[bool]()
+    planner: Planner[Entry] = Planner(max_rows=32, max_queue_rows=100, target=Target(100 * MS, 10_000 * MS))
+    for entry in waiting:
+        planner.offer(entry)
+    now_ns = NOW
+    while planner.queue_rows:
+        [batch] = planner.plan(now_ns, 1, LINE).batches
+        now_ns += int(LINE.batch_ns(len(batch)))
+        for entry in batch:
+            found[now_ns <= (entry.deadline_ns if entry.target_ns == 1 else entry.target_ns)] += 1
+    assert found[False] <= 2
+
+
+@pytest.mark.parametrize(("hiccup_ms", "waits"), [(0.0, True), (40.0, False), (1000.0, False)])
+def test_there_is_time_for_a_hiccup(hiccup_ms: float, *, waits: bool) -> None:
+    """But no more than half of what a deadline leaves; here that is long past."""
+    cost = LINE._replace(hiccup_ns=hiccup_ms * MS)
+    planner: Planner[Entry] = Planner(max_rows=32, max_queue_rows=100, target=Target(100 * MS, 10_000 * MS))
+    planner.offer(late(1, 50))
+    planner.offer(first := on_time(1, 200))
+    [batch] = planner.plan(NOW, 1, cost).batches
+    assert (batch == [first]) is waits
 
 
 @settings(max_examples=150)

@@ -31,7 +31,7 @@ from typing import Generic, NamedTuple
 from tailcut.core.costs import FREE, CostSource
 from tailcut.core.forming import Forming
 from tailcut.core.overload import Overload, Target
-from tailcut.core.pressing import can_wait, next_batch_ns
+from tailcut.core.pressing import can_wait, next_batch
 from tailcut.core.waiting import DEFAULT_LEVEL, E, Entry, Lanes, Waiting
 from tailcut.core.windows import Window
 
@@ -225,8 +225,11 @@ class Planner(Generic[E]):
         """
         waiting, max_rows, merge = self.waiting, self.max_rows, self.merge
         cost = costs.of(waiting.lanes[lane][0][3].kind)
-        first_ns = next_batch_ns(waiting, lane, now_ns, cost, max_rows=max_rows, merge=merge)
-        if not can_wait(waiting, now_ns, first_ns, costs, executors=executors, max_rows=max_rows, merge=merge):
+        after = next_batch(waiting, lane, now_ns, cost, max_rows=max_rows, merge=merge)
+        level = waiting.lanes[lane][0][0]
+        if not can_wait(
+            waiting, now_ns, after, costs, level=level, executors=executors, max_rows=max_rows, merge=merge
+        ):
             return True
         overload = self.overload
         if overload is None or not overload.stands:

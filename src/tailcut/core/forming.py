@@ -13,7 +13,7 @@ from tailcut.core.windows import Window
 
 _NO_LEVEL = 1 << 62
 _DEAR = 1.25
-_CHEAPER = 0.8
+CHEAPER = 0.8
 """Late entries fill up a batch of those on time where all together cost so much less than one after the other, or
 where a backlog stands: then there is no better time for them."""
 
@@ -50,8 +50,8 @@ class Forming(Generic[E]):
     ) -> list[E]:
         """Take one batch out of a lane; whoever cannot be in time goes to ``expired``, or waits on as late.
 
-        None is taken where some on time make way for others while late ones wait: the batch that was agreed with these
-        was to end before its first target. Whoever asks chooses anew.
+        None is taken where some on time become late while others are: without them the batch may be longer than the
+        late ones can wait for. Whoever asks chooses anew.
 
         Args:
             lanes: those on time, or the late ones.
@@ -59,10 +59,13 @@ class Forming(Generic[E]):
         """
         heap = lanes[lane]
         taken: list[Item[E]] = []
-        agreed = lanes is not self._waiting.late and bool(self._waiting.late)
+        late_before = self._waiting.late_entries
         self._delayed_level = _NO_LEVEL
         while True:
             rows = self._trim(heap, taken, self._collect(heap, taken, now_ns, cost, expired), now_ns, cost)
+            if lanes is not self._waiting.late and self._waiting.late_entries > late_before > 0:
+                _put_back(heap, taken, 0)
+                break
             end_ns = now_ns + cost.late_ns(rows)
             if not taken or end_ns < min([item[1] for item in taken]):
                 break
@@ -83,9 +86,6 @@ class Forming(Generic[E]):
             elif not hopeless:
                 break  # they are expected in time, if not surely; behind them more wait than a cut could save
             taken = self._without(hopeless, taken, now_ns, cost, expired)
-            if agreed:
-                _put_back(heap, taken, 0)
-                break
         if not heap:
             del lanes[lane]
         if taken and lanes is not self._waiting.late and self._waiting.late:
@@ -190,7 +190,7 @@ class Forming(Generic[E]):
             heappop(heap)
         more -= self._surplus(heap, found, rows + more)
         alone_ns = cost.batch_ns(rows) + cost.batch_ns(more)
-        if found and (self._is_pressed or cost.batch_ns(rows + more) < _CHEAPER * alone_ns):
+        if found and (self._is_pressed or cost.batch_ns(rows + more) < CHEAPER * alone_ns):
             taken += found
         else:
             for item in found:

@@ -7,16 +7,33 @@ another choice. So what that batch takes, and what the late ones take together, 
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import NamedTuple
 
 from tailcut.core.costs import Cost, CostSource
-from tailcut.core.waiting import E, Waiting
+from tailcut.core.forming import CHEAPER
+from tailcut.core.waiting import E, Heap, Waiting
 
 
-def next_batch_ns(waiting: Waiting[E], lane: Hashable, now_ns: int, cost: Cost, *, max_rows: int, merge: bool) -> float:
-    """Return how long the next batch of a lane of those on time takes at most, in nineteen of twenty cases.
+class Next(NamedTuple):
+    """How long the next batch of a lane of those on time takes at most, in nineteen of twenty cases.
 
-    It has no more rows than wait on time, and of the late ones those that may fill it up. And it is expected to end
-    before its first target: whoever would be in it although it does not is given up first, and then chosen anew.
+    Attributes:
+        alone_ns: of those on time.
+        filled_ns: where late ones of its lane fill it up.
+        aboard: whether all late ones of its lane are sure to.
+    """
+
+    lane: Hashable
+    alone_ns: float
+    filled_ns: float
+    aboard: bool
+
+
+def next_batch(waiting: Waiting[E], lane: Hashable, now_ns: int, cost: Cost, *, max_rows: int, merge: bool) -> Next:
+    """Bound the next batch of a lane of those on time.
+
+    It has no more rows than wait there. And it is expected to end before its first target: where some make way for
+    others in it, it is chosen anew (``core.forming``).
 
     Args:
         max_rows, merge: see ``core.batching.Planner``.
@@ -24,61 +41,80 @@ def next_batch_ns(waiting: Waiting[E], lane: Hashable, now_ns: int, cost: Cost, 
     _, target_ns, _, head = waiting.lanes[lane][0]
     own_ns = cost.late_ns(head.rows)
     if not merge:
-        return own_ns
-    rows = waiting.rows if lane in waiting.late else waiting.rows - waiting.late_rows
-    return max(own_ns, min(cost.late_ns(min(rows, max_rows)), cost.late * (target_ns - now_ns)))
+        return Next(lane, own_ns, own_ns, aboard=False)
+    left_ns = target_ns - now_ns
+    # Of a batch that is expected to end by then; short ones have a lateness of their own.
+    late_ns = left_ns + max(cost.spread_ns(left_ns), (cost.short_late - 1.0) * min(left_ns, cost.fine_ns))
+    rows, late_rows = (_rows(heap, max_rows) for heap in (waiting.lanes[lane], waiting.late.get(lane, [])))
+    together, apart_ns = rows + late_rows, cost.batch_ns(rows) + cost.batch_ns(late_rows)
+    return Next(
+        lane,
+        max(own_ns, min(cost.late_ns(rows), late_ns)),
+        max(own_ns, min(cost.late_ns(min(together, max_rows)), late_ns)),
+        aboard=together <= max_rows
+        and cost.late_ns(together) < left_ns
+        and cost.batch_ns(together) < CHEAPER * apart_ns,
+    )
 
 
 def can_wait(
     waiting: Waiting[E],
     now_ns: int,
-    first_ns: float,
+    after: Next,
     costs: CostSource,
     *,
+    level: int,
     executors: int,
     max_rows: int,
     merge: bool,
 ) -> bool:
-    """Say whether all that is late would be in time after ``first_ns``, the earliest deadline first.
+    """Say whether all late entries of a level would be in time after a batch, the earliest deadline first.
 
     There is to be time for a hiccup, as at admission, but for no longer than half of what the deadline gives. Of
     several executors the others may have just begun: either this one does it alone, or all of them, a full batch later.
 
     Args:
+        after: the batch that would run first.
         executors: how many there are, idle or not.
         max_rows, merge: see ``core.batching.Planner``.
     """
-    safe_ns = now_ns + first_ns + _all_ns(waiting, costs, max_rows, merge=merge)
-    rows_of: dict[Hashable, int] = {}
+    known = [costs.of(kind) for kind in (*waiting.kinds, 0)]
+    slowest_ns = max([cost.late_ns(max_rows) for cost in known])
+    safe_ns = now_ns + after.filled_ns + _batches(waiting, max_rows, merge=merge) * slowest_ns
+    safe_ns += max([cost.hiccup_ns for cost in known])
+    filling: dict[Hashable, int] = {}
     took_ns = 0.0
     for entry in waiting.soonest_late():
-        deadline_ns = entry.deadline_ns
+        deadline_ns, rows = entry.deadline_ns, entry.rows
         if deadline_ns > safe_ns:
             return True  # and so are all after it
         cost = costs.of(entry.kind)
-        if now_ns + cost.batch_ns(entry.rows) >= deadline_ns:
-            continue  # nothing saves it any more
-        before = rows_of.get(entry.lane, 0) if merge else 0
-        took_ns += _drain_ns(before + entry.rows, cost, max_rows) - _drain_ns(before, cost, max_rows)
-        rows_of[entry.lane] = before + entry.rows
-        end_ns = first_ns + took_ns
+        if entry.level != level or now_ns + cost.batch_ns(rows) >= deadline_ns:
+            continue  # another's turn, or nothing saves it any more
+        held = filling.get(entry.lane, 0) if merge else 0
+        if held + rows > max_rows:
+            held = 0
+        filling[entry.lane] = held + rows
+        batch_ns = cost.late_ns(held + rows)
+        took_ns += batch_ns - (cost.late_ns(held) if held else 0.0)
+        if entry.lane != after.lane:
+            end_ns = after.filled_ns + took_ns
+        else:
+            end_ns = after.filled_ns if after.aboard else after.alone_ns + took_ns
         if executors > 1:
-            end_ns = min(end_ns, cost.late_ns(max_rows) + took_ns / executors)
+            others_ns = max(after.filled_ns, slowest_ns)
+            end_ns = min(end_ns, others_ns + took_ns / executors + batch_ns * (1.0 - 1.0 / executors))
         if now_ns + end_ns + min(cost.hiccup_ns, (deadline_ns - entry.target_ns) / 2) >= deadline_ns:
             return False
     return True
 
 
-def _drain_ns(rows: int, cost: Cost, max_rows: int) -> float:
-    """Return what rows of one lane take on one executor, in batches as large as can be."""
-    full, rest = divmod(rows, max_rows)
-    return full * cost.late_ns(max_rows) + (cost.late_ns(rest) if rest else 0.0)
+def _batches(waiting: Waiting[E], max_rows: int, *, merge: bool) -> int:
+    """Return in how many batches all that is late runs at most: of a lane two in a row have more than a full one."""
+    entries = waiting.late_entries
+    return min(entries, 2 * waiting.late_rows // max_rows + len(waiting.late)) if merge else entries
 
 
-def _all_ns(waiting: Waiting[E], costs: CostSource, max_rows: int, *, merge: bool) -> float:
-    """Return what all that is late takes on one executor at most, and a hiccup."""
-    rows = waiting.late_rows
-    known = [costs.of(kind) for kind in waiting.kinds or (0,)]
-    batches = rows // max_rows + len(waiting.late) if merge else waiting.late_entries
-    longest_ns = max([cost.late_ns(min(rows, max_rows)) for cost in known])
-    return batches * longest_ns + max([cost.hiccup_ns for cost in known])
+def _rows(heap: Heap[E], most: int) -> int:
+    """Return how many rows wait in a heap, up to ``most``."""
+    return most if len(heap) > 2 * most else min(sum([item[3].rows for item in heap if item[3].waiting]), most)
