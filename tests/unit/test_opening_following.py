@@ -19,7 +19,6 @@ from tests.promotion_kit import Promotions, deployment
 from tailcut.core.fingerprint import Trust
 from tailcut.engine import opening, seating
 from tailcut.engine.following import Follower
-from tailcut.engine.slices import get_slice
 from tailcut.engine.switch import in_background
 from tailcut.errors import InferenceError
 from tailcut.manifest import Manifest
@@ -482,7 +481,6 @@ def test_the_loader_is_the_only_thread_that_gives_way() -> None:
         inside = await in_background(load, lambda _: None)
         assert inside >= usual
         assert os.getpriority(os.PRIO_PROCESS, ids[0]) == usual
-        assert get_slice(ids[0]) == get_slice(threading.get_native_id())
         assert sys.getswitchinterval() == interval_s
         assert os.getpriority(os.PRIO_PROCESS, 0) == usual
         ended.set()

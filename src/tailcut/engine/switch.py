@@ -8,11 +8,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from tailcut.engine.call import Call
-from tailcut.engine.slices import get_slice, set_slice
 from tailcut.engine.version import version_of
 from tailcut.errors import ArtifactError, StartError, TailcutError
 from tailcut.manifest import Deployment, Tensor
@@ -27,10 +25,6 @@ T = TypeVar("T")
 _NICENESS = 10
 """Priority of a loading thread. Not the lowest, 19: where it runs Python it holds the lock that the event loop waits
 for, and on a busy machine a thread of the lowest priority holds it for long."""
-
-_SLICE_NS = 100_000
-"""Time slice of a loading thread, the shortest that the kernel takes. It is not interrupted before its slice is over,
-and the usual one is 3 ms."""
 
 _GIL_INTERVAL_S = 0.0005
 """How long a loading thread that runs Python may keep the event loop waiting; Python's own default is 5 ms."""
@@ -154,28 +148,24 @@ def _forms(tensors: Sequence[Tensor]) -> list[tuple[str, str, tuple[int, ...]]]:
 def low_priority() -> Iterator[None]:
     """Let this thread give way to all others of the process while it runs the block.
 
-    Threads and processes inherit a priority and a time slice from the thread that starts them, so those that a runtime
-    starts inside are put back at the end. Where that is not permitted (nobody may raise a priority again without
-    CAP_SYS_NICE or RLIMIT_NICE) this thread keeps its own: a pool that stayed slow for good would be worse than a
-    disturbance of seconds. See ``lower_priority`` for where no pool is started.
+    Threads inherit a priority from the thread that starts them, so those that a runtime starts inside are put back
+    at the end. Where that is not permitted (nobody may raise a priority again without CAP_SYS_NICE or RLIMIT_NICE)
+    this thread keeps its own: a pool that stayed slow for good would be worse than a disturbance of seconds. See
+    ``lower_priority`` for where no pool is started.
     """
     before = _threads()
     usual = _priority()
     restores = _may_raise()
     if restores:
         lower_priority()
-        with suppress(OSError):  # the kernel is older
-            set_slice(threading.get_native_id(), _SLICE_NS)
     try:
         with short_turns():
             yield
     finally:
         if restores:
-            for thread in _begun(before):
+            for thread in _threads() - before | {threading.get_native_id()}:
                 with suppress(OSError):
                     os.setpriority(os.PRIO_PROCESS, thread, usual)
-                    if get_slice(thread) == _SLICE_NS:
-                        set_slice(thread, 0)
 
 
 @contextmanager
@@ -242,19 +232,9 @@ def _may_raise() -> bool:
     return bool(permitted)
 
 
-def _begun(before: set[int]) -> set[int]:
-    """Return this thread, those of the process that are new, and those of the processes that this one has started."""
-    me = threading.get_native_id()
-    found = _threads() - before | {me}
-    with suppress(OSError):  # a kernel may be built without it
-        for child in Path(f"/proc/self/task/{me}/children").read_text(encoding="ascii").split():
-            found |= _threads(child)
-    return found
-
-
-def _threads(process: str = "self") -> set[int]:
+def _threads() -> set[int]:
     with suppress(OSError):
-        return {int(name) for name in os.listdir(f"/proc/{process}/task")}
+        return {int(name) for name in os.listdir("/proc/self/task")}
     return set()
 
 

@@ -23,10 +23,10 @@ from typing import NamedTuple
 from tailcut.core.contention import Contention, Saturation
 from tailcut.engine.engine import Engine
 from tailcut.engine.executors import THREADS
-from tailcut.engine.slices import Slices
 from tailcut.engine.switch import is_loading
 from tailcut.errors import NotReady
 from tailcut.observe.exposition import Sample
+from tailcut.server.slices import Slices
 
 log = logging.getLogger("tailcut.server")
 

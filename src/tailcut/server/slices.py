@@ -1,10 +1,8 @@
-"""Time slices: how long a thread computes before others that are ready go on.
+"""Longer turns on a core for the threads that run models, while more is asked than they can answer.
 
-Longer ones are for threads that run models, while more is asked than they can answer. Each request that comes wakes the
-event loop in the middle of a batch, to be refused mostly; the loop finds cold caches, and so does the model after it.
-With a longer slice the kernel lets the batch go on, and the loop refuses several at a time. The shortest is for a
-thread that loads a model (``engine.switch``): whoever wakes up meanwhile would wait for the rest of its slice, be its
-priority ever so low.
+Each request that comes wakes the event loop in the middle of a batch, to be refused mostly; the loop finds cold caches,
+and so does the model after it. With a longer slice the kernel lets the batch go on, and the loop refuses several at a
+time.
 
 Source: sched_setattr(2); Linux 6.12, "sched/eevdf: Use sched_attr::sched_runtime to set request/slice suggestion": of
 SCHED_OTHER and SCHED_BATCH, 0.1 to 100 ms, no privilege needed. An older kernel takes the call and changes nothing.
