@@ -28,13 +28,22 @@ def on_time(rows: int, target_ms: float, lane: str = "b", kind: int = 0) -> Entr
     return Entry(rows, target_ns + 5000 * MS, lane, target_ns=target_ns, kind=kind)
 
 
+def planner_of(waiting: list[Entry], *, merge: bool = True) -> Planner[Entry]:
+    """A planner in which these wait."""
+    planner: Planner[Entry] = Planner(
+        max_rows=32, max_queue_rows=1000, merge=merge, target=Target(100 * MS, 10_000 * MS)
+    )
+    for entry in waiting:
+        planner.offer(entry)
+    return planner
+
+
 def missed(
     costs: CostSource,
     waiting: list[Entry],
     coming: list[tuple[float, Entry]],
     *,
     busy_ms: tuple[float, ...] = (0.0,),
-    max_rows: int = 32,
     merge: bool = True,
 ) -> list[Entry]:
     """Play until nothing waits; return who was not answered before the deadline.
@@ -43,11 +52,7 @@ def missed(
         coming: (milliseconds, request).
         busy_ms: for how long each executor still runs something else.
     """
-    planner: Planner[Entry] = Planner(
-        max_rows=max_rows, max_queue_rows=1000, merge=merge, target=Target(100 * MS, 10_000 * MS)
-    )
-    for entry in waiting:
-        planner.offer(entry)
+    planner = planner_of(waiting, merge=merge)
     events: list[tuple[int, int, Entry | None]] = []
     for number, (at_ms, entry) in enumerate(coming):
         heappush(events, (NOW + int(at_ms * MS), number, entry))
@@ -147,9 +152,7 @@ def test_of_several_executors_the_others_may_run_what_takes_longer() -> None:
 def test_late_ones_that_share_the_next_batch_do_not_go_before_it() -> None:
     """Alone they would make all late who are on time."""
     waiting = [late(1, 150), *[on_time(1, 130, "a") for _ in range(8)]]
-    planner: Planner[Entry] = Planner(max_rows=32, max_queue_rows=100, target=Target(100 * MS, 10_000 * MS))
-    for entry in waiting:
-        planner.offer(entry)
+    planner = planner_of(waiting)
     [batch] = planner.plan(NOW, 1, Cost(90.0 * MS, 1.0 * MS)).batches
     assert len(batch) == 9
 
@@ -157,9 +160,7 @@ def test_late_ones_that_share_the_next_batch_do_not_go_before_it() -> None:
 def test_whose_priority_is_lower_drives_nobody_out() -> None:
     low = Entry(1, NOW + 25 * MS, "a", 3, target_ns=1)
     first = [on_time(1, 20) for _ in range(3)]
-    planner: Planner[Entry] = Planner(max_rows=32, max_queue_rows=100, target=Target(100 * MS, 10_000 * MS))
-    for entry in (low, late(10, 400), *first):
-        planner.offer(entry)
+    planner = planner_of([low, late(10, 400), *first])
     [batch] = planner.plan(NOW, 1, LINE).batches
     assert set(batch) <= set(first)
 
@@ -172,9 +173,7 @@ def test_rows_of_one_request_stay_together() -> None:
 def test_who_waits_in_other_lanes_makes_the_next_batch_no_longer() -> None:
     waiting = [*[on_time(1, 100, f"lane {number}") for number in range(15)], *[late(1, 145) for _ in range(8)]]
     found = Counter[bool]()
-    planner: Planner[Entry] = Planner(max_rows=32, max_queue_rows=100, target=Target(100 * MS, 10_000 * MS))
-    for entry in waiting:
-        planner.offer(entry)
+    planner = planner_of(waiting)
     now_ns = NOW
     while planner.queue_rows:
         [batch] = planner.plan(now_ns, 1, LINE).batches
@@ -188,9 +187,7 @@ def test_who_waits_in_other_lanes_makes_the_next_batch_no_longer() -> None:
 def test_there_is_time_for_a_hiccup(hiccup_ms: float, *, waits: bool) -> None:
     """But no more than half of what a deadline leaves; here that is long past."""
     cost = LINE._replace(hiccup_ns=hiccup_ms * MS)
-    planner: Planner[Entry] = Planner(max_rows=32, max_queue_rows=100, target=Target(100 * MS, 10_000 * MS))
-    planner.offer(late(1, 50))
-    planner.offer(first := on_time(1, 200))
+    planner = planner_of([late(1, 50), first := on_time(1, 200)])
     [batch] = planner.plan(NOW, 1, cost).batches
     assert (batch == [first]) is waits
 

@@ -361,7 +361,7 @@ def test_who_is_on_time_is_not_held_back_for_company_while_late_ones_run() -> No
     assert planner.plan(150 * MS, 1, cost).batches == [[new]], "the oldest has waited for longer than the delay"
 
 
-@pytest.mark.parametrize("hiccup_ms", [0.0, 100.0])
+@pytest.mark.parametrize("hiccup_ms", [0.0, 100.0, 1000.0])
 def test_late_requests_wait_for_the_batch_that_is_next_not_for_the_largest_there_could_be(hiccup_ms: float) -> None:
     cost = Cost(0.0, 6.5 * MS, hiccup_ns=hiccup_ms * MS)
     planner: Planner[Entry] = Planner(max_rows=32, max_queue_rows=100, target=Target(260 * MS, 500 * MS))

@@ -226,10 +226,7 @@ class Planner(Generic[E]):
         waiting, max_rows, merge = self.waiting, self.max_rows, self.merge
         cost = costs.of(waiting.lanes[lane][0][3].kind)
         after = next_batch(waiting, lane, now_ns, cost, max_rows=max_rows, merge=merge)
-        level = waiting.lanes[lane][0][0]
-        if not can_wait(
-            waiting, now_ns, after, costs, level=level, executors=executors, max_rows=max_rows, merge=merge
-        ):
+        if not can_wait(waiting, now_ns, after, costs, executors=executors, max_rows=max_rows, merge=merge):
             return True
         overload = self.overload
         if overload is None or not overload.stands:

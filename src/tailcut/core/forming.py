@@ -13,7 +13,7 @@ from tailcut.core.windows import Window
 
 _NO_LEVEL = 1 << 62
 _DEAR = 1.25
-CHEAPER = 0.8
+_CHEAPER = 0.8
 """Late entries fill up a batch of those on time where all together cost so much less than one after the other, or
 where a backlog stands: then there is no better time for them."""
 
@@ -59,11 +59,11 @@ class Forming(Generic[E]):
         """
         heap = lanes[lane]
         taken: list[Item[E]] = []
-        late_before = self._waiting.late_entries
+        late_before = self._waiting.late_entries if lanes is not self._waiting.late else 0
         self._delayed_level = _NO_LEVEL
         while True:
             rows = self._trim(heap, taken, self._collect(heap, taken, now_ns, cost, expired), now_ns, cost)
-            if lanes is not self._waiting.late and self._waiting.late_entries > late_before > 0:
+            if self._waiting.late_entries > late_before > 0:
                 _put_back(heap, taken, 0)
                 break
             end_ns = now_ns + cost.late_ns(rows)
@@ -189,8 +189,7 @@ class Forming(Generic[E]):
                 tightest_ns = min(tightest_ns, heap[0][1])
             heappop(heap)
         more -= self._surplus(heap, found, rows + more)
-        alone_ns = cost.batch_ns(rows) + cost.batch_ns(more)
-        if found and (self._is_pressed or cost.batch_ns(rows + more) < CHEAPER * alone_ns):
+        if found and (self._is_pressed or is_cheaper(rows, more, cost)):
             taken += found
         else:
             for item in found:
@@ -241,6 +240,11 @@ def _due_ns(item: Item[E], now_ns: int, cost: Cost) -> float:
     left_ns = item[1] - now_ns
     sure_ns = cost.sure_ns(left_ns)
     return now_ns + (sure_ns if cost.batch_ns(item[3].rows) < sure_ns else left_ns)
+
+
+def is_cheaper(rows: int, more: int, cost: Cost) -> bool:
+    """Whether late rows should fill up a batch of others: see ``_CHEAPER``."""
+    return cost.batch_ns(rows + more) < _CHEAPER * (cost.batch_ns(rows) + cost.batch_ns(more))
 
 
 def _is_dear(cut_rows: int, rows: int, cost: Cost) -> bool:

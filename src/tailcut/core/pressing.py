@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from typing import NamedTuple
 
 from tailcut.core.costs import Cost, CostSource
-from tailcut.core.forming import CHEAPER
+from tailcut.core.forming import is_cheaper
 from tailcut.core.waiting import E, Heap, Waiting
 
 
@@ -46,14 +46,12 @@ def next_batch(waiting: Waiting[E], lane: Hashable, now_ns: int, cost: Cost, *, 
     # Of a batch that is expected to end by then; short ones have a lateness of their own.
     late_ns = left_ns + max(cost.spread_ns(left_ns), (cost.short_late - 1.0) * min(left_ns, cost.fine_ns))
     rows, late_rows = (_rows(heap, max_rows) for heap in (waiting.lanes[lane], waiting.late.get(lane, [])))
-    together, apart_ns = rows + late_rows, cost.batch_ns(rows) + cost.batch_ns(late_rows)
+    together = rows + late_rows
     return Next(
         lane,
         max(own_ns, min(cost.late_ns(rows), late_ns)),
         max(own_ns, min(cost.late_ns(min(together, max_rows)), late_ns)),
-        aboard=together <= max_rows
-        and cost.late_ns(together) < left_ns
-        and cost.batch_ns(together) < CHEAPER * apart_ns,
+        aboard=together <= max_rows and cost.late_ns(together) < left_ns and is_cheaper(rows, late_rows, cost),
     )
 
 
@@ -63,12 +61,11 @@ def can_wait(
     after: Next,
     costs: CostSource,
     *,
-    level: int,
     executors: int,
     max_rows: int,
     merge: bool,
 ) -> bool:
-    """Say whether all late entries of a level would be in time after a batch, the earliest deadline first.
+    """Say whether all late entries of a batch's level would be in time after it, the earliest deadline first.
 
     There is to be time for a hiccup, as at admission, but for no longer than half of what the deadline gives. Of
     several executors the others may have just begun: either this one does it alone, or all of them, a full batch later.
@@ -82,8 +79,8 @@ def can_wait(
     slowest_ns = max([cost.late_ns(max_rows) for cost in known])
     safe_ns = now_ns + after.filled_ns + _batches(waiting, max_rows, merge=merge) * slowest_ns
     safe_ns += max([cost.hiccup_ns for cost in known])
-    filling: dict[Hashable, int] = {}
-    took_ns = 0.0
+    filling: dict[Hashable, tuple[int, float]] = {}
+    level, took_ns = waiting.lanes[after.lane][0][0], 0.0
     for entry in waiting.soonest_late():
         deadline_ns, rows = entry.deadline_ns, entry.rows
         if deadline_ns > safe_ns:
@@ -91,12 +88,12 @@ def can_wait(
         cost = costs.of(entry.kind)
         if entry.level != level or now_ns + cost.batch_ns(rows) >= deadline_ns:
             continue  # another's turn, or nothing saves it any more
-        held = filling.get(entry.lane, 0) if merge else 0
+        held, held_ns = filling.get(entry.lane, (0, 0.0)) if merge else (0, 0.0)
         if held + rows > max_rows:
-            held = 0
-        filling[entry.lane] = held + rows
+            held, held_ns = 0, 0.0
         batch_ns = cost.late_ns(held + rows)
-        took_ns += batch_ns - (cost.late_ns(held) if held else 0.0)
+        filling[entry.lane] = held + rows, batch_ns
+        took_ns += batch_ns - held_ns
         if entry.lane != after.lane:
             end_ns = after.filled_ns + took_ns
         else:
@@ -116,5 +113,5 @@ def _batches(waiting: Waiting[E], max_rows: int, *, merge: bool) -> int:
 
 
 def _rows(heap: Heap[E], most: int) -> int:
-    """Return how many rows wait in a heap, up to ``most``."""
+    """Return how many rows wait in a heap, up to ``most``; of a long one all are taken to wait."""
     return most if len(heap) > 2 * most else min(sum([item[3].rows for item in heap if item[3].waiting]), most)
