@@ -151,7 +151,7 @@ def test_of_several_executors_the_others_may_run_what_takes_longer() -> None:
 
 def test_late_ones_that_share_the_next_batch_do_not_go_before_it() -> None:
     """Alone they would make all late who are on time."""
-    waiting = [late(1, 150), *[on_time(1, 130, "a") for _ in range(8)]]
+    waiting = [late(1, 150), *[on_time(1, 130, "a") for _ in range(8)], on_time(1, 500)]
     planner = planner_of(waiting)
     [batch] = planner.plan(NOW, 1, Cost(90.0 * MS, 1.0 * MS)).batches
     assert len(batch) == 9

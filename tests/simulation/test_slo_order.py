@@ -365,7 +365,7 @@ def test_who_is_on_time_is_not_held_back_for_company_while_late_ones_run() -> No
 def test_late_requests_wait_for_the_batch_that_is_next_not_for_the_largest_there_could_be(hiccup_ms: float) -> None:
     cost = Cost(0.0, 6.5 * MS, hiccup_ns=hiccup_ms * MS)
     planner: Planner[Entry] = Planner(max_rows=32, max_queue_rows=100, target=Target(260 * MS, 500 * MS))
-    planner.offer(Entry(1, 500 * MS, target_ns=256 * MS))
+    planner.offer(Entry(1, 500 * MS, "late", target_ns=256 * MS))
     for _ in range(16):
         planner.offer(Entry(1, 800 * MS, arrived_ns=60 * MS, target_ns=320 * MS))
     [batch] = planner.plan(300 * MS, 1, cost).batches
