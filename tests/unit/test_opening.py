@@ -17,7 +17,7 @@ from tests.models import graphs
 from tailcut import text
 from tailcut.core.tensors import Arrays
 from tailcut.core.validation import InputSpec
-from tailcut.engine import opening, seating, user_code
+from tailcut.engine import opening, seating, user_code, warming
 from tailcut.engine.assembly import input_specs
 from tailcut.engine.version import version_of
 from tailcut.errors import StartError
@@ -56,6 +56,34 @@ def test_a_model_that_answers_another_number_of_rows_never_becomes_ready() -> No
     fixed = StubRuntime(lambda inputs: {"y": np.zeros(1, np.float32)})
     with pytest.raises(StartError, match=r"warm-up failed at 2 rows: output 'y' has shape \[1\] for a batch of 2"):
         opening.warm_up(fixed, specs, ("y",), 4)
+
+
+@pytest.mark.parametrize(
+    ("warmth", "run_ms", "runs", "took_ms"),
+    [
+        (warming.THOROUGH, [30, 50, 40, 10, 20], 5, 30),
+        (warming.BRIEF, [30, 50], 2, 30),
+        (warming.BRIEF, [50, 12], 2, 12),
+        (warming.BRIEF, [9, 8, 7], 3, 7),
+        (warming.BRIEF, [4, 2, 3, 1, 5], 5, 1),
+    ],
+)
+def test_a_slow_model_is_warmed_up_briefly_where_others_are_served_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, warmth: warming.Warmth, run_ms: list[int], runs: int, took_ms: int
+) -> None:
+    now_ns, ran = 0, list[int]()
+
+    def run(inputs: Arrays) -> Arrays:
+        nonlocal now_ns
+        rows = len(inputs["x"])
+        now_ns += run_ms[ran.count(rows)] * 1_000_000
+        ran.append(rows)
+        return {"y": np.zeros(rows, np.float32)}
+
+    monkeypatch.setattr(warming, "perf_counter_ns", lambda: now_ns)
+    found = warming.warm_up(StubRuntime(run), (InputSpec("x", "FP32", (-1, 2)),), ("y",), 4, warmth)
+    assert found == dict.fromkeys((1, 2, 4), took_ms * 1_000_000)
+    assert ran == [1] * runs + [2] * runs + [4] * runs
 
 
 def test_runtimes_are_closed_where_features_do_not_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

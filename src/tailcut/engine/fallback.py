@@ -12,6 +12,7 @@ from tailcut.core.validation import InputSpec
 from tailcut.engine.opening import Opened, StandIn, open_beside
 from tailcut.engine.seating import Warm, close_warm, open_variant
 from tailcut.engine.switch import abandon, foreseen, in_background, refuse_other_tensors
+from tailcut.engine.warming import BRIEF
 from tailcut.errors import ArtifactError, TailcutError
 from tailcut.observe.exposition import Sample
 from tailcut.registry import Registry, Variant
@@ -163,7 +164,7 @@ class Fallbacks:
                 hint="name a variant in serve.fallback that passed; see `tailcut registry show`",
             )
         refuse_other_tensors(deployment, variant)
-        return open_variant(self._engine.manifest, variant, specs, min)
+        return open_variant(self._engine.manifest, variant, specs, BRIEF)
 
 
 def _let_go(opening: asyncio.Task[Warm | None] | None) -> None:

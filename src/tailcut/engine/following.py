@@ -11,12 +11,14 @@ from tailcut.engine.call import Call
 from tailcut.engine.libraries import bring_in
 from tailcut.engine.opening import Opened, Warm, open_beside, open_variant
 from tailcut.engine.seating import close_warm
-from tailcut.engine.switch import foreseen, in_background, lower_priority, refuse_other_model, retire
+from tailcut.engine.switch import foreseen, in_background, refuse_other_model, retire
+from tailcut.engine.warming import BRIEF
 from tailcut.errors import TailcutError
 from tailcut.manifest import Manifest
 from tailcut.observe.exposition import Sample
 from tailcut.observe.recorder import Recorder
 from tailcut.registry import Registry, Variant
+from tailcut.runtimes.priority import lower_priority
 
 log = logging.getLogger("tailcut.server")
 
@@ -223,7 +225,7 @@ class Follower:
         if variant.runtime == "onnxruntime" and pool.threads_of(variant.settings) == 1:
             lower_priority()  # it starts no thread that would inherit this for good
         # The least of several runs: others use the processor meanwhile, and this thread gives way to them.
-        return open_variant(self._manifest, variant, running.path.specs, min)
+        return open_variant(self._manifest, variant, running.path.specs, BRIEF)
 
     def _runtimes(self, variant: Variant) -> Iterator[str]:
         """The runtime of a variant, and of a pair those of its parts."""

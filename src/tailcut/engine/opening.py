@@ -27,7 +27,7 @@ from tailcut.engine.streaming import streaming_of
 from tailcut.engine.switch import abandon, in_background
 from tailcut.engine.user_code import UserCode, import_code, place_hooks
 from tailcut.engine.version import version_of
-from tailcut.engine.warming import example_inputs, warm_up
+from tailcut.engine.warming import BRIEF, example_inputs, warm_up
 from tailcut.errors import ArtifactError
 from tailcut.features import FeatureService
 from tailcut.manifest import Deployment, Features, Manifest, resolve
@@ -203,7 +203,7 @@ async def _first_warm(
         return await asyncio.get_running_loop().run_in_executor(None, open_variant, manifest, variant, specs), None
     other = stand_in(variant, specs)
     # In the background, because what stands in may be serving before it is open.
-    loading = asyncio.ensure_future(in_background(partial(open_variant, manifest, variant, specs, min), Warm.close))
+    loading = asyncio.ensure_future(in_background(partial(open_variant, manifest, variant, specs, BRIEF), Warm.close))
     try:
         both: set[asyncio.Future[Any]] = {other, loading}
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)

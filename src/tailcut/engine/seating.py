@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from statistics import median
+from functools import partial
 from time import perf_counter
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from tailcut.core.fingerprint import Machine, uses_gpu
 from tailcut.core.validation import InputSpec
 from tailcut.engine import planning
 from tailcut.engine.lending import lendable
-from tailcut.engine.warming import choose_executor, warm_up
+from tailcut.engine.warming import BRIEF, THOROUGH, Warmth, choose_executor, warm_up
 from tailcut.manifest import Manifest
 from tailcut.registry import Variant
 from tailcut.registry.machine import read_machine
@@ -27,8 +27,6 @@ _SPARE = 2
 _MEMORY_SHARE = 0.25
 _OVER_ARTIFACT = 3
 """An opened model holds up to this many times its artifact: weights, their packed copies, and activations."""
-
-Typical = Callable[[Sequence[int]], float]
 
 
 class Warm(NamedTuple):
@@ -69,12 +67,12 @@ def open_variant(
     manifest: Manifest,
     variant: Variant,
     specs: Sequence[InputSpec],
-    typical: Typical = median,
+    warmth: Warmth = THOROUGH,
 ) -> Warm:
     """Open one runtime per executor and run every batch size on each; blocks. Nothing stays open where one fails.
 
     Args:
-        typical: see ``warm_up``.
+        warmth: of these; executors that are opened later, while these serve, are warmed up briefly.
 
     Raises:
         TailcutError: it cannot be opened, or fails on a batch size.
@@ -84,10 +82,10 @@ def open_variant(
     asked = pool.executors_of(variant.settings)
     took_ns: dict[int, int] = {}
 
-    def open_one() -> Runtime:
+    def open_one(warmth: Warmth) -> Runtime:
         runtime = lendable(_open(manifest, variant))
         try:
-            took_ns.update(warm_up(runtime, specs, outputs, deployment.batching.max_rows, typical))
+            took_ns.update(warm_up(runtime, specs, outputs, deployment.batching.max_rows, warmth))
         except BaseException:
             runtime.close()
             raise
@@ -96,20 +94,21 @@ def open_variant(
     runtimes: list[Runtime] = []
     try:
         began_s = perf_counter()
-        runtimes.append(open_one())
+        runtimes.append(open_one(warmth))
         load_s = perf_counter() - began_s
         kind = choose_executor(deployment, took_ns, asked or 1)
         if kind == "inline":
             runtimes = [undivided(runtime) for runtime in runtimes]  # all that it runs is short
         count = asked or (1 if kind == "inline" else _spares(manifest, variant, read_machine()))
         while len(runtimes) < count:
-            runtimes.append(open_one())
+            runtimes.append(open_one(warmth))
     except BaseException:
         for runtime in runtimes:
             runtime.close()
         raise
     most = 1 if kind == "inline" else max(pool.max_executors, count)
-    return Warm(variant, runtimes, dict(took_ns), kind, most, load_s, _held(variant), open_one)
+    later = partial(open_one, BRIEF)
+    return Warm(variant, runtimes, dict(took_ns), kind, most, load_s, _held(variant), later)
 
 
 def _open(manifest: Manifest, variant: Variant) -> Runtime:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from tailcut.engine.call import Call
@@ -15,19 +12,13 @@ from tailcut.engine.version import version_of
 from tailcut.errors import ArtifactError, StartError, TailcutError
 from tailcut.manifest import Deployment, Tensor
 from tailcut.registry import Variant
+from tailcut.runtimes.priority import low_priority
 
 if TYPE_CHECKING:
     from tailcut.engine.opening import Opened  # which opens pools, and those open executors in the background
 
 T = TypeVar("T")
 
-
-_NICENESS = 10
-"""Priority of a loading thread. Not the lowest, 19: where it runs Python it holds the lock that the event loop waits
-for, and on a busy machine a thread of the lowest priority holds it for long."""
-
-_GIL_INTERVAL_S = 0.0005
-"""How long a loading thread that runs Python may keep the event loop waiting; Python's own default is 5 ms."""
 
 _LOOK_S = 0.01
 
@@ -142,100 +133,6 @@ def _what(variant: Variant) -> str:
 
 def _forms(tensors: Sequence[Tensor]) -> list[tuple[str, str, tuple[int, ...]]]:
     return [(tensor.name, tensor.datatype, tuple(tensor.shape)) for tensor in tensors]
-
-
-@contextmanager
-def low_priority() -> Iterator[None]:
-    """Let this thread give way to all others of the process while it runs the block.
-
-    Threads inherit a priority from the thread that starts them, so those that a runtime starts inside are put back
-    at the end. Where that is not permitted (nobody may raise a priority again without CAP_SYS_NICE or RLIMIT_NICE)
-    this thread keeps its own: a pool that stayed slow for good would be worse than a disturbance of seconds. See
-    ``lower_priority`` for where no pool is started.
-    """
-    before = _threads()
-    usual = _priority()
-    restores = _may_raise()
-    if restores:
-        lower_priority()
-    try:
-        with short_turns():
-            yield
-    finally:
-        if restores:
-            for thread in _threads() - before | {threading.get_native_id()}:
-                with suppress(OSError):
-                    os.setpriority(os.PRIO_PROCESS, thread, usual)
-
-
-@contextmanager
-def short_turns() -> Iterator[None]:
-    """Let no thread hold the GIL for long while the block runs; blocks may overlap, the last one puts it back."""
-    with _TURNS.lock:
-        if not _TURNS.blocks:
-            _TURNS.usual_s = sys.getswitchinterval()
-            sys.setswitchinterval(min(_TURNS.usual_s, _GIL_INTERVAL_S))
-        _TURNS.blocks += 1
-    try:
-        yield
-    finally:
-        with _TURNS.lock:
-            _TURNS.blocks -= 1
-            if not _TURNS.blocks:
-                sys.setswitchinterval(_TURNS.usual_s)
-
-
-class _Turns:
-    """The process has one interval, so that this is the process's too."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.blocks = 0
-        self.usual_s = 0.0
-
-
-_TURNS = _Turns()
-
-
-def is_loading() -> bool:
-    """Whether something is being opened in the background."""
-    return _TURNS.blocks > 0
-
-
-def lower_priority() -> None:
-    """Let this thread, and those that it starts from now on, give way to all others of the process; Linux only."""
-    if sys.platform == "linux":
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), max(_NICENESS, _priority()))
-
-
-def _priority() -> int:
-    # On Linux PRIO_PROCESS with a thread's id means that thread alone.
-    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) if sys.platform == "linux" else 0
-
-
-def _may_raise() -> bool:
-    """Try in a thread that ends afterwards: where it is not permitted, what was tried cannot be taken back."""
-    permitted = []
-
-    def trial() -> None:
-        me, usual = threading.get_native_id(), _priority()
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, me, usual + 1)
-            os.setpriority(os.PRIO_PROCESS, me, usual)
-            permitted.append(True)
-
-    if sys.platform == "linux":
-        thread = threading.Thread(target=trial, name="tailcut-trial", daemon=True)
-        thread.start()
-        thread.join()
-    return bool(permitted)
-
-
-def _threads() -> set[int]:
-    with suppress(OSError):
-        return {int(name) for name in os.listdir("/proc/self/task")}
-    return set()
 
 
 async def retire(old: Opened, in_flight: Mapping[Call, None], timeout_s: float) -> None:

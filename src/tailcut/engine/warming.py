@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import median
 from time import perf_counter_ns
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +19,29 @@ from tailcut.manifest import Deployment
 from tailcut.runtimes.base import Runtime
 
 WARM_UP_RUNS = 5
+_ENOUGH_NS = 20_000_000
+_LEAST_RUNS = 2
 FREE_DIMENSION = 8
 """Size that warm-up gives to a free dimension that is not the batch."""
+
+
+class Warmth(NamedTuple):
+    """How thoroughly each batch size is run before anything is served.
+
+    Attributes:
+        typical: makes one figure of the runs of a size.
+        enough_ns: a size that took so long is run no more, once it ran twice.
+    """
+
+    typical: Callable[[Sequence[int]], float]
+    enough_ns: float
+
+
+THOROUGH = Warmth(median, float("inf"))
+"""Where nobody is served meanwhile."""
+
+BRIEF = Warmth(min, _ENOUGH_NS)
+"""In the background: others take the processor, and are kept from it; a size whose runs are long has few."""
 
 
 def example_inputs(specs: Sequence[InputSpec], rows: int) -> Arrays:
@@ -38,12 +60,9 @@ def warm_up(
     specs: Sequence[InputSpec],
     outputs: Sequence[str],
     max_rows: int,
-    typical: Callable[[Sequence[int]], float] = median,
+    warmth: Warmth = THOROUGH,
 ) -> dict[int, int]:
     """Run every bucket; return the nanoseconds of each.
-
-    Args:
-        typical: makes one figure of the runs of a bucket: their median, or ``min`` where others take the processor.
 
     Raises:
         StartError: the model fails on a bucket.
@@ -51,8 +70,8 @@ def warm_up(
     found: dict[int, int] = {}
     for rows in powers(max_rows):
         inputs = example_inputs(specs, rows)
-        durations = []
-        for _ in range(WARM_UP_RUNS):
+        durations: list[int] = []
+        while len(durations) < _LEAST_RUNS or (len(durations) < WARM_UP_RUNS and sum(durations) < warmth.enough_ns):
             started_ns = perf_counter_ns()
             try:
                 run_rows(runtime, inputs, rows, outputs)
@@ -62,7 +81,7 @@ def warm_up(
                     hint="the model must run every batch size up to batching.max_rows; lower it or export it anew",
                 ) from error
             durations.append(perf_counter_ns() - started_ns)
-        found[rows] = int(typical(durations))
+        found[rows] = int(warmth.typical(durations))
     return found
 
 

@@ -18,6 +18,7 @@ from tailcut.errors import ArtifactError, InferenceError
 from tailcut.runtimes.base import Openable
 from tailcut.runtimes.checks import Described, check_tensors, first_line, shapes
 from tailcut.runtimes.floats import subnormals_kept
+from tailcut.runtimes.priority import LOADERS, aside
 from tailcut.runtimes.telemetry import keep_off
 
 _DATATYPES: dict[str, str] = {
@@ -55,9 +56,8 @@ class OnnxRuntime:
         try:
             # The session's own threads take over how this one treats subnormals.
             with subnormals_kept() if self._keeps_subnormals else nullcontext():
-                session = onnxruntime.InferenceSession(
-                    str(variant.artifact), options, providers=["CPUExecutionProvider"]
-                )
+                path, providers = str(variant.artifact), ["CPUExecutionProvider"]
+                session = aside(onnxruntime.InferenceSession, path, options, providers=providers)
         except Exception as error:  # onnxruntime's own classes share no public base
             raise ArtifactError(
                 f"onnxruntime {onnxruntime.__version__} cannot open {variant.artifact} "
@@ -86,9 +86,8 @@ class OnnxRuntime:
         try:
             if self._texts:
                 inputs = {**inputs, **{name: _as_text(inputs[name]) for name in self._texts}}
-            if self._keeps_subnormals:
-                with subnormals_kept():
-                    values = self._run(outputs, inputs, None)
+            if self._keeps_subnormals or LOADERS:
+                values = self._run_so(outputs, inputs)
             else:
                 values = self._run(outputs, inputs, None)
             if len(values) == 1:
@@ -99,6 +98,11 @@ class OnnxRuntime:
                 f"variant {self._name!r} failed on {shapes(inputs)}: {first_line(error)}",
                 hint="the other batches are not affected; try the same rows one at a time",
             ) from error
+
+    def _run_so(self, outputs: Sequence[str], inputs: Arrays) -> Any:
+        """Run with subnormals where they are wanted, and aside where this thread loads."""
+        with subnormals_kept() if self._keeps_subnormals else nullcontext():
+            return aside(self._run, outputs, inputs, None)
 
     def close(self) -> None:
         """Drop the session; its threads and memory go with it."""

@@ -20,6 +20,7 @@ from tailcut.errors import ArtifactError, InferenceError, MissingExtra
 from tailcut.runtimes.base import Openable
 from tailcut.runtimes.checks import Described, check_tensors, first_line, shapes
 from tailcut.runtimes.floats import subnormals_kept
+from tailcut.runtimes.priority import LOADERS, aside
 
 GRAPH, WEIGHTS = "model.xml", "model.bin"
 SUFFIX = ".ovir"
@@ -60,7 +61,7 @@ class OpenVinoRuntime:
             with subnormals_kept():
                 core = openvino.Core()
                 model, self._weights = read_model(openvino, core, variant.artifact)
-                compiled = core.compile_model(model, "CPU", properties(threads, variant.settings))
+                compiled = aside(core.compile_model, model, "CPU", properties(threads, variant.settings))
         except ArtifactError:
             raise
         except Exception as error:  # OpenVINO raises RuntimeError and TypeError alike
@@ -92,7 +93,7 @@ class OpenVinoRuntime:
             for place, array in held:
                 request.set_input_tensor(place, self._tensor(array, shared_memory=True))
             with subnormals_kept():
-                request.infer()
+                aside(request.infer) if LOADERS else request.infer()
             return {name: request.get_output_tensor(self._places[name]).data.copy() for name in outputs}
         except Exception as error:
             raise InferenceError(

@@ -23,9 +23,9 @@ from typing import NamedTuple
 from tailcut.core.contention import Contention, Saturation
 from tailcut.engine.engine import Engine
 from tailcut.engine.executors import THREADS
-from tailcut.engine.switch import is_loading
 from tailcut.errors import NotReady
 from tailcut.observe.exposition import Sample
+from tailcut.runtimes.priority import is_loading
 from tailcut.server.slices import Slices
 
 log = logging.getLogger("tailcut.server")
