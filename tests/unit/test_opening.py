@@ -69,7 +69,7 @@ def test_a_model_that_answers_another_number_of_rows_never_becomes_ready() -> No
     ],
 )
 def test_a_slow_model_is_warmed_up_briefly_where_others_are_served_meanwhile(
-    monkeypatch: pytest.MonkeyPatch, warmth: warming.Warmth, run_ms: list[int], runs: int, took_ms: int
+    warmth: warming.Warmth, run_ms: list[int], runs: int, took_ms: int
 ) -> None:
     now_ns, ran = 0, list[int]()
 
@@ -80,8 +80,8 @@ def test_a_slow_model_is_warmed_up_briefly_where_others_are_served_meanwhile(
         ran.append(rows)
         return {"y": np.zeros(rows, np.float32)}
 
-    monkeypatch.setattr(warming, "perf_counter_ns", lambda: now_ns)
-    found = warming.warm_up(StubRuntime(run), (InputSpec("x", "FP32", (-1, 2)),), ("y",), 4, warmth)
+    specs = (InputSpec("x", "FP32", (-1, 2)),)
+    found = warming.warm_up(StubRuntime(run), specs, ("y",), 4, warmth, lambda: now_ns)
     assert found == dict.fromkeys((1, 2, 4), took_ms * 1_000_000)
     assert ran == [1] * runs + [2] * runs + [4] * runs
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,17 @@ from tests.promotion_kit import save_model
 
 from tailcut.engine.switch import in_background
 from tailcut.manifest import Tensor
-from tailcut.runtimes import open_runtime
+from tailcut.runtimes import open_runtime, priority
 from tailcut.runtimes.base import Opening
 from tailcut.runtimes.priority import LOADERS, aside, low_priority
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="scheduling policies of threads are Linux's")
+
+
+@pytest.fixture(autouse=True)
+def nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine who is aside may really come to nothing."""
+    monkeypatch.setattr(priority, "_LOOK_S", 3600.0)
 
 
 def policy(thread: int = 0) -> int:
@@ -91,6 +98,111 @@ def test_threads_that_are_started_aside_are_put_back() -> None:
         assert os.getpriority(os.PRIO_PROCESS, ids[0]) == os.getpriority(os.PRIO_PROCESS, 0)
     finally:
         ended.set()
+
+
+@pytest.mark.parametrize(
+    ("share", "wants", "stays"),
+    [(0.0, True, False), (0.1, True, False), (0.1, False, True), (0.5, True, True), (1.0, True, True)],
+)
+def test_who_wants_a_core_and_hardly_has_one_steps_aside_no_more(
+    monkeypatch: pytest.MonkeyPatch, share: float, wants: bool, stays: bool
+) -> None:
+    """A server that is busy all the time, and what would end that is being loaded."""
+    if not permitted():
+        pytest.skip("nobody may raise a priority here")
+    looks, looked = 0, threading.Semaphore(0)
+
+    def clocks(_: int) -> tuple[float, float]:
+        nonlocal looks
+        looks += 1
+        looked.release()
+        return share * looks, float(looks)
+
+    def compute() -> None:
+        threading.Thread(target=pool, daemon=True).start()
+        for _ in range(4 if stays else 2):
+            assert looked.acquire(timeout=20)
+        give_up_s = time.monotonic() + 20
+        while not (stays or policy() == policy(ids[0]) == usual) and time.monotonic() < give_up_s:
+            time.sleep(0.001)
+        seen.extend([policy(), policy(ids[0])])
+
+    def pool() -> None:
+        ids.append(threading.get_native_id())
+        ended.wait(20)
+
+    def load() -> list[int]:
+        aside(compute)
+        return [*seen, policy(), aside(policy)]
+
+    seen, ids, ended = list[int](), list[int](), threading.Event()
+    usual = policy()
+    monkeypatch.setattr(priority, "_LOOK_S", 0.001)
+    monkeypatch.setattr(priority, "_clocks", clocks)
+    monkeypatch.setattr(priority, "_wants_core", lambda _: wants)
+    after = os.SCHED_IDLE if stays else usual
+    try:
+        assert loaded(load) == [after, after, usual, after]
+    finally:
+        ended.set()
+
+
+def test_who_computes_wants_a_core_and_who_waits_does_not() -> None:
+    ended = threading.Event()
+    waiting = threading.Thread(target=ended.wait, args=(20,), daemon=True)
+    waiting.start()
+    try:
+        assert priority._wants_core(threading.get_native_id())
+        give_up_s = time.monotonic() + 20
+        while priority._wants_core(waiting.native_id or 0) and time.monotonic() < give_up_s:
+            time.sleep(0.001)
+        assert not priority._wants_core(waiting.native_id or 0)
+    finally:
+        ended.set()
+
+
+@pytest.mark.parametrize("call", ["setpriority", "sched_setscheduler"])
+def test_who_could_not_step_back_does_not_step_aside(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    """Nobody may raise a priority; or only not leave SCHED_IDLE, as at nice 19 and in some containers."""
+    real = getattr(os, call)
+
+    def refused(thread: int, to: int, value: Any) -> None:
+        if call == "setpriority" or to != os.SCHED_IDLE:
+            raise PermissionError(call)
+        real(thread, to, value)
+
+    monkeypatch.setattr(os, call, refused)
+    usual = policy()
+    assert loaded(lambda: [policy(), aside(policy), policy()]) == [usual] * 3
+
+
+def test_two_who_load_do_not_put_each_other_back() -> None:
+    if not permitted():
+        pytest.skip("nobody may raise a priority here")
+    begun, ended, after = threading.Event(), threading.Event(), list[int]()
+
+    def first() -> None:
+        def compute() -> None:
+            started.start()
+            assert begun.wait(20)
+
+        aside(compute)
+        after.append(policy(started.native_id or 0))
+        ended.set()
+
+    def second() -> None:
+        def compute() -> int:
+            begun.set()
+            assert ended.wait(20)
+            return policy()
+
+        with low_priority():
+            after.append(aside(compute))
+
+    started = threading.Thread(target=second, daemon=True)
+    loaded(first)
+    started.join(20)
+    assert after == [os.SCHED_IDLE] * 2
 
 
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])

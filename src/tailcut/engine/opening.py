@@ -84,7 +84,7 @@ class Opened:
     Attributes:
         pool: keeps the executors.
         executor: "inline", "thread" or "process".
-        warm_up_ns: median nanoseconds per batch size.
+        warm_up_ns: nanoseconds per batch size: the median of its runs, of what was loaded in the background the least.
         merges: whether requests share batches: the manifest and the variant's evidence both have a say.
         code: the user's functions, as they were imported.
         device: how long the variant has held its device; None where it runs on none.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from time import perf_counter
+from time import perf_counter, perf_counter_ns, thread_time_ns
 from typing import NamedTuple
 
 from tailcut.core.fingerprint import Machine, uses_gpu
@@ -84,8 +84,9 @@ def open_variant(
 
     def open_one(warmth: Warmth) -> Runtime:
         runtime = lendable(_open(manifest, variant))
+        clock_ns = thread_time_ns if warmth is BRIEF and _runs_in_one_thread(manifest, variant) else perf_counter_ns
         try:
-            took_ns.update(warm_up(runtime, specs, outputs, deployment.batching.max_rows, warmth))
+            took_ns.update(warm_up(runtime, specs, outputs, deployment.batching.max_rows, warmth, clock_ns))
         except BaseException:
             runtime.close()
             raise
@@ -118,6 +119,12 @@ def _open(manifest: Manifest, variant: Variant) -> Runtime:
         return RemoteRuntime(manifest, variant, threads=threads, divides=divides)
     runtime = open_runtime(variant, threads=threads, source=source_of(manifest, variant.runtime))
     return dividing(runtime) if divides else runtime
+
+
+def _runs_in_one_thread(manifest: Manifest, variant: Variant) -> bool:
+    """Whether what a batch takes is what the calling thread has of a core, however long it waits for one."""
+    pool = manifest.deployment.pool
+    return variant.runtime == "onnxruntime" and pool.executor != "process" and pool.threads_of(variant.settings) == 1
 
 
 def _spares(manifest: Manifest, variant: Variant, machine: Machine) -> int:

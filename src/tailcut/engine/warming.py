@@ -61,8 +61,12 @@ def warm_up(
     outputs: Sequence[str],
     max_rows: int,
     warmth: Warmth = THOROUGH,
+    clock_ns: Callable[[], int] = perf_counter_ns,
 ) -> dict[int, int]:
     """Run every bucket; return the nanoseconds of each.
+
+    Args:
+        clock_ns: what runs are timed with.
 
     Raises:
         StartError: the model fails on a bucket.
@@ -72,7 +76,7 @@ def warm_up(
         inputs = example_inputs(specs, rows)
         durations: list[int] = []
         while len(durations) < _LEAST_RUNS or (len(durations) < WARM_UP_RUNS and sum(durations) < warmth.enough_ns):
-            started_ns = perf_counter_ns()
+            started_ns = clock_ns()
             try:
                 run_rows(runtime, inputs, rows, outputs)
             except TailcutError as error:
@@ -80,7 +84,7 @@ def warm_up(
                     f"warm-up failed at {rows} rows: {error.explained}",
                     hint="the model must run every batch size up to batching.max_rows; lower it or export it anew",
                 ) from error
-            durations.append(perf_counter_ns() - started_ns)
+            durations.append(clock_ns() - started_ns)
         found[rows] = int(warmth.typical(durations))
     return found
 

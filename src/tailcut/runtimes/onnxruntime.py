@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,8 @@ class OnnxRuntime:
             # The session's own threads take over how this one treats subnormals.
             with subnormals_kept() if self._keeps_subnormals else nullcontext():
                 path, providers = str(variant.artifact), ["CPUExecutionProvider"]
-                session = aside(onnxruntime.InferenceSession, path, options, providers=providers)
+                create = partial(onnxruntime.InferenceSession, path, options, providers=providers)
+                session = aside(create) if _frees_gil(onnxruntime.__version__) else create()
         except Exception as error:  # onnxruntime's own classes share no public base
             raise ArtifactError(
                 f"onnxruntime {onnxruntime.__version__} cannot open {variant.artifact} "
@@ -107,6 +109,14 @@ class OnnxRuntime:
     def close(self) -> None:
         """Drop the session; its threads and memory go with it."""
         self._session = self._run = None
+
+
+def _frees_gil(version: str) -> bool:
+    """Whether other threads may run Python while a session is made.
+
+    Seen with 1.31; 1.23 is said to hold the lock all the while (onnxruntime issue 27063).
+    """
+    return tuple(int(part) for part in version.split(".")[:2]) >= (1, 31)
 
 
 def _as_text(array: Array) -> Array:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -19,9 +20,63 @@ for, and on a busy machine a thread of the lowest priority holds it for long."""
 _GIL_INTERVAL_S = 0.0005
 """How long a loading thread that runs Python may keep the event loop waiting; Python's own default is 5 ms."""
 
-LOADERS: set[int] = set()
-"""Threads, by ``threading.get_ident()``, that load and may be taken aside: see ``aside``. Empty nearly always, so that
-who runs batches looks here first."""
+_LOOK_S = 0.5
+_STARVED_SHARE = 0.2
+"""Of a core. A loader that wants one and had less meanwhile steps aside no more: on a machine that is busy all the time
+it would come to no end, and it may be loading what is to end just that. Its low priority alone leaves it a tenth."""
+
+
+class Loader:
+    """A thread that loads: it steps aside while that lets it go on."""
+
+    def __init__(self) -> None:
+        self.thread = threading.get_native_id()
+        self._clock = time.pthread_getcpuclockid(threading.get_ident())
+        self._lock = threading.Lock()
+        self._before: set[int] | None = None
+        self._starved = False
+        self._ended = threading.Event()
+
+    def begin(self) -> None:
+        """Step aside."""
+        before = _threads()
+        with self._lock:
+            if not self._starved:
+                self._before = before
+                _schedule(self.thread, os.SCHED_IDLE)
+
+    def end(self) -> None:
+        """Step back, with the threads that were started meanwhile."""
+        with self._lock:
+            before, self._before = self._before, None
+            if before is not None:
+                _step_back(self.thread, before)
+
+    def watch(self) -> None:
+        """Look now and then, until it is closed, whether the thread goes on; in a thread of its own."""
+        with suppress(OSError):  # it has ended: so has its clock
+            used_s, looked_s = _clocks(self._clock)
+            while not self._ended.wait(_LOOK_S):
+                now_used_s, now_s = _clocks(self._clock)
+                if now_used_s - used_s < _STARVED_SHARE * (now_s - looked_s) and _wants_core(self.thread):
+                    self._starve()
+                    return
+                used_s, looked_s = now_used_s, now_s
+
+    def _starve(self) -> None:
+        with self._lock:
+            self._starved = True
+            if self._before is not None:
+                _step_back(self.thread, self._before)
+
+    def close(self) -> None:
+        """Watch no more."""
+        self._ended.set()
+
+
+LOADERS: dict[int, Loader] = {}
+"""Who loads, by ``threading.get_ident()``, and may step aside: see ``aside``. Empty nearly always, so that who runs
+batches looks here first."""
 
 
 @contextmanager
@@ -35,47 +90,78 @@ def low_priority() -> Iterator[None]:
     """
     before = _threads()
     usual = _priority()
-    restores = _may_raise()
-    if restores:
-        lower_priority()
-        LOADERS.add(threading.get_ident())
-    try:
-        with short_turns():
-            yield
-    finally:
+    restores, returns = _permitted()
+    with _steps_aside() if restores and returns else nullcontext():
         if restores:
-            LOADERS.discard(threading.get_ident())
-            for thread in _threads() - before | {threading.get_native_id()}:
-                with suppress(OSError):
-                    os.setpriority(os.PRIO_PROCESS, thread, usual)
+            lower_priority()
+        try:
+            with short_turns():
+                yield
+        finally:
+            if restores:
+                for thread in _started(before) | {threading.get_native_id()}:
+                    with suppress(OSError):
+                        os.setpriority(os.PRIO_PROCESS, thread, usual)
+
+
+@contextmanager
+def _steps_aside() -> Iterator[None]:
+    me, loader = threading.get_ident(), Loader()
+    threading.Thread(target=loader.watch, name="tailcut-watch", daemon=True).start()
+    LOADERS[me] = loader
+    try:
+        yield
+    finally:
+        del LOADERS[me]
+        loader.close()
 
 
 def aside(work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-    """Do work without the GIL; where this thread is one of ``LOADERS``, only while nobody else wants the processor.
+    """Do work without the GIL; where this thread is one of ``LOADERS``, with what others leave of the processor.
 
     For native code that runs for milliseconds and holds the GIL for next to none of them: Linux's SCHED_IDLE, under
     which a thread never takes the turn of one that serves, as one of low priority does now and then. Three kinds of
     reloads in turns (MiniLM INT8 at half of capacity on one core, 25 of each): requests that came meanwhile had 0.96
     (0.86 to 1.07) of the p99 before with it, 1.26 (1.10 to 1.36) without, 0.99 (0.85 to 1.30) where none was reloaded.
     With the GIL such a thread could keep the event loop waiting for others who compute, so that the rest of the loading
-    runs under ``low_priority`` alone. Threads that are started inside inherit it, and are put back.
+    runs under ``low_priority`` alone; so does all of it where it hardly comes to its turn. Threads that are started
+    inside inherit it, and are put back.
     """
-    if threading.get_ident() not in LOADERS:
+    loader = LOADERS.get(threading.get_ident())
+    if loader is None:
         return work(*args, **options)
-    me, before = threading.get_native_id(), _threads()
-    usual = os.sched_getscheduler(me)
-    _schedule({me}, os.SCHED_IDLE)
+    loader.begin()
     try:
         return work(*args, **options)
     finally:
-        _schedule({me}, usual)
-        _schedule(_threads() - before, usual)
+        loader.end()
 
 
-def _schedule(threads: set[int], policy: int) -> None:
-    for thread in threads:
-        with suppress(OSError):  # it has ended
-            os.sched_setscheduler(thread, policy, os.sched_param(0))
+def _step_back(loader: int, before: set[int]) -> None:
+    # What the server's threads have now, not what this one had before: ``server.scheduling`` may have changed it since.
+    usual = os.sched_getscheduler(os.getpid())
+    # First of all itself: it may hold the GIL.
+    _schedule(loader, usual)
+    for thread in _started(before):
+        with suppress(OSError):
+            if os.sched_getscheduler(thread) == os.SCHED_IDLE:
+                _schedule(thread, usual)
+
+
+def _schedule(thread: int, policy: int) -> None:
+    with suppress(OSError):  # it has ended
+        os.sched_setscheduler(thread, policy, os.sched_param(0))
+
+
+def _clocks(clock: int) -> tuple[float, float]:
+    return time.clock_gettime(clock), time.monotonic()
+
+
+def _wants_core(thread: int) -> bool:
+    """Whether a thread computes or waits for a core (and not for a disk, a lock, or others who compute for it)."""
+    # https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html: the state follows the name, which may hold anything.
+    with open(f"/proc/self/task/{thread}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] == "R"
 
 
 @contextmanager
@@ -124,22 +210,35 @@ def _priority() -> int:
     return os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) if sys.platform == "linux" else 0
 
 
-def _may_raise() -> bool:
-    """Try in a thread that ends afterwards: where it is not permitted, what was tried cannot be taken back."""
-    permitted = []
+def _permitted() -> tuple[bool, bool]:
+    """Whether a thread may raise its priority again, and whether it may leave SCHED_IDLE again.
+
+    Tried in a thread that ends afterwards: where it is not permitted, what was tried cannot be taken back.
+    """
+    raised, left = [], []
 
     def trial() -> None:
-        me, usual = threading.get_native_id(), _priority()
+        me, usual, policy = threading.get_native_id(), _priority(), os.sched_getscheduler(0)
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, me, usual + 1)
             os.setpriority(os.PRIO_PROCESS, me, usual)
-            permitted.append(True)
+            raised.append(True)
+        with suppress(OSError):
+            lower_priority()  # leaving is permitted by the priority that a thread has then
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+            os.sched_setscheduler(0, policy, os.sched_param(0))
+            left.append(True)
 
     if sys.platform == "linux":
         thread = threading.Thread(target=trial, name="tailcut-trial", daemon=True)
         thread.start()
         thread.join()
-    return bool(permitted)
+    return bool(raised), bool(left)
+
+
+def _started(before: set[int]) -> set[int]:
+    """Return the threads that were started since, but for others who load, who see to themselves."""
+    return _threads() - before - {loader.thread for loader in list(LOADERS.values())}
 
 
 def _threads() -> set[int]:
