@@ -13,7 +13,7 @@ import pytest
 from tests.unit.test_opening_following import MODEL, Bench, Slow, retired, serve
 
 from tailcut.engine import following
-from tailcut.engine.switch import short_turns
+from tailcut.runtimes.priority import short_turns
 
 
 def corrupt(bench: Bench, factor: float) -> str:
