@@ -86,6 +86,34 @@ def test_a_slow_model_is_warmed_up_briefly_where_others_are_served_meanwhile(
     assert ran == [1] * runs + [2] * runs + [4] * runs
 
 
+@pytest.mark.parametrize(
+    ("settings", "warmth", "waits"),
+    [
+        ("threads=1", warming.BRIEF, False),
+        ("threads=1", warming.THOROUGH, True),
+        ("threads=2", warming.BRIEF, True),
+    ],
+)
+def test_waiting_for_a_core_is_no_part_of_what_a_model_takes_that_loads_beside_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str, warmth: warming.Warmth, waits: bool
+) -> None:
+    """Only where all that a batch computes is computed by the thread that calls."""
+
+    def run(inputs: Arrays) -> Arrays:
+        sleep(0.003)
+        return {"y": np.zeros(len(inputs["x"]), np.float32)}
+
+    graphs.linear(tmp_path / "model.onnx")
+    (tmp_path / "tailcut.toml").write_text(MANIFEST)
+    manifest = load(tmp_path, environment={}, overrides=[f"pool.{settings}"])
+    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: StubRuntime(run))
+    specs = input_specs(manifest.deployment.model)
+    warm = opening.open_variant(manifest, opening.find_variant(manifest), specs, warmth)
+    warm.close()
+    assert (min(warm.warm_up_ns.values()) >= 3_000_000) is waits
+    assert warm.executor == ("thread" if waits else "inline")
+
+
 def test_runtimes_are_closed_where_features_do_not_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graphs.linear(tmp_path / "model.onnx")
     (tmp_path / "tailcut.toml").write_text(MANIFEST + BROKEN_FEATURES)

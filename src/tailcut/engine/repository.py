@@ -18,6 +18,7 @@ from tailcut.engine.switch import in_background, refuse_other_model
 from tailcut.engine.warming import BRIEF
 from tailcut.errors import BadRequest, NotFound, NotInRegistry, NotReady, TailcutError
 from tailcut.registry import Registry, Variant, Version, state_of
+from tailcut.registry.records import VariantRecord
 
 if TYPE_CHECKING:
     from tailcut.engine.engine import Engine
@@ -129,18 +130,20 @@ class Repository:
                 reason = version.message
                 entries.append({"name": model, "version": found_id, "state": "UNAVAILABLE", "reason": reason})
                 continue
-            for name in version.variants:
+            for name, variant in version.variants.items():
                 status = state_of(version, name, promotion)
                 is_served = served is not None and (served.version, served.name) == (version.id, name)
                 seen = seen or is_served
-                entries.append(_entry(model, version.id, name, status, self._state(is_served, is_ready)))
+                entries.append(
+                    _entry(model, version.id, name, status, self._state(is_served, is_ready, _why_not(variant)))
+                )
         if served is not None and not seen:
             entries.insert(0, _entry(model, served.version, served.name, "source", self._state(True, is_ready)))
         return entries
 
-    def _state(self, is_served: bool, is_ready: bool) -> tuple[str, str]:
+    def _state(self, is_served: bool, is_ready: bool, why_not: str = "not served") -> tuple[str, str]:
         if not is_served:
-            return "UNAVAILABLE", "not served"
+            return "UNAVAILABLE", why_not
         return ("READY", "") if is_ready else ("UNAVAILABLE", self._engine.state)
 
     def _open(self, running: Opened, choose: partial[Variant] | Any) -> Warm | None:
@@ -181,6 +184,13 @@ class Repository:
         """Name the variant of a version that is meant where none is named."""
         promotion = registry.promotion(record.model)
         return promotion.variant if promotion is not None and promotion.version == record.id else served
+
+
+def _why_not(variant: VariantRecord) -> str:
+    """Say why a variant is not served."""
+    if not variant.refused:
+        return "not served"
+    return f"{'refused' if variant.sha256 else 'not built'}: {variant.refused}"
 
 
 def _entry(model: str, version: str, variant: str, status: str, state: tuple[str, str]) -> dict[str, str]:

@@ -122,9 +122,14 @@ def _open(manifest: Manifest, variant: Variant) -> Runtime:
 
 
 def _runs_in_one_thread(manifest: Manifest, variant: Variant) -> bool:
-    """Whether what a batch takes is what the calling thread has of a core, however long it waits for one."""
-    pool = manifest.deployment.pool
-    return variant.runtime == "onnxruntime" and pool.executor != "process" and pool.threads_of(variant.settings) == 1
+    """Whether what a batch takes is what the calling thread has of a core, however long it waits for one.
+
+    So it is in onnxruntime 1.31 and OpenVINO 2026.4, unless OpenVINO's own properties (in capitals) say otherwise.
+    """
+    pool, settings = manifest.deployment.pool, variant.settings
+    own = variant.runtime == "openvino" and any(name.isupper() for name in settings)
+    usual = variant.runtime in {"onnxruntime", "openvino"} and not own
+    return usual and pool.executor != "process" and pool.threads_of(settings) == 1
 
 
 def _spares(manifest: Manifest, variant: Variant, machine: Machine) -> int:

@@ -127,7 +127,7 @@ class Registry(Reader):
             if chosen.refused and not force:
                 raise ArtifactError(
                     f"variant {variant!r} of model {model!r} version {record.id} was refused: {chosen.refused}",
-                    hint="promote another variant, raise the quality budget and build again, or say --force",
+                    hint="promote another variant, change what refused it and build again, or say --force",
                 )
             move = Move(version=record.id, variant=variant, at=now(), how="force" if chosen.refused else "promote")
             before = self._mended(model)

@@ -180,6 +180,7 @@ class RSGIApplication:
             f"{perf_counter() - started_s:.1f} s: variant {opened.variant.name} ({opened.variant.runtime}, version "
             f"{opened.variant.version}), {opened.executor} executor, ms per batch of rows {batch_ms}"
             f"{'' if opened.merges else ', requests do not share batches'}"
+            f"{f'; the gate refused it: {opened.variant.refused}' if opened.variant.refused else ''}"
         )
 
 
