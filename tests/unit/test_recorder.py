@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.histogram import Histogram
+from tailcut.core.histogram import ROW_BOUNDS, Histogram
 from tailcut.core.timings import STAGE_NAMES, Stage, Timings
 from tailcut.observe.recorder import Recorder
 
@@ -77,3 +77,20 @@ def test_a_request_costs_no_histogram_call(monkeypatch: pytest.MonkeyPatch) -> N
     assert [stage.count for stage in recorder.stages] == [1000] * 11
     assert (recorder.answered["infer"].count, recorder.failed["infer"].count) == (667, 333)
     assert sum(recorder.requests.values()) == 1000
+
+
+@given(st.lists(st.tuples(st.integers(1, 2000), st.integers(0, 20_000_000_000)), max_size=200))
+def test_every_batch_counts_as_if_it_were_counted_at_once(batches: list[tuple[int, int]]) -> None:
+    recorder = Recorder()
+    rows, took = Histogram(ROW_BOUNDS), Histogram()
+    by_rows: dict[int, list[int]] = {}
+    for size, ns in batches:
+        recorder.batch(size, ns)
+        rows.add(size)
+        took.add(ns)
+        found = by_rows.setdefault(size, [0, 0])
+        found[0] += 1
+        found[1] += ns
+    assert (recorder.batch_rows.counts, recorder.batch_rows.total) == (rows.counts, rows.total)
+    assert (recorder.batch_ns.counts, recorder.batch_ns.total) == (took.counts, took.total)
+    assert recorder.by_rows == by_rows
