@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,7 +23,8 @@ from benchmarks.profile_ladder_report import STEEP, Compared, compare, render
 from benchmarks.profile_ladder_runs import Hits, Window, hits_at, known_of
 from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.budget import make_budget
-from tailcut.core.profiling.forecast import Calibration, Forecast, calibrate, forecast
+from tailcut.core.profiling.calibrating import Calibration, calibrate
+from tailcut.core.profiling.forecast import Forecast, forecast
 from tailcut.core.profiling.levers import Known, LeverName, State, begin, pull
 from tailcut.core.profiling.priors import Prior, measured
 from tailcut.core.profiling.records import Recording
@@ -83,6 +85,7 @@ def find(options: argparse.Namespace) -> Found:
         options: as ``options_of`` reads them.
     """
     ladder = load_ladder(options.ladder)
+    sys.path.insert(0, str(options.folder.resolve().parent))
     os.environ.setdefault("FLIGHT_RISK_HOME", str((options.folder / ".artifacts").resolve()))
     window = _window(ladder)
     options.rate = options.rate or window.rate  # what a request takes of a core depends on how often one comes

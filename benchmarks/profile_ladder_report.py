@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 
 from tailcut.core.profiling.budget import Budget
-from tailcut.core.profiling.forecast import Calibration, Forecast
+from tailcut.core.profiling.calibrating import Calibration
+from tailcut.core.profiling.forecast import Forecast
 from tailcut.core.profiling.levers import Known
 from tailcut.core.profiling.records import Recording
 from tailcut.report.ladder_file import Capacity, LadderRecord, Measurement
@@ -207,5 +208,5 @@ def _calibration(calibration: Calibration, recording: Recording) -> str:
         "The simulation of the recording:"
         f" p50 {calibration.simulated_p50_ms:.2f} of {calibration.measured_p50_ms:.2f} ms,"
         f" p95 {calibration.simulated_p95_ms:.2f} of {calibration.measured_p95_ms:.2f} ms, with waits scaled by"
-        f" {calibration.wait_scale:.2f}{cost}."
+        f" {calibration.wait_scale:.2f}, {calibration.spread_kept:.0%} of what is waited beyond the usual kept{cost}."
     )

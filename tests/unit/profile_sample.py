@@ -9,7 +9,8 @@ import pytest
 
 from tailcut.core.profiling import forecast as forecasts
 from tailcut.core.profiling.advice import Advice, LeverAdvice
-from tailcut.core.profiling.forecast import Calibration, Forecast
+from tailcut.core.profiling.calibrating import Calibration
+from tailcut.core.profiling.forecast import Forecast
 from tailcut.core.profiling.layers import DISPATCH, ModelLayers, layers_of, operators_of
 from tailcut.core.profiling.records import (
     Latencies,

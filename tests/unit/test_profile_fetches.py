@@ -12,8 +12,9 @@ from tests.unit import profile_sample
 
 from tailcut.core.profiling.advice import LeverAdvice, advise
 from tailcut.core.profiling.attribution import attribute
+from tailcut.core.profiling.calibrating import calibrate
 from tailcut.core.profiling.fetching import at_once, left_alone
-from tailcut.core.profiling.forecast import calibrate, capacity, forecast
+from tailcut.core.profiling.forecast import capacity, forecast
 from tailcut.core.profiling.levers import Known, State, begin, pull
 from tailcut.core.profiling.records import Pilot, Recording, Request, Span, Stage
 from tailcut.core.profiling.work import Part, Work, read_work

@@ -13,7 +13,8 @@ from tests.unit import profile_sample
 
 from tailcut.core.profiling.advice import Advice, advise
 from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.forecast import calibrate, capacity, forecast, phases_of
+from tailcut.core.profiling.calibrating import calibrate
+from tailcut.core.profiling.forecast import capacity, forecast, phases_of
 from tailcut.core.profiling.levers import Known, State, begin, pull
 from tailcut.core.profiling.priors import measured
 from tailcut.core.profiling.queueing import At

@@ -12,8 +12,9 @@ from tests.unit import profile_sample
 from tailcut.core.profiling.advice import Advice, advise
 from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.cached import HANDED_OVER, INGRESS, OWN_PATH
+from tailcut.core.profiling.calibrating import calibrate
 from tailcut.core.profiling.diversity import read_diversity
-from tailcut.core.profiling.forecast import calibrate, capacity, forecast
+from tailcut.core.profiling.forecast import capacity, forecast
 from tailcut.core.profiling.knowing import know
 from tailcut.core.profiling.levers import Known, begin, pull
 from tailcut.core.profiling.priors import TENSORS_SHARE, int8_prior, measured, runtime_prior

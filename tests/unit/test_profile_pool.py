@@ -11,7 +11,8 @@ from tests.unit import profile_sample
 
 from tailcut.core.profiling.advice import Advice, advise
 from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.forecast import Forecast, calibrate, capacity, forecast, phases_of
+from tailcut.core.profiling.calibrating import calibrate
+from tailcut.core.profiling.forecast import Forecast, capacity, forecast, phases_of
 from tailcut.core.profiling.levers import Known, LeverName, begin, pull
 from tailcut.core.profiling.queueing import THREAD, At
 from tailcut.core.profiling.records import Pilot, Recording, Request, Span, Stage

@@ -10,7 +10,8 @@ from tests.unit import profile_sample
 from tailcut.core.profiling.advice import advise
 from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.awaiting import awaited_ns
-from tailcut.core.profiling.forecast import calibrate, capacity, forecast
+from tailcut.core.profiling.calibrating import calibrate
+from tailcut.core.profiling.forecast import capacity, forecast
 from tailcut.core.profiling.levers import Known, State, begin, pull
 from tailcut.core.profiling.priors import Prior
 from tailcut.core.profiling.queueing import At, Service, play

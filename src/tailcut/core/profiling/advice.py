@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from tailcut.core.profiling.attribution import Attribution, attribute
+from tailcut.core.profiling.calibrating import Calibration, calibrate
 from tailcut.core.profiling.diversity import Diversity
-from tailcut.core.profiling.forecast import Calibration, Forecast, calibrate, capacity, forecast
+from tailcut.core.profiling.forecast import Forecast, capacity, forecast
 from tailcut.core.profiling.idling import alike
 from tailcut.core.profiling.knowing import database_ns, share_cores
 from tailcut.core.profiling.levers import LEVERS, Known, LeverName, State, begin, pull

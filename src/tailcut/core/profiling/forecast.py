@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -20,8 +19,6 @@ REQUESTS = 2500
 ROUNDS = 3
 _CAPACITY_REQUESTS = 1500
 _CAPACITY_TOLERANCE = 0.05
-_MOST_WAIT_SCALE = 1.6
-_STEPS = 7
 _HIGHEST_RATE = 1e6
 _LEAST_RATE = 1.0
 _BEYOND = 1.1
@@ -45,26 +42,6 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     p95_high_ms: float
     busy_share: float
     capacity: float | None = None
-
-
-class Calibration(msgspec.Struct, frozen=True, kw_only=True):
-    """How well the simulation repeats what was measured, before any lever.
-
-    Attributes:
-        wait_scale: what waits were scaled by, so that the medians agree.
-        measured_p50_ms, measured_p95_ms, simulated_p50_ms, simulated_p95_ms: at the rate of the recording.
-    """
-
-    wait_scale: float
-    measured_p50_ms: float
-    measured_p95_ms: float
-    simulated_p50_ms: float
-    simulated_p95_ms: float
-
-    @property
-    def p95_error(self) -> float:
-        """Simulated over measured p95, less one."""
-        return self.simulated_p95_ms / self.measured_p95_ms - 1.0 if self.measured_p95_ms else 0.0
 
 
 def forecast(
@@ -93,6 +70,11 @@ def forecast(
     )
 
 
+def latency_ms(state: State, rate: float, share: float, *, seed: int) -> float:
+    """Play requests at a rate once, fewer than for a forecast; return a percentile."""
+    return percentile(_Laid(state).play(rate, _CAPACITY_REQUESTS, seed).latency_ns, share) / 1e6
+
+
 def capacity(state: State, limit_ms: float, *, share: float = 0.95) -> float:
     """Find the highest rate at which a percentile keeps within a limit, to five percent; 0 where there is none."""
     return _capacity(_Laid(state), limit_ms, share)
@@ -114,38 +96,6 @@ def _capacity(laid: _Laid, limit_ms: float, share: float) -> float:
     tried = {high / 2, high / 8, high / 100, least, *(rate for rate in laid.changing if rate < high)}
     low = next((rate for rate in sorted(tried, reverse=True) if within(rate)), 0.0)
     return _highest(within, low, high) if low else 0.0
-
-
-def calibrate(state: State) -> tuple[State, Calibration]:
-    """Scale the waits so that the simulated median is the measured one.
-
-    Waits outside the process (a database's answer) are recorded with what made the database slow at that moment: the
-    requests' own load as well as other things.
-    """
-    work = state.work
-    p50_ms = percentile(work.latency_ns, 0.5) / 1e6
-    low, high = 0.0, _MOST_WAIT_SCALE
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        played = _Laid(_scaled(state, middle)).play(work.rate, _CAPACITY_REQUESTS, 5)
-        if percentile(played.latency_ns, 0.5) / 1e6 > p50_ms:
-            high = middle
-        else:
-            low = middle
-    chosen = (low + high) / 2
-    state = _scaled(state, chosen)
-    again = forecast(state, work.rate)
-    return state, Calibration(
-        wait_scale=chosen,
-        measured_p50_ms=p50_ms,
-        measured_p95_ms=percentile(work.latency_ns, 0.95) / 1e6,
-        simulated_p50_ms=again.p50_ms,
-        simulated_p95_ms=again.p95_ms,
-    )
-
-
-def _scaled(state: State, wait: float) -> State:
-    return replace(state, work=state.work.scaled(wait=wait))
 
 
 def _highest(within: Callable[[float], bool], low: float, high: float) -> float:

@@ -10,11 +10,12 @@ import numpy as np
 
 from tailcut.core.profiling.attribution import Attribution
 from tailcut.core.profiling.budget import judge_wall, near_percentile
+from tailcut.core.profiling.calibrating import Calibration
 from tailcut.core.profiling.calls import most_fetches
 from tailcut.core.profiling.diversity import Diversity, Stream
 from tailcut.core.profiling.dividing import FETCHING
 from tailcut.core.profiling.flat import STAGE_AT, Ints, answered_ms
-from tailcut.core.profiling.forecast import Calibration, Forecast, forecast
+from tailcut.core.profiling.forecast import Forecast, forecast
 from tailcut.core.profiling.holding import never_played, waited_share
 from tailcut.core.profiling.idling import at_rate
 from tailcut.core.profiling.levers import State
