@@ -85,7 +85,7 @@ def find(options: argparse.Namespace) -> Found:
         options: as ``options_of`` reads them.
     """
     ladder = load_ladder(options.ladder)
-    sys.path.insert(0, str(options.folder.resolve().parent))
+    sys.path.append(str(options.folder.resolve().parent))  # the example is a package there
     os.environ.setdefault("FLIGHT_RISK_HOME", str((options.folder / ".artifacts").resolve()))
     window = _window(ladder)
     options.rate = options.rate or window.rate  # what a request takes of a core depends on how often one comes

@@ -204,9 +204,14 @@ def _budget(budget: Budget) -> str:
 def _calibration(calibration: Calibration, recording: Recording) -> str:
     overhead = recording.overhead
     cost = f"; profiling itself costs {overhead.p50_share:+.0%} of the p50" if overhead else ""
+    kept = (
+        f"; {calibration.spread_kept:.0%} of what is waited for fetches beyond the median request kept after that"
+        if calibration.spread_kept < 1.0
+        else ""
+    )
     return (
         "The simulation of the recording:"
         f" p50 {calibration.simulated_p50_ms:.2f} of {calibration.measured_p50_ms:.2f} ms,"
         f" p95 {calibration.simulated_p95_ms:.2f} of {calibration.measured_p95_ms:.2f} ms, with waits scaled by"
-        f" {calibration.wait_scale:.2f}, {calibration.spread_kept:.0%} of what is waited beyond the usual kept{cost}."
+        f" {calibration.wait_scale:.2f}{kept}{cost}."
     )

@@ -177,69 +177,6 @@ def test_a_lone_request_runs_past_the_queue_only_where_nothing_waits() -> None:
     bench.run(main())
 
 
-@pytest.mark.parametrize("lone", [True, False], ids=["past the queue", "in batches"])
-def test_of_short_batches_that_come_fast_one_is_learned_from_every_five_milliseconds(lone: bool) -> None:
-    """Learning takes longer than a small model; where they come slowly each is learned from."""
-    bench = Bench(executors=0 if lone else 1)
-    seen_ns: list[int] = []
-
-    class Noting(Costs):
-        def observe(self, rows: int, duration_ns: float, kind: int = 0, *, run_rows: int = 0) -> None:
-            super().observe(rows, duration_ns, kind, run_rows=run_rows)
-            seen_ns.append(bench.clock.monotonic_ns())
-
-    async def ask() -> None:
-        if lone:
-            bench.creep(0.0003, after=1)  # what the model takes
-            assert bench.dispatcher.run_now({"x": np.zeros((1, 1), np.float32)}, 1, ("y",), 2**62) is not None
-            bench.creep(0.0)
-            return
-        bench.submit(1)
-        await bench.settle()
-        bench.clock.advance(0.0003)
-        bench.executors[0].finish()
-
-    async def main() -> None:
-        bench.open()
-        bench.dispatcher.costs = Noting()
-        if lone:
-            bench.dispatcher.add(InlineExecutor(bench.runtime, bench.dispatcher.on_done))
-        for _ in range(100):
-            await ask()
-        fast = len(seen_ns)
-        for _ in range(20):
-            bench.clock.advance(0.01)
-            await ask()
-        assert len(seen_ns) - fast == 20
-        assert 4 <= fast <= 8  # of 30 ms
-        bench.dispatcher.close(1.0)
-
-    bench.run(main())
-
-
-@pytest.mark.parametrize("took_s", [0.002, 0.4])
-def test_every_batch_of_a_larger_model_is_learned_from(took_s: float) -> None:
-    bench = Bench()
-
-    async def main() -> None:
-        bench.open()
-        for _ in range(20):
-            bench.submit(1)
-            await bench.settle()
-            bench.clock.advance(took_s)
-            bench.executors[0].finish()
-        assert len(bench.batches) == 20
-        assert bench.dispatcher.costs.of(0).batch_ns(1) == pytest.approx(took_s * S, rel=0.05)
-        before = bench.dispatcher.costs.of(0)
-        bench.submit(1)
-        await bench.settle()
-        bench.clock.advance(2 * took_s)
-        bench.executors[0].finish()
-        assert bench.dispatcher.costs.of(0).batch_ns(1) > before.batch_ns(1)
-
-    bench.run(main())
-
-
 def test_at_once_starts_the_batch_before_the_loop_turns() -> None:
     bench = Bench()
 

@@ -72,3 +72,10 @@ def test_the_header_can_be_read_as_the_standard_says(laps: list[tuple[Stage, int
     durations = {match[1]: float(match[2]) for match in found if match}
     total_ms = durations.pop("total")
     assert abs(sum(durations.values()) - total_ms) <= 0.0005 * (len(durations) + 1) + 1e-9
+
+
+def test_few_stages_or_none_are_told_as_well() -> None:
+    timings = Timings(0)
+    assert timings.server_timing() == "total;dur=0.000"
+    timings.lap(Stage.RECEIVE, 1_500_000)
+    assert timings.server_timing() == "receive;dur=1.500, total;dur=1.500"

@@ -78,7 +78,7 @@ class Timings:
 
         Source: https://www.w3.org/TR/server-timing/ (``name;dur=milliseconds``).
         """
-        # One template for all stages that took time, and what picks them: one by one would take three times as long.
+        # One template for all stages that took time, and what picks them: one by one takes a third longer.
         took = tuple(map(bool, self.ns))
         found = _TEMPLATES.get(took)
         if found is None:

@@ -25,10 +25,8 @@ from tailcut.engine.ticket import Ticket, bytes_of, cut, length_class
 from tailcut.engine.wakeup import NEVER_NS
 from tailcut.errors import TailcutError
 
-_SHORT_NS, _PAUSE_NS = 1_000_000, 5_000_000
-"""Of batches that are expected to take up to a millisecond, one is learned from, and then none that begins within so
-long: they may come fast, and learning takes longer than a small model. (Which one it is says nothing of how long it
-takes, as it would if the last ones to end were left out.)"""
+_SHORT_NS, _SOME = 1_000_000, 7
+"""Of batches that are expected to take up to a millisecond, one in eight is learned from: they come fast enough."""
 
 
 class Dispatcher:
@@ -66,7 +64,7 @@ class Dispatcher:
         self._loop = loop
         self._clock_ns = clock_ns
         self.running = Running(stuck_after_s)
-        self._kick_due, self._learn_ns, self.kind, self.single = False, 0, 0, True
+        self._kick_due, self._runs, self.kind, self.single = False, 0, 0, True
         self._admitted_ns = -1
         self._company = isinstance(planner.window, Fixed)  # by that rule lone requests wait for some
         self._deadlines = Deadlines(
@@ -150,8 +148,8 @@ class Dispatcher:
             return None  # the planner says so, as it does to everybody
         found = inline.run_now(inputs, rows, outputs)
         duration_ns = self._clock_ns() - started_ns
-        if started_ns >= self._learn_ns:
-            self._learn_ns = started_ns + _PAUSE_NS
+        self._runs += 1
+        if not self._runs & _SOME:
             self.costs.observe(rows, duration_ns, length_class(inputs, rows) if self._lengths else 0)
         self._observer.batch(rows, duration_ns)
         return found, duration_ns
@@ -284,9 +282,9 @@ class Dispatcher:
             self.planner.offer(ticket, again=True)
         # All of the time that the executor was taken: handing over and waiting for the event loop included.
         kind = batch[0].kind
-        told = ended.started_ns >= self._learn_ns or not 0.0 < self.costs.of(kind).batch_ns(ended.rows) <= _SHORT_NS
+        self._runs += 1
+        told = not self._runs & _SOME or not 0.0 < self.costs.of(kind).batch_ns(ended.rows) <= _SHORT_NS
         if told and not isinstance(result, TailcutError):  # of a batch that failed nobody knows how much of it ran
-            self._learn_ns = ended.started_ns + _PAUSE_NS
             self.costs.observe(ended.rows, now_ns - ended.started_ns, kind, run_rows=executor.run_rows)
         self._observer.batch(ended.rows, finished_ns - started_ns)
         if self.planner.queue_rows:

@@ -13,10 +13,10 @@ from tailcut.core.histogram import LATENCY_BOUNDS_NS, ROW_BOUNDS, Histogram
 from tailcut.core.timings import STAGE_NAMES, Timings
 
 _AT_ONCE = 64
-"""Requests, or batches, that are counted together: in NumPy that takes a fifth of the time of one after the other, and
-holds the event loop up for less than a tenth of a millisecond."""
+"""Requests that are counted together: in NumPy that takes a fifth of the time of one after the other, and holds the
+event loop up for less than a tenth of a millisecond."""
 
-_BOUNDS, _ROWS = np.array(LATENCY_BOUNDS_NS), np.array(ROW_BOUNDS)
+_BOUNDS = np.array(LATENCY_BOUNDS_NS)
 _STAGES, _PLACES = len(STAGE_NAMES), len(LATENCY_BOUNDS_NS) + 1
 _FIRST_PLACES = np.arange(_STAGES) * _PLACES
 
@@ -27,16 +27,16 @@ class Recorder:
     """Histograms per stage and counters per outcome.
 
     Attributes:
+        by_rows: batches by their rows: [how many, nanoseconds].
         last_ns: when the last request ended, on the clock of its timings; 0 before the first.
     """
 
     def __init__(self) -> None:
+        self.batch_rows = Histogram(ROW_BOUNDS)
+        self.batch_ns = Histogram()
         self.loop_lag = Histogram()
+        self.by_rows: dict[int, list[int]] = {}
         self.last_ns = 0
-        self._batch_rows = Histogram(ROW_BOUNDS)
-        self._batch_ns = Histogram()
-        self._by_rows: dict[int, list[int]] = {}
-        self._ran: list[tuple[int, int]] = []
         self._answered: dict[str, Histogram] = {}
         self._failed: dict[str, Histogram] = {}
         self._requests: dict[_Key, int] = {}
@@ -98,43 +98,15 @@ class Recorder:
                 histogram = histograms[key[0]] = Histogram()
             histogram.add_all(np.searchsorted(_BOUNDS, found).tolist(), int(found.sum()))
 
-    @property
-    def batch_rows(self) -> Histogram:
-        """Of the rows of batches that ran."""
-        self._count_batches()
-        return self._batch_rows
-
-    @property
-    def batch_ns(self) -> Histogram:
-        """Of their nanoseconds."""
-        self._count_batches()
-        return self._batch_ns
-
-    @property
-    def by_rows(self) -> dict[int, list[int]]:
-        """Batches by their rows: [how many, nanoseconds]."""
-        self._count_batches()
-        return self._by_rows
-
     def batch(self, rows: int, duration_ns: int) -> None:
         """Count one batch that ran."""
-        ran = self._ran
-        ran.append((rows, duration_ns))
-        if len(ran) >= _AT_ONCE:
-            self._count_batches()
-
-    def _count_batches(self) -> None:
-        """Count what has run since the last time."""
-        if not self._ran:
-            return
-        ran, self._ran = np.array(self._ran, np.int64), []
-        rows, took_ns = ran[:, 0], ran[:, 1]
-        self._batch_rows.add_all(np.searchsorted(_ROWS, rows).tolist(), int(rows.sum()))
-        self._batch_ns.add_all(np.searchsorted(_BOUNDS, took_ns).tolist(), int(took_ns.sum()))
-        for size, count in Counter(rows.tolist()).items():
-            counted = self._by_rows.setdefault(size, [0, 0])
-            counted[0] += count
-            counted[1] += int(took_ns[rows == size].sum())
+        self.batch_rows.add(rows)
+        self.batch_ns.add(duration_ns)
+        counted = self.by_rows.get(rows)
+        if counted is None:
+            counted = self.by_rows[rows] = [0, 0]
+        counted[0] += 1
+        counted[1] += duration_ns
 
     def lag(self, lag_ns: int) -> None:
         """Count how much later than asked the event loop woke up."""

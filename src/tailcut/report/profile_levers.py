@@ -58,10 +58,14 @@ def trust(advice: Advice, overhead: Overhead | None) -> str:
     """Say how well the simulation repeats what was measured."""
     found = advice.calibration
     less = ", less what profiling cost" if overhead is not None else ""
-    kept = f", with {found.spread_kept:.0%} of what was waited beyond the usual" if found.spread_kept < 1.0 else ""
+    cut = (
+        f" Of what requests waited for fetches beyond the median one, {found.spread_kept:.0%} are kept in what follows."
+        if found.spread_kept < 1.0
+        else ""
+    )
     return (
-        f"Before any lever the simulation gives a p95 of {ms(found.simulated_p95_ms)} ms{kept} where"
-        f" {ms(found.measured_p95_ms)} ms were measured{less} ({signed(found.p95_error)})."
+        f"Before any lever the simulation gives a p95 of {ms(found.simulated_p95_ms)} ms where"
+        f" {ms(found.measured_p95_ms)} ms were measured{less} ({signed(found.p95_error)}).{cut}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The simulation is made to repeat what was measured, before any lever.
+"""The simulation is brought near to what was measured, before any lever.
 
 Waits outside the process (a database's answer) are recorded with what made the database slow at that moment: the
 requests' own load, which the simulation lets them wait for again, as well as other things.
@@ -6,19 +6,22 @@ requests' own load, which the simulation lets them wait for again, as well as ot
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from statistics import median
 
 import msgspec
 import numpy as np
 
+from tailcut.core.profiling.dividing import FETCHING
 from tailcut.core.profiling.forecast import forecast, latency_ms
 from tailcut.core.profiling.levers import State
-from tailcut.core.profiling.work import Work, waiting
+from tailcut.core.profiling.work import Job, Work, waiting
 from tailcut.core.statistics import percentile
 
 _MOST_WAIT_SCALE = 1.6
-_STEPS = 7
-_SEED = 5
+_STEPS, _CUT_STEPS = 7, 4
+_SEED, _SEEDS = 5, (5, 6, 7)
 _CLOSE = 1.02
 _LEAST_KEPT = 0.5
 """Of the spread of waits, whatever the p95: a database has slow queries of its own, and the median moves with it."""
@@ -29,9 +32,9 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         wait_scale: what waits were scaled by, so that the medians agree.
-        spread_kept: of what requests wait beyond the median one, the share that was left, so that the p95 agrees; half
-            of it at least.
-        measured_p50_ms, measured_p95_ms, simulated_p50_ms, simulated_p95_ms: at the rate of the recording.
+        spread_kept: of what requests wait for fetches beyond the median one, the share that was left; half at least.
+        measured_p50_ms, measured_p95_ms, simulated_p50_ms, simulated_p95_ms: at the rate of the recording; simulated
+            before the spread was cut, because what a cut takes away says nothing for the simulation.
     """
 
     wait_scale: float
@@ -48,24 +51,27 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def calibrate(state: State) -> tuple[State, Calibration]:
-    """Scale the waits so that the simulated median is the measured one, and the p95 no more than the measured one.
+    """Scale the waits so that the simulated median is the measured one; then bring a p95 that is too long nearer.
 
-    The longest waits are those that the requests' own load has most of, so theirs is what is taken out where the
-    simulated p95 is too long. Where it is too short something is not simulated, and no wait is made longer for it.
+    Where the database shares the service's cores, requests wait for their own load in the simulation, and once more in
+    what was recorded: the longest waits have most of that, so what is beyond the median one is cut. The median falls
+    with it by some percent. Where the p95 is too short something is not simulated, and no wait is made longer for it.
     """
     p50_ms, p95_ms = (percentile(state.work.latency_ns, share) / 1e6 for share in (0.5, 0.95))
     scale = _wait_scale(state, p50_ms)
     state = replace(state, work=state.work.scaled(wait=scale))
-    kept = _spread_kept(state, p95_ms)
-    state = replace(state, work=_drawn_in(state.work, kept))
-    again = forecast(state, state.work.rate)
+    found = forecast(state, state.work.rate)
+    kept = 1.0
+    if (state.service.database or state.service.beside) and found.p95_ms > _CLOSE * p95_ms > 0.0:
+        kept = _spread_kept(state, p95_ms / found.p95_ms)
+        state = replace(state, work=_drawn_in(state.work, kept))
     return state, Calibration(
         wait_scale=scale,
         spread_kept=kept,
         measured_p50_ms=p50_ms,
         measured_p95_ms=p95_ms,
-        simulated_p50_ms=again.p50_ms,
-        simulated_p95_ms=again.p95_ms,
+        simulated_p50_ms=found.p50_ms,
+        simulated_p95_ms=found.p95_ms,
     )
 
 
@@ -81,18 +87,17 @@ def _wait_scale(state: State, p50_ms: float) -> float:
     return (low + high) / 2
 
 
-def _spread_kept(state: State, p95_ms: float) -> float:
-    """How much of the waits' spread may stay; 1 where the p95 is no longer than the measured one anyway."""
+def _spread_kept(state: State, wanted: float) -> float:
+    """How much of the spread of fetches' waits may stay for the p95 to become so many times what it is."""
 
-    def simulated_ms(kept: float) -> float:
-        return forecast(replace(state, work=_drawn_in(state.work, kept)), state.work.rate).p95_ms
+    def p95_ms(work: Work) -> float:
+        return median([latency_ms(replace(state, work=work), work.rate, 0.95, seed=seed) for seed in _SEEDS])
 
-    if simulated_ms(1.0) <= _CLOSE * p95_ms:
-        return 1.0
+    whole_ms = p95_ms(state.work)
     low, high = _LEAST_KEPT, 1.0
-    for _ in range(_STEPS):
+    for _ in range(_CUT_STEPS):
         middle = (low + high) / 2
-        if simulated_ms(middle) > p95_ms:
+        if p95_ms(_drawn_in(state.work, middle)) > wanted * whole_ms:
             high = middle
         else:
             low = middle
@@ -100,8 +105,15 @@ def _spread_kept(state: State, p95_ms: float) -> float:
 
 
 def _drawn_in(work: Work, kept: float) -> Work:
-    """Shorten the waits of requests that wait longer than the median one, but for a share of what they wait beyond."""
-    waits_ns = [sum(part.wait_ns for part in job) for job in work.jobs]
+    """Shorten the fetches' waits of requests that wait for them longer than the median one, but for a share of that."""
+    waits_ns = [sum(part.wait_ns for part in job if part.stage in FETCHING) for job in work.jobs]
     usual_ns = float(np.median(waits_ns)) if waits_ns else 0.0
     factors = [(usual_ns + kept * (one - usual_ns)) / one if one > usual_ns else 1.0 for one in waits_ns]
-    return replace(work, jobs=tuple(waiting(job, factor) for job, factor in zip(work.jobs, factors, strict=True)))
+    return replace(work, jobs=_fetching(work.jobs, factors))
+
+
+def _fetching(jobs: Sequence[Job], factors: Sequence[float]) -> tuple[Job, ...]:
+    return tuple(
+        tuple(part if part.stage in FETCHING else before for part, before in zip(waiting(job, by), job, strict=True))
+        for job, by in zip(jobs, factors, strict=True)
+    )
