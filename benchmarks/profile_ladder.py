@@ -85,7 +85,9 @@ def find(options: argparse.Namespace) -> Found:
         options: as ``options_of`` reads them.
     """
     ladder = load_ladder(options.ladder)
-    sys.path.append(str(options.folder.resolve().parent))  # the example is a package there
+    examples = str(options.folder.resolve().parent)
+    if examples not in sys.path:  # once, for all rounds
+        sys.path.append(examples)
     os.environ.setdefault("FLIGHT_RISK_HOME", str((options.folder / ".artifacts").resolve()))
     window = _window(ladder)
     options.rate = options.rate or window.rate  # what a request takes of a core depends on how often one comes

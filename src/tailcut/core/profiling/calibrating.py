@@ -6,7 +6,7 @@ requests' own load, which the simulation lets them wait for again, as well as ot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
 
@@ -16,7 +16,7 @@ import numpy as np
 from tailcut.core.profiling.dividing import FETCHING
 from tailcut.core.profiling.forecast import forecast, latency_ms
 from tailcut.core.profiling.levers import State
-from tailcut.core.profiling.work import Job, Work, waiting
+from tailcut.core.profiling.work import Work
 from tailcut.core.statistics import percentile
 
 _MOST_WAIT_SCALE = 1.6
@@ -53,8 +53,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 def calibrate(state: State) -> tuple[State, Calibration]:
     """Scale the waits so that the simulated median is the measured one; then bring a p95 that is too long nearer.
 
-    Where the database shares the service's cores, requests wait for their own load in the simulation, and once more in
-    what was recorded: the longest waits have most of that, so what is beyond the median one is cut. The median falls
+    Where queries wait for the database's cores in the simulation, requests wait for their own load there, and once more
+    in what was recorded: the longest waits have most of that, so what is beyond the median one is cut. The median falls
     with it by some percent. Where the p95 is too short something is not simulated, and no wait is made longer for it.
     """
     p50_ms, p95_ms = (percentile(state.work.latency_ns, share) / 1e6 for share in (0.5, 0.95))
@@ -62,7 +62,7 @@ def calibrate(state: State) -> tuple[State, Calibration]:
     state = replace(state, work=state.work.scaled(wait=scale))
     found = forecast(state, state.work.rate)
     kept = 1.0
-    if (state.service.database or state.service.beside) and found.p95_ms > _CLOSE * p95_ms > 0.0:
+    if state.service.has_database and found.p95_ms > _CLOSE * p95_ms > 0.0:
         kept = _spread_kept(state, p95_ms / found.p95_ms)
         state = replace(state, work=_drawn_in(state.work, kept))
     return state, Calibration(
@@ -76,15 +76,11 @@ def calibrate(state: State) -> tuple[State, Calibration]:
 
 
 def _wait_scale(state: State, p50_ms: float) -> float:
-    low, high = 0.0, _MOST_WAIT_SCALE
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        scaled = replace(state, work=state.work.scaled(wait=middle))
-        if latency_ms(scaled, state.work.rate, 0.5, seed=_SEED) > p50_ms:
-            high = middle
-        else:
-            low = middle
-    return (low + high) / 2
+    def too_long(scale: float) -> bool:
+        work = state.work.scaled(wait=scale)
+        return latency_ms(replace(state, work=work), work.rate, 0.5, seed=_SEED) > p50_ms
+
+    return _halved(too_long, 0.0, _MOST_WAIT_SCALE, _STEPS)
 
 
 def _spread_kept(state: State, wanted: float) -> float:
@@ -93,11 +89,15 @@ def _spread_kept(state: State, wanted: float) -> float:
     def p95_ms(work: Work) -> float:
         return median([latency_ms(replace(state, work=work), work.rate, 0.95, seed=seed) for seed in _SEEDS])
 
-    whole_ms = p95_ms(state.work)
-    low, high = _LEAST_KEPT, 1.0
-    for _ in range(_CUT_STEPS):
+    most_ms = wanted * p95_ms(state.work)
+    return _halved(lambda kept: p95_ms(_drawn_in(state.work, kept)) > most_ms, _LEAST_KEPT, 1.0, _CUT_STEPS)
+
+
+def _halved(too_much: Callable[[float], bool], low: float, high: float, steps: int) -> float:
+    """Find what is just not too much, by halving the interval."""
+    for _ in range(steps):
         middle = (low + high) / 2
-        if p95_ms(_drawn_in(state.work, middle)) > wanted * whole_ms:
+        if too_much(middle):
             high = middle
         else:
             low = middle
@@ -109,11 +109,8 @@ def _drawn_in(work: Work, kept: float) -> Work:
     waits_ns = [sum(part.wait_ns for part in job if part.stage in FETCHING) for job in work.jobs]
     usual_ns = float(np.median(waits_ns)) if waits_ns else 0.0
     factors = [(usual_ns + kept * (one - usual_ns)) / one if one > usual_ns else 1.0 for one in waits_ns]
-    return replace(work, jobs=_fetching(work.jobs, factors))
-
-
-def _fetching(jobs: Sequence[Job], factors: Sequence[float]) -> tuple[Job, ...]:
-    return tuple(
-        tuple(part if part.stage in FETCHING else before for part, before in zip(waiting(job, by), job, strict=True))
-        for job, by in zip(jobs, factors, strict=True)
+    jobs = tuple(
+        tuple(part.scaled(wait=factor) if part.stage in FETCHING else part for part in job)
+        for job, factor in zip(work.jobs, factors, strict=True)
     )
+    return replace(work, jobs=jobs)

@@ -169,8 +169,7 @@ class _Laid:
 def phases_of(job: Job, service: Service) -> list[Phase]:
     """Lay out a request's phases, those alike that follow one another as one."""
     phases: list[Phase] = []
-    queries = service.database > 0 or service.beside
-    computing = service.database_share if queries else 0.0
+    computing = service.database_share if service.has_database else 0.0
     taken: list[int] = []
     for part in [part for part in job if not part.late]:
         if not part.cpu_ns + part.wait_ns:

@@ -37,9 +37,8 @@ def at_rate(state: State, rate: float) -> State:
     own, path = factors_at(state, rate)
     if own == path == 1.0:
         return state
-    queries = service.database > 0 or service.beside
     # What the database computes of a query's time falls with it; what the query is on its way does not.
-    computing = service.database_share if queries else 0.0
+    computing = service.database_share if service.has_database else 0.0
     waiting = 1.0 - computing + computing * own
 
     def scale(part: Part) -> Part:
@@ -53,5 +52,5 @@ def at_rate(state: State, rate: float) -> State:
         return tuple(scale(part) for part in job)
 
     jobs = tuple(change(job) for job in work.jobs)
-    service = replace(service, database_share=computing * own / waiting) if queries else service
+    service = replace(service, database_share=computing * own / waiting) if service.has_database else service
     return replace(state, work=replace(work, jobs=jobs), service=service)

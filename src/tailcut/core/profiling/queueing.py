@@ -78,6 +78,11 @@ class Service:
     batch_share: float = 0.0
     max_rows: int = 32
 
+    @property
+    def has_database(self) -> bool:
+        """Whether queries wait for the cores that compute them."""
+        return self.database > 0 or self.beside
+
 
 @dataclass(frozen=True)
 class Played:
@@ -173,7 +178,7 @@ class _Play:
         at, length = job[place]
         if at is At.ANSWERED:
             self._later(now, number, place + 1)
-        elif at is At.NOWHERE or (at is At.DATABASE and not (service.database or service.beside)):
+        elif at is At.NOWHERE or (at is At.DATABASE and not service.has_database):
             self._later(now + length, number, place + 1)
         elif at is At.TAKE or at is At.GIVE:
             self._take_or_give(now, at, number, place, int(length))

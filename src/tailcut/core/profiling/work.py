@@ -69,6 +69,17 @@ class Part(NamedTuple):
     late: bool = False
     from_ns: float = 0.0
 
+    def scaled(self, *, cpu: float = 1.0, wait: float = 1.0) -> Part:
+        """Scale what it computes, and what it waits for with all that follows from that."""
+        return self._replace(
+            cpu_ns=self.cpu_ns * cpu,
+            wait_ns=self.wait_ns * wait,
+            beside_ns=self.beside_ns * cpu,
+            full_ns=self.full_ns * wait,
+            after_ns=self.after_ns * wait,
+            from_ns=self.from_ns * wait,
+        )
+
 
 Job = tuple[Part, ...]
 
@@ -133,24 +144,8 @@ class Work:
 
     def scaled(self, *, cpu: float = 1.0, wait: float = 1.0) -> Work:
         """Scale what every phase takes."""
-        jobs = tuple(
-            tuple(part._replace(cpu_ns=part.cpu_ns * cpu, beside_ns=part.beside_ns * cpu) for part in job)
-            for job in (waiting(job, wait) for job in self.jobs)
-        )
+        jobs = tuple(tuple(part.scaled(cpu=cpu, wait=wait) for part in job) for job in self.jobs)
         return replace(self, jobs=jobs)
-
-
-def waiting(job: Job, factor: float) -> Job:
-    """Scale what a request waits for, and what follows from that."""
-    return tuple(
-        part._replace(
-            wait_ns=part.wait_ns * factor,
-            full_ns=part.full_ns * factor,
-            after_ns=part.after_ns * factor,
-            from_ns=part.from_ns * factor,
-        )
-        for part in job
-    )
 
 
 def read_work(recording: Recording, found: Attribution) -> Work:
