@@ -106,13 +106,18 @@ class ProfileError(TailcutError):
 # -- The client's: the request is wrong ------------------------------------------------------------------------------
 
 
-class BadRequest(TailcutError):
+class ClientError(TailcutError):
+    """The root of these."""
+
+    fault: ClassVar[Fault] = "client"
+
+
+class BadRequest(ClientError):
     """The request is malformed, or an input has the wrong name, dtype, shape or value."""
 
     code = "bad_request"
     status = 400
     grpc_status = "INVALID_ARGUMENT"
-    fault: ClassVar[Fault] = "client"
 
 
 class UnknownEntity(BadRequest):
@@ -123,80 +128,79 @@ class UnknownEntity(BadRequest):
     grpc_status = "NOT_FOUND"
 
 
-class NotFound(TailcutError):
+class NotFound(ClientError):
     """No such model, version or path."""
 
     code = "not_found"
     status = 404
     grpc_status = "NOT_FOUND"
-    fault: ClassVar[Fault] = "client"
 
 
-class MethodNotAllowed(TailcutError):
+class MethodNotAllowed(ClientError):
     """The path exists, the method does not. Carries the methods that do, for ``Allow``."""
 
     code = "method_not_allowed"
     status = 405
     grpc_status = "UNIMPLEMENTED"
-    fault: ClassVar[Fault] = "client"
 
     def __init__(self, message: str, *, hint: str = "", allowed: str = "") -> None:
         super().__init__(message, hint=hint)
         self.allowed = allowed
 
 
-class RequestTimeout(TailcutError):
+class RequestTimeout(ClientError):
     """The request's body had not arrived by its deadline."""
 
     code = "request_timeout"
     status = 408
     grpc_status = "DEADLINE_EXCEEDED"
-    fault: ClassVar[Fault] = "client"
 
 
-class TooLarge(TailcutError):
+class TooLarge(ClientError):
     """The body or the batch is larger than the limit."""
 
     code = "too_large"
     status = 413
     grpc_status = "RESOURCE_EXHAUSTED"
-    fault: ClassVar[Fault] = "client"
 
 
-class UnsupportedEncoding(TailcutError):
+class HeadTooLarge(TooLarge):
+    """The request's head is larger than the limit."""
+
+    code = "head_too_large"
+    status = 431
+
+
+class UnsupportedEncoding(ClientError):
     """The body is compressed in a way that the server does not undo."""
 
     code = "unsupported_encoding"
     status = 415
     grpc_status = "INVALID_ARGUMENT"
-    fault: ClassVar[Fault] = "client"
 
 
-class Unauthorized(TailcutError):
+class Unauthorized(ClientError):
     """No token, or one that is not known."""
 
     code = "unauthorized"
     status = 401
     grpc_status = "UNAUTHENTICATED"
-    fault: ClassVar[Fault] = "client"
 
 
-class Forbidden(TailcutError):
+class Forbidden(ClientError):
     """Not allowed, whoever asks: the management interface is off, or the token is for something else."""
 
     code = "forbidden"
     status = 403
     grpc_status = "PERMISSION_DENIED"
-    fault: ClassVar[Fault] = "client"
 
 
-class ClientGone(TailcutError):
+class ClientGone(ClientError):
     """The client closed the connection before its answer was ready; its work was dropped."""
 
     code = "client_gone"
     status = 499
     grpc_status = "CANCELLED"
-    fault: ClassVar[Fault] = "client"
 
 
 # -- The server's: the request was right, the answer could not be made in time ---------------------------------------
@@ -215,10 +219,7 @@ class Shed(TailcutError):
 
 
 class NotReady(TailcutError):
-    """Not ready: loading, warming up, draining, or no executor is alive.
-
-    Carries seconds for ``Retry-After``; 0 where nobody knows when that changes.
-    """
+    """Not ready: loading, draining, or no executor is alive. Seconds for ``Retry-After``; 0 where nobody knows."""
 
     code = "not_ready"
     status = 503

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from time import perf_counter, perf_counter_ns
 from typing import Any, Literal
 
+from tailcut.engine.company import Company
 from tailcut.engine.fallback import Fallbacks
 from tailcut.engine.following import Follower, tell_trust
 from tailcut.engine.opening import Opened, open_deployment
@@ -48,6 +49,7 @@ class Engine:
         self.failure: TailcutError | None = None
         self.failures = FailureLog()
         self.in_flight: dict[Call, None] = {}
+        self.company = Company(self.in_flight)
         self._late: set[Call] = set()
         self._watchers: dict[Call, asyncio.Task[None]] = {}
         self._opened: Opened | None = None
@@ -71,7 +73,7 @@ class Engine:
         self._tick(asyncio.get_running_loop())
         try:
             follower = await self._open_follower()
-            opened = await open_deployment(self.manifest, self.recorder, self.in_flight, self.fallbacks.stand_in)
+            opened = await open_deployment(self.manifest, self.recorder, self.company, self.fallbacks.stand_in)
         except Exception as error:
             self.fallbacks.stop()
             unforeseen = StartError(f"unexpected {type(error).__name__}: {error}", hint="see the server's log")

@@ -42,8 +42,8 @@ class Path:
         features: None where the deployment has no feature groups.
         entity_cache, tensor_cache: None where they are off.
         fallback_stale: whether an answer past its TTL is given where there is no room for a request.
-        in_flight: the requests that are being answered, this one included; a request that is alone does not wait
-            for the end of the loop iteration to see who else comes.
+        in_flight: the requests that are being answered, this one included, and those that are about to be; a request
+            that is alone does not wait for the end of the loop iteration to see who else comes.
 
     Attributes:
         fallback: the path of another variant, which takes what this one has no room for; None where there is none.

@@ -18,6 +18,12 @@ class Server(Section, frozen=True, kw_only=True):
     grpc_port: Annotated[
         int, Meta(description="port to listen on for gRPC, beside HTTP; 0: no gRPC", ge=0, le=65535, examples=[8701])
     ] = 0
+    http2: Annotated[
+        bool,
+        Meta(
+            description="HTTP/2 too, by Granian instead of the server's own HTTP/1.1; requests then cost more of a core"
+        ),
+    ] = False
     max_body_bytes: Annotated[Size, Meta(description="largest request body; refused before it is buffered")] = field(
         default=Size(16 * 1024 * 1024), name="max_body"
     )

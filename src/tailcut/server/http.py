@@ -30,6 +30,7 @@ _TRACEPARENT = re.compile("00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-
 """Source: https://www.w3.org/TR/trace-context/#traceparent-header-field-values, version 00."""
 
 JSON = ("content-type", "application/json")
+CLOSE = ("connection", "close")
 
 
 class HeaderMap(Protocol):
@@ -186,7 +187,7 @@ def error_reply(error: TailcutError, incident: str = "") -> Reply:
     elif isinstance(error, UnsupportedEncoding):
         headers.append(("accept-encoding", "gzip, deflate"))  # RFC 9110, 15.5.16
     elif isinstance(error, RequestTimeout):
-        headers.append(("connection", "close"))  # RFC 9110, 15.5.9: the rest of the body is not waited for
+        headers.append(CLOSE)  # RFC 9110, 15.5.9: the rest of the body is not waited for
     body = {"error": error.message, "code": error.code, "hint": error.hint}
     if incident:
         body["incident"] = incident

@@ -32,11 +32,15 @@ from tailcut.manifest import Manifest
 from tailcut.server.access_log import check_log
 from tailcut.server.alert import Alert
 from tailcut.server.auth import Guard
+from tailcut.server.http1.serving import Http1
+from tailcut.server.http1.serving import spawn as spawn_http1
 from tailcut.server.outlet import Outlet, log_to_stderr
-from tailcut.server.rsgi import EXIT_START_FAILED, RSGIApplication
+from tailcut.server.rsgi import RSGIApplication
 from tailcut.server.saying import say
-from tailcut.server.stopping import STOP, spawn
+from tailcut.server.signals import STOP
+from tailcut.server.stopping import spawn
 from tailcut.server.tls import Tls, find_tls
+from tailcut.server.worker import EXIT_START_FAILED, Worker
 
 _FILES_BESIDES_CONNECTIONS = 256
 """For artifacts, databases, Redis, and what the hooks open."""
@@ -173,6 +177,8 @@ class _Supervisor(MPServer):
         self._outlet = outlet
         self._manifest = manifest
         self._address = address
+        self._port = port
+        self._tls = tls
         self._drain_s = float(server.drain_s)
         self._asked = False
         self._draining = False
@@ -208,11 +214,11 @@ class _Supervisor(MPServer):
         # Inherited by the worker: told to drain before it listens for that, it must not die of it.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         signal.signal(signal.SIGUSR2, self._on_usr2)
-        self.serve(
-            spawn_target=spawn,
-            target_loader=partial(_load, self._manifest, self._url, self._address, os.getpid(), self._outlet),
-            wrap_loader=False,
-        )
+        spawn_target: Any
+        load: Any
+        spawn_target, load = (spawn, _load_rsgi) if self._manifest.deployment.server.http2 else (spawn_http1, _load)
+        told = self._manifest, self._url, self._address, os.getpid(), self._outlet, self._port, self._tls
+        self.serve(spawn_target=spawn_target, target_loader=partial(load, *told), wrap_loader=False)
 
     def signal_handler_interrupt(self, *args: Any, **kwargs: Any) -> None:
         """Drain first; a second signal stops at once."""
@@ -277,7 +283,17 @@ class _Supervisor(MPServer):
                     os.kill(worker.inner.pid, number)
 
 
-def _load(manifest: Manifest, url: str, address: str, supervisor_pid: int, outlet: Outlet) -> Any:
-    """Make the application, inside the worker."""
+def _load(
+    manifest: Manifest, url: str, address: str, supervisor_pid: int, outlet: Outlet, port: int, tls: Tls | None
+) -> Http1:
+    """Make what serves HTTP/1.1, inside the worker."""
+    outlet.leave()
+    return Http1(Worker(manifest, url, address, supervisor_pid), address, port, tls)
+
+
+def _load_rsgi(
+    manifest: Manifest, url: str, address: str, supervisor_pid: int, outlet: Outlet, *_: Any
+) -> RSGIApplication:
+    """Make what Granian calls, inside the worker."""
     outlet.leave()
     return RSGIApplication(manifest, url, address, supervisor_pid)

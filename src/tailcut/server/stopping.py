@@ -6,7 +6,6 @@ Granian has no setting for the signals, and once set its handlers cannot be call
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +13,7 @@ import granian._signals
 from granian._granian import WorkerSignal
 from granian.server.mp import MPServer
 
-STOP = signal.SIGUSR2
-"""What the supervisor stops its worker with; SIGTERM and SIGINT may come from anybody."""
+from tailcut.server.signals import STOP
 
 _first: list[Callable[[], None]] = []  # of this process, which is one worker
 

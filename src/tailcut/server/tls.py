@@ -28,8 +28,7 @@ def find_tls(manifest: Manifest) -> Tls | None:
         return None
     found = Tls(manifest.directory / server.tls_cert, manifest.directory / server.tls_key)
     try:
-        # An empty password: without one Python would ask for it on the terminal.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(found.cert, found.key, password="")
+        context_of(found)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         said = getattr(error, "strerror", None) or error
         raise StartError(
@@ -37,3 +36,18 @@ def find_tls(manifest: Manifest) -> Tls | None:
             hint="set server.tls_cert and server.tls_key to PEM files that belong together, the key without a password",
         ) from error
     return found
+
+
+def context_of(tls: Tls) -> ssl.SSLContext:
+    """Return what a server of HTTP/1.1 needs: TLS 1.2 or later.
+
+    Raises:
+        OSError: a file cannot be read; ssl.SSLError where the two do not belong together.
+        ValueError: likewise.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    # An empty password: without one Python would ask for it on the terminal.
+    context.load_cert_chain(tls.cert, tls.key, password="")
+    return context

@@ -22,6 +22,7 @@ MAY_READ = {
     "features/service.py": "the age of what other servers wrote to Redis, and :now of queries",
     "engine/statistics.py": "when the last request was, as Triton shows it",
     "server/access_log.py": "the time of a line",
+    "server/http1/site.py": "the Date of a reply",
 }
 JUMP_S = 86_400 * 365
 SITE = """

@@ -40,8 +40,9 @@ def test_heads_that_never_end_are_cut_off_and_hold_up_nobody(tmp_path: Path) -> 
         asyncio.run(asyncio.wait_for(main(server), 30))
 
 
+@pytest.mark.parametrize("http2", ["false", "true"], ids=["own", "granian"])
 @pytest.mark.parametrize("said", [b"", b"PRI * HT"], ids=["nothing", "half a greeting"])
-def test_silent_connections_do_not_lock_others_out(tmp_path: Path, said: bytes) -> None:
+def test_silent_connections_do_not_lock_others_out(tmp_path: Path, said: bytes, http2: str) -> None:
     async def main(server: Served) -> None:
         async with AsyncExitStack() as silent:
             wires = [await silent.enter_async_context(connected(server.port)) for _ in range(4)]
@@ -52,6 +53,7 @@ def test_silent_connections_do_not_lock_others_out(tmp_path: Path, said: bytes) 
             assert "closed 4 connections that had sent no request" in server.log
 
     settings = ["server.max_connections=4", "server.idle=300ms", "server.max_timeout=500ms", "slo.timeout=500ms"]
+    settings.append(f"server.http2={http2}")
     with Served(tmp_path, settings=settings) as server:
         asyncio.run(asyncio.wait_for(main(server), 30))
 

@@ -1,0 +1,231 @@
+"""Bytes of a connection -> exchanges: what httptools finds, held to limits. No I/O.
+
+Source: RFC 9112, 3 (request line), 5 (fields), 6 and 7 (bodies); RFC 9110, 7.8 (upgrades may be ignored).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
+
+from tailcut.errors import BadRequest, HeadTooLarge, TailcutError
+from tailcut.server.http1.exchange import Exchange, Wire
+from tailcut.server.repeated import by_name
+
+_HEAD_BYTES = 64 * 1024
+_MOST_HEADERS = 256
+_FRAMING = 8
+"""Bytes of chunked framing that a byte of a body may have beside it: chunks of one byte have five."""
+
+_OF_UPGRADE = frozenset({b"upgrade", b"http2-settings"})
+
+Fields = list[tuple[bytes, bytes]]
+
+
+class Reader:
+    """Reads the requests of one connection. The ``on_`` methods are httptools' callbacks.
+
+    Args:
+        wire: the connection, for the exchanges.
+        on_head: told when a head begins.
+        take: given every request once its head is there; its body may still come.
+        dropped: told when the rest of a body that nobody wants has come.
+
+    Attributes:
+        arriving: the exchange whose body is coming; None between two requests.
+        begun_bytes: of its body that have come.
+        failure: why nothing more can be read; None while it can.
+    """
+
+    __slots__ = (
+        "_dropped",
+        "_is_at_head",
+        "_known",
+        "_known_raw",
+        "_on_head",
+        "_parser",
+        "_raw",
+        "_read_bytes",
+        "_take",
+        "_upgrade",
+        "_url",
+        "_wire",
+        "arriving",
+        "begun_bytes",
+        "failure",
+    )
+
+    def __init__(
+        self, wire: Wire, on_head: Callable[[], None], take: Callable[[Exchange], None], dropped: Callable[[], None]
+    ) -> None:
+        self._wire = wire
+        self._on_head = on_head
+        self._take = take
+        self._dropped = dropped
+        self._parser: Any = HttpRequestParser(self)
+        self._url = b""
+        self._raw: Fields = []
+        self._known_raw: Fields = []
+        self._known: dict[str, str] = {}
+        self._is_at_head = True
+        self._upgrade = False
+        self._read_bytes = 0
+        self.begun_bytes = 0
+        self.arriving: Exchange | None = None
+        self.failure: TailcutError | None = None
+
+    def feed(self, data: bytes) -> None:
+        """Read what came; nothing of it where there is a ``failure``."""
+        self._read_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except HttpParserUpgrade as upgrade:
+            self._read_without_upgrade(data[upgrade.args[0] :])
+        except HttpParserCallbackError:
+            raise  # a fault of ours
+        except HttpParserError as error:
+            self._fail(self._said_of(error, data))
+        if self._read_bytes > _HEAD_BYTES and self._read_bytes > _HEAD_BYTES + _FRAMING * self.begun_bytes:
+            self._fail(_too_large())
+
+    def close(self) -> None:
+        """Let go of who knows this reader: cycles would live until the collector comes."""
+        self._parser = None
+        self._on_head = self._dropped = _nothing
+        self._take = _nothing
+
+    # -- of the parser --------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._url = b""
+        self._raw = []
+        self._is_at_head = True
+        self._on_head()
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_at_head:  # what comes behind a chunked body is not looked at
+            self._raw.append((name, value))
+            if len(self._raw) > _MOST_HEADERS:
+                self._fail(_too_large())
+
+    def on_headers_complete(self) -> None:
+        self._is_at_head = False
+        parser = self._parser
+        if self.failure is not None:
+            return
+        if parser.should_upgrade():
+            self._upgrade = True
+            return
+        raw = self._raw
+        if raw != self._known_raw:  # most clients say the same each time
+            self._known_raw = raw
+            self._known = by_name([(name.lower().decode("latin-1"), value.decode("latin-1")) for name, value in raw])
+        path, _, _ = self._url.partition(b"?")
+        if path[:1] != b"/":
+            path = _path_of(path)
+        self.arriving = Exchange(
+            self._wire,
+            parser.get_method().decode("ascii"),
+            path.decode("latin-1"),
+            self._known,
+            keep_alive=parser.should_keep_alive(),
+            old=parser.get_http_version() == "1.0",
+        )
+        self._take(self.arriving)
+
+    def on_body(self, data: bytes) -> None:
+        if self.arriving is not None:  # else of a request that cannot be answered
+            self.begun_bytes += len(data)
+            self.arriving.came(data)
+
+    def on_message_complete(self) -> None:
+        self._read_bytes = self.begun_bytes = 0
+        exchange = self.arriving
+        if exchange is None or self._upgrade:
+            return
+        self.arriving = None
+        exchange.ended()
+        if exchange.is_dropped:
+            self._dropped()
+
+    # -- what cannot be read as it is -----------------------------------------------------------------------------
+
+    def _fail(self, failure: TailcutError) -> None:
+        if self.failure is None:
+            self.failure = failure
+            if self.arriving is not None:
+                self.arriving.broken(failure.message)
+                self.arriving = None
+
+    def _read_without_upgrade(self, rest: bytes) -> None:
+        """Read on behind the head of a request that would like another protocol, as if it had not asked for it.
+
+        The parser takes all behind that head for the other protocol, also the body.
+        """
+        try:
+            while self._reread_head():
+                try:
+                    self._parser.feed_data(rest)
+                    return
+                except HttpParserUpgrade as upgrade:
+                    rest = rest[upgrade.args[0] :]
+        except HttpParserCallbackError:
+            raise
+        except HttpParserError as error:
+            self._fail(self._said_of(error, rest))
+
+    def _reread_head(self) -> bool:
+        """Have the head read that was read last, without what asks for another protocol; False where that is all."""
+        self._upgrade = False
+        method = self._parser.get_method()
+        if method == b"CONNECT":
+            self._fail(BadRequest("this is no proxy: CONNECT is not answered", hint="ask the server for its own paths"))
+            return False
+        fields = [(name, value) for name, value in self._raw if name.lower() not in _OF_UPGRADE]
+        lines = [b"%b: %b\r\n" % (name, _without_upgrade(name, value)) for name, value in fields]
+        version = self._parser.get_http_version().encode()
+        head = b"%b %b HTTP/%b\r\n%b\r\n" % (method, self._url, version, b"".join(lines))
+        self._parser = HttpRequestParser(self)
+        self._parser.feed_data(head)
+        return True
+
+    def _said_of(self, error: HttpParserError, data: bytes) -> TailcutError:
+        """Say what of a request cannot be read."""
+        if self._url == b"*" and b"HTTP/2" in data:
+            return BadRequest(
+                "this server speaks HTTP/1.1, not HTTP/2", hint="use HTTP/1.1, or set server.http2 = true"
+            )
+        return BadRequest(f"this is no HTTP/1.1: {error}", hint="send requests as RFC 9112 has them")
+
+
+def _nothing(*_: object) -> None:
+    """Do nothing."""
+
+
+def _too_large() -> HeadTooLarge:
+    return HeadTooLarge(
+        f"the request's head is over the limit of {_HEAD_BYTES} bytes or {_MOST_HEADERS} headers",
+        hint="send less, such as fewer or shorter headers",
+    )
+
+
+def _path_of(target: bytes) -> bytes:
+    """Return the path of a target in the absolute form (RFC 9112, 3.2.2); "*" and others as they are."""
+    _, scheme, rest = target.partition(b"://")
+    if not scheme:
+        return target
+    _, slash, path = rest.partition(b"/")
+    return slash + path or b"/"
+
+
+def _without_upgrade(name: bytes, value: bytes) -> bytes:
+    """Return a header's value; of Connection without what asks for another protocol."""
+    if name.lower() != b"connection":
+        return value
+    options = [option.strip() for option in value.split(b",")]
+    return b", ".join(option for option in options if option.lower() not in _OF_UPGRADE)

@@ -1,0 +1,60 @@
+"""What the connections of one server share."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from email.utils import formatdate
+from typing import TYPE_CHECKING
+
+from tailcut.server.front import Handle
+
+if TYPE_CHECKING:
+    from tailcut.server.http1.connection import Connection
+    from tailcut.server.worker import Worker
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+class Site:
+    """The routes, the connections that are open, and whether they are to end.
+
+    Attributes:
+        handle: answers one request.
+        company: see ``Worker``.
+        is_stopping: whether every reply is the last on its connection.
+        on_left: called when a connection has ended.
+    """
+
+    def __init__(self, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
+        self._worker = worker
+        self.loop = loop
+        self.handle: Handle = worker.handle
+        self.company = worker.company
+        self.connections: set[Connection] = set()
+        self.is_stopping = False
+        self.on_left: Callable[[], None] = _nothing
+        self._date = ""
+        self._date_until_s = 0.0
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether clients are told to connect anew, elsewhere."""
+        return self._worker.is_draining
+
+    def left(self, connection: Connection) -> None:
+        """Take notice that a connection has ended."""
+        self.connections.discard(connection)
+        self.on_left()
+
+    def date(self) -> str:
+        """Return the header that says when a reply was made (RFC 9110, 6.6.1), to the second."""
+        now_s = self.loop.time()
+        if now_s >= self._date_until_s:
+            wall_s = time.time()
+            self._date = f"date: {formatdate(wall_s, usegmt=True)}\r\n"
+            self._date_until_s = now_s + 1.0 - wall_s % 1.0
+        return self._date

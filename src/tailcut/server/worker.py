@@ -1,0 +1,166 @@
+"""What a worker process does, whichever HTTP server carries the requests: loads, drains and stops one deployment."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+from time import perf_counter
+from typing import TYPE_CHECKING, NoReturn
+
+from tailcut.engine.engine import Engine
+from tailcut.errors import TailcutError
+from tailcut.manifest import Manifest
+from tailcut.runtimes.onnxruntime import flush_subnormals
+from tailcut.server.app import Application
+from tailcut.server.auth import Guard
+from tailcut.server.front import Front
+from tailcut.server.saying import say
+from tailcut.server.scheduling import Scheduling
+from tailcut.server.signals import STOP
+
+if TYPE_CHECKING:
+    from tailcut.server.grpc.server import GRPCServer
+
+log = logging.getLogger("tailcut.server")
+
+EXIT_START_FAILED = 3
+"""The worker's exit code where the deployment could not be loaded; the supervisor passes it on."""
+
+_GC_THRESHOLDS = (10_000, 20, 50)
+"""Requests make no cycles in the common case, so the collector looks less often than Python's 700 allocations."""
+
+_PARENT_CHECK_S = 1.0
+
+
+class Worker:
+    """One deployment on one event loop. It loads in the background, so that health answers meanwhile.
+
+    Args:
+        url: that clients connect to, as people are told.
+        address: the IP address of gRPC's port.
+        closed: what the HTTP server raises where a body is read whose client is gone.
+
+    Attributes:
+        handle: answers one request.
+        company: to be told of requests that are about to be handled.
+        is_draining: whether clients are to be told to connect anew, elsewhere.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        url: str,
+        address: str,
+        supervisor_pid: int,
+        closed: tuple[type[Exception], ...] = (),
+    ) -> None:
+        self.manifest = manifest
+        self._url = url
+        self._address = address
+        self._engine = Engine(manifest)
+        self._engine.say = _say
+        self._guard = Guard.of(manifest, address=address)
+        self._front = Front(Application(self._engine, closed, self._guard).handle, manifest)
+        self.handle = self._front.handle
+        self.company = self._engine.company
+        self._scheduling = Scheduling(self._engine, manifest.deployment.server.scheduling)
+        self._engine.exposition.add(self._scheduling.samples)
+        self.is_draining = False
+        self._supervisor_pid = supervisor_pid
+        self._loading: asyncio.Task[None] | None = None
+        self._grpc: GRPCServer | None = None
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Take up signals and load, on the event loop that will serve."""
+        loop.add_signal_handler(signal.SIGUSR1, self._drain)
+        loop.add_signal_handler(signal.SIGTERM, self._on_sigterm)
+        # They reach the whole process group; the supervisor decides when this process stops.
+        for number in (signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, _ignore)
+        # In this thread, because inline executors run in it and thread executors inherit from it.
+        flush_subnormals()
+        self._loading = loop.create_task(self._load())
+        self._watch_parent(loop)
+        self._scheduling.watch(loop)
+
+    def end_streams(self) -> None:
+        """End what would hold the stop up; before the requests that are open are waited for."""
+        self._engine.streams.stop()
+
+    async def end(self) -> None:
+        """Stop, once no request is open any more."""
+        server = self.manifest.deployment.server
+        if self._grpc is not None:
+            # Half of what is left until the kill: requests that were begun are answered, connections told to go.
+            await self._grpc.stop(max(float(server.kill_s) - float(server.drain_s), 0.2) / 2)
+        await self._engine.stop(timeout_s=1.0)
+        self._front.close()
+
+    def _watch_parent(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Stop when the supervisor was killed: nobody could stop this process any more, and it holds the port."""
+        if os.getppid() != self._supervisor_pid:
+            os.kill(os.getpid(), STOP)
+        else:
+            loop.call_later(_PARENT_CHECK_S, self._watch_parent, loop)
+
+    def _on_sigterm(self) -> None:
+        """Drain, and leave the stop to the supervisor, which may not have got the signal itself."""
+        if not self.is_draining and os.getppid() == self._supervisor_pid:
+            os.kill(self._supervisor_pid, signal.SIGUSR2)
+        self._drain()
+
+    def _drain(self) -> None:
+        self.is_draining = True
+        self._engine.drain()
+
+    async def _listen_grpc(self) -> str:
+        """Listen for gRPC where that is wanted, from before the model is loaded; return its address."""
+        port = self.manifest.deployment.server.grpc_port
+        if not port:
+            return ""
+        from tailcut.server.grpc.server import GRPCServer
+
+        self._grpc = GRPCServer(self._engine, self._address, port, self._guard, self._front.log)
+        await self._grpc.start()
+        return f" and for gRPC on port {self._grpc.port}"
+
+    async def _load(self) -> None:
+        started_s = perf_counter()
+        try:
+            grpc = await self._listen_grpc()
+            await self._engine.start()
+        except TailcutError as error:
+            fail(f"error: {error}")
+        except Exception:
+            log.exception("the deployment could not be loaded")
+            fail("error: the deployment could not be loaded (traceback above)")
+        # What loading left behind lives as long as the process: keep the collector from walking it again and again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
+        opened = self._engine.opened
+        batch_ms = {rows: round(ns / 1e6, 3) for rows, ns in opened.warm_up_ns.items()}
+        say(
+            f"tailcut: {self.manifest.deployment.name} is ready on {self._url}{grpc} after "
+            f"{perf_counter() - started_s:.1f} s: variant {opened.variant.name} ({opened.variant.runtime}, version "
+            f"{opened.variant.version}), {opened.executor} executor, ms per batch of rows {batch_ms}"
+            f"{'' if opened.merges else ', requests do not share batches'}"
+            f"{f'; the gate refused it: {opened.variant.refused}' if opened.variant.refused else ''}"
+        )
+
+
+def _ignore() -> None:
+    """Do nothing."""
+
+
+def _say(text: str) -> None:
+    say(f"tailcut: {text}")
+
+
+def fail(message: str) -> NoReturn:
+    """End the worker at once: its start failed, nothing was served, and the supervisor must not exit with 0."""
+    say(message)
+    os._exit(EXIT_START_FAILED)
