@@ -113,12 +113,17 @@ class Link:
 
     def __init__(self, handle: Handle, high_bytes: int = 1 << 30) -> None:
         self.clock = Clock()
-        self.worker = SimpleNamespace(handle=handle, company=Company(()), is_draining=False)
+        self.worker = SimpleNamespace(handle=handle, company=Company(()), on_drain=None)
         self.site = Site(self.worker, self.clock)  # type: ignore[arg-type]
         self.wire = Wire(high_bytes)
         self.connection = Connection(self.site)
         self.wire.protocol = self.connection
         self.connection.connection_made(self.wire)
+
+    async def leave(self) -> None:
+        """Have the client close the connection."""
+        self.wire.abort()
+        await settle()
 
     async def send(self, *pieces: bytes) -> bytes:
         """Have pieces come one after the other; return what was written since."""

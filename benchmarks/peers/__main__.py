@@ -26,11 +26,11 @@ from benchmarks.mlp import BODY_FLOATS, MANIFEST, write_model
 from benchmarks.overhead import bare, commit, cpu, interpreter
 from benchmarks.peers import wrk
 from benchmarks.peers.bodies import Shape
-from benchmarks.peers.catalog import NOOP, NOOP_BINARY, PEERS, TAILCUT, TAILCUT_BINARY, Task
+from benchmarks.peers.catalog import NOOP, NOOP_BINARY, NOOP_OWN, PEERS, TAILCUT, TAILCUT_BINARY, Task
 from benchmarks.peers.measure import Contender, measure, started
 from benchmarks.peers.report import render
 
-OURS = (NOOP, TAILCUT, NOOP_BINARY, TAILCUT_BINARY)
+OURS = (NOOP, NOOP_OWN, TAILCUT, NOOP_BINARY, TAILCUT_BINARY)
 
 
 def main() -> None:

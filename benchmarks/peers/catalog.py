@@ -123,12 +123,17 @@ def _noop(python: str, port: int, task: Task, folder: Path) -> Sequence[str]:
     return [sys.executable, "-m", "benchmarks.noop", str(port)]
 
 
+def _noop_own(python: str, port: int, task: Task, folder: Path) -> Sequence[str]:
+    return [sys.executable, "-m", "benchmarks.noop_own", str(port)]
+
+
 def _tailcut(python: str, port: int, task: Task, folder: Path) -> Sequence[str]:
     return [sys.executable, "-m", "tailcut", "serve", "--manifest", str(task.model.parent), "--port", str(port)]
 
 
 INFER = "/v2/models/{name}/infer"
 NOOP = Peer("no-op", "granian", (), _noop, INFER, "oip", "Granian RSGI handler that reads the body, nothing else")
+NOOP_OWN = Peer("no-op, own HTTP", "tailcut", (), _noop_own, INFER, "oip", "the same on tailcut's own HTTP/1.1")
 TAILCUT = Peer("tailcut", "tailcut", (), _tailcut, INFER, "oip", "defaults; batching auto; timings and metrics on")
 NOOP_BINARY = Peer("no-op, binary", "granian", (), _noop, INFER, "binary", "the same handler, takes the same bytes")
 TAILCUT_BINARY = Peer("tailcut, binary", "tailcut", (), _tailcut, INFER, "binary", "binary tensors both ways")

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.overhead import spread
 
 _TAILCUT, _NOOP = "tailcut", "no-op"
-_OURS = (_NOOP, _TAILCUT, "no-op, binary", "tailcut, binary")
+_OURS = (_NOOP, "no-op, own HTTP", _TAILCUT, "no-op, binary", "tailcut, binary")
 Server = dict[str, Any]
 
 
@@ -42,6 +42,8 @@ _NOTES = (
     "- wrk is closed-loop: its p99 at 32 connections is that of a saturated server, and its req/s the throughput.",
     '- Peers read {"x": [...]}, the least that a body can be; tailcut, MLServer and the no-op read the Open Inference',
     "  Protocol's. The first answer of every server is compared with the model's own.",
+    "- The no-op that shares and bars refer to is Granian's, whichever HTTP server tailcut has; the one on tailcut's",
+    "  own says what of it is HTTP.",
     "- benchmarks/peers/served/ says for each peer which page of its documentation its set-up follows.",
 )
 

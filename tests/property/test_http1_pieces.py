@@ -59,8 +59,10 @@ def played(pieces: list[bytes], turns: list[int]) -> tuple[Seen, bytes, list[str
         await settle()
         while link.connection.is_busy:
             await settle()
+        events = list(link.wire.events)
+        await link.leave()
         lines = [line for line in bytes(link.wire.written).split(b"\r\n") if not line.startswith(b"date: ")]
-        return seen, b"\r\n".join(lines), link.wire.events
+        return seen, b"\r\n".join(lines), events
 
     return asyncio.run(main())
 
@@ -95,5 +97,32 @@ def test_whatever_comes_ends_in_replies_and_never_in_a_fault_of_the_server(raws:
         assert b"HTTP/1.1 5" not in link.wire.written
         assert "abort" not in link.wire.events
         assert link.worker.company.coming == 0
+        await link.leave()
 
     asyncio.run(main())
+
+
+@given(
+    BODIES, st.lists(st.tuples(st.sampled_from([b"same", b"other", b"longer", b"cut", b"case"]), BODIES), max_size=5)
+)
+@settings(max_examples=300, deadline=None)
+def test_a_head_that_is_known_again_means_what_it_says(first: bytes, more: list[tuple[bytes, bytes]]) -> None:
+    """One after the other on a connection, each in one piece: whole, with another head, or without its end."""
+
+    def made(kind: bytes, body: bytes) -> bytes:
+        name = b"CONTENT-length" if kind == b"case" else b"content-length"
+        path = b"/other" if kind == b"other" else b"/p"
+        size = len(body) + (3 if kind == b"longer" else 0)
+        head = b"POST %b HTTP/1.1\r\nhost: h\r\n%b: %d\r\nx-a: 1\r\n\r\n" % (path, name, size)
+        return head + body + (b"abc" if kind == b"longer" else b"")
+
+    expected = [(b"p", first)]
+    pieces = [made(b"same", first)]
+    for kind, body in more:
+        raw = made(kind, body)
+        pieces += [raw[:-1], raw[-1:]] if kind == b"cut" else [raw]
+        expected.append((b"other" if kind == b"other" else b"p", body + (b"abc" if kind == b"longer" else b"")))
+    seen, written, events = played(pieces, [8] * len(pieces))
+    assert [(path[1:].encode(), data) for _, path, data in seen] == expected
+    assert written.count(b"HTTP/1.1 200 OK") == len(expected)
+    assert events == []

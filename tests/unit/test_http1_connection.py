@@ -125,7 +125,7 @@ def test_whether_it_stays_open_is_the_clients_choice(raw: bytes, connection: byt
 def test_while_it_drains_every_reply_is_the_last() -> None:
     async def test(link: Link) -> None:
         await link.send(get())
-        link.worker.is_draining = True
+        link.worker.on_drain()
         assert b"connection: close" in await link.send(get())
         assert link.wire.events == ["close"]
 
@@ -326,6 +326,21 @@ def test_an_upgrade_is_not_taken(raw: bytes, times: int) -> None:
         assert written.count(b"POST abc") == times
         half = await link.send(with_body[:30], with_body[30:-2], with_body[-2:])
         assert body_of(half) == b"POST abc"
+
+    run(test)
+
+
+@pytest.mark.parametrize("more", [b"", b"\r\n"])
+def test_a_head_is_known_again_with_its_own_body_only(more: bytes) -> None:
+    """A line break behind a body, which is tolerated, must not shift where the next one begins."""
+
+    async def test(link: Link) -> None:
+        for body in (b"abc", b"abc", b"abxyz", b"ab"):
+            assert body_of(await link.send(post(body) + more)) == b"POST " + body
+        head = post(b"abc")[:-3]
+        written = await link.send(head + b"abxyz")
+        assert written.count(b"POST abx") == 1, "what is over is no part of it"
+        assert b"yz" not in written
 
     run(test)
 

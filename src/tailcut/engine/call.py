@@ -22,34 +22,20 @@ class Call:
         refusal: why there is no room for it, where a cache may still know its answer (see ``Path.admit``).
     """
 
-    __slots__ = (
-        "cache",
-        "deadline_ns",
-        "disconnected",
-        "gone",
-        "path",
-        "priority",
-        "refusal",
-        "route",
-        "tenant",
-        "timings",
-        "variant",
-        "waiting",
-    )
+    path: Path | None = None
+    priority = 0
+    refusal: TailcutError | None = None
+    cache = "off"
+    disconnected: Callable[[], Awaitable[None]] | None = None
+    gone = False
+    waiting: asyncio.Future[Any] | None = None
 
     def __init__(self, route: str, start_ns: int, deadline_ns: int, tenant: str, variant: str) -> None:
         self.route = route
         self.timings = Timings(start_ns)
         self.deadline_ns = deadline_ns
         self.tenant = tenant
-        self.priority = 0
-        self.refusal: TailcutError | None = None
         self.variant = variant
-        self.path: Path | None = None
-        self.cache = "off"
-        self.disconnected: Callable[[], Awaitable[None]] | None = None
-        self.gone = False
-        self.waiting: asyncio.Future[Any] | None = None
 
     def abandon(self) -> None:
         """Drop the work of a client that is gone: whatever the request waits for is cancelled."""

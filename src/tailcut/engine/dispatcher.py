@@ -1,6 +1,6 @@
 """Drives the planner: hands batches to idle executors and every ticket its one end.
 
-Owned by the event loop: every method is called on it. Submissions of one loop iteration are planned together.
+Owned by the event loop: every method is called on it. Submissions of one turn of the loop are planned together.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class Dispatcher:
         give_up_ns = perf_counter_ns() + int(timeout_s * 1e9)
         for executor in self.running.executors:
             executor.close(max(give_up_ns - perf_counter_ns(), 0) / 1e9)
-        # Later, because the answers of batches that ended meanwhile are on their way through the loop.
+        # Later: the answers of batches that ended meanwhile are on their way through the loop.
         self._loop.call_soon(lambda: refusals.end_all([ticket for ticket, _ in self.running.tickets()]))
 
     def _refuse(self) -> None:
@@ -239,7 +239,9 @@ class Dispatcher:
     def _schedule_kick(self) -> None:
         if not self._kick_due:
             self._kick_due = True
-            self._loop.call_soon(self._kick)
+            # While a model runs on the loop nothing can be read: what came meanwhile is read first, in one more turn.
+            soon = self._loop.call_soon
+            soon(self._kick) if self.running.inline is None else soon(soon, self._kick)
 
     def _kick(self) -> None:
         self._kick_due = False

@@ -36,6 +36,8 @@ class RSGIApplication:
     def __init__(self, manifest: Manifest, url: str, address: str, supervisor_pid: int) -> None:
         self._worker = Worker(manifest, url, address, supervisor_pid, (ProtocolClosed,))
         self._handle = self._worker.handle
+        self._is_leaving = False
+        self._worker.on_drain = self._leave
         self._bodies = Bodies(int(manifest.deployment.server.max_body_bytes))
         self._remains = Remains()
         self._silent = SilentConnections(manifest, urlsplit(url).port or 0)
@@ -48,6 +50,9 @@ class RSGIApplication:
     def __rsgi_del__(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(self._worker.end())
 
+    def _leave(self) -> None:
+        self._is_leaving = True
+
     async def __rsgi__(self, scope: Any, protocol: Any) -> None:
         reply = await self._handle(scope.method, scope.path, scope.headers, protocol)
         left = False  # of a body that was refused unread: who still sends it would see the connection close, no reply
@@ -55,7 +60,7 @@ class RSGIApplication:
             await _read_rest(protocol)
         elif reply.status == _OVERLOADED:
             left = not self._comes(scope.headers, protocol)
-        if self._worker.is_draining:
+        if self._is_leaving:
             reply.headers.append(CLOSE)
         if reply.chunks is not None:
             await send_stream(scope.client, protocol, reply, reply.chunks)

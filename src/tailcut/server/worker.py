@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import signal
+from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, NoReturn
 
@@ -46,7 +47,7 @@ class Worker:
     Attributes:
         handle: answers one request.
         company: to be told of requests that are about to be handled.
-        is_draining: whether clients are to be told to connect anew, elsewhere.
+        on_drain: called when clients are to be told to connect anew, elsewhere.
     """
 
     def __init__(
@@ -68,7 +69,8 @@ class Worker:
         self.company = self._engine.company
         self._scheduling = Scheduling(self._engine, manifest.deployment.server.scheduling)
         self._engine.exposition.add(self._scheduling.samples)
-        self.is_draining = False
+        self._is_draining = False
+        self.on_drain: Callable[[], None] = _ignore
         self._supervisor_pid = supervisor_pid
         self._loading: asyncio.Task[None] | None = None
         self._grpc: GRPCServer | None = None
@@ -108,12 +110,13 @@ class Worker:
 
     def _on_sigterm(self) -> None:
         """Drain, and leave the stop to the supervisor, which may not have got the signal itself."""
-        if not self.is_draining and os.getppid() == self._supervisor_pid:
+        if not self._is_draining and os.getppid() == self._supervisor_pid:
             os.kill(self._supervisor_pid, signal.SIGUSR2)
         self._drain()
 
     def _drain(self) -> None:
-        self.is_draining = True
+        self._is_draining = True
+        self.on_drain()
         self._engine.drain()
 
     async def _listen_grpc(self) -> str:

@@ -40,12 +40,12 @@ class Connection(asyncio.Protocol):
     def __init__(self, site: Site) -> None:
         self._site = site
         self._transport: Any = None
-        self._reader = Reader(self, self._on_head, self._take, self._wait)
+        self._reader = Reader(self, self._take, self._wait)
         self._current: Exchange | None = None
         self._next: asyncio.Future[Exchange | None] | None = None
         self._task: asyncio.Task[None] | None = None  # kept, because the loop does not keep it
         self._queue: deque[Exchange] = deque()
-        self._is_begun = self._is_ending = self._is_lost = self._is_paused = False
+        self._is_begun = self._is_ending = self._is_in_head = self._is_lost = self._is_paused = False
         self._gone: asyncio.Event | None = None
         self._away_bytes = 0
         self.since_s = 0.0
@@ -96,6 +96,11 @@ class Connection(asyncio.Protocol):
             return
         current = self._current
         if current is None:
+            if not reader.is_in_head:
+                self._is_in_head = False
+            elif not self._is_in_head:
+                self._is_in_head = True
+                self.since_s = self._site.loop.time()  # from its first bytes on
             self._go_on()
         elif not self._is_begun:
             self._begin(current)
@@ -114,12 +119,9 @@ class Connection(asyncio.Protocol):
 
     # -- of the reader and of exchanges ---------------------------------------------------------------------------
 
-    def _on_head(self) -> None:
-        if self._current is None:
-            self.since_s = self._site.loop.time()
-
     def _take(self, exchange: Exchange) -> None:
         self.requests += 1
+        self._is_in_head = False
         if self._current is None and not self._replies.is_full:
             self._current = exchange
             self.since_s = 0.0
@@ -199,24 +201,26 @@ class Connection(asyncio.Protocol):
         """Whether the connection stays open behind a reply."""
         if not exchange.keep_alive or self._site.is_leaving or CLOSE in reply.headers:
             return False
-        if self._reader.failure is not None:
-            return exchange.is_whole  # the fault is in a later one, which is told so
         if exchange.old and reply.chunks is not None:
             return False  # nothing else says where a body of unknown length ends
+        if exchange.is_whole:
+            return True  # what cannot be read, if anything, came later, and is told so
         # Who waits to be told to send a body may send it or not: what comes next cannot be told from it.
-        return exchange.is_whole or self._reader.begun_bytes > 0 or exchange.headers.get("expect") is None
+        is_coming = self._reader.begun_bytes > 0 or exchange.headers.get("expect") is None
+        return is_coming and self._reader.failure is None
 
     def _done(self, exchange: Exchange, *, keep: bool) -> None:
         """Go on behind the reply to a request."""
         self._current = None
         self._is_begun = False
-        if self._transport.is_closing():
-            return
         if not keep or self._site.is_stopping:
             self._end()
         elif exchange.is_whole:
-            self._go_on()
-        else:
+            if self._queue or self._replies.is_full or self._reader.failure is not None:
+                self._go_on()
+            else:
+                self.since_s = self._site.loop.time()
+        elif not self._transport.is_closing():
             exchange.drop()
             self.has_room()
             self._site.loop.call_later(_REST_S, self._give_up, exchange)

@@ -36,6 +36,9 @@ class Wire(Protocol):
 class Exchange:
     """A request's head and its body.
 
+    Args:
+        body: where it has come already.
+
     Attributes:
         method: as it was sent.
         path: without the query, as it was sent.
@@ -46,36 +49,31 @@ class Exchange:
         held_bytes: of the body that nobody has read yet; where it is dropped, that were thrown away.
     """
 
-    __slots__ = (
-        "_failure",
-        "_is_gathering",
-        "_pieces",
-        "_waiter",
-        "_wire",
-        "headers",
-        "held_bytes",
-        "is_dropped",
-        "is_whole",
-        "keep_alive",
-        "method",
-        "old",
-        "path",
-    )
+    is_dropped = False
+    held_bytes = 0
+    _is_gathering = False
+    _waiter: asyncio.Future[None] | None = None
+    _failure: TailcutError | None = None
 
-    def __init__(self, wire: Wire, method: str, path: str, headers: HeaderMap, *, keep_alive: bool, old: bool) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        method: str,
+        path: str,
+        headers: HeaderMap,
+        body: bytes | None = None,
+        *,
+        keep_alive: bool = True,
+        old: bool = False,
+    ) -> None:
         self._wire = wire
         self.method = method
         self.path = path
         self.headers = headers
         self.keep_alive = keep_alive
         self.old = old
-        self.is_whole = False
-        self.is_dropped = False
-        self.held_bytes = 0
-        self._pieces: list[bytes] = []
-        self._is_gathering = False
-        self._waiter: asyncio.Future[None] | None = None
-        self._failure: TailcutError | None = None
+        self.is_whole = body is not None
+        self._pieces = [] if body is None else [body]
 
     # -- what the routes read -------------------------------------------------------------------------------------
 

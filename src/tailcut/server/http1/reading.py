@@ -11,6 +11,7 @@ from typing import Any
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from tailcut.errors import BadRequest, HeadTooLarge, TailcutError
+from tailcut.server.http1.alike import HeadAlike
 from tailcut.server.http1.exchange import Exchange, Wire
 from tailcut.server.repeated import by_name
 
@@ -18,6 +19,9 @@ _HEAD_BYTES = 64 * 1024
 _MOST_HEADERS = 256
 _FRAMING = 8
 """Bytes of chunked framing that a byte of a body may have beside it: chunks of one byte have five."""
+
+_MOST_MISSES = 8
+"""Heads that were not like the ones before them, until this connection's are not compared any more."""
 
 _OF_UPGRADE = frozenset({b"upgrade", b"http2-settings"})
 
@@ -29,7 +33,6 @@ class Reader:
 
     Args:
         wire: the connection, for the exchanges.
-        on_head: told when a head begins.
         take: given every request once its head is there; its body may still come.
         dropped: told when the rest of a body that nobody wants has come.
 
@@ -40,11 +43,15 @@ class Reader:
     """
 
     __slots__ = (
+        "_alike",
         "_dropped",
+        "_ended",
         "_is_at_head",
+        "_is_between",
         "_known",
         "_known_raw",
-        "_on_head",
+        "_last",
+        "_misses",
         "_parser",
         "_raw",
         "_read_bytes",
@@ -57,11 +64,8 @@ class Reader:
         "failure",
     )
 
-    def __init__(
-        self, wire: Wire, on_head: Callable[[], None], take: Callable[[Exchange], None], dropped: Callable[[], None]
-    ) -> None:
+    def __init__(self, wire: Wire, take: Callable[[Exchange], None], dropped: Callable[[], None]) -> None:
         self._wire = wire
-        self._on_head = on_head
         self._take = take
         self._dropped = dropped
         self._parser: Any = HttpRequestParser(self)
@@ -69,15 +73,48 @@ class Reader:
         self._raw: Fields = []
         self._known_raw: Fields = []
         self._known: dict[str, str] = {}
-        self._is_at_head = True
+        self._is_at_head = self._is_between = True
         self._upgrade = False
         self._read_bytes = 0
+        self._ended = 0  # requests that have come whole
+        self._last: tuple[Exchange, int] | None = None  # of those, and the size of its body
+        self._alike: HeadAlike | None = None
+        self._misses = 0
         self.begun_bytes = 0
         self.arriving: Exchange | None = None
         self.failure: TailcutError | None = None
 
+    @property
+    def is_in_head(self) -> bool:
+        """Whether a head has begun and not ended."""
+        return not self._is_between and self.arriving is None
+
     def feed(self, data: bytes) -> None:
-        """Read what came; nothing of it where there is a ``failure``."""
+        """Read what came; not to be asked any more where there is a ``failure``."""
+        if not self._is_between or self._misses == _MOST_MISSES:
+            self._parse(data)
+            return
+        alike = self._alike
+        if alike is not None and (body := alike.body_of(data)) is not None:
+            self._misses = 0
+            self._take(Exchange(self._wire, alike.method, alike.path, alike.headers, body))
+            return
+        self._misses += 1
+        ended = self._ended
+        self._parse(data)
+        if self._ended == ended + 1 and self._is_between and self.failure is None:
+            self._learn(data)
+
+    def _learn(self, data: bytes) -> None:
+        """Know the head of a request again that came whole, alone and in one piece."""
+        assert self._last is not None
+        exchange, size_bytes = self._last
+        headers = self._known
+        if exchange.keep_alive and not exchange.old and "content-length" in headers and "expect" not in headers:
+            head = data[: len(data) - size_bytes]
+            self._alike = HeadAlike.of(head, exchange.method, exchange.path, headers)
+
+    def _parse(self, data: bytes) -> None:
         self._read_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -93,8 +130,7 @@ class Reader:
     def close(self) -> None:
         """Let go of who knows this reader: cycles would live until the collector comes."""
         self._parser = None
-        self._on_head = self._dropped = _nothing
-        self._take = _nothing
+        self._take = self._dropped = _nothing
 
     # -- of the parser --------------------------------------------------------------------------------------------
 
@@ -102,7 +138,7 @@ class Reader:
         self._url = b""
         self._raw = []
         self._is_at_head = True
-        self._on_head()
+        self._is_between = False
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -144,11 +180,15 @@ class Reader:
             self.arriving.came(data)
 
     def on_message_complete(self) -> None:
+        self._is_between = True
+        size_bytes = self.begun_bytes
         self._read_bytes = self.begun_bytes = 0
         exchange = self.arriving
         if exchange is None or self._upgrade:
             return
         self.arriving = None
+        self._ended += 1
+        self._last = exchange, size_bytes
         exchange.ended()
         if exchange.is_dropped:
             self._dropped()

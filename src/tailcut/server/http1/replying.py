@@ -54,9 +54,9 @@ class Replies:
         transport = self._transport
         if transport.is_closing():
             return
-        body, status = reply.body, reply.status
-        length = f"content-length: {len(body)}\r\n" if writing.has_body(status) else ""
-        head = writing.head(status, reply.headers, f"{length}{self._framing(exchange, reply.headers, keep=keep)}")
+        body = reply.body
+        framing = self._site.date() if keep and not exchange.old else self._framing(exchange, reply.headers, keep=keep)
+        head = writing.head(reply.status, reply.headers, framing, len(body))
         if exchange.method == "HEAD":
             transport.write(head)
         elif len(body) < _COPIED_BYTES:
@@ -68,8 +68,8 @@ class Replies:
     def refuse(self, error: TailcutError) -> None:
         """Write the reply to what could not be read as a request."""
         reply = error_reply(error)
-        framing = f"content-length: {len(reply.body)}\r\nconnection: close\r\n{self._site.date()}"
-        self._transport.write(writing.head(reply.status, reply.headers, framing) + reply.body)
+        framing = f"connection: close\r\n{self._site.date()}"
+        self._transport.write(writing.head(reply.status, reply.headers, framing, len(reply.body)) + reply.body)
 
     async def stream(self, exchange: Exchange, reply: Reply, chunks: Chunks, *, keep: bool) -> bool:
         """Send a body as it is made; whether its client took it.

@@ -25,25 +25,25 @@ class Site:
     Attributes:
         handle: answers one request.
         company: see ``Worker``.
+        is_leaving: whether clients are told to connect anew, elsewhere.
         is_stopping: whether every reply is the last on its connection.
         on_left: called when a connection has ended.
     """
 
     def __init__(self, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
-        self._worker = worker
         self.loop = loop
         self.handle: Handle = worker.handle
         self.company = worker.company
         self.connections: set[Connection] = set()
-        self.is_stopping = False
+        self.is_leaving = self.is_stopping = False
+        worker.on_drain = self.leave
         self.on_left: Callable[[], None] = _nothing
         self._date = ""
         self._date_until_s = 0.0
 
-    @property
-    def is_leaving(self) -> bool:
-        """Whether clients are told to connect anew, elsewhere."""
-        return self._worker.is_draining
+    def leave(self) -> None:
+        """Have every reply be the last on its connection from now on."""
+        self.is_leaving = True
 
     def left(self, connection: Connection) -> None:
         """Take notice that a connection has ended."""

@@ -12,30 +12,28 @@ from tailcut.server.http import Headers
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 
-_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
+_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}" for status in HTTPStatus}
 _NO_BODY = frozenset({204, 304})
+_field = ": ".join
 
 
-def head(status: int, headers: Headers, framing: str) -> bytes:
+def head(status: int, headers: Headers, framing: str, size_bytes: int | None = None) -> bytes:
     """Return a reply's head.
 
     Args:
         headers: names in lower case, values in Latin-1.
-        framing: lines of the connection: the date, the length of the body, whether it stays open.
+        framing: lines of the connection: when it is, whether it stays open.
+        size_bytes: of the body; None where that is not known.
 
     Raises:
         ValueError: a header has a line break, which would begin another header or the body.
     """
-    fields = "".join([f"{name}: {value}\r\n" for name, value in headers])
-    if fields.count("\n") != len(headers) or fields.count("\r") != len(headers) or "\0" in fields:
+    lines = "\r\n".join([_LINES.get(status) or f"HTTP/1.1 {status} ", *map(_field, headers)])
+    if lines.count("\n") != len(headers) or lines.count("\r") != len(headers) or "\0" in lines:
         raise ValueError(f"a header of the reply has a line break or NUL in it: {headers!r}")
-    line = _LINES.get(status) or f"HTTP/1.1 {status} \r\n"
-    return f"{line}{fields}{framing}\r\n".encode("latin-1")
-
-
-def has_body(status: int) -> bool:
-    """Whether a reply of this status has a body, and with it a length (RFC 9110, 6.4.1)."""
-    return status not in _NO_BODY
+    if size_bytes is None or status in _NO_BODY:  # RFC 9110, 6.4.1
+        return f"{lines}\r\n{framing}\r\n".encode("latin-1")
+    return f"{lines}\r\ncontent-length: {size_bytes}\r\n{framing}\r\n".encode("latin-1")
 
 
 def chunk(data: bytes) -> bytes:
