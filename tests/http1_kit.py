@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -30,7 +31,8 @@ class Wire:
         self._is_closing = self._is_lost = False
 
     def write(self, data: bytes) -> None:
-        assert not self._is_closing
+        if self._is_closing or "eof" in self.events:
+            raise RuntimeError("Cannot call write() after write_eof()")
         self.written += data
         self.untaken += len(data)
         if self.untaken > self._high_bytes and not self._is_full:
@@ -54,6 +56,8 @@ class Wire:
         return True
 
     def write_eof(self) -> None:
+        if self._is_closing:
+            raise RuntimeError("the handle is closed")
         self.events.append("eof")
 
     def is_closing(self) -> bool:
@@ -91,6 +95,9 @@ class Clock:
     def call_later(self, delay_s: float, do: Callable[..., object], *args: Any) -> None:
         self.later.append((self.now_s + delay_s, do, args))
 
+    def call_soon(self, do: Callable[..., object], *args: Any) -> None:
+        asyncio.get_running_loop().call_soon(do, *args)
+
     def create_task(self, coroutine: Any) -> Any:
         return asyncio.get_running_loop().create_task(coroutine)
 
@@ -119,6 +126,8 @@ class Link:
         self.connection = Connection(self.site)
         self.wire.protocol = self.connection
         self.connection.connection_made(self.wire)
+        self.kernel: list[bytes] = []
+        """What has come and is not read, because the connection does not want to."""
 
     async def leave(self) -> None:
         """Have the client close the connection."""
@@ -128,8 +137,9 @@ class Link:
     async def send(self, *pieces: bytes) -> bytes:
         """Have pieces come one after the other; return what was written since."""
         before = len(self.wire.written)
-        for piece in pieces:
-            self.connection.data_received(piece)
+        self.kernel += pieces
+        while self.kernel and not self.wire.is_paused and not self.wire.is_closing():
+            self.connection.data_received(self.kernel.pop(0))
             await settle()
         return bytes(self.wire.written[before:])
 
@@ -142,4 +152,4 @@ async def settle() -> None:
 
 def statuses(written: bytes) -> list[int]:
     """Return the statuses of replies in what a connection wrote; bodies must have none of their own."""
-    return [int(part[:3]) for part in written.split(b"HTTP/1.1 ")[1:]]
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", written)]

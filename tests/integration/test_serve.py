@@ -215,6 +215,18 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_is_counted(
     asyncio.run(main())
 
 
+def test_large_bodies_come_one_after_the_other_on_one_connection(server: Served) -> None:
+    """Larger than what is read ahead of who asks for them."""
+
+    async def main() -> None:
+        async with connected(server.port) as wire:
+            for size in range(250_000, LIMIT, 50_000):
+                body = json.dumps(GOOD).encode()
+                assert (await wire.ask(as_bytes(b" " * (size - len(body)) + body)))[0] == 200
+
+    asyncio.run(main())
+
+
 def test_a_slow_body_arrives_whole(server: Served) -> None:
     async def main() -> None:
         async with connected(server.port) as wire:

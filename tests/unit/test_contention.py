@@ -72,7 +72,7 @@ def test_it_never_yields_beside_others(cores: int, seen: list[tuple[float, float
 class Bench:
     """A process with three threads, a loop that runs what is due when told to, and times as they are set."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, policy: str, *, wakes: bool) -> None:
         self.policies = {1: os.SCHED_OTHER, 2: os.SCHED_OTHER, 3: os.SCHED_OTHER}
         self.took = Times(0.0, 0.0, 0.0)
         self.now_s = 100.0
@@ -93,8 +93,13 @@ class Bench:
         self.given = set[int]()
         monkeypatch.setattr(scheduling, "model_threads", lambda: [3])
         self.scheduling = Scheduling(
-            self, policy, lambda: self.took if self.tells else None, self.busy_s, self  # type: ignore[arg-type]
-        )  # fmt: skip
+            self,  # type: ignore[arg-type]
+            policy,
+            wakes=wakes,
+            times=lambda: self.took if self.tells else None,
+            busy_s=self.busy_s,
+            slices=self,  # type: ignore[arg-type]
+        )
 
     def busy_s(self, cores: object) -> float | None:
         assert cores == {0}
@@ -139,11 +144,11 @@ class Bench:
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Bench]:
-    return lambda policy: Bench(monkeypatch, policy)
+def bench(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Bench]:
+    return lambda policy, wakes=True: Bench(monkeypatch, policy, wakes=wakes)
 
 
-def test_all_threads_yield_while_the_cores_are_theirs(bench: Callable[[str], Bench]) -> None:
+def test_all_threads_yield_while_the_cores_are_theirs(bench: Callable[..., Bench]) -> None:
     process = bench("auto")
     process.watch()
     for _ in range(4):
@@ -157,7 +162,16 @@ def test_all_threads_yield_while_the_cores_are_theirs(bench: Callable[[str], Ben
     assert process.batch == [False] * 4
 
 
-def test_a_model_beside_the_event_loop_must_not_hold_it_up(bench: Callable[[str], Bench]) -> None:
+def test_a_loop_that_nobody_wakes_has_nothing_to_win(bench: Callable[..., Bench]) -> None:
+    """It reads its requests itself, and runs the model."""
+    process = bench("auto", wakes=False)
+    process.watch()
+    for _ in range(6):
+        process.second(0.9, 1.0)
+        assert process.batch == [False] * 3
+
+
+def test_a_model_beside_the_event_loop_must_not_hold_it_up(bench: Callable[..., Bench]) -> None:
     process = bench("auto")
     process.opened.executor = "thread"
     process.watch()
@@ -166,7 +180,7 @@ def test_a_model_beside_the_event_loop_must_not_hold_it_up(bench: Callable[[str]
     assert process.batch == [False] * 3
 
 
-def test_but_it_may_where_there_is_no_time_left_on_the_cores(bench: Callable[[str], Bench]) -> None:
+def test_but_it_may_where_there_is_no_time_left_on_the_cores(bench: Callable[..., Bench]) -> None:
     process = bench("auto")
     process.opened.executor = "thread"
     process.watch()
@@ -181,7 +195,7 @@ def test_but_it_may_where_there_is_no_time_left_on_the_cores(bench: Callable[[st
     assert process.batch == [False] * 3
 
 
-def test_and_where_nobody_else_computes_there(bench: Callable[[str], Bench]) -> None:
+def test_and_where_nobody_else_computes_there(bench: Callable[..., Bench]) -> None:
     process = bench("auto")
     process.fill()
     assert process.batch == [True] * 3
@@ -192,7 +206,7 @@ def test_and_where_nobody_else_computes_there(bench: Callable[[str], Bench]) -> 
 
 
 @pytest.mark.parametrize("what", ["fallback", "tensor_cache", "entity_cache"])
-def test_answers_of_others_do_not_wait_for_the_model(bench: Callable[[str], Bench], what: str) -> None:
+def test_answers_of_others_do_not_wait_for_the_model(bench: Callable[..., Bench], what: str) -> None:
     process = bench("auto")
     process.opened.executor = "thread"
     setattr(process.opened.path, what, object())
@@ -219,7 +233,7 @@ def test_a_kernel_that_does_not_tell_who_was_busy_changes_nothing() -> None:
     assert not any(saturation.look(1.0, 2.0, 0.0) for _ in range(6))
 
 
-def test_nor_must_threads_that_load_the_next_variant(bench: Callable[[str], Bench]) -> None:
+def test_nor_must_threads_that_load_the_next_variant(bench: Callable[..., Bench]) -> None:
     process = bench("auto")
     process.watch()
     for _ in range(4):
@@ -231,7 +245,7 @@ def test_nor_must_threads_that_load_the_next_variant(bench: Callable[[str], Benc
     assert process.batch == [True] * 3
 
 
-def test_before_it_is_loaded_nothing_changes(bench: Callable[[str], Bench]) -> None:
+def test_before_it_is_loaded_nothing_changes(bench: Callable[..., Bench]) -> None:
     process = bench("auto")
 
     class Loading:
@@ -246,7 +260,7 @@ def test_before_it_is_loaded_nothing_changes(bench: Callable[[str], Bench]) -> N
     assert process.batch == [False] * 3
 
 
-def test_batch_and_normal_are_not_asked_twice(bench: Callable[[str], Bench]) -> None:
+def test_batch_and_normal_are_not_asked_twice(bench: Callable[..., Bench]) -> None:
     always = bench("batch")
     always.watch()
     assert always.batch == [True] * 3
@@ -257,7 +271,7 @@ def test_batch_and_normal_are_not_asked_twice(bench: Callable[[str], Bench]) -> 
     assert not never.due
 
 
-def test_a_policy_that_somebody_gave_stays(bench: Callable[[str], Bench]) -> None:
+def test_a_policy_that_somebody_gave_stays(bench: Callable[..., Bench]) -> None:
     process = bench("batch")
     process.policies = dict.fromkeys(process.policies, os.SCHED_IDLE)
     process.watch()
@@ -273,7 +287,7 @@ def test_a_policy_that_somebody_gave_stays(bench: Callable[[str], Bench]) -> Non
 
 
 def test_where_it_is_not_allowed_it_is_not_said_to_be_so(
-    bench: Callable[[str], Bench], monkeypatch: pytest.MonkeyPatch
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = bench("batch")
 
@@ -285,7 +299,7 @@ def test_where_it_is_not_allowed_it_is_not_said_to_be_so(
     assert process.batch == [False] * 3
 
 
-def test_where_the_kernel_does_not_tell_nothing_changes(bench: Callable[[str], Bench]) -> None:
+def test_where_the_kernel_does_not_tell_nothing_changes(bench: Callable[..., Bench]) -> None:
     process = bench("auto")
     process.scheduling._times = lambda: None
     process.watch()
@@ -338,7 +352,7 @@ def test_the_kernel_tells_what_cores_did() -> None:
     assert cores_busy_s([]) == 0.0
 
 
-def test_models_that_cannot_answer_all_have_longer_slices(bench: Callable[[str], Bench]) -> None:
+def test_models_that_cannot_answer_all_have_longer_slices(bench: Callable[..., Bench]) -> None:
     """While the threads fill the cores and a backlog stands."""
     process = bench("auto")
     process.fill()
@@ -359,7 +373,7 @@ def test_models_that_cannot_answer_all_have_longer_slices(bench: Callable[[str],
 
 @pytest.mark.parametrize(("limit_ms", "slice_ms"), [(40, 10), (200, 25), (5_000, 40)])
 def test_a_slice_is_so_long_that_the_slo_has_time_for_it(
-    bench: Callable[[str], Bench], limit_ms: int, slice_ms: int
+    bench: Callable[..., Bench], limit_ms: int, slice_ms: int
 ) -> None:
     process = bench("auto")
     process.overload.stands = True
@@ -372,7 +386,7 @@ def test_a_slice_is_so_long_that_the_slo_has_time_for_it(
     assert process.overload.unseen_ns == 0
 
 
-def test_without_a_word_of_the_kernels_slices_are_taken_back(bench: Callable[[str], Bench]) -> None:
+def test_without_a_word_of_the_kernels_slices_are_taken_back(bench: Callable[..., Bench]) -> None:
     process = bench("auto")
     process.overload.stands = True
     process.fill()
@@ -382,7 +396,7 @@ def test_without_a_word_of_the_kernels_slices_are_taken_back(bench: Callable[[st
     assert process.given == set()
 
 
-def test_a_model_on_the_event_loop_has_no_longer_slices(bench: Callable[[str], Bench]) -> None:
+def test_a_model_on_the_event_loop_has_no_longer_slices(bench: Callable[..., Bench]) -> None:
     process = bench("auto")
     process.overload.stands = True
     process.watch()

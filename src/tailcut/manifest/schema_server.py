@@ -113,8 +113,8 @@ class Server(Section, frozen=True, kw_only=True):
         Meta(
             description="'batch': threads of the server do not interrupt each other (SCHED_BATCH): higher throughput, "
             "lower p99, but other processes on the same cores hold it up for milliseconds; 'auto': so while there are "
-            "none and the model runs on the event loop, or in threads that fill the cores, whose time slices are "
-            "longer while more comes than they can answer; see docs/explanation/scheduling.md"
+            "none and the model runs in threads that fill the cores, whose time slices are longer while more comes "
+            "than they can answer, or with http2 on the event loop; see docs/explanation/scheduling.md"
         ),
     ] = "auto"
     max_connections: Annotated[

@@ -1,9 +1,10 @@
 """Has the kernel switch less between the threads of this process, while they have their cores to themselves.
 
-Where a model runs on the event loop, the loop and the HTTP server's thread wake each other for every request; with
-SCHED_BATCH neither interrupts the other, which on a core of their own is worth a tenth of the throughput and a third of
-the p99. Where it runs in threads of its own that fill the cores, both interrupt it; and while more is asked than these
-can answer, they get longer slices (``slices``). What decides is ``core.contention``, and ``core.overload``.
+Where a model runs in threads of its own that fill the cores, the event loop interrupts it for every request; and while
+more is asked than these can answer, they get longer slices (``slices``). Where it runs on the loop and Granian carries
+the requests, the loop and Granian's thread wake each other; with SCHED_BATCH neither interrupts the other, which on a
+core of their own is worth a tenth of the throughput and a third of the p99. What decides is ``core.contention``, and
+``core.overload``.
 
 Source: sched(7), "SCHED_BATCH"; the kernel's Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat";
 proc_stat(5), "cpu".
@@ -71,6 +72,7 @@ class Scheduling:
 
     Args:
         policy: ``server.scheduling``.
+        wakes: whether another thread carries the requests, and wakes the event loop for each.
         times: see ``thread_times``.
         busy_s: see ``cores_busy_s``.
         slices: of the threads that run models.
@@ -80,12 +82,15 @@ class Scheduling:
         self,
         engine: Engine,
         policy: str,
+        *,
+        wakes: bool = True,
         times: Callable[[], Times | None] | None = None,
         busy_s: Callable[[Collection[int]], float | None] | None = None,
         slices: Slices | None = None,
     ) -> None:
         self._engine = engine
         self._policy = policy
+        self._wakes = wakes
         self._times = times or thread_times
         self._cores = os.sched_getaffinity(0)
         self._busy_s = busy_s or cores_busy_s
@@ -127,7 +132,7 @@ class Scheduling:
         alone = self._contention.look(passed_s, cpu_s, waited_s)
         executor = self._executor()
         if executor == "inline":
-            wanted = alone and beside_s < _AT_WORK * passed_s
+            wanted = self._wakes and alone and beside_s < _AT_WORK * passed_s
         else:
             wanted = executor == "thread" and self._fills_cores(passed_s, cpu_s)
         if wanted or self._is_batch:

@@ -61,13 +61,14 @@ class Worker:
         self.manifest = manifest
         self._url = url
         self._address = address
+        server = manifest.deployment.server
         self._engine = Engine(manifest)
         self._engine.say = _say
         self._guard = Guard.of(manifest, address=address)
         self._front = Front(Application(self._engine, closed, self._guard).handle, manifest)
         self.handle = self._front.handle
         self.company = self._engine.company
-        self._scheduling = Scheduling(self._engine, manifest.deployment.server.scheduling)
+        self._scheduling = Scheduling(self._engine, server.scheduling, wakes=server.http2)
         self._engine.exposition.add(self._scheduling.samples)
         self._is_draining = False
         self.on_drain: Callable[[], None] = _ignore

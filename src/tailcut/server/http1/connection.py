@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from httptools import HttpParserCallbackError
@@ -15,7 +14,7 @@ from httptools import HttpParserCallbackError
 from tailcut.server.http import CLOSE, Reply
 from tailcut.server.http1 import writing
 from tailcut.server.http1.exchange import Exchange
-from tailcut.server.http1.reading import Reader
+from tailcut.server.http1.incoming import Incoming
 from tailcut.server.http1.replying import Replies
 
 if TYPE_CHECKING:
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tailcut.server")
 
 _REST_S = 1.0
-_REST_BYTES = 1024 * 1024
-"""Of a body whose request was answered before it had come, and of what cannot be read."""
+"""For the rest of a body whose request was answered before it had come, and for the client to read the last reply."""
 
 
 class Connection(asyncio.Protocol):
@@ -40,14 +38,12 @@ class Connection(asyncio.Protocol):
     def __init__(self, site: Site) -> None:
         self._site = site
         self._transport: Any = None
-        self._reader = Reader(self, self._take, self._wait)
+        self._incoming = Incoming(self, self._wait)
         self._current: Exchange | None = None
-        self._next: asyncio.Future[Exchange | None] | None = None
+        self._next: asyncio.Future[bool] | None = None
         self._task: asyncio.Task[None] | None = None  # kept, because the loop does not keep it
-        self._queue: deque[Exchange] = deque()
-        self._is_begun = self._is_ending = self._is_in_head = self._is_lost = self._is_paused = False
+        self._is_ending = self._is_in_head = self._is_lost = False
         self._gone: asyncio.Event | None = None
-        self._away_bytes = 0
         self.since_s = 0.0
         self.requests = 0
 
@@ -65,6 +61,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
+        self._incoming.begin(transport)
         self._replies = Replies(self._site, transport)
         self.since_s = self._site.loop.time()
         self._site.connections.add(self)
@@ -73,39 +70,28 @@ class Connection(asyncio.Protocol):
         self._site.left(self)
         self._is_ending = self._is_lost = True
         if self._next is not None and not self._next.done():
-            self._next.set_result(None)
-        for exchange in (self._reader.arriving, self._current):
+            self._next.set_result(False)
+        for exchange in (self._incoming.reader.arriving, self._current):
             if exchange is not None:
                 exchange.gone()
-        self._queue.clear()
-        self._reader.close()
+        self._current = None
+        self._incoming.close()
         self._replies.has_room()
         if self._gone is not None:
             self._gone.set()
 
     def data_received(self, data: bytes) -> None:
-        reader = self._reader
-        if self._is_ending or reader.failure is not None:
-            self._throw_away(len(data))
+        incoming = self._incoming
+        if self._is_ending or incoming.reader.failure is not None:
+            incoming.throw_away(len(data))
             return
         try:
-            reader.feed(data)
+            incoming.read(data)
+            if self._current is None:
+                self._go_on()
         except HttpParserCallbackError:
-            log.exception("a request could not be taken up")
-            self._transport.abort()
-            return
-        current = self._current
-        if current is None:
-            if not reader.is_in_head:
-                self._is_in_head = False
-            elif not self._is_in_head:
-                self._is_in_head = True
-                self.since_s = self._site.loop.time()  # from its first bytes on
-            self._go_on()
-        elif not self._is_begun:
-            self._begin(current)
-        elif current.is_full:
-            self._pause()
+            self._fail("a request could not be taken up")
+        self.has_room()
 
     def pause_writing(self) -> None:
         self._replies.is_full = True
@@ -114,39 +100,27 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._replies.has_room()
-        if self._current is None:
-            self._go_on()
+        self._turn()
 
-    # -- of the reader and of exchanges ---------------------------------------------------------------------------
-
-    def _take(self, exchange: Exchange) -> None:
-        self.requests += 1
-        self._is_in_head = False
-        if self._current is None and not self._replies.is_full:
-            self._current = exchange
-            self.since_s = 0.0
-        else:
-            self._queue.append(exchange)
-            self._pause()
+    # -- of exchanges ---------------------------------------------------------------------------------------------
 
     def wants_body(self, exchange: Exchange) -> None:
         """Tell a client that waits for it to send the body of the request that is being answered."""
-        reader = self._reader
-        if exchange is reader.arriving and not reader.begun_bytes and not self._is_ending:
+        reader = self._incoming.reader
+        if exchange is reader.arriving and not reader.begun_bytes and not self._transport.is_closing():
             expected = exchange.headers.get("expect")
             if expected is not None and expected.lower() == "100-continue" and not exchange.old:
                 reader.begun_bytes = 1  # so that it is told once
                 self._transport.write(writing.CONTINUE)
 
     def has_room(self) -> None:
-        """Read on, where nothing else is against it."""
-        if self._is_paused and not self._queue and not self._is_ending:
-            self._is_paused = False
-            self._transport.resume_reading()
+        """Read on, or no more for now."""
+        if not self._is_ending:
+            self._incoming.go_on()
 
     def threw_away(self, size_bytes: int) -> None:
         """Take notice of what came of a body that nobody wants."""
-        if size_bytes > _REST_BYTES:
+        if self._incoming.is_too_much(size_bytes):
             self._end()
 
     async def lost(self) -> None:
@@ -159,29 +133,74 @@ class Connection(asyncio.Protocol):
 
     # -- one request after the other ------------------------------------------------------------------------------
 
-    def _begin(self, exchange: Exchange) -> None:
-        self._is_begun = True
-        self._site.company.coming += 1
-        if self._next is None:
-            self._task = self._site.loop.create_task(self._serve(exchange))
-        else:
-            self._next.set_result(exchange)
+    def _turn(self) -> None:
+        """Go on with what has come already."""
+        if self._current is None and not self._is_ending:
+            try:
+                self._go_on()
+            except HttpParserCallbackError:
+                self._fail("a request could not be taken up")
+            self.has_room()
 
-    async def _serve(self, first: Exchange) -> None:
-        """Answer the requests of this connection; a task for each would cost more than reading it."""
+    def _go_on(self) -> None:
+        """Begin the next request, if it is there and the client takes what it is sent."""
+        if self._is_ending:
+            return
+        if self._replies.is_full:
+            self._wait()
+            return
+        self._current = exchange = self._incoming.next()
+        reader = self._incoming.reader
+        if self._is_ending:  # by what it read
+            self._current = None
+        elif exchange is not None:
+            self.requests += 1
+            self._is_in_head = False
+            self.since_s = 0.0
+            self._wake()
+        elif reader.failure is not None:
+            self._replies.refuse(reader.failure)
+            self._end()
+        elif reader.is_in_head:
+            if not self._is_in_head:
+                self._is_in_head = True
+                self.since_s = self._site.loop.time()  # from its first bytes on
+        elif reader.arriving is None:
+            self._wait()
+
+    def _wake(self) -> None:
+        """Have the current request answered, in the next turn of the loop."""
+        if self._next is None:
+            self._site.company.coming += 1
+            self._task = self._site.loop.create_task(self._serve())
+        elif not self._next.done():  # else the client has gone
+            self._site.company.coming += 1
+            self._next.set_result(True)
+
+    async def _serve(self) -> None:
+        """Answer the requests of this connection; a task for each would cost more than reading it.
+
+        It keeps nothing of a request while it waits for the next one, which may be long.
+        """
         site = self._site
-        exchange: Exchange | None = first
-        while exchange is not None:
+        is_more = True
+        while is_more:
             site.company.coming -= 1
-            keep = await self._answer(exchange)
+            keep = await self._answer()
             if self._is_lost:
                 return
             self._next = site.loop.create_future()
-            self._done(exchange, keep=keep)
-            exchange = await self._next
+            try:
+                self._done(keep=keep)
+            except Exception:
+                self._fail("a connection could not go on")
+            is_more = await self._next
 
-    async def _answer(self, exchange: Exchange) -> bool:
-        """Answer one request; whether another may follow."""
+    async def _answer(self) -> bool:
+        """Answer the current request; whether another may follow."""
+        exchange = self._current
+        if exchange is None:
+            return False  # the client has gone
         try:
             reply = await self._site.handle(exchange.method, exchange.path, exchange.headers, exchange)
             keep = self._keeps(exchange, reply)
@@ -192,8 +211,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             raise
         except Exception:
-            log.exception("a reply could not be written")
-            self._transport.abort()
+            self._fail("a reply could not be written")
             return False
         return keep
 
@@ -206,42 +224,23 @@ class Connection(asyncio.Protocol):
         if exchange.is_whole:
             return True  # what cannot be read, if anything, came later, and is told so
         # Who waits to be told to send a body may send it or not: what comes next cannot be told from it.
-        is_coming = self._reader.begun_bytes > 0 or exchange.headers.get("expect") is None
-        return is_coming and self._reader.failure is None
+        reader = self._incoming.reader
+        return (reader.begun_bytes > 0 or exchange.headers.get("expect") is None) and reader.failure is None
 
-    def _done(self, exchange: Exchange, *, keep: bool) -> None:
-        """Go on behind the reply to a request."""
-        self._current = None
-        self._is_begun = False
-        if not keep or self._site.is_stopping:
+    def _done(self, *, keep: bool) -> None:
+        """Go on behind the reply to the current request."""
+        exchange, self._current = self._current, None
+        if exchange is None or not keep or self._site.is_stopping:
             self._end()
-        elif exchange.is_whole:
-            if self._queue or self._replies.is_full or self._reader.failure is not None:
-                self._go_on()
-            else:
-                self.since_s = self._site.loop.time()
-        elif not self._transport.is_closing():
-            exchange.drop()
-            self.has_room()
-            self._site.loop.call_later(_REST_S, self._give_up, exchange)
-
-    def _go_on(self) -> None:
-        """Begin the next request, if it is there and the client takes what it is sent."""
-        if self._is_ending:
             return
-        if self._replies.is_full:
-            self._wait()
-        elif self._queue:
-            self._current = self._queue.popleft()
-            self.since_s = 0.0
-            self._begin(self._current)
-            if not self._current.is_full:
-                self.has_room()
-        elif self._reader.failure is not None:
-            self._replies.refuse(self._reader.failure)
-            self._end()
-        elif self._reader.arriving is None:
-            self._wait()
+        if not exchange.is_whole:
+            exchange.drop()
+            self._site.loop.call_later(_REST_S, self._give_up, exchange)
+        # In a turn of its own: other connections have theirs between two requests of this one.
+        if self._incoming.is_quiet and not self._replies.is_full:
+            self.since_s = self._site.loop.time() if exchange.is_whole else 0.0
+        else:
+            self._site.loop.call_soon(self._turn)
 
     def _wait(self) -> None:
         """Wait for the client; ``sweep`` says for how long."""
@@ -250,18 +249,8 @@ class Connection(asyncio.Protocol):
 
     def _give_up(self, exchange: Exchange) -> None:
         """Close a connection on which the rest of a body, whose request was answered, does not come."""
-        if exchange is self._reader.arriving:
+        if exchange is self._incoming.reader.arriving:
             self._end()
-
-    def _pause(self) -> None:
-        if not self._is_paused:
-            self._is_paused = True
-            self._transport.pause_reading()
-
-    def _throw_away(self, size_bytes: int) -> None:
-        self._away_bytes += size_bytes
-        if self._away_bytes > _REST_BYTES:
-            self._pause()
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -282,17 +271,21 @@ class Connection(asyncio.Protocol):
 
     def _end(self) -> None:
         """Close behind what was written. Data that nobody reads would have the client see a reset and no reply."""
-        if self._is_ending:
+        if self._is_ending or self._transport.is_closing():
             return
         self._is_ending = True
         self.since_s = self._site.loop.time()
-        if self._reader.arriving is None and self._reader.failure is None:
+        reader = self._incoming.reader
+        if reader.arriving is None and reader.failure is None:
             self._transport.close()
             return
-        self._away_bytes = 0
-        if self._is_paused:
-            self._is_paused = False
-            self._transport.resume_reading()
+        self._incoming.read_away()
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self._site.loop.call_later(_REST_S, self._transport.close)
+
+    def _fail(self, what: str) -> None:
+        """Give the connection up over a fault of ours, in an exception's handler."""
+        log.exception(what)
+        self._is_ending = True
+        self._transport.abort()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Protocol
 
 from tailcut.errors import BadRequest, ClientGone, TailcutError
@@ -53,7 +54,7 @@ class Exchange:
     held_bytes = 0
     _is_gathering = False
     _waiter: asyncio.Future[None] | None = None
-    _failure: TailcutError | None = None
+    _fault: Callable[[], TailcutError] | None = None  # made when it is raised: kept, it would keep who met it
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class Exchange:
     # -- what the routes read -------------------------------------------------------------------------------------
 
     async def __call__(self) -> bytes:
-        """Return the whole body; whoever asks for it knows that its declared length is not too large.
+        """Return the whole body, once; whoever asks for it knows that its declared length is not too large.
 
         Raises:
             ClientGone: the client left in its middle.
@@ -87,7 +88,7 @@ class Exchange:
         while not self.is_whole:
             self._is_gathering = True
             await self._more()
-        pieces = self._pieces
+        pieces, self._pieces = self._pieces, []  # who asked has it: the connection outlives its requests
         if len(pieces) == 1:
             return pieces[0]
         return b"".join(pieces)
@@ -110,12 +111,12 @@ class Exchange:
     @property
     def is_full(self) -> bool:
         """Whether nothing more should be read for now."""
-        return self.held_bytes > AHEAD_BYTES and not self._is_gathering and not self.is_dropped
+        return self.held_bytes > AHEAD_BYTES and not (self.is_whole or self._is_gathering or self.is_dropped)
 
     async def _more(self) -> None:
         """Wait for more of the body, or its end."""
-        if self._failure is not None:
-            raise self._failure
+        if self._fault is not None:
+            raise self._fault()
         self._waiter = asyncio.get_running_loop().create_future()
         self._wire.wants_body(self)
         self._wire.has_room()
@@ -123,8 +124,8 @@ class Exchange:
             await self._waiter
         finally:
             self._waiter = None
-        if self._failure is not None:
-            raise self._failure
+        if self._fault is not None:
+            raise self._fault()
 
     # -- what the connection writes -------------------------------------------------------------------------------
 
@@ -147,11 +148,11 @@ class Exchange:
 
     def gone(self) -> None:
         """The client has closed the connection."""
-        self._fail(ClientGone("the client closed the connection before it had sent its request"))
+        self._fail(_gone)
 
     def broken(self, reason: str) -> None:
         """The body cannot be read any further."""
-        self._fail(BadRequest(f"the request's body is malformed: {reason}", hint="send it as RFC 9112 has it"))
+        self._fail(partial(_malformed, reason))
 
     def drop(self) -> None:
         """Throw away what else comes: the request was answered."""
@@ -159,9 +160,9 @@ class Exchange:
         self._pieces = []
         self.held_bytes = 0
 
-    def _fail(self, failure: TailcutError) -> None:
-        if not self.is_whole and self._failure is None:
-            self._failure = failure
+    def _fail(self, fault: Callable[[], TailcutError]) -> None:
+        if not self.is_whole and self._fault is None:
+            self._fault = fault
             if self._waiter is not None:
                 self._wake()
 
@@ -169,3 +170,11 @@ class Exchange:
         assert self._waiter is not None
         if not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def _gone() -> ClientGone:
+    return ClientGone("the client closed the connection before it had sent its request")
+
+
+def _malformed(reason: str) -> BadRequest:
+    return BadRequest(f"the request's body is malformed: {reason}", hint="send it as RFC 9112 has it")

@@ -7,6 +7,7 @@ import errno
 import logging
 import socket
 import ssl
+from functools import partial
 
 from tailcut.manifest import Manifest
 from tailcut.server.http1.connection import Connection
@@ -72,14 +73,22 @@ class Listener:
         self._is_closed = True
         self._pause()
         self._socket.close()
-        self._site.is_stopping = True
-        for task in self._admitting:  # in the middle of a TLS handshake
-            task.cancel()
+        self._site.is_stopping = self._site.is_leaving = True
         for connection in list(self._site.connections):
             connection.end_idle()
         self._look()  # from here on, for clients that do not take their last reply
-        if self._open:
-            await self._ended.wait()
+        # What is left when nobody is being answered any more ends with this process, as the middle of a handshake.
+        while self._open and not await self._has_ended():
+            if not any(connection.is_busy for connection in self._site.connections):
+                return
+
+    async def _has_ended(self) -> bool:
+        """Wait for all connections to end, but not for long; whether they have."""
+        try:
+            async with asyncio.timeout(2 * _LAST_S):
+                return await self._ended.wait()
+        except TimeoutError:
+            return False
 
     # -- accepting ------------------------------------------------------------------------------------------------
 
@@ -102,34 +111,35 @@ class Listener:
                 accepted, _ = self._socket.accept()
             except (BlockingIOError, InterruptedError):
                 return
-            except ConnectionAbortedError:
-                continue
             except OSError as error:
-                if error.errno not in _NO_ROOM:
-                    raise
-                self._pause()
-                self._loop.call_later(_AGAIN_S, self._resume)
-                return
+                if error.errno in _NO_ROOM:
+                    self._pause()
+                    self._loop.call_later(_AGAIN_S, self._resume)
+                    return
+                log.debug("a connection was lost before it was accepted: %s", error)  # accept(2): treat it as EAGAIN
+                continue
             accepted.setblocking(False)
             self._open += 1
-            task = self._loop.create_task(self._admit(accepted))
+            connection = Connection(self._site)
+            task = self._loop.create_task(self._admit(accepted, connection))
             self._admitting.add(task)
-            task.add_done_callback(self._admitting.discard)
+            task.add_done_callback(partial(self._admitted, accepted, connection))
 
-    async def _admit(self, accepted: socket.socket) -> None:
+    async def _admit(self, accepted: socket.socket, connection: Connection) -> None:
         """Give a connection to the event loop; over TLS once the client has shown that it speaks that."""
         waiting_s = self._idle_s if self._context is not None else None
-        connection = Connection(self._site)
         try:
             await self._loop.connect_accepted_socket(
                 lambda: connection, accepted, ssl=self._context, ssl_handshake_timeout=waiting_s
             )
         except OSError as error:  # of which TimeoutError and ssl.SSLError are some
             log.debug("a connection ended before its first request: %s", error)
-        finally:
-            if not connection.is_made:
-                accepted.close()
-                self._left()
+
+    def _admitted(self, accepted: socket.socket, connection: Connection, task: asyncio.Task[None]) -> None:
+        self._admitting.discard(task)
+        if not connection.is_made:
+            accepted.close()
+            self._left()
 
     def _left(self) -> None:
         self._open -= 1

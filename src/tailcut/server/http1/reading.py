@@ -6,6 +6,7 @@ Source: RFC 9112, 3 (request line), 5 (fields), 6 and 7 (bodies); RFC 9110, 7.8 
 from __future__ import annotations
 
 from collections.abc import Callable
+from reprlib import repr as shown
 from typing import Any
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
@@ -46,6 +47,7 @@ class Reader:
         "_alike",
         "_dropped",
         "_ended",
+        "_head_bytes",
         "_is_at_head",
         "_is_between",
         "_known",
@@ -65,7 +67,7 @@ class Reader:
     )
 
     def __init__(self, wire: Wire, take: Callable[[Exchange], None], dropped: Callable[[], None]) -> None:
-        self._wire = wire
+        self._wire: Any = wire
         self._take = take
         self._dropped = dropped
         self._parser: Any = HttpRequestParser(self)
@@ -75,9 +77,9 @@ class Reader:
         self._known: dict[str, str] = {}
         self._is_at_head = self._is_between = True
         self._upgrade = False
-        self._read_bytes = 0
+        self._read_bytes = self._head_bytes = 0
         self._ended = 0  # requests that have come whole
-        self._last: tuple[Exchange, int] | None = None  # of those, and the size of its body
+        self._last: tuple[str, str, int] | None = None  # method, path and size of the last body that had a length
         self._alike: HeadAlike | None = None
         self._misses = 0
         self.begun_bytes = 0
@@ -102,17 +104,10 @@ class Reader:
         self._misses += 1
         ended = self._ended
         self._parse(data)
-        if self._ended == ended + 1 and self._is_between and self.failure is None:
-            self._learn(data)
-
-    def _learn(self, data: bytes) -> None:
-        """Know the head of a request again that came whole, alone and in one piece."""
-        assert self._last is not None
-        exchange, size_bytes = self._last
-        headers = self._known
-        if exchange.keep_alive and not exchange.old and "content-length" in headers and "expect" not in headers:
-            head = data[: len(data) - size_bytes]
-            self._alike = HeadAlike.of(head, exchange.method, exchange.path, headers)
+        if self._ended == ended + 1 and self._is_between and self._last is not None and self.failure is None:
+            # It came whole, alone and in one piece.
+            method, path, size_bytes = self._last
+            self._alike = HeadAlike.of(data[: len(data) - size_bytes], method, path, self._known)
 
     def _parse(self, data: bytes) -> None:
         self._read_bytes += len(data)
@@ -128,8 +123,8 @@ class Reader:
             self._fail(_too_large())
 
     def close(self) -> None:
-        """Let go of who knows this reader: cycles would live until the collector comes."""
-        self._parser = None
+        """Let go of who knows this reader, and of what came: cycles would live until the collector comes."""
+        self._parser = self._wire = self._alike = self.arriving = None
         self._take = self._dropped = _nothing
 
     # -- of the parser --------------------------------------------------------------------------------------------
@@ -137,20 +132,27 @@ class Reader:
     def on_message_begin(self) -> None:
         self._url = b""
         self._raw = []
+        self._head_bytes = 0
         self._is_at_head = True
         self._is_between = False
 
     def on_url(self, url: bytes) -> None:
         self._url += url
+        self._count(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._is_at_head:  # what comes behind a chunked body is not looked at
             self._raw.append((name, value))
-            if len(self._raw) > _MOST_HEADERS:
-                self._fail(_too_large())
+            self._count(len(name) + len(value))
+
+    def _count(self, size_bytes: int) -> None:
+        self._head_bytes += size_bytes
+        if self._head_bytes > _HEAD_BYTES or len(self._raw) > _MOST_HEADERS:
+            self._fail(_too_large())
 
     def on_headers_complete(self) -> None:
         self._is_at_head = False
+        self._read_bytes = 0
         parser = self._parser
         if self.failure is not None:
             return
@@ -161,6 +163,11 @@ class Reader:
         if raw != self._known_raw:  # most clients say the same each time
             self._known_raw = raw
             self._known = by_name([(name.lower().decode("latin-1"), value.decode("latin-1")) for name, value in raw])
+        version = parser.get_http_version()
+        if version != "1.1" or "transfer-encoding" in self._known:
+            self._check_framing(version, self._known.get("transfer-encoding"))
+            if self.failure is not None:
+                return
         path, _, _ = self._url.partition(b"?")
         if path[:1] != b"/":
             path = _path_of(path)
@@ -170,7 +177,7 @@ class Reader:
             path.decode("latin-1"),
             self._known,
             keep_alive=parser.should_keep_alive(),
-            old=parser.get_http_version() == "1.0",
+            old=version != "1.1",
         )
         self._take(self.arriving)
 
@@ -188,10 +195,26 @@ class Reader:
             return
         self.arriving = None
         self._ended += 1
-        self._last = exchange, size_bytes
+        if not self._parser.should_keep_alive():  # a trailer may say so, too
+            exchange.keep_alive = False
+        headers = exchange.headers
+        plain = exchange.keep_alive and not exchange.old and "content-length" in headers and "expect" not in headers
+        self._last = (exchange.method, exchange.path, size_bytes) if plain else None
         exchange.ended()
         if exchange.is_dropped:
             self._dropped()
+
+    def _check_framing(self, version: str, encoding: str | None) -> None:
+        """Refuse what others may take for another request's begin (RFC 9112, 6.1)."""
+        if version not in {"1.0", "1.1"}:
+            self._fail(BadRequest(f"this server speaks HTTP/1.1, not HTTP/{version}", hint="use HTTP/1.1"))
+        elif encoding is not None and (version == "1.0" or encoding.lower() != "chunked"):
+            self._fail(
+                BadRequest(
+                    f"transfer-encoding is {shown(encoding)} in HTTP/{version}; chunked in HTTP/1.1 is what is read",
+                    hint="send content-length, or chunked in HTTP/1.1",
+                )
+            )
 
     # -- what cannot be read as it is -----------------------------------------------------------------------------
 
