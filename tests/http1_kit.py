@@ -47,9 +47,11 @@ class Wire:
             self.protocol.resume_writing()
 
     def pause_reading(self) -> None:
+        assert not self.is_paused
         self.is_paused = True
 
     def resume_reading(self) -> None:
+        assert self.is_paused
         self.is_paused = False
 
     def can_write_eof(self) -> bool:

@@ -12,7 +12,7 @@ from tailcut.server.http import Body, HeaderMap, Reply
 
 Seen = list[tuple[str, str, bytes]]
 
-BODIES = st.binary(max_size=40)
+BODIES = st.one_of(st.binary(max_size=40), st.integers(10_000, 60_000).map(lambda size: b"x" * size))
 PATHS = st.sampled_from([b"/", b"/v2/health/live", b"/p?q=1", b"http://h/abs"])
 UPGRADE = b"connection: upgrade\r\nupgrade: h2c\r\n"
 

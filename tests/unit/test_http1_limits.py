@@ -16,12 +16,12 @@ from tailcut.server.http import Body, HeaderMap, Reply
 
 @pytest.mark.parametrize("how", ["whole", "pieces"])
 @pytest.mark.parametrize("more", [b"", b"connection: upgrade\r\nupgrade: h2c\r\n"])
-@pytest.mark.parametrize(("lines", "status"), [(60, 200), (80, 431)])
+@pytest.mark.parametrize(("lines", "status"), [(60, 200), (64, 200), (66, 431), (80, 431)])
 def test_a_head_is_as_long_as_it_may_be_however_it_is_cut(how: str, more: bytes, lines: int, status: int) -> None:
     raw = get(more=more)[:-2] + b"".join(b"x-%02d: %b\r\n" % (number, b"a" * 1000) for number in range(lines)) + b"\r\n"
 
     async def test(link: Link) -> None:
-        pieces = [raw] if how == "whole" else [raw[start : start + 5000] for start in range(0, len(raw), 5000)]
+        pieces = [raw] if how == "whole" else [raw[start : start + 900] for start in range(0, len(raw), 900)]
         assert statuses(await link.send(*pieces)) == [status]
 
     run(test)
@@ -108,6 +108,54 @@ def test_who_sends_many_requests_at_once_waits_a_turn_for_each() -> None:
         assert statuses(bytes(many.wire.written)) == [200] * 6000
 
     run(test, look)
+
+
+@pytest.mark.parametrize("size", [10_000, 17_000, 100_000, 240_000])
+@pytest.mark.parametrize("path", [b"/", b"/unread"])
+def test_a_large_body_may_come_in_one_piece_with_the_requests_before_it(size: int, path: bytes) -> None:
+    async def test(link: Link) -> None:
+        raw = post(b"x" * size, path)
+        link.connection.data_received(get() + raw + get() + raw + get())
+        for _ in range(200):
+            await asyncio.sleep(0)
+        status = 200 if path == b"/" else 429
+        assert statuses(bytes(link.wire.written)) == [200, status, 200, status, 200]
+        assert not link.wire.is_paused
+        assert not link.connection.is_busy
+        assert link.wire.events == []
+
+    run(test)
+
+
+def test_the_last_reply_is_not_reset_by_requests_that_wait() -> None:
+    gate = asyncio.Event()
+
+    async def wait(method: str, path: str, headers: HeaderMap, body: Body) -> Reply:
+        await gate.wait()
+        return Reply(200, [], b"")
+
+    async def test(link: Link) -> None:
+        await link.send(get(), get(), get())
+        link.worker.on_drain()
+        gate.set()
+        await settle()
+        assert statuses(bytes(link.wire.written)) == [200]
+        assert link.wire.events == ["eof"], "what else the client has sent is read away first"
+        assert not link.wire.is_paused
+
+    run(test, wait)
+
+
+def test_a_client_that_was_slow_to_take_a_reply_has_its_time_from_then_on() -> None:
+    async def test(link: Link) -> None:
+        await link.send(post(b"x" * 3000))
+        link.clock.now_s += 29
+        link.wire.take_all()
+        link.clock.now_s += 2
+        assert not link.connection.sweep(link.clock.now_s - 30)
+        assert statuses(await link.send(get())) == [200]
+
+    run(test, high_bytes=2500)
 
 
 def test_what_comes_behind_the_end_is_not_begun() -> None:

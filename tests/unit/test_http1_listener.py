@@ -37,7 +37,7 @@ class Server:
         async def handle(method: str, path: str, headers: HeaderMap, body: Body) -> Reply:
             self.begun += 1
             await self.gate.wait()
-            return Reply(200, [], b"ok")
+            return Reply(200, [], b"ok" if path == "/" else b"z" * 20_000_000)
 
         worker: Any = SimpleNamespace(handle=handle, company=Company(()), on_drain=None)
         self.site = Site(worker, asyncio.get_running_loop())
@@ -121,9 +121,11 @@ def test_a_client_that_reads_no_last_reply_does_not_hold_the_stop_up(tmp_path: P
     async def test() -> None:
         async with serving(tmp_path) as server:
             client = socket.create_connection(("127.0.0.1", server.port))
-            client.sendall(b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 1000\r\n\r\nabc")
+            client.sendall(b"GET /large HTTP/1.1\r\nhost: h\r\n\r\n")
             while not server.begun:
                 await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            assert not any(each.is_busy for each in server.site.connections)
             began_s = asyncio.get_running_loop().time()
             await server.listener.stop()
             assert asyncio.get_running_loop().time() - began_s < 5

@@ -68,7 +68,7 @@ class Worker:
         self._front = Front(Application(self._engine, closed, self._guard).handle, manifest)
         self.handle = self._front.handle
         self.company = self._engine.company
-        self._scheduling = Scheduling(self._engine, server.scheduling, wakes=server.http2)
+        self._scheduling = Scheduling(self._engine, server.scheduling, wakes=server.http2 or server.grpc_port > 0)
         self._engine.exposition.add(self._scheduling.samples)
         self._is_draining = False
         self.on_drain: Callable[[], None] = _ignore

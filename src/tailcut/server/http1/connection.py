@@ -100,6 +100,8 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._replies.has_room()
+        if self._current is None and not self._is_ending:
+            self.since_s = self._site.loop.time()  # it kept up until now
         self._turn()
 
     # -- of exchanges ---------------------------------------------------------------------------------------------
@@ -239,6 +241,7 @@ class Connection(asyncio.Protocol):
         # In a turn of its own: other connections have theirs between two requests of this one.
         if self._incoming.is_quiet and not self._replies.is_full:
             self.since_s = self._site.loop.time() if exchange.is_whole else 0.0
+            self._is_in_head = self._incoming.reader.is_in_head
         else:
             self._site.loop.call_soon(self._turn)
 
@@ -275,8 +278,7 @@ class Connection(asyncio.Protocol):
             return
         self._is_ending = True
         self.since_s = self._site.loop.time()
-        reader = self._incoming.reader
-        if reader.arriving is None and reader.failure is None:
+        if self._incoming.reader.arriving is None and self._incoming.is_quiet:
             self._transport.close()
             return
         self._incoming.read_away()

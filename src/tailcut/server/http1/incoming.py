@@ -58,10 +58,15 @@ class Incoming:
 
     def next(self) -> Exchange | None:
         """Return the request whose turn it is; None where there is none."""
-        if not self.queue and self._held:
+        self._read_held()
+        exchange = self.queue.popleft() if self.queue else None
+        self._read_held()  # its body may be in what is held
+        return exchange
+
+    def _read_held(self) -> None:
+        if self._held and not self.queue:
             held, self._held = self._held, b""
             self._read_on(held)
-        return self.queue.popleft() if self.queue else None
 
     def _read_on(self, data: bytes) -> None:
         reader = self.reader

@@ -18,6 +18,9 @@ from tailcut.server.repeated import by_name
 
 _HEAD_BYTES = 64 * 1024
 _MOST_HEADERS = 256
+_BESIDE_BYTES = _HEAD_BYTES + 8 * 1024
+"""That may come of a head with its line breaks, or beside a body."""
+
 _FRAMING = 8
 """Bytes of chunked framing that a byte of a body may have beside it: chunks of one byte have five."""
 
@@ -119,7 +122,7 @@ class Reader:
             raise  # a fault of ours
         except HttpParserError as error:
             self._fail(self._said_of(error, data))
-        if self._read_bytes > _HEAD_BYTES and self._read_bytes > _HEAD_BYTES + _FRAMING * self.begun_bytes:
+        if self._read_bytes > _BESIDE_BYTES and self._read_bytes > _BESIDE_BYTES + _FRAMING * self.begun_bytes:
             self._fail(_too_large())
 
     def close(self) -> None:

@@ -67,6 +67,8 @@ class Replies:
 
     def refuse(self, error: TailcutError) -> None:
         """Write the reply to what could not be read as a request."""
+        if self._transport.is_closing():
+            return
         reply = error_reply(error)
         framing = f"connection: close\r\n{self._site.date()}"
         self._transport.write(writing.head(reply.status, reply.headers, framing, len(reply.body)) + reply.body)
@@ -79,6 +81,8 @@ class Replies:
         transport = self._transport
         is_late = False
         try:
+            if transport.is_closing():
+                return False
             framing = "" if exchange.old else "transfer-encoding: chunked\r\n"
             framing += self._framing(exchange, reply.headers, keep=keep)
             transport.write(writing.head(reply.status, reply.headers, framing))
