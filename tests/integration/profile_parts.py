@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -22,6 +23,9 @@ from naps import planted
 from torch import nn
 
 THREADS = 4
+WAIT_S = float(os.environ.get("PLANTED_WAIT_S", "0.015"))
+"""What others hold a request up for: longer where the model takes as long, so that it is the bottleneck anywhere."""
+LONG_S = max(WAIT_S, 0.02)
 
 slow: ContextVar[str] = ContextVar("slow", default="")
 asked_ns: ContextVar[int] = ContextVar("asked_ns", default=0)
@@ -43,18 +47,18 @@ async def authorise(request: Request, part: str) -> None:
     slow.set(part)
     if part == "hook":
         with planted("code"):
-            time.sleep(0.02)
+            time.sleep(LONG_S)
 
 
 async def take_threads(part: str) -> None:
-    """All threads of the pool are taken for 15 ms, by nobody's request."""
+    """All threads of the pool are taken for a while, by nobody's request."""
     if part == "pool":
         begun = asyncio.Semaphore(0)
         loop = asyncio.get_running_loop()
 
         def occupy() -> None:
             loop.call_soon_threadsafe(begun.release)
-            time.sleep(0.015)
+            time.sleep(WAIT_S)
 
         for _ in range(THREADS):
             kept.add(task := Context().run(asyncio.create_task, anyio.to_thread.run_sync(occupy)))
@@ -65,9 +69,9 @@ async def take_threads(part: str) -> None:
 
 
 async def let_others_go_first(part: str) -> None:
-    """The event loop runs something for 15 ms that is nobody's, before it goes on with this."""
+    """The event loop runs something for a while that is nobody's, before it goes on with this."""
     if part == "loop":
-        Context().run(asyncio.get_running_loop().call_soon, time.sleep, 0.015)
+        Context().run(asyncio.get_running_loop().call_soon, time.sleep, WAIT_S)
         with planted("loop"):
             await asyncio.sleep(0)
 
@@ -82,7 +86,7 @@ def in_thread() -> None:
 
 
 def hold(lock: threading.Lock) -> None:
-    """From now on somebody else has the lock for 15 ms: the next to ask for it is this request (``had``)."""
+    """From now on somebody else has the lock for a while: the next to ask for it is this request (``had``)."""
     if slow.get() != "lock":
         return
     taken, times = threading.Event(), {}
@@ -90,7 +94,7 @@ def hold(lock: threading.Lock) -> None:
     def holder() -> None:
         with lock:
             taken.set()
-            time.sleep(0.015)
+            time.sleep(WAIT_S)
             times["released"] = time.perf_counter_ns()
 
     threading.Thread(target=holder).start()

@@ -17,14 +17,14 @@ class Question(pilot.Question):
     @field_validator("texts")
     @classmethod
     def check(cls, texts: list[str]) -> list[str]:
-        parts.nap("validation", "decode", 0.03)
+        parts.nap("validation", "decode", 0.045)
         return texts
 
 
 class Answer(pilot.Answer):
     @field_serializer("embeddings", mode="wrap")
     def show(self, embeddings: Any, handler: Any) -> Any:
-        parts.nap("encoder", "encode", 0.03)
+        parts.nap("encoder", "encode", 0.045)
         return handler(embeddings)
 
 
@@ -33,7 +33,7 @@ load, encode = pilot.load, pilot.encode
 
 def slow_encode(texts: list[str]) -> Any:
     parts.in_thread()
-    parts.nap("tokenizer", "code", 0.03)
+    parts.nap("tokenizer", "code", 0.045)
     parts.hold(one_at_a_time)
     with one_at_a_time:
         parts.had()

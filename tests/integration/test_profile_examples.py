@@ -75,7 +75,7 @@ def minilm(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
         duration_s=10.0,
         sample_s=1.0,
         layers=False,
-        environment={"PYTHONPATH": str(EXAMPLES)},
+        environment={"PYTHONPATH": str(EXAMPLES), "PLANTED_WAIT_S": "0.045"},
     )
 
 
