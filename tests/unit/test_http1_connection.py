@@ -15,9 +15,9 @@ HOST = b"host: h\r\n"
 
 
 async def echo(method: str, path: str, headers: HeaderMap, body: Body) -> Reply:
-    """Answer with what was asked; a path /unread leaves the body, /error refuses it."""
-    if path == "/unread":
-        return Reply(429, [], b"later")
+    """Answer with what was asked; /unread and /shed refuse it and leave the body."""
+    if path in {"/unread", "/shed"}:
+        return Reply(413 if path == "/unread" else 429, [], b"no")
     data = await body() if headers.get("content-length") else b"".join([piece async for piece in body])
     return Reply(200, [("x-path", path)], b"%b %b" % (method.encode(), data))
 
@@ -277,7 +277,7 @@ def test_a_body_that_nobody_reads_is_left_to_the_kernel() -> None:
 def test_the_rest_of_a_body_that_was_refused_is_read_away_and_the_connection_goes_on() -> None:
     async def test(link: Link) -> None:
         raw = post(b"x" * 1000, b"/unread")
-        assert statuses(await link.send(raw[:-900])) == [429]
+        assert statuses(await link.send(raw[:-900])) == [413]
         assert statuses(await link.send(raw[-900:-1])) == []
         assert statuses(await link.send(raw[-1:] + get())) == [200]
         link.clock.pass_s(2)
@@ -290,7 +290,7 @@ def test_the_rest_of_a_body_that_was_refused_is_read_away_and_the_connection_goe
 def test_a_rest_that_does_not_come_or_is_large_ends_the_connection(comes: int) -> None:
     async def test(link: Link) -> None:
         raw = post(b"", b"/unread").replace(b"content-length: 0", b"content-length: 100000000")
-        assert statuses(await link.send(raw)) == [429]
+        assert statuses(await link.send(raw)) == [413]
         for _ in range(comes // 100_000):
             await link.send(b"x" * 100_000)
         if not comes:
@@ -310,7 +310,7 @@ def test_who_waits_to_be_told_to_send_a_body_is_told_once_it_is_read() -> None:
         assert body_of(await link.send(raw[-2:])) == b"POST abc"
         assert statuses(await link.send(raw)) == [200], "it did not wait"
         refused = await link.send(raw[:-3].replace(b" / ", b" /unread "))
-        assert statuses(refused) == [429]
+        assert statuses(refused) == [413]
         assert b"connection: close" in refused, "what comes next may be the body or a request"
 
     run(test)

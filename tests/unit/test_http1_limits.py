@@ -118,7 +118,7 @@ def test_a_large_body_may_come_in_one_piece_with_the_requests_before_it(size: in
         link.connection.data_received(get() + raw + get() + raw + get())
         for _ in range(200):
             await asyncio.sleep(0)
-        status = 200 if path == b"/" else 429
+        status = 200 if path == b"/" else 413
         assert statuses(bytes(link.wire.written)) == [200, status, 200, status, 200]
         assert not link.wire.is_paused
         assert not link.connection.is_busy
@@ -156,6 +156,26 @@ def test_a_client_that_was_slow_to_take_a_reply_has_its_time_from_then_on() -> N
         assert statuses(await link.send(get())) == [200]
 
     run(test, high_bytes=2500)
+
+
+def test_who_was_refused_and_comes_back_at_once_is_read_after_a_moment() -> None:
+    """Its refusal comes at once; else a few clients that do not wait would take the core from the model."""
+
+    async def test(link: Link) -> None:
+        for _ in range(3):
+            assert statuses(await link.send(post(b"abc", b"/shed"))) == [429]
+            assert statuses(await link.send(get(b"/1"), get(b"/2"))) == []
+            assert link.wire.is_paused
+            before = len(link.wire.written)
+            link.clock.pass_s(0.011)
+            await settle()
+            assert statuses(bytes(link.wire.written[before:]))[:1] == [200]
+            await link.send()
+            assert not link.wire.is_paused
+        assert link.wire.events == []
+        assert link.connection.since_s
+
+    run(test)
 
 
 def test_what_comes_behind_the_end_is_not_begun() -> None:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tailcut.server")
 
+_SHED, _SHED_PAUSE_S = 429, 0.01
+"""Who was refused and comes back at once is read again after a moment: a few such clients would have most of a core."""
+
 _REST_S = 1.0
 """For the rest of a body whose request was answered before it had come, and for the client to read the last reply."""
 
@@ -42,7 +45,7 @@ class Connection(asyncio.Protocol):
         self._current: Exchange | None = None
         self._next: asyncio.Future[bool] | None = None
         self._task: asyncio.Task[None] | None = None  # kept, because the loop does not keep it
-        self._is_ending = self._is_in_head = self._is_lost = False
+        self._is_ending = self._is_in_head = self._is_lost = self._is_shed = False
         self._gone: asyncio.Event | None = None
         self.since_s = 0.0
         self.requests = 0
@@ -87,7 +90,7 @@ class Connection(asyncio.Protocol):
             return
         try:
             incoming.read(data)
-            if self._current is None:
+            if self._current is None and not self._is_shed:
                 self._go_on()
         except HttpParserCallbackError:
             self._fail("a request could not be taken up")
@@ -135,9 +138,10 @@ class Connection(asyncio.Protocol):
 
     # -- one request after the other ------------------------------------------------------------------------------
 
-    def _turn(self) -> None:
-        """Go on with what has come already."""
-        if self._current is None and not self._is_ending:
+    def _turn(self, is_over: bool = False) -> None:
+        """Go on with what has come already; ``is_over``: a refusal's pause."""
+        self._is_shed = self._is_shed and not is_over
+        if self._current is None and not (self._is_ending or self._is_shed):
             try:
                 self._go_on()
             except HttpParserCallbackError:
@@ -209,6 +213,7 @@ class Connection(asyncio.Protocol):
             if reply.chunks is not None:
                 return await self._replies.stream(exchange, reply, reply.chunks, keep=keep) and keep
             self._replies.write(exchange, reply, keep=keep)
+            self._is_shed = reply.status == _SHED and keep
         except asyncio.CancelledError:
             self._transport.abort()
             raise
@@ -238,8 +243,11 @@ class Connection(asyncio.Protocol):
         if not exchange.is_whole:
             exchange.drop()
             self._site.loop.call_later(_REST_S, self._give_up, exchange)
+        if self._is_shed:
+            self._wait()
+            self._site.loop.call_later(_SHED_PAUSE_S, self._turn, True)
         # In a turn of its own: other connections have theirs between two requests of this one.
-        if self._incoming.is_quiet and not self._replies.is_full:
+        elif self._incoming.is_quiet and not self._replies.is_full:
             self.since_s = self._site.loop.time() if exchange.is_whole else 0.0
             self._is_in_head = self._incoming.reader.is_in_head
         else:
@@ -287,7 +295,6 @@ class Connection(asyncio.Protocol):
         self._site.loop.call_later(_REST_S, self._transport.close)
 
     def _fail(self, what: str) -> None:
-        """Give the connection up over a fault of ours, in an exception's handler."""
-        log.exception(what)
+        log.exception(what)  # a fault of ours: this is called in its handler
         self._is_ending = True
         self._transport.abort()
