@@ -214,11 +214,12 @@ class _Supervisor(MPServer):
         # Inherited by the worker: told to drain before it listens for that, it must not die of it.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         signal.signal(signal.SIGUSR2, self._on_usr2)
-        spawn_target: Any
-        load: Any
-        spawn_target, load = (spawn, _load_rsgi) if self._manifest.deployment.server.http2 else (spawn_http1, _load)
         told = self._manifest, self._url, self._address, os.getpid(), self._outlet, self._port, self._tls
-        self.serve(spawn_target=spawn_target, target_loader=partial(load, *told), wrap_loader=False)
+        self.serve(
+            spawn_target=spawn if self._manifest.deployment.server.http2 else spawn_http1,
+            target_loader=partial(_load, *told),
+            wrap_loader=False,
+        )
 
     def signal_handler_interrupt(self, *args: Any, **kwargs: Any) -> None:
         """Drain first; a second signal stops at once."""
@@ -285,15 +286,9 @@ class _Supervisor(MPServer):
 
 def _load(
     manifest: Manifest, url: str, address: str, supervisor_pid: int, outlet: Outlet, port: int, tls: Tls | None
-) -> Http1:
-    """Make what serves HTTP/1.1, inside the worker."""
+) -> Any:
+    """Make what serves HTTP, inside the worker."""
     outlet.leave()
+    if manifest.deployment.server.http2:
+        return RSGIApplication(manifest, url, address, supervisor_pid)
     return Http1(Worker(manifest, url, address, supervisor_pid), address, port, tls)
-
-
-def _load_rsgi(
-    manifest: Manifest, url: str, address: str, supervisor_pid: int, outlet: Outlet, *_: Any
-) -> RSGIApplication:
-    """Make what Granian calls, inside the worker."""
-    outlet.leave()
-    return RSGIApplication(manifest, url, address, supervisor_pid)

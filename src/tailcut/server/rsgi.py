@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]  # re-exported without saying so
 
+from tailcut.errors import Shed
 from tailcut.manifest import Manifest
 from tailcut.server.bodies import Bodies
 from tailcut.server.http import CLOSE, HeaderMap
@@ -25,7 +26,6 @@ from tailcut.server.worker import Worker
 log = logging.getLogger("tailcut.server")
 
 _REFUSED = 400
-_OVERLOADED = 429
 _REST_S = 1.0
 _REST_BYTES = 1024 * 1024
 
@@ -36,8 +36,6 @@ class RSGIApplication:
     def __init__(self, manifest: Manifest, url: str, address: str, supervisor_pid: int) -> None:
         self._worker = Worker(manifest, url, address, supervisor_pid, (ProtocolClosed,))
         self._handle = self._worker.handle
-        self._is_leaving = False
-        self._worker.on_drain = self._leave
         self._bodies = Bodies(int(manifest.deployment.server.max_body_bytes))
         self._remains = Remains()
         self._silent = SilentConnections(manifest, urlsplit(url).port or 0)
@@ -50,17 +48,14 @@ class RSGIApplication:
     def __rsgi_del__(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(self._worker.end())
 
-    def _leave(self) -> None:
-        self._is_leaving = True
-
     async def __rsgi__(self, scope: Any, protocol: Any) -> None:
         reply = await self._handle(scope.method, scope.path, scope.headers, protocol)
         left = False  # of a body that was refused unread: who still sends it would see the connection close, no reply
         if reply.status >= _REFUSED and scope.http_version == "2":
             await _read_rest(protocol)
-        elif reply.status == _OVERLOADED:
+        elif reply.status == Shed.status:
             left = not self._comes(scope.headers, protocol)
-        if self._is_leaving:
+        if self._worker.is_draining:
             reply.headers.append(CLOSE)
         if reply.chunks is not None:
             await send_stream(scope.client, protocol, reply, reply.chunks)

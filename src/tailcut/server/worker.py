@@ -47,7 +47,8 @@ class Worker:
     Attributes:
         handle: answers one request.
         company: to be told of requests that are about to be handled.
-        on_drain: called when clients are to be told to connect anew, elsewhere.
+        is_draining: whether clients are to be told to connect anew, elsewhere.
+        on_drain: called when that begins.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Worker:
         self.company = self._engine.company
         self._scheduling = Scheduling(self._engine, server.scheduling, wakes=server.http2 or server.grpc_port > 0)
         self._engine.exposition.add(self._scheduling.samples)
-        self._is_draining = False
+        self.is_draining = False
         self.on_drain: Callable[[], None] = _ignore
         self._supervisor_pid = supervisor_pid
         self._loading: asyncio.Task[None] | None = None
@@ -111,12 +112,12 @@ class Worker:
 
     def _on_sigterm(self) -> None:
         """Drain, and leave the stop to the supervisor, which may not have got the signal itself."""
-        if not self._is_draining and os.getppid() == self._supervisor_pid:
+        if not self.is_draining and os.getppid() == self._supervisor_pid:
             os.kill(self._supervisor_pid, signal.SIGUSR2)
         self._drain()
 
     def _drain(self) -> None:
-        self._is_draining = True
+        self.is_draining = True
         self.on_drain()
         self._engine.drain()
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from httptools import HttpParserCallbackError
 
+from tailcut.errors import Shed
 from tailcut.server.http import CLOSE, Reply
 from tailcut.server.http1 import writing
 from tailcut.server.http1.exchange import Exchange
-from tailcut.server.http1.incoming import Incoming
+from tailcut.server.http1.incoming import REST_BYTES, Incoming
 from tailcut.server.http1.replying import Replies
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tailcut.server")
 
-_SHED, _SHED_PAUSE_S = 429, 0.01
+_SHED_PAUSE_S = 0.01
 """Who was refused and comes back at once is read again after a moment: a few such clients would have most of a core."""
 
 _REST_S = 1.0
@@ -41,7 +42,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, site: Site) -> None:
         self._site = site
         self._transport: Any = None
-        self._incoming = Incoming(self, self._wait)
+        self._incoming = Incoming(self)
         self._current: Exchange | None = None
         self._next: asyncio.Future[bool] | None = None
         self._task: asyncio.Task[None] | None = None  # kept, because the loop does not keep it
@@ -90,11 +91,9 @@ class Connection(asyncio.Protocol):
             return
         try:
             incoming.read(data)
-            if self._current is None and not self._is_shed:
-                self._go_on()
         except HttpParserCallbackError:
             self._fail("a request could not be taken up")
-        self.has_room()
+        self._turn()
 
     def pause_writing(self) -> None:
         self._replies.is_full = True
@@ -125,7 +124,7 @@ class Connection(asyncio.Protocol):
 
     def threw_away(self, size_bytes: int) -> None:
         """Take notice of what came of a body that nobody wants."""
-        if self._incoming.is_too_much(size_bytes):
+        if size_bytes > REST_BYTES:
             self._end()
 
     async def lost(self) -> None:
@@ -146,14 +145,12 @@ class Connection(asyncio.Protocol):
                 self._go_on()
             except HttpParserCallbackError:
                 self._fail("a request could not be taken up")
-            self.has_room()
+        self.has_room()
 
     def _go_on(self) -> None:
         """Begin the next request, if it is there and the client takes what it is sent."""
-        if self._is_ending:
-            return
         if self._replies.is_full:
-            self._wait()
+            self.wait()
             return
         self._current = exchange = self._incoming.next()
         reader = self._incoming.reader
@@ -172,7 +169,7 @@ class Connection(asyncio.Protocol):
                 self._is_in_head = True
                 self.since_s = self._site.loop.time()  # from its first bytes on
         elif reader.arriving is None:
-            self._wait()
+            self.wait()
 
     def _wake(self) -> None:
         """Have the current request answered, in the next turn of the loop."""
@@ -213,7 +210,7 @@ class Connection(asyncio.Protocol):
             if reply.chunks is not None:
                 return await self._replies.stream(exchange, reply, reply.chunks, keep=keep) and keep
             self._replies.write(exchange, reply, keep=keep)
-            self._is_shed = reply.status == _SHED and keep
+            self._is_shed = reply.status == Shed.status and keep
         except asyncio.CancelledError:
             self._transport.abort()
             raise
@@ -244,7 +241,7 @@ class Connection(asyncio.Protocol):
             exchange.drop()
             self._site.loop.call_later(_REST_S, self._give_up, exchange)
         if self._is_shed:
-            self._wait()
+            self.wait()
             self._site.loop.call_later(_SHED_PAUSE_S, self._turn, True)
         # In a turn of its own: other connections have theirs between two requests of this one.
         elif self._incoming.is_quiet and not self._replies.is_full:
@@ -253,7 +250,7 @@ class Connection(asyncio.Protocol):
         else:
             self._site.loop.call_soon(self._turn)
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
         """Wait for the client; ``sweep`` says for how long."""
         if not self.since_s:
             self.since_s = self._site.loop.time()

@@ -29,6 +29,10 @@ class Wire(Protocol):
         """Take notice of how much came of a body that nobody wants."""
         ...
 
+    def wait(self) -> None:
+        """Wait for the next head: such a body has come to its end."""
+        ...
+
     async def lost(self) -> None:
         """Return when the connection is closed."""
         ...
@@ -145,6 +149,8 @@ class Exchange:
         self.is_whole = True
         if self._waiter is not None:
             self._wake()
+        if self.is_dropped:
+            self._wire.wait()
 
     def gone(self) -> None:
         """The client has closed the connection."""

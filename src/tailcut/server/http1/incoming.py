@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 from tailcut.server.http1.exchange import Exchange, Wire
@@ -12,15 +11,12 @@ from tailcut.server.http1.reading import Reader
 _PIECE_BYTES = 16 * 1024
 """That are read before it is seen whether requests wait for their turn: small ones in it take milliseconds to read."""
 
-_REST_BYTES = 1024 * 1024
+REST_BYTES = 1024 * 1024
 """Of a body whose request was answered before it had come, and of what cannot be read."""
 
 
 class Incoming:
     """Reads a connection, and stops reading it while requests wait or a body is not taken.
-
-    Args:
-        dropped: told when the rest of a body that nobody wants has come.
 
     Attributes:
         reader: what has been read up to now.
@@ -29,9 +25,9 @@ class Incoming:
 
     __slots__ = ("_away_bytes", "_held", "_is_paused", "_transport", "queue", "reader")
 
-    def __init__(self, wire: Wire, dropped: Callable[[], None]) -> None:
+    def __init__(self, wire: Wire) -> None:
         self.queue: deque[Exchange] = deque()
-        self.reader = Reader(wire, self.queue.append, dropped)
+        self.reader = Reader(wire, self.queue.append)
         self._held = b""  # behind requests that wait for their turn
         self._is_paused = False
         self._away_bytes = 0
@@ -49,10 +45,10 @@ class Incoming:
 
     def read(self, data: bytes) -> None:
         """Read what came, until a second request waits for its turn; the rest is held."""
-        if len(data) <= _PIECE_BYTES and not self._held:
-            self.reader.feed(data)
-        elif self._held:
+        if self._held:
             self._held += data
+        elif len(data) <= _PIECE_BYTES:
+            self.reader.feed(data)
         else:
             self._read_on(data)
 
@@ -96,7 +92,7 @@ class Incoming:
     def throw_away(self, size_bytes: int) -> None:
         """Take notice of what comes behind the last request, for as long as it is not too much."""
         self._away_bytes += size_bytes
-        if self._away_bytes > _REST_BYTES:
+        if self._away_bytes > REST_BYTES:
             self.pause()
 
     def read_away(self) -> None:
@@ -106,10 +102,6 @@ class Incoming:
         self.queue.clear()
         if self._is_paused:
             self.resume()
-
-    def is_too_much(self, size_bytes: int) -> bool:
-        """Whether more came of a body that nobody wants than is read away."""
-        return size_bytes > _REST_BYTES
 
     def pause(self) -> None:
         """Leave what else comes to the kernel, and by it to the client."""

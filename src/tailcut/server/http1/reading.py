@@ -27,6 +27,7 @@ _FRAMING = 8
 _MOST_MISSES = 8
 """Heads that were not like the ones before them, until this connection's are not compared any more."""
 
+_ENCODING = b"transfer-encoding"
 _OF_UPGRADE = frozenset({b"upgrade", b"http2-settings"})
 
 Fields = list[tuple[bytes, bytes]]
@@ -38,7 +39,6 @@ class Reader:
     Args:
         wire: the connection, for the exchanges.
         take: given every request once its head is there; its body may still come.
-        dropped: told when the rest of a body that nobody wants has come.
 
     Attributes:
         arriving: the exchange whose body is coming; None between two requests.
@@ -48,7 +48,6 @@ class Reader:
 
     __slots__ = (
         "_alike",
-        "_dropped",
         "_ended",
         "_head_bytes",
         "_is_at_head",
@@ -69,10 +68,9 @@ class Reader:
         "failure",
     )
 
-    def __init__(self, wire: Wire, take: Callable[[Exchange], None], dropped: Callable[[], None]) -> None:
+    def __init__(self, wire: Wire, take: Callable[[Exchange], None]) -> None:
         self._wire: Any = wire
         self._take = take
-        self._dropped = dropped
         self._parser: Any = HttpRequestParser(self)
         self._url = b""
         self._raw: Fields = []
@@ -128,7 +126,6 @@ class Reader:
     def close(self) -> None:
         """Let go of who knows this reader, and of what came: cycles would live until the collector comes."""
         self._parser = self._wire = self._alike = self.arriving = None
-        self._take = self._dropped = _nothing
 
     # -- of the parser --------------------------------------------------------------------------------------------
 
@@ -168,7 +165,7 @@ class Reader:
             self._known = by_name([(name.lower().decode("latin-1"), value.decode("latin-1")) for name, value in raw])
         version = parser.get_http_version()
         if version != "1.1" or "transfer-encoding" in self._known:
-            self._check_framing(version, self._known.get("transfer-encoding"))
+            self._check_framing(version)
             if self.failure is not None:
                 return
         path, _, _ = self._url.partition(b"?")
@@ -204,14 +201,13 @@ class Reader:
         plain = exchange.keep_alive and not exchange.old and "content-length" in headers and "expect" not in headers
         self._last = (exchange.method, exchange.path, size_bytes) if plain else None
         exchange.ended()
-        if exchange.is_dropped:
-            self._dropped()
 
-    def _check_framing(self, version: str, encoding: str | None) -> None:
+    def _check_framing(self, version: str) -> None:
         """Refuse what others may take for another request's begin (RFC 9112, 6.1)."""
+        encoding = ", ".join(value.decode("latin-1") for name, value in self._raw if name.lower() == _ENCODING)
         if version not in {"1.0", "1.1"}:
             self._fail(BadRequest(f"this server speaks HTTP/1.1, not HTTP/{version}", hint="use HTTP/1.1"))
-        elif encoding is not None and (version == "1.0" or encoding.lower() != "chunked"):
+        elif encoding and (version == "1.0" or encoding.lower() != "chunked"):
             self._fail(
                 BadRequest(
                     f"transfer-encoding is {shown(encoding)} in HTTP/{version}; chunked in HTTP/1.1 is what is read",
@@ -267,10 +263,6 @@ class Reader:
                 "this server speaks HTTP/1.1, not HTTP/2", hint="use HTTP/1.1, or set server.http2 = true"
             )
         return BadRequest(f"this is no HTTP/1.1: {error}", hint="send requests as RFC 9112 has them")
-
-
-def _nothing(*_: object) -> None:
-    """Do nothing."""
 
 
 def _too_large() -> HeadTooLarge:

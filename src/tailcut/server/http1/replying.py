@@ -55,7 +55,7 @@ class Replies:
         if transport.is_closing():
             return
         body = reply.body
-        framing = self._site.date() if keep and not exchange.old else self._framing(exchange, reply.headers, keep=keep)
+        framing = self._framing(exchange, reply.headers, keep=keep)
         head = writing.head(reply.status, reply.headers, framing, len(body))
         if exchange.method == "HEAD":
             transport.write(head)
