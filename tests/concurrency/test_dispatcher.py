@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 import pytest
 from tests.concurrency.dispatching import Bench, S, answer, error_of
@@ -146,6 +148,26 @@ def test_inline_batches_leave_the_loop_its_turns() -> None:
 
     bench.run(main())
     assert order == ["batch", "answer"] * 3
+
+
+@pytest.mark.parametrize(("inline", "batches"), [(True, [2]), (False, [1, 1])])
+def test_beside_an_inline_model_what_was_read_meanwhile_shares_the_batch(inline: bool, batches: list[int]) -> None:
+    """While it runs nothing is read; an executor in a thread of its own begins at once."""
+    bench = Bench(executors=0 if inline else 2)
+
+    async def main() -> None:
+        bench.open()
+        if inline:
+            bench.dispatcher.add(InlineExecutor(bench.runtime, bench.dispatcher.on_done))
+        await bench.settle()
+        bench.submit(1)
+        asyncio.get_running_loop().call_soon(bench.submit, 2)  # read between this turn and the next
+        await bench.settle()
+        for executor in bench.executors:
+            executor.finish()
+        assert bench.runtime.rows == batches
+
+    bench.run(main())
 
 
 def test_a_lone_request_runs_past_the_queue_only_where_nothing_waits() -> None:

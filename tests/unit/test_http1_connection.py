@@ -497,9 +497,10 @@ def test_a_stream_whose_client_leaves_is_closed() -> None:
     run(test, streaming(parts), high_bytes=3500)
 
 
-def test_a_reply_that_would_smuggle_a_header_is_not_sent(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("value", ["1\r\nx-b: 2", "1\nx-b: 2", "1\rx-b: 2", "1\0"])
+def test_a_reply_that_would_smuggle_a_header_is_not_sent(caplog: pytest.LogCaptureFixture, value: str) -> None:
     async def smuggle(method: str, path: str, headers: HeaderMap, body: Body) -> Reply:
-        return Reply(200, [("x-a", "1\r\nx-b: 2")], b"")
+        return Reply(200, [("x-a", value)], b"")
 
     async def test(link: Link) -> None:
         assert await link.send(get()) == b""

@@ -257,6 +257,20 @@ def test_a_connection_that_waits_holds_no_request_and_one_that_ended_nothing() -
     run(test, read)
 
 
+@pytest.mark.parametrize("raw", [post(b"x" * 40_000), chunked(b"ab", b"cd")])
+def test_a_body_is_handed_over_once(raw: bytes) -> None:
+    """Who asked for it has it: a model may take long, and it is not kept twice meanwhile."""
+
+    async def twice(method: str, path: str, headers: HeaderMap, body: Body) -> Reply:
+        first = await body()
+        return Reply(200, [], b"%d %d" % (len(first), len(await body())))
+
+    async def test(link: Link) -> None:
+        assert body_of(await link.send(raw)) in {b"40000 0", b"4 0"}
+
+    run(test, twice)
+
+
 def test_a_reply_larger_than_what_is_copied_is_whole() -> None:
     async def large(method: str, path: str, headers: HeaderMap, body: Body) -> Reply:
         return Reply(200, [], b"z" * 300_000)

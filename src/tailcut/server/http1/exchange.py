@@ -114,8 +114,8 @@ class Exchange:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more should be read for now."""
-        return self.held_bytes > AHEAD_BYTES and not (self.is_whole or self._is_gathering or self.is_dropped)
+        """Whether nothing more of it should be read for now; asked while it arrives."""
+        return self.held_bytes > AHEAD_BYTES and not (self._is_gathering or self.is_dropped)
 
     async def _more(self) -> None:
         """Wait for more of the body, or its end."""
