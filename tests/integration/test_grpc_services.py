@@ -31,7 +31,7 @@ from tritonclient.utils import InferenceServerException
 from tailcut.core.tensors import Arrays
 from tailcut.engine import seating
 from tailcut.errors import MissingExtra
-from tailcut.server import lifecycle
+from tailcut.server import ports
 from tailcut.server.grpc.server import SERVICE
 from tailcut.testing.runtimes import CallableRuntime
 
@@ -311,7 +311,7 @@ def test_grpc_is_not_imported_where_it_is_off() -> None:
 
 
 def test_a_missing_package_is_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifecycle, "find_spec", lambda name: None)
+    monkeypatch.setattr(ports, "find_spec", lambda name: None)
     with pytest.raises(MissingExtra) as caught:
-        lifecycle.check_grpc("127.0.0.1", free_port(), 8700)
+        ports.check_grpc("127.0.0.1", free_port(), 8700)
     assert caught.value.hint == "pip install 'tailcut[grpc]'"

@@ -11,15 +11,12 @@ their own. Supervisor to worker: SIGUSR1 drain, SIGUSR2 stop. Worker to supervis
 
 from __future__ import annotations
 
-import errno
 import os
-import resource
 import signal
-import socket
 import threading
+import time
 from contextlib import suppress
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 from granian.constants import HTTPModes, Interfaces, Loops, SSLProtocols, TaskImpl
@@ -27,7 +24,6 @@ from granian.http import HTTP1Settings
 from granian.log import LogLevels
 from granian.server.mp import MPServer
 
-from tailcut.errors import MissingExtra, StartError
 from tailcut.manifest import Manifest
 from tailcut.server.access_log import check_log
 from tailcut.server.alert import Alert
@@ -35,15 +31,13 @@ from tailcut.server.auth import Guard
 from tailcut.server.http1.serving import Http1
 from tailcut.server.http1.serving import spawn as spawn_http1
 from tailcut.server.outlet import Outlet, log_to_stderr
+from tailcut.server.ports import allow_connections, check_grpc, find_address, probe_port
 from tailcut.server.rsgi import RSGIApplication
 from tailcut.server.saying import say
 from tailcut.server.signals import STOP
 from tailcut.server.stopping import spawn
 from tailcut.server.tls import Tls, find_tls
 from tailcut.server.worker import EXIT_START_FAILED, Worker
-
-_FILES_BESIDES_CONNECTIONS = 256
-"""For artifacts, databases, Redis, and what the hooks open."""
 
 
 def serve(manifest: Manifest) -> int:
@@ -87,86 +81,6 @@ def _said_of(exit_codes: list[int | None]) -> str:
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     likely = {"SIGKILL": " (out of memory? see the kernel's log)", "SIGSEGV": " (a crash in a native library)"}
     return f"the worker was killed by {name}{likely.get(name, '')}"
-
-
-def find_address(host: str) -> str:
-    """Return the IP address of a host's name; the IPv4 one where it has both kinds.
-
-    Raises:
-        StartError: the name has no address.
-    """
-    hint = "set server.host to an IP address of this machine: 127.0.0.1, 0.0.0.0 for all, ::1, :: for all"
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise StartError(f'cannot listen on "{host}": {reason}', hint=hint) from error
-    addresses = [str(sockaddr[0]) for *_, sockaddr in sorted(found, key=lambda one: one[0] != socket.AF_INET)]
-    if "%" in addresses[0]:
-        raise StartError(f'cannot listen on "{host}": {addresses[0]} is an address of one link only', hint=hint)
-    return addresses[0]
-
-
-def check_grpc(address: str, grpc_port: int, http_port: int) -> None:
-    """Refuse a gRPC port that is taken, or gRPC where its packages are missing. Imports none of them.
-
-    Raises:
-        StartError: one of the two.
-    """
-    if find_spec("grpc") is None:
-        raise MissingExtra("server.grpc_port is set and grpcio is not installed", hint="pip install 'tailcut[grpc]'")
-    if grpc_port == http_port:
-        raise StartError(
-            f"server.grpc_port is {grpc_port}, which is the port of HTTP", hint="choose another server.grpc_port"
-        )
-    probe_port(address, grpc_port, "server.grpc_port")
-
-
-def probe_port(address: str, port: int, setting: str = "--port") -> int:
-    """Return the port after binding it once without SO_REUSEPORT; 0 finds a free one.
-
-    Two servers could otherwise share a port silently, each getting a part of the requests.
-
-    Args:
-        address: an IP address.
-        port: 0 to 65535.
-        setting: what the user changes it with.
-
-    Raises:
-        StartError: another process listens there, or this one may not.
-    """
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # Only against the TIME_WAIT of an earlier run; a listening socket still refuses it.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address, port))
-        except OSError as error:
-            reason = "another process listens there" if error.errno == errno.EADDRINUSE else error.strerror
-            hint = f"stop the other process, or choose another port with {setting}"
-            if setting == "--port":
-                hint += " (0 takes a free one)"
-            if error.errno == errno.EADDRNOTAVAIL:
-                hint = "set server.host to an address of this machine, or to 0.0.0.0 for all of them"
-            raise StartError(f"cannot listen on {address}:{port}: {reason}", hint=hint) from error
-        return int(probe.getsockname()[1])
-
-
-def allow_connections(max_connections: int) -> None:
-    """Raise this process's limit of open files, which its worker inherits, to what the connections need.
-
-    Says so on stderr where the hard limit is below that: connections above it could not be accepted.
-    """
-    wanted = max_connections + _FILES_BESIDES_CONNECTIONS
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < allowed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    if allowed < wanted:
-        say(
-            f"tailcut: the limit of open files is {hard}, too low for server.max_connections = {max_connections}; "
-            "raise it (ulimit -Hn, LimitNOFILE) or lower server.max_connections"
-        )
 
 
 class _Supervisor(MPServer):
@@ -274,8 +188,20 @@ class _Supervisor(MPServer):
         for worker in self.wrks:
             worker.interrupt_by_parent = True
         self._tell_workers(STOP)
-        # Sends SIGTERM too, which a worker that drains takes no notice of, waits, and kills.
+        self._wait_for_workers()
+        # Sends SIGTERM too, which a worker that drains takes no notice of, and kills.
         super()._stop_workers()  # type: ignore[no-untyped-call]  # granian's is not annotated
+
+    def _wait_for_workers(self) -> None:
+        """Wait as long as they may take to end.
+
+        Granian asks once, which may be between the moment at which its watcher's thread reaps a worker and the one at
+        which that thread says so: it would say of a worker that has ended that it refused to.
+        """
+        over_s = time.monotonic() + self.workers_kill_timeout  # type: ignore[operator]  # set above
+        while any(worker.inner.is_alive() for worker in self.wrks) and time.monotonic() < over_s:
+            time.sleep(0.005)
+        self.workers_kill_timeout = 0.1  # type: ignore[assignment]  # what is left of it
 
     def _tell_workers(self, number: signal.Signals) -> None:
         for worker in self.wrks:

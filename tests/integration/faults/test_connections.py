@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import resource
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
@@ -50,7 +51,8 @@ def test_silent_connections_do_not_lock_others_out(tmp_path: Path, said: bytes, 
                 wire.writer.write(said)
             async with connected(server.port) as client:
                 assert (await client.ask(as_bytes()))[0] == 200
-            assert "closed 4 connections that had sent no request" in server.log
+            closed = re.findall(r"closed (\d+) connections that had sent no request", server.log)
+            assert sum(map(int, closed)) == 4  # in one look or, on a busy machine, in two
 
     settings = ["server.max_connections=4", "server.idle=300ms", "server.max_timeout=500ms", "slo.timeout=500ms"]
     settings.append(f"server.http2={http2}")

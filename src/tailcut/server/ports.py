@@ -1,0 +1,94 @@
+"""What is needed to listen, seen before the worker begins: an address, ports that nobody has, files for connections."""
+
+from __future__ import annotations
+
+import errno
+import resource
+import socket
+from importlib.util import find_spec
+
+from tailcut.errors import MissingExtra, StartError
+from tailcut.server.saying import say
+
+_FILES_BESIDES_CONNECTIONS = 256
+"""For artifacts, databases, Redis, and what the hooks open."""
+
+
+def find_address(host: str) -> str:
+    """Return the IP address of a host's name; the IPv4 one where it has both kinds.
+
+    Raises:
+        StartError: the name has no address.
+    """
+    hint = "set server.host to an IP address of this machine: 127.0.0.1, 0.0.0.0 for all, ::1, :: for all"
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise StartError(f'cannot listen on "{host}": {reason}', hint=hint) from error
+    addresses = [str(sockaddr[0]) for *_, sockaddr in sorted(found, key=lambda one: one[0] != socket.AF_INET)]
+    if "%" in addresses[0]:
+        raise StartError(f'cannot listen on "{host}": {addresses[0]} is an address of one link only', hint=hint)
+    return addresses[0]
+
+
+def check_grpc(address: str, grpc_port: int, http_port: int) -> None:
+    """Refuse a gRPC port that is taken, or gRPC where its packages are missing. Imports none of them.
+
+    Raises:
+        StartError: one of the two.
+    """
+    if find_spec("grpc") is None:
+        raise MissingExtra("server.grpc_port is set and grpcio is not installed", hint="pip install 'tailcut[grpc]'")
+    if grpc_port == http_port:
+        raise StartError(
+            f"server.grpc_port is {grpc_port}, which is the port of HTTP", hint="choose another server.grpc_port"
+        )
+    probe_port(address, grpc_port, "server.grpc_port")
+
+
+def probe_port(address: str, port: int, setting: str = "--port") -> int:
+    """Return the port after binding it once without SO_REUSEPORT; 0 finds a free one.
+
+    Two servers could otherwise share a port silently, each getting a part of the requests.
+
+    Args:
+        address: an IP address.
+        port: 0 to 65535.
+        setting: what the user changes it with.
+
+    Raises:
+        StartError: another process listens there, or this one may not.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # Only against the TIME_WAIT of an earlier run; a listening socket still refuses it.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            reason = "another process listens there" if error.errno == errno.EADDRINUSE else error.strerror
+            hint = f"stop the other process, or choose another port with {setting}"
+            if setting == "--port":
+                hint += " (0 takes a free one)"
+            if error.errno == errno.EADDRNOTAVAIL:
+                hint = "set server.host to an address of this machine, or to 0.0.0.0 for all of them"
+            raise StartError(f"cannot listen on {address}:{port}: {reason}", hint=hint) from error
+        return int(probe.getsockname()[1])
+
+
+def allow_connections(max_connections: int) -> None:
+    """Raise this process's limit of open files, which its worker inherits, to what the connections need.
+
+    Says so on stderr where the hard limit is below that: connections above it could not be accepted.
+    """
+    wanted = max_connections + _FILES_BESIDES_CONNECTIONS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        say(
+            f"tailcut: the limit of open files is {hard}, too low for server.max_connections = {max_connections}; "
+            "raise it (ulimit -Hn, LimitNOFILE) or lower server.max_connections"
+        )
