@@ -8,6 +8,7 @@ import subprocess
 import sys
 import timeit
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,11 +77,15 @@ def _minilm(folder: Path, tokens: int) -> Compute | None:
     registry = Registry(_REGISTRY)
     try:
         version = registry.version("minilm", "latest")
-        names = [name for name, each in version.variants.items() if each.runtime == "onnxruntime" and "int8" in name]
-        variant = registry.variant("minilm", names[0], version.id) if names else None
     except TailcutError:
         return None
-    if variant is None:
+    names = [name for name, each in version.variants.items() if each.runtime == "onnxruntime" and "int8" in name]
+    for name in names:
+        with suppress(TailcutError):  # not among the recipes that were built
+            variant = registry.variant("minilm", name, version.id)
+            break
+    else:
+        print(f"minilm {version.id} is there, but of {', '.join(names)} none was built", file=sys.stderr)
         return None
     path = Path(shutil.copy(variant.artifact, folder / "compute.onnx"))
     ids = np.random.default_rng(0).integers(2000, 20000, tokens)
