@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.profile_asking import Said
-from tests.integration.test_profile_frameworks import driven, stages
+from tests.integration.test_profile_frameworks import driven, least_ns, stages
 
 from tailcut.core.profiling.records import Stage
 
@@ -35,7 +35,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Said
 def test_what_a_model_takes_is_the_models(real: dict[tuple[str, str], Said], path: str) -> None:
     said = real["real:app", path]
     took = stages(said)
-    assert took[Stage.MODEL] == pytest.approx(said.naps_ns, rel=0.1), took
+    assert 0.9 * least_ns(said) <= took[Stage.MODEL] <= 1.1 * said.naps_ns, took
     longest = max(
         [span for span in said.request.spans if span.stage is Stage.MODEL], key=lambda one: one.end_ns - one.start_ns
     )
@@ -47,7 +47,7 @@ def test_what_a_model_takes_is_the_models(real: dict[tuple[str, str], Said], pat
 def test_what_another_service_takes_is_its(real: dict[tuple[str, str], Said], path: str) -> None:
     said = real["real:app", path]
     took = stages(said)
-    assert took[Stage.HTTP] == pytest.approx(said.naps_ns, rel=0.1), took
+    assert 0.9 * least_ns(said) <= took[Stage.HTTP] <= 1.1 * said.naps_ns, took
     label = next(span.label for span in said.request.spans if span.stage is Stage.HTTP)
     assert label.startswith("GET http://127.0.0.1")
     assert said.notes == []
