@@ -96,7 +96,7 @@ def find(options: argparse.Namespace) -> Found:
     # What a profile says on its own: queries as recorded, nothing known of the database, factors from elsewhere.
     alone = Known(
         feature_hits=known.feature_hits, int8=known.int8, family="torch",
-        path=known.path, path_slope=known.path_slope,
+        path=known.path, path_slope=known.path_slope, path_waits_ns=known.path_waits_ns,
     )  # fmt: skip
     rates = _rates(ladder)
     if len(rates) > 2:
@@ -127,7 +127,8 @@ def _run(options: argparse.Namespace, window: Window) -> tuple[Recording, Known]
         recording = load_recording(options.recording) if options.recording else _record(options, variables)
         os.sched_setaffinity(0, {0})
         known = _with_database(known_of(load(options.folder), window, recording.rate), variables)
-        known = replace(known, path=_path(recording), path_slope=recording.pilot.path_slope)
+        pilot = recording.pilot
+        known = replace(known, path=_path(recording), path_slope=pilot.path_slope, path_waits_ns=pilot.path_waits_ns)
     if options.save:
         save_recording(recording, options.save / "recording.tailcut")
         (options.save / "runs.msgpack").write_bytes(msgspec.msgpack.encode(known))

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailcut.core.profiling.queueing import At, Phase, Service, play
+from tailcut.core.profiling.queueing import play
+from tailcut.core.profiling.service import At, Phase, Service
 
 _MS = 1e6
 

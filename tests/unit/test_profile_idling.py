@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -134,18 +135,21 @@ def test_without_an_slo_the_limit_is_the_same() -> None:
 def test_tailcuts_path_is_asked_in_turns_and_no_faster_than_it_bears(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
 
-    def ask(rate: float) -> float:
+    def ask(rate: float) -> own_path.Asked:
         asked.append(rate)
         if rate > 500.0:
             raise LoadTestError("half of the requests were answered", hint="")
-        return 1e6 * rate**-0.4
+        cpu_ns = 1e6 * rate**-0.4
+        return own_path.Asked(cpu_ns, cpu_ns + 1e6 * np.linspace(0.0, 2.0, 101))
 
-    path_ns, slope = own_path._with_slope(ask, 100.0)
-    assert (path_ns, slope) == (pytest.approx(1e6 * 100.0**-0.4), pytest.approx(0.4))
+    path = own_path._in_turns(ask, 100.0)
+    assert path[:2] == (pytest.approx(1e6 * 100.0**-0.4), pytest.approx(0.4))
     assert asked == [100.0, 200.0, 100.0, 200.0]
-    assert own_path._with_slope(ask, 300.0) == (pytest.approx(1e6 * 300.0**-0.4), 0.0)
+    assert path.waits_ns[0] >= 0.0
+    assert np.quantile(path.waits_ns, (0.05, 0.5, 0.95)) == pytest.approx([0.1e6, 1e6, 1.9e6], rel=0.03)
+    assert own_path._in_turns(ask, 300.0)[:2] == (pytest.approx(1e6 * 300.0**-0.4), 0.0)
     with pytest.raises(LoadTestError):
-        own_path._with_slope(ask, 5000.0)
+        own_path._in_turns(ask, 5000.0)
     assert asked[-1] == FASTEST
 
 

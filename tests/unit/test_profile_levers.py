@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -19,7 +20,7 @@ from tailcut.core.profiling.knowing import know
 from tailcut.core.profiling.levers import Known, begin, pull
 from tailcut.core.profiling.priors import TENSORS_SHARE, int8_prior, measured, runtime_prior
 from tailcut.core.profiling.records import Overhead, Pilot, Recording, Request, Span, Stage
-from tailcut.core.profiling.work import read_work
+from tailcut.core.profiling.work import Job, read_work
 from tailcut.core.slo import parse_objectives
 
 few_requests = profile_sample.few_requests(800, 300)
@@ -360,6 +361,24 @@ def test_what_the_path_takes_here_goes_before_what_it_takes_elsewhere() -> None:
     assert said.basis == ("0.50 ms of a core a request in tailcut's path, measured: at 50 requests/s",)
     assert prior.basis[0].startswith("prior: 0.15 ms of a core a request in tailcut's path (0.13 to 0.52)")
     assert said.p95_ms > prior.p95_ms + 0.2
+
+
+def test_the_way_to_tailcut_is_the_one_that_was_seen_here() -> None:
+    """And not the pilot's, whose HTTP server reads a request before the application is called."""
+    recording = pilot()
+    work = read_work(recording, attribute(recording))
+    seen_ns = tuple(np.linspace(0.1, 0.5, 100) * _MS)
+    plain, here = (pull(begin(work, Known(path_waits_ns=one)), "serving path").work for one in ((), seen_ns))
+
+    def ways_ms(jobs: Sequence[Job]) -> list[float]:
+        return [sum(part.wait_ns for part in job if part.stage is Stage.NETWORK) / _MS for job in jobs]
+
+    assert ways_ms(plain.jobs) == ways_ms(work.jobs)
+    drawn = ways_ms(here.jobs)
+    assert np.quantile(drawn, (0.05, 0.5, 0.95)) == pytest.approx([0.12, 0.3, 0.48], rel=0.02)
+    assert drawn != sorted(drawn), "no request has it because of what it asks for"
+    bound = pull(begin(work, Known(path_waits_ns=seen_ns)), "serving path", bound=True).work
+    assert ways_ms(bound.jobs) == drawn
 
 
 def test_of_what_an_entity_cache_misses_tensors_that_are_known_need_no_model() -> None:

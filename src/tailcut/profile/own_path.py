@@ -12,9 +12,14 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from statistics import mean
+from typing import NamedTuple
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from tailcut.core.profiling.idling import FASTEST
 from tailcut.core.profiling.records import Recording
@@ -42,6 +47,33 @@ _BODY = b'{"inputs":[{"name":"x","shape":[1,1],"datatype":"FP32","data":[0.5]}]}
 _WARMUP_S = 1.0
 _LEAST_S, _MOST_S, _ENOUGH = 2.0, 5.0, 200
 _READY_S = 60.0
+_QUANTILES = np.linspace(0.005, 0.995, 100)
+
+
+class OwnPath(NamedTuple):
+    """What tailcut's own path takes here.
+
+    Attributes:
+        cpu_ns: of a core per request, at the rate that was asked for, or at ``FASTEST``.
+        slope: by which power of the rate that is less up to twice of it; 0: the same, or it does not bear so much.
+        waits_ns: how much longer than that a client waited, from when it was due to ask: quantiles, ascending.
+    """
+
+    cpu_ns: float
+    slope: float
+    waits_ns: tuple[float, ...]
+
+
+class Asked(NamedTuple):
+    """What was seen at one rate.
+
+    Attributes:
+        cpu_ns: that the event loop's thread took of a core per request.
+        latency_ns: of each request, from when it was due, shape [n].
+    """
+
+    cpu_ns: float
+    latency_ns: npt.NDArray[np.float64]
 
 
 def with_path(recording: Recording, *, on_step: Callable[[str], None]) -> Recording:
@@ -52,27 +84,23 @@ def with_path(recording: Recording, *, on_step: Callable[[str], None]) -> Record
     """
     on_step("measuring what tailcut's own path takes here")
     try:
-        path_ns, slope = measure_path(recording.rate)
+        path = measure_path(recording.rate)
     except (TailcutError, OSError, KeyboardInterrupt) as error:
         why = "it was interrupted" if isinstance(error, KeyboardInterrupt) else getattr(error, "message", str(error))
         note = f"what tailcut's own path takes here could not be measured ({why}): it is estimated from elsewhere"
         on_step(note)
         return msgspec.structs.replace(recording, notes=(*recording.notes, note))
-    pilot = msgspec.structs.replace(recording.pilot, path_ns=path_ns, path_slope=slope)
+    pilot = msgspec.structs.replace(
+        recording.pilot, path_ns=path.cpu_ns, path_slope=path.slope, path_waits_ns=path.waits_ns
+    )
     return msgspec.structs.replace(recording, pilot=pilot)
 
 
-def measure_path(rate: float) -> tuple[float, float]:
+def measure_path(rate: float) -> OwnPath:
     """Serve a model of nothing and measure what the event loop's thread takes of a core per request.
-
-    The HTTP server's own threads are left out: what the pilot's took is in the network that was recorded.
 
     Args:
         rate: requests per second, Poisson arrivals.
-
-    Returns:
-        nanoseconds at this rate, at ``FASTEST`` at most, and by which power of the rate that is less up to twice of it;
-        0: the same, or it does not bear so much.
 
     Raises:
         StartError: the server does not come up.
@@ -95,20 +123,22 @@ def measure_path(rate: float) -> tuple[float, float]:
         with server, pinned(cores.load):
             server.wait_until_ready("/v2/health/ready", timeout_s=_READY_S, ok=(200,))
             server.try_one("/v2/models/nothing/infer", _BODY, timeout_s=10.0)
-            return _with_slope(lambda one: _per_request_ns(server.pid, _plan(folder, port, one)), rate)
+            return _in_turns(lambda one: _ask(server.pid, _plan(folder, port, one)), rate)
 
 
-def _with_slope(ask: Callable[[float], float], rate: float) -> tuple[float, float]:
-    """Ask at a rate and at twice of it, in turns, because what a machine can do wanders; as ``measure_path``."""
-    path_ns = ask(min(rate, FASTEST))
-    if rate > FASTEST:
-        return path_ns, 0.0
-    try:
-        twice_ns = ask(2 * rate)
-        path_ns, twice_ns = (path_ns + ask(rate)) / 2, (twice_ns + ask(2 * rate)) / 2
-    except LoadTestError:  # it bears the rate, but not twice of it
-        return path_ns, 0.0
-    return path_ns, fit_slope((rate, path_ns), (2 * rate, twice_ns))
+def _in_turns(ask: Callable[[float], Asked], rate: float) -> OwnPath:
+    """Ask at a rate and at twice of it, in turns, because what a machine can do wanders."""
+    asked = [ask(min(rate, FASTEST))]
+    twice = list[Asked]()
+    with suppress(LoadTestError):  # it bears the rate, but not twice of it
+        if rate <= FASTEST:
+            twice.append(ask(2 * rate))
+            asked.append(ask(rate))
+            twice.append(ask(2 * rate))
+    cpu_ns = mean(one.cpu_ns for one in asked)
+    waits_ns = np.concatenate([one.latency_ns for one in asked]) - cpu_ns
+    slope = fit_slope((rate, cpu_ns), (2 * rate, mean(one.cpu_ns for one in twice))) if len(twice) > 1 else 0.0
+    return OwnPath(cpu_ns, slope, tuple(np.maximum(np.quantile(waits_ns, _QUANTILES), 0.0).tolist()))
 
 
 def _plan(folder: Path, port: int, rate: float) -> LoadPlan:
@@ -123,11 +153,12 @@ def _plan(folder: Path, port: int, rate: float) -> LoadPlan:
     )
 
 
-def _per_request_ns(pid: int, plan: LoadPlan) -> float:
+def _ask(pid: int, plan: LoadPlan) -> Asked:
     before = threads_ns(pid)
     samples, _ = measure(plan)
     took = [now - before.get(thread, 0) for thread, now in threads_ns(pid).items()]
-    answered = int((samples.status == 200).sum())
+    good = samples.status == 200
+    answered = int(good.sum())
     if not answered or answered < 0.9 * len(samples.status):
         raise LoadTestError(
             f"{answered} of {len(samples.status)} requests to tailcut's own path were answered at {plan.rate:g}/s",
@@ -138,5 +169,5 @@ def _per_request_ns(pid: int, plan: LoadPlan) -> float:
             "the kernel does not say what threads take of a core",
             hint="/proc/<pid>/task/<thread>/schedstat is needed",
         )
-    # The model runs on the event loop: nobody does more.
-    return max(took) / answered
+    # HTTP and the model are on the event loop: nobody does more.
+    return Asked(max(took) / answered, (samples.done_ns - samples.intended_ns)[good].astype(np.float64))

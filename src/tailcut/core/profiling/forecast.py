@@ -9,8 +9,9 @@ import numpy as np
 
 from tailcut.core.profiling.idling import at_rate, factors_at
 from tailcut.core.profiling.levers import State
-from tailcut.core.profiling.queueing import THREAD, At, Phase, Played, Service, play
+from tailcut.core.profiling.queueing import Played, play
 from tailcut.core.profiling.records import Stage
+from tailcut.core.profiling.service import THREAD, At, Phase, Service
 from tailcut.core.profiling.slopes import FARTHEST
 from tailcut.core.profiling.work import Job, Part
 from tailcut.core.statistics import percentile

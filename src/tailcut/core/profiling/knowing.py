@@ -47,7 +47,8 @@ def know(
         known = replace(known, cores=max(int(recording.machine.get("cores", "1")), 1))
     if known.path is None and recording.pilot.path_ns:
         path = measured(recording.pilot.path_ns, f"at {min(recording.rate, FASTEST):g} requests/s")
-        known = replace(known, path=path, path_slope=recording.pilot.path_slope)
+        pilot = recording.pilot
+        known = replace(known, path=path, path_slope=pilot.path_slope, path_waits_ns=pilot.path_waits_ns)
     if not bodies or diversity is None:
         return known
     keys = keys_of(bodies, entity_field(diversity))

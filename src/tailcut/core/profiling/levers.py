@@ -18,9 +18,10 @@ from tailcut.core.profiling.dividing import FETCHING, QUEUEING
 from tailcut.core.profiling.fetching import at_once, at_once_free, left_alone
 from tailcut.core.profiling.holding import Hold
 from tailcut.core.profiling.priors import Prior
-from tailcut.core.profiling.queueing import Service
 from tailcut.core.profiling.records import Stage
+from tailcut.core.profiling.service import Service
 from tailcut.core.profiling.slopes import cpu_factor
+from tailcut.core.profiling.ways import ways_ns
 from tailcut.core.profiling.work import Job, Part, Work
 
 LeverName = Literal[
@@ -63,6 +64,7 @@ class Known:
         lookup_ns: what a look-up of a request's features takes of a core.
         path: nanoseconds that a request takes of a core in tailcut's path; None: as elsewhere.
         path_slope: by which power of the rate that is less (``idling``); 0: it is the same at all rates.
+        path_waits_ns: how much longer its client waits, in quantiles; empty: what was between client and server here.
     """
 
     feature_hits: Mapping[int, float] = field(default_factory=dict)
@@ -84,6 +86,7 @@ class Known:
     lookup_ns: float = priors.LOOKUP_NS
     path: Prior | None = None
     path_slope: float = 0.0
+    path_waits_ns: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -245,7 +248,7 @@ def _serving_path(state: State, bound: bool) -> State:
     ingress = INGRESS - {Stage.UNATTRIBUTED}
     holds, queues = state.work.holds.found, state.queues
 
-    def change(number: int, job: Job) -> Job:
+    def change(number: int, job: Job, way_ns: float) -> Job:
         kept = [part for part in job if part.stage not in ingress and part.stage not in QUEUEING]
         if number in known.fetches and any(part.stage in FETCHING for part in kept):
             others = [
@@ -254,16 +257,16 @@ def _serving_path(state: State, bound: bool) -> State:
             ]
             kept = [*others, *(part for part in kept if part.stage not in FETCHING)]
         kept = [part._replace(thread=False, held=_still_held(part, holds, queues)) for part in kept]
-        network_ns = sum(part.wait_ns for part in job if part.stage == Stage.NETWORK)
         if bound:
-            return (Part(Stage.NETWORK, -1, 0.0, network_ns, False), *kept)
+            return (Part(Stage.NETWORK, -1, 0.0, way_ns, False), *kept)
         models = [number for number, part in enumerate(kept) if part.stage == Stage.MODEL]
         if models and "batching" not in state.pulled:
             kept.insert(models[0], Part(Stage.WAIT, HANDED_OVER, priors.THREAD_NS / 2, priors.THREAD_NS / 2, False))
-        return (Part(Stage.NETWORK, OWN_PATH, path_ns, network_ns, False), *kept)
+        return (Part(Stage.NETWORK, OWN_PATH, path_ns, way_ns, False), *kept)
 
     work = state.work
-    jobs = tuple(change(number, job) for number, job in zip(work.numbers.tolist(), work.jobs, strict=True))
+    ways = zip(work.numbers.tolist(), work.jobs, ways_ns(work.jobs, known.path_waits_ns), strict=True)
+    jobs = tuple(change(number, job, way_ns) for number, job, way_ns in ways)
     share = known.fetches_share if known.fetches else state.service.database_share
     service = replace(state.service, threads=0, database_share=share)
     return replace(state, work=replace(work, jobs=jobs), service=service)

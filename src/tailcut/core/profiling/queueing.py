@@ -11,77 +11,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum, unique
 from heapq import heapify, heappop, heappush
 
 import numpy as np
 import numpy.typing as npt
 
+from tailcut.core.profiling.service import At, Phase, Service
+
 _QUANTUM_NS = 1_000_000.0
 _BATCH_QUANTUM_NS = 4_000_000.0
 """A batch on an executor, where others may want its core: nearly what the system lets who only computes run for."""
-
-
-@unique
-class At(IntEnum):
-    """Where a phase takes its time."""
-
-    NOWHERE = 0
-    """Waiting: as many at once as there are."""
-    PYTHON = 1
-    """The interpreter: one at a time per process."""
-    MODEL = 2
-    """An executor: one batch at a time each."""
-    DATABASE = 5
-    """A database's core."""
-    BESIDE = 6
-    """A core, from then on, while the request goes on without waiting for it."""
-    TAKE = 3
-    """Takes one of what only so many may hold (its number in the place of a time), waits where all are taken."""
-    GIVE = 4
-    """Gives it back."""
-    ANSWERED = 7
-    """It is answered; what follows is done beside it, and nobody waits for that."""
-
-
-Phase = tuple[At, float]
-"""Where, and nanoseconds; for TAKE and GIVE what: 0 is a thread of the pool, others count as ``Service.held`` does."""
-THREAD = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Service:
-    """What requests go through.
-
-    Attributes:
-        processes: interpreters.
-        executors: that run models; 0: models take the interpreter's time (one core for all, or on the event loop). What
-            waits for it together is then one batch, where there is batching.
-        cores: that interpreters and executors share; 0: each has one of its own.
-        database: cores that answer queries; 0: as many as are asked for.
-        beside: the database takes its turns on the service's cores too, where those are free first.
-        database_share: of a query's waiting that the database computes; the rest takes no core.
-        threads: of the pool for synchronous handlers; 0: as many as are asked for.
-        held: how many at once may hold each lock, semaphore or connection pool; they count from 1.
-        batch_share: of a model's time that a batch of any size takes once; the rest is per row. 0: no batching.
-        max_rows: of a batch.
-    """
-
-    processes: int = 1
-    executors: int = 0
-    cores: int = 0
-    database: int = 0
-    beside: bool = False
-    database_share: float = 1.0
-    threads: int = 0
-    held: tuple[int, ...] = ()
-    batch_share: float = 0.0
-    max_rows: int = 32
-
-    @property
-    def has_database(self) -> bool:
-        """Whether queries wait for the cores that compute them."""
-        return self.database > 0 or self.beside
 
 
 @dataclass(frozen=True)
@@ -114,6 +53,7 @@ _GIVES_NOTHING, _GIVES_PYTHON, _GIVES_DATABASE, _GIVES_CORE = range(4)
 _BATCH = -1
 _NOBODY = -1
 """In a request's place: who computes beside one."""
+_NOWHERE, _PYTHON, _MODEL, _DATABASE = At.NOWHERE, At.PYTHON, At.MODEL, At.DATABASE  # quicker to look up
 
 
 class _Play:
@@ -147,14 +87,20 @@ class _Play:
             now, _, number, place, left, gives = heappop(events)
             if gives:
                 self._give_back(gives)
+            # Whoever could begin has begun, but for those for whom something was given back just now.
+            alone = not (gives and self._anybody_waits())
             if place == _BATCH:
                 self._batch_stops(now, number, left)
             else:
-                self._reach(now, number, place, left)
-            self._begin_turns(now)
+                self._reach(now, number, place, left, alone)
+            if self._anybody_waits():
+                self._begin_turns(now)
         span_ns = self.arrivals_ns[-1] - self.arrivals_ns[0] if self.arrivals_ns else 0.0
         latency_ns = np.array(self.done_ns) - np.array(self.arrivals_ns)
         return Played(latency_ns, self.python_ns / span_ns / max(self.service.processes, 1) if span_ns else 0.0)
+
+    def _anybody_waits(self) -> bool:
+        return bool(self.for_python or self.for_core or self.for_model or self.for_database)
 
     def _later(self, at: float, number: int, place: int, left: float = -1.0, gives: int = _GIVES_NOTHING) -> None:
         self.ties += 1
@@ -168,30 +114,44 @@ class _Play:
         if gives == _GIVES_PYTHON:
             self.python += 1
 
-    def _reach(self, now: float, number: int, place: int, left: float) -> None:
-        """Begin a request's phase, or go on with it."""
+    def _reach(self, now: float, number: int, place: int, left: float, alone: bool) -> None:
+        """Begin a request's phase, or go on with it.
+
+        Args:
+            alone: nobody else may begin now: it need not wait for its turn to be told.
+        """
         job, service = self.jobs[number], self.service
-        if self.done_ns[number] < 0 and (place == len(job) or job[place][0] is At.ANSWERED):
-            self.done_ns[number] = now
         if place == len(job):
+            self._is_done(now, number)
             return
         at, length = job[place]
-        if at is At.ANSWERED:
-            self._later(now, number, place + 1)
-        elif at is At.NOWHERE or (at is At.DATABASE and not service.has_database):
+        if at is _MODEL and service.executors:
+            self._wait(self.for_model, number, place, length)
+        elif at is _PYTHON or at is _MODEL:
+            if left < 0:
+                left = self._in_batch(number, length) if at is _MODEL and service.batch_share else length
+            self._compute(now, number, place, left, alone)
+        elif at is _NOWHERE or (at is _DATABASE and not service.has_database):
             self._later(now + length, number, place + 1)
-        elif at is At.TAKE or at is At.GIVE:
-            self._take_or_give(now, at, number, place, int(length))
+        elif at is _DATABASE:
+            self._wait(self.for_database, number, place, left if left >= 0 else length)
         elif at is At.BESIDE:
             self._wait(self.for_core, _NOBODY, _BATCH, length)
             self._later(now, number, place + 1)
-        elif at is At.DATABASE:
-            self._wait(self.for_database, number, place, left if left >= 0 else length)
-        elif at is At.MODEL and service.executors:
-            self._wait(self.for_model, number, place, length)
+        elif at is At.ANSWERED:
+            self._is_done(now, number)
+            self._later(now, number, place + 1)
         else:
-            if left < 0:
-                left = self._in_batch(number, length) if at is At.MODEL and service.batch_share else length
+            self._take_or_give(now, at, number, place, int(length))
+
+    def _is_done(self, now: float, number: int) -> None:
+        if self.done_ns[number] < 0:
+            self.done_ns[number] = now
+
+    def _compute(self, now: float, number: int, place: int, left: float, alone: bool) -> None:
+        if alone and self.python and self.cores:
+            self._turn_of_python(now, number, place, left)
+        else:
             self._wait(self.for_python, number, place, left)
 
     def _wait(self, queue: deque[_Turn], number: int, place: int, left: float) -> None:
@@ -239,33 +199,42 @@ class _Play:
             queue = ready[0] if len(ready) == 1 else min(ready, key=_waits_since)
             if queue is self.for_model:
                 self._begin_batch(now)
+                continue
+            _, number, place, left = queue.popleft()
+            if queue is self.for_python:
+                self._turn_of_python(now, number, place, left)
             elif queue is self.for_core:
-                _, first, _, left = queue.popleft()
-                self._run_batch(now, first, left)
+                self._run_batch(now, number, left)
             else:
-                self._turn(now, queue)
+                self._turn_of_database(now, number, place, left)
 
-    def _turn(self, now: float, queue: deque[_Turn]) -> None:
-        """Take a turn at the interpreter or the database; come back for the rest."""
-        _, number, place, left = queue.popleft()
+    def _turn_of_python(self, now: float, number: int, place: int, left: float) -> None:
+        """Take a turn at the interpreter; come back for the rest."""
+        self.python -= 1
+        self.cores -= 1
+        if number == self.forming:
+            self.forming = -1
         took = left if left < _QUANTUM_NS else _QUANTUM_NS
-        if queue is self.for_python:
-            self.python -= 1
-            self.cores -= 1
-            self.python_ns += took
-            gives = _GIVES_PYTHON
-            if number == self.forming:
-                self.forming = -1
-        elif self.database:
+        self.python_ns += took
+        self._after_turn(now + took, number, place, left - took, _GIVES_PYTHON)
+
+    def _turn_of_database(self, now: float, number: int, place: int, left: float) -> None:
+        """Take a turn at the database; come back for the rest."""
+        if self.database:
             self.database -= 1
             gives = _GIVES_DATABASE
         else:
             self.cores -= 1
             gives = _GIVES_CORE
-        if left > took:
-            self._later(now + took, number, place, left - took, gives)
+        took = left if left < _QUANTUM_NS else _QUANTUM_NS
+        self._after_turn(now + took, number, place, left - took, gives)
+
+    def _after_turn(self, at: float, number: int, place: int, left: float, gives: int) -> None:
+        self.ties += 1
+        if left > 0:
+            heappush(self.events, (at, self.ties, number, place, left, gives))
         else:
-            self._later(now + took, number, place + 1, -1.0, gives)
+            heappush(self.events, (at, self.ties, number, place + 1, -1.0, gives))
 
     def _begin_batch(self, now: float) -> None:
         share, waiting = self.service.batch_share, self.for_model
