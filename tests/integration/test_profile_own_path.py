@@ -25,6 +25,9 @@ def test_it_is_measured_whatever_is_set_for_another_deployment(monkeypatch: pyte
     found = with_path(RECORDING, on_step=steps.append)
     assert not found.notes
     assert 10_000 < found.pilot.path_ns < 10_000_000, "a request takes microseconds, and far less than 10 ms"
+    ways_ns = found.pilot.path_waits_ns
+    assert list(ways_ns) == sorted(ways_ns)
+    assert 0 <= ways_ns[0] < ways_ns[len(ways_ns) // 2] < 50_000_000, "on one machine, with nothing to send"
     assert steps == ["measuring what tailcut's own path takes here"]
     assert children() == before
 

@@ -20,7 +20,8 @@ from tailcut.core.profiling.knowing import know
 from tailcut.core.profiling.levers import Known, begin, pull
 from tailcut.core.profiling.priors import TENSORS_SHARE, int8_prior, measured, runtime_prior
 from tailcut.core.profiling.records import Overhead, Pilot, Recording, Request, Span, Stage
-from tailcut.core.profiling.work import Job, read_work
+from tailcut.core.profiling.ways import queued_ns, ways_ns
+from tailcut.core.profiling.work import Job, Part, read_work
 from tailcut.core.slo import parse_objectives
 
 few_requests = profile_sample.few_requests(800, 300)
@@ -376,9 +377,22 @@ def test_the_way_to_tailcut_is_the_one_that_was_seen_here() -> None:
     assert ways_ms(plain.jobs) == ways_ms(work.jobs)
     drawn = ways_ms(here.jobs)
     assert np.quantile(drawn, (0.05, 0.5, 0.95)) == pytest.approx([0.12, 0.3, 0.48], rel=0.02)
+    assert max(drawn) == pytest.approx(0.48, rel=0.02), "what stalls the machine is no way"
     assert drawn != sorted(drawn), "no request has it because of what it asks for"
     bound = pull(begin(work, Known(path_waits_ns=seen_ns)), "serving path", bound=True).work
     assert ways_ms(bound.jobs) == drawn
+
+
+def test_a_way_on_which_much_was_sent_stays_as_it_was_recorded() -> None:
+    jobs = [(Part(Stage.NETWORK, -1, 0.0, wait_ms * _MS, False),) for wait_ms in (2.0, 2.4, 2.6)]
+    assert max(ways_ns(jobs, (0.5 * _MS, 0.5 * _MS))) == 0.5 * _MS
+    assert ways_ns(jobs, (0.1 * _MS, 0.1 * _MS)) == [2.0 * _MS, 2.4 * _MS, 2.6 * _MS]
+    assert ways_ns([], (0.5 * _MS,)) == []
+
+
+def test_who_comes_while_another_is_answered_waits() -> None:
+    assert queued_ns([0.0, 1.0, 1.5, 9.0], 2.0).tolist() == [0.0, 1.0, 2.5, 0.0]
+    assert queued_ns([], 2.0).tolist() == []
 
 
 def test_of_what_an_entity_cache_misses_tensors_that_are_known_need_no_model() -> None:

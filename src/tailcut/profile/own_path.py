@@ -24,6 +24,7 @@ import numpy.typing as npt
 from tailcut.core.profiling.idling import FASTEST
 from tailcut.core.profiling.records import Recording
 from tailcut.core.profiling.slopes import fit_slope
+from tailcut.core.profiling.ways import queued_ns
 from tailcut.errors import LoadTestError, ProfileError, TailcutError
 from tailcut.ladder.machine import choose_cores, pinned
 from tailcut.ladder.process import ServerProcess, free_port
@@ -69,11 +70,12 @@ class Asked(NamedTuple):
 
     Attributes:
         cpu_ns: that the event loop's thread took of a core per request.
-        latency_ns: of each request, from when it was due, shape [n].
+        way_ns: of each request that was measured, from when it was due, without that and without waiting for others of
+            them, shape [n].
     """
 
     cpu_ns: float
-    latency_ns: npt.NDArray[np.float64]
+    way_ns: npt.NDArray[np.float64]
 
 
 def with_path(recording: Recording, *, on_step: Callable[[str], None]) -> Recording:
@@ -136,9 +138,9 @@ def _in_turns(ask: Callable[[float], Asked], rate: float) -> OwnPath:
             asked.append(ask(rate))
             twice.append(ask(2 * rate))
     cpu_ns = mean(one.cpu_ns for one in asked)
-    waits_ns = np.concatenate([one.latency_ns for one in asked]) - cpu_ns
+    ways_ns = np.concatenate([one.way_ns for one in asked])
     slope = fit_slope((rate, cpu_ns), (2 * rate, mean(one.cpu_ns for one in twice))) if len(twice) > 1 else 0.0
-    return OwnPath(cpu_ns, slope, tuple(np.maximum(np.quantile(waits_ns, _QUANTILES), 0.0).tolist()))
+    return OwnPath(cpu_ns, slope, tuple(np.maximum(np.quantile(ways_ns, _QUANTILES), 0.0).tolist()))
 
 
 def _plan(folder: Path, port: int, rate: float) -> LoadPlan:
@@ -170,4 +172,7 @@ def _ask(pid: int, plan: LoadPlan) -> Asked:
             hint="/proc/<pid>/task/<thread>/schedstat is needed",
         )
     # HTTP and the model are on the event loop: nobody does more.
-    return Asked(max(took) / answered, (samples.done_ns - samples.intended_ns)[good].astype(np.float64))
+    cpu_ns = max(took) / answered
+    due_ns = samples.intended_ns[good].astype(np.float64)
+    way_ns = samples.done_ns[good] - due_ns - cpu_ns - queued_ns(due_ns.tolist(), cpu_ns)
+    return Asked(cpu_ns, way_ns[due_ns >= samples.measured_from_ns])

@@ -83,6 +83,10 @@ def _said_of(exit_codes: list[int | None]) -> str:
     return f"the worker was killed by {name}{likely.get(name, '')}"
 
 
+_LAST_S = 0.1
+"""What a worker has left to end, at least, before it is killed."""
+
+
 class _Supervisor(MPServer):
     """Granian's parent process with a drain before its stop."""
 
@@ -117,7 +121,7 @@ class _Supervisor(MPServer):
             ssl_key=tls.key if tls else None,
             ssl_protocol_min=SSLProtocols.tls12,
             # A float works (it goes to Process.join) and kill_s need not be whole.
-            workers_kill_timeout=max(float(server.kill_s) - self._drain_s, 0.1),  # type: ignore[arg-type]
+            workers_kill_timeout=max(float(server.kill_s) - self._drain_s, _LAST_S),  # type: ignore[arg-type]
         )
         self.main_loop_interrupt = Alert()  # type: ignore[assignment]  # granian calls set, clear and wait of it
         host = f"[{server.host}]" if ":" in server.host else server.host
@@ -198,10 +202,10 @@ class _Supervisor(MPServer):
         Granian asks once, which may be between the moment at which its watcher's thread reaps a worker and the one at
         which that thread says so: it would say of a worker that has ended that it refused to.
         """
-        over_s = time.monotonic() + self.workers_kill_timeout  # type: ignore[operator]  # set above
+        over_s = time.monotonic() + self.workers_kill_timeout - _LAST_S  # type: ignore[operator]  # set above
         while any(worker.inner.is_alive() for worker in self.wrks) and time.monotonic() < over_s:
             time.sleep(0.005)
-        self.workers_kill_timeout = 0.1  # type: ignore[assignment]  # what is left of it
+        self.workers_kill_timeout = _LAST_S  # type: ignore[assignment]  # what is left of it
 
     def _tell_workers(self, number: signal.Signals) -> None:
         for worker in self.wrks:
