@@ -286,6 +286,26 @@ def test_the_rest_of_a_body_that_was_refused_is_read_away_and_the_connection_goe
     run(test)
 
 
+def test_who_sends_a_large_body_whole_before_reading_is_told_of_the_end_and_read_away() -> None:
+    """As Python's own client does, which hears of a broken pipe otherwise."""
+
+    async def test(link: Link) -> None:
+        raw = post(b"", b"/unread").replace(b"content-length: 0", b"content-length: 100000000")
+        reply = await link.send(raw)
+        assert statuses(reply) == [413]
+        assert b"connection: close" in reply
+        for _ in range(200):
+            await link.send(b"x" * 100_000)
+        assert not link.wire.is_paused
+        for _ in range(200):
+            await link.send(b"x" * 100_000)
+        assert link.wire.is_paused, "but not without end"
+        link.clock.pass_s(1.1)
+        assert link.wire.events == ["eof", "close"]
+
+    run(test)
+
+
 @pytest.mark.parametrize("comes", [0, 2_000_000])
 def test_a_rest_that_does_not_come_or_is_large_ends_the_connection(comes: int) -> None:
     async def test(link: Link) -> None:

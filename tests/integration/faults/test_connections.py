@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
+import json
 import os
 import re
 import resource
@@ -13,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.app_kit import INFER
 from tests.integration.faults.kit import open_files, outcomes, until
-from tests.integration.serving import Served, Wire, as_bytes, connected
+from tests.integration.serving import HOST, Served, Wire, as_bytes, connected
 
 pytestmark = pytest.mark.integration
 
@@ -62,6 +64,18 @@ def test_silent_connections_do_not_lock_others_out(tmp_path: Path, said: bytes, 
     settings.append(f"server.http2={http2}")
     with Served(tmp_path, settings=settings) as server:
         asyncio.run(asyncio.wait_for(main(server), 30))
+
+
+def test_a_client_that_sends_all_before_it_reads_hears_that_its_body_is_too_large(tmp_path: Path) -> None:
+    """As Python's own does."""
+    with Served(tmp_path, settings=["server.max_body=1MB"]) as server:
+        connection = http.client.HTTPConnection(HOST, server.port, timeout=20)
+        connection.request("POST", INFER, b"x" * 20_000_000)
+        reply = connection.getresponse()
+        assert (reply.status, json.loads(reply.read())["code"]) == (413, "too_large")
+        assert reply.headers["connection"] == "close"
+        connection.close()
+        assert server.post(INFER)[0] == 200
 
 
 def test_a_client_that_closes_its_half_gets_no_5xx_and_leaves_nothing(tmp_path: Path) -> None:

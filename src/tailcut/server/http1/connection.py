@@ -228,6 +228,8 @@ class Connection(asyncio.Protocol):
         if exchange.is_whole:
             return True  # what cannot be read, if anything, came later, and is told so
         # Who waits to be told to send a body may send it or not: what comes next cannot be told from it.
+        if self._incoming.lacks(exchange) > REST_BYTES:
+            return False  # so it is told, and not only closed while more comes than is thrown away
         reader = self._incoming.reader
         return (reader.begun_bytes > 0 or exchange.headers.get("expect") is None) and reader.failure is None
 

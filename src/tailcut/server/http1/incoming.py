@@ -12,7 +12,11 @@ _PIECE_BYTES = 16 * 1024
 """That are read before it is seen whether requests wait for their turn: small ones in it take milliseconds to read."""
 
 REST_BYTES = 1024 * 1024
-"""Of a body whose request was answered before it had come, and of what cannot be read."""
+"""Of a body whose request was answered before it had come, on a connection that goes on."""
+
+_LAST_BYTES = 32 * REST_BYTES
+"""Of what comes behind the last request while the client has time to read its reply: many read none before they have
+sent all of theirs, and would be told of a broken pipe."""
 
 
 class Incoming:
@@ -79,6 +83,13 @@ class Incoming:
         """Whether there is nothing to go on with."""
         return not (self.queue or self._held or self._is_paused) and self.reader.failure is None
 
+    def lacks(self, exchange: Exchange) -> int:
+        """How many bytes of a request's body are still to come, by the length that it was declared with."""
+        declared = exchange.headers.get("content-length", "")
+        if exchange is not self.reader.arriving or not declared.isdecimal():
+            return 0
+        return int(declared) - self.reader.begun_bytes
+
     # -- how much is read -----------------------------------------------------------------------------------------
 
     def go_on(self) -> None:
@@ -92,7 +103,7 @@ class Incoming:
     def throw_away(self, size_bytes: int) -> None:
         """Take notice of what comes behind the last request, for as long as it is not too much."""
         self._away_bytes += size_bytes
-        if self._away_bytes > REST_BYTES:
+        if self._away_bytes > _LAST_BYTES:
             self.pause()
 
     def read_away(self) -> None:
