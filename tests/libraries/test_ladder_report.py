@@ -11,7 +11,7 @@ from tests.unit.ladder_sample import sample
 from tailcut.errors import LoadTestError
 from tailcut.report import load_ladder, render_html, render_markdown, render_terminal, save_ladder, write_reports
 from tailcut.report.ladder_figures import headline, ladder_figures
-from tailcut.report.ladder_file import LadderRecord
+from tailcut.report.ladder_file import Capacity, LadderRecord
 
 
 def test_a_ladder_survives_its_file(tmp_path: Path) -> None:
@@ -132,6 +132,20 @@ def test_the_ceiling_of_a_search_is_not_shown_as_a_capacity() -> None:
     )
     assert ">= 6,000/s" in render_terminal(record)
     assert ">= 1,480/s" not in render_terminal(sample())
+
+
+def test_how_many_times_a_pilot_of_unknown_capacity_bears_is_not_said() -> None:
+    record = sample()
+    pilot, last = record.rungs[0], record.rungs[-1].capacity
+    assert last is not None
+    found = msgspec.structs.replace(last, rate=148.0)
+
+    def shown(capacity: Capacity) -> str:
+        first = msgspec.structs.replace(pilot, capacity=capacity)
+        return render_terminal(msgspec.structs.replace(record, rungs=(first, *record.rungs[1:])))
+
+    assert "1,480/s (10.0x)" in shown(found)
+    assert "x)" not in shown(msgspec.structs.replace(found, complete=False))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tailcut.report.ladder_figures import (
     plain,
     rate_title,
 )
-from tailcut.report.ladder_file import COMFORTABLE, LadderRecord
+from tailcut.report.ladder_file import COMFORTABLE, Capacity, LadderRecord
 
 _MOST_FAILED = 0.02
 """Share of requests that may fail before the CPU time per reply says nothing of the cost of an answer."""
@@ -84,17 +84,22 @@ def latency_text(figures: RateFigures | None, which: str) -> str:
 
 
 def capacity_text(row: RungFigures, pilot: RungFigures | None) -> str:
-    """Format a capacity, with how many times the pilot's it is where both have one."""
+    """Format a capacity, with how many times the pilot's it is where both have one and the pilot's was found."""
     capacity = row.record.capacity
     if capacity is None or row.unfound:
         return no_capacity(row) if capacity is not None or row.record.capacity_failed else "-"
     if capacity.rate == 0:
         return "0 (missed at every rate)"
-    # Without a rate that missed the search ended at its own highest rate, not at the server's.
-    at_least = "" if capacity.complete and capacity.limit and not capacity.generator_limited else ">= "
-    text = f"{at_least}{plain(capacity.rate)}/s"
-    base = pilot.capacity if pilot is not None else None
-    return f"{text} ({capacity.rate / base:.1f}x)" if base and row is not pilot else text
+    text = f"{'' if _is_found(capacity) else '>= '}{plain(capacity.rate)}/s"
+    base = pilot.record.capacity if pilot is not None and pilot.capacity else None
+    # Of a pilot that bears more than was found nobody knows how many times as much a rung bears.
+    is_known = base is not None and _is_found(base) and row is not pilot
+    return f"{text} ({capacity.rate / base.rate:.1f}x)" if base is not None and is_known else text
+
+
+def _is_found(capacity: Capacity) -> bool:
+    """Whether the search ended at a rate that the server missed, and not at its own highest one or its time."""
+    return capacity.complete and bool(capacity.limit) and not capacity.generator_limited
 
 
 def no_capacity(row: RungFigures) -> str:
@@ -111,6 +116,7 @@ def key_lines(ladder: LadderRecord) -> list[str]:
     lines = [
         f"Milliseconds from the intended send time: {_of_rounds(str(ladder.settings.get('rounds', '?')))}.",
         "'~': the rounds of both rungs overlap, the change may be noise. '!': saturated.",
+        "Capacity: '>=' where the search ended before a rate was missed; no ratio to a pilot's of that kind.",
         "CPU s: of the server per 1,000 replies; '-' where more than 2 % of the requests failed or were refused.",
         f"SLO: {ladder.slo}.",
     ]
