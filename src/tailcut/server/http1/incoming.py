@@ -85,7 +85,7 @@ class Incoming:
 
     def lacks(self, exchange: Exchange) -> int:
         """How many bytes of a request's body are still to come, by the length that it was declared with."""
-        declared = exchange.headers.get("content-length", "")
+        declared = exchange.headers.get("content-length") or ""
         if exchange is not self.reader.arriving or not declared.isdecimal():
             return 0
         return int(declared) - self.reader.begun_bytes
