@@ -39,6 +39,9 @@ from tailcut.server.stopping import spawn
 from tailcut.server.tls import Tls, find_tls
 from tailcut.server.worker import EXIT_START_FAILED, Worker
 
+_LAST_S = 0.1
+"""What a worker has left to end, at least, before it is killed."""
+
 
 def serve(manifest: Manifest) -> int:
     """Serve until a signal stops it.
@@ -81,10 +84,6 @@ def _said_of(exit_codes: list[int | None]) -> str:
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     likely = {"SIGKILL": " (out of memory? see the kernel's log)", "SIGSEGV": " (a crash in a native library)"}
     return f"the worker was killed by {name}{likely.get(name, '')}"
-
-
-_LAST_S = 0.1
-"""What a worker has left to end, at least, before it is killed."""
 
 
 class _Supervisor(MPServer):

@@ -40,14 +40,13 @@ def know(
         known: what the caller knows better; its fields that are set stay.
         at_s: when they came, ascending, where that is known.
     """
-    known = known or Known()
+    known, pilot = known or Known(), recording.pilot
     if not known.family:
         known = replace(known, family=_family(recording))
     if known.cores == 1:
         known = replace(known, cores=max(int(recording.machine.get("cores", "1")), 1))
-    if known.path is None and recording.pilot.path_ns:
-        path = measured(recording.pilot.path_ns, f"at {min(recording.rate, FASTEST):g} requests/s")
-        pilot = recording.pilot
+    if known.path is None and pilot.path_ns:
+        path = measured(pilot.path_ns, f"at {min(recording.rate, FASTEST):g} requests/s")
         known = replace(known, path=path, path_slope=pilot.path_slope, path_waits_ns=pilot.path_waits_ns)
     if not bodies or diversity is None:
         return known

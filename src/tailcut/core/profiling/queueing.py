@@ -122,7 +122,7 @@ class _Play:
         """
         job, service = self.jobs[number], self.service
         if place == len(job):
-            self._is_done(now, number)
+            self._end(now, number)
             return
         at, length = job[place]
         if at is _MODEL and service.executors:
@@ -139,12 +139,12 @@ class _Play:
             self._wait(self.for_core, _NOBODY, _BATCH, length)
             self._later(now, number, place + 1)
         elif at is At.ANSWERED:
-            self._is_done(now, number)
+            self._end(now, number)
             self._later(now, number, place + 1)
         else:
             self._take_or_give(now, at, number, place, int(length))
 
-    def _is_done(self, now: float, number: int) -> None:
+    def _end(self, now: float, number: int) -> None:
         if self.done_ns[number] < 0:
             self.done_ns[number] = now
 
