@@ -148,6 +148,8 @@ def test_tailcuts_path_is_asked_in_turns_and_no_faster_than_it_bears(monkeypatch
     assert path.waits_ns[0] == 0.0
     assert np.quantile(path.waits_ns, (0.25, 0.5, 0.95)) == pytest.approx([0.425e6, 0.95e6, 1.895e6], rel=0.03)
     assert own_path._in_turns(ask, 300.0)[:2] == (pytest.approx(1e6 * 300.0**-0.4), 0.0)
+    seldom = own_path._in_turns(lambda rate: own_path.Asked(1e6, np.empty(0)), 0.1)
+    assert seldom.waits_ns == (), "none came after the warm-up"
     with pytest.raises(LoadTestError):
         own_path._in_turns(ask, 5000.0)
     assert asked[-1] == FASTEST
