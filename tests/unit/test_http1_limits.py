@@ -281,10 +281,24 @@ def test_a_reply_larger_than_what_is_copied_is_whole() -> None:
     run(test, large)
 
 
-def test_a_host_is_not_asked_for() -> None:
-    """As every server of this kind: it is used for nothing."""
-
+@pytest.mark.parametrize(
+    ("hosts", "version", "status"),
+    [
+        (b"", b"1.1", 400),
+        (HOST, b"1.1", 200),
+        (HOST * 2, b"1.1", 400),
+        (b"", b"1.0", 200),
+        (HOST * 2, b"1.0", 400),
+        (b"host:\r\n", b"1.1", 200),  # of a target that has none
+    ],
+)
+def test_a_request_names_one_host(hosts: bytes, version: bytes, status: int) -> None:
     async def test(link: Link) -> None:
-        assert statuses(await link.send(get().replace(HOST, b""))) == [200]
+        request = get().replace(HOST, hosts).replace(b"HTTP/1.1", b"HTTP/" + version)
+        answer = await link.send(request)
+        assert statuses(answer) == [status]
+        if status == 400:
+            assert b"Host" in body_of(answer)
+            assert "connection: close" in answer.decode().lower()
 
     run(test)

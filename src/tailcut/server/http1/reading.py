@@ -1,6 +1,6 @@
 """Bytes of a connection -> exchanges: what httptools finds, held to limits. No I/O.
 
-Source: RFC 9112, 3 (request line), 5 (fields), 6 and 7 (bodies); RFC 9110, 7.8 (upgrades may be ignored).
+Source: RFC 9112, 3 (request line, Host), 5 (fields), 6 and 7 (bodies); RFC 9110, 7.8 (upgrades may be ignored).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrad
 from tailcut.errors import BadRequest, HeadTooLarge, TailcutError
 from tailcut.server.http1.alike import HeadAlike
 from tailcut.server.http1.exchange import Exchange, Wire
-from tailcut.server.repeated import by_name
+from tailcut.server.repeated import by_name, is_repeated
 
 _HEAD_BYTES = 64 * 1024
 _MOST_HEADERS = 256
@@ -164,6 +164,9 @@ class Reader:
             self._known_raw = raw
             self._known = by_name([(name.lower().decode("latin-1"), value.decode("latin-1")) for name, value in raw])
         version = parser.get_http_version()
+        if ("host" not in self._known and version == "1.1") or is_repeated(self._known, "host"):
+            self._fail(_no_one_host(self._raw))
+            return
         if version != "1.1" or "transfer-encoding" in self._known:
             self._check_framing(version)
             if self.failure is not None:
@@ -270,6 +273,12 @@ def _too_large() -> HeadTooLarge:
         f"the request's head is over the limit of {_HEAD_BYTES} bytes or {_MOST_HEADERS} headers",
         hint="send less, such as fewer or shorter headers",
     )
+
+
+def _no_one_host(raw: Fields) -> BadRequest:
+    hosts = [value.decode("latin-1") for name, value in raw if name.lower() == b"host"]
+    said = f"names several hosts ({shown(', '.join(hosts))})" if hosts else "has no Host header"
+    return BadRequest(f"the request {said}, not one", hint="send one Host header, the server's name and port")
 
 
 def _path_of(target: bytes) -> bytes:
