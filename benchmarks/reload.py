@@ -244,11 +244,17 @@ def measure(subject: Subject, kind: str, switches: int) -> dict[str, Any]:
     whole = [moment for moment in moments if moment[1] + _AFTER_S < ended_s]
     windows = [cut(moment, started_s, found) for moment in whole]
     counted = found.intended_ns >= found.measured_from_ns
+    failed = counted & (found.status != 200)
     return {
         "capacity_rps": capacity,
         "rate_rps": rate,
         "requests": int(counted.sum()),
-        "errors": int((counted & (found.status != 200)).sum()),
+        "errors": int(failed.sum()),
+        "failed": [
+            {"at_s": round(float(at_ns) / 1e9, 3), "status": int(status)}
+            for at_ns, status in zip(found.intended_ns[failed], found.status[failed], strict=True)
+        ],
+        "switched_at_s": [round(began_s - started_s, 3) for began_s, _ in moments],
         "switches": [
             {
                 "took_s": window.swap_s,

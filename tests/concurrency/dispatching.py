@@ -11,6 +11,7 @@ import numpy as np
 from tailcut.core.batching import Planner
 from tailcut.engine.dispatcher import Dispatcher
 from tailcut.engine.executors import Done
+from tailcut.engine.running import Running
 from tailcut.engine.ticket import Ticket, join, run_batch
 from tailcut.errors import TailcutError
 from tailcut.testing.clock import FakeClock
@@ -49,11 +50,18 @@ class ManualExecutor:
 class Bench:
     """A dispatcher on a loop whose time stands still, with manual executors that share one stub runtime."""
 
-    def __init__(self, executors: int = 1, max_rows: int = 4, max_queue_rows: int = 16, merge: bool = True) -> None:
+    def __init__(
+        self,
+        executors: int = 1,
+        max_rows: int = 4,
+        max_queue_rows: int = 16,
+        merge: bool = True,
+        at_once: int | None = None,
+    ) -> None:
         self.clock = FakeClock()
         self.runtime = StubRuntime()
         self.batches: list[tuple[int, int]] = []
-        self._executors = executors
+        self._executors, self._at_once = executors, at_once
         self._planner: Planner[Ticket] = Planner(max_rows=max_rows, max_queue_rows=max_queue_rows, merge=merge)
         self.executors: list[ManualExecutor] = []
         self.loop_errors: list[dict[str, Any]] = []
@@ -77,7 +85,7 @@ class Bench:
     def open(self) -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: self.loop_errors.append(context))
-        self.dispatcher = Dispatcher(self._planner, self, loop, self._now_ns, stuck_after_s=2)
+        self.dispatcher = Dispatcher(self._planner, self, loop, self._now_ns, running=Running(2, self._at_once))
         for _ in range(self._executors):
             executor = ManualExecutor(self.runtime, self.dispatcher.on_done, self.clock)
             self.executors.append(executor)

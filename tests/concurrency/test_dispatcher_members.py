@@ -203,9 +203,11 @@ STEPS = st.lists(
 )
 
 
-@given(STEPS)
-def test_every_ticket_ends_once_whatever_becomes_of_the_executors(steps: list[tuple[str, int]]) -> None:  # noqa: C901
-    bench = Bench(executors=2, max_rows=3, max_queue_rows=40)
+@given(STEPS, st.sampled_from([None, 1, 2, 9]))
+def test_every_ticket_ends_once_whatever_becomes_of_the_executors(  # noqa: C901
+    steps: list[tuple[str, int]], at_once: int | None
+) -> None:
+    bench = Bench(executors=2, max_rows=3, max_queue_rows=40, at_once=at_once)
     ended: list[asyncio.Future[Arrays]] = []
     count = 0
 

@@ -100,11 +100,11 @@ OPERATIONS = st.lists(
 )
 
 
-@given(OPERATIONS, st.integers(1, 2), st.booleans(), st.booleans())
+@given(OPERATIONS, st.integers(1, 2), st.booleans(), st.booleans(), st.sampled_from([None, 1, 2]))
 def test_every_accepted_ticket_ends_exactly_once(
-    operations: list[tuple[str, int, int]], executors: int, merge: bool, close: bool
+    operations: list[tuple[str, int, int]], executors: int, merge: bool, close: bool, at_once: int | None
 ) -> None:
-    bench = Bench(executors=executors, max_rows=4, max_queue_rows=12, merge=merge)
+    bench = Bench(executors=executors, max_rows=4, max_queue_rows=12, merge=merge, at_once=at_once)
     history = History(bench)
 
     async def main() -> None:

@@ -34,7 +34,7 @@ class Dispatcher:
 
     Args:
         observer: told the rows and duration of every finished batch.
-        stuck_after_s, costs, admission: see ``Running``; of the planner.
+        running, costs, admission: holds the executors, none yet; of the planner.
         lengths: whether rows differ in length, so that costs are learned per length class.
 
     ``on_stuck`` hears once of an executor whose batch takes far too long; ``coming`` says when the next one is there;
@@ -48,7 +48,7 @@ class Dispatcher:
         loop: asyncio.AbstractEventLoop,
         clock_ns: Callable[[], int] = perf_counter_ns,
         *,
-        stuck_after_s: float = 1.0,
+        running: Running | None = None,
         costs: Costs | None = None,
         admission: Admission[Ticket] | None = None,
         lengths: bool = False,
@@ -63,13 +63,11 @@ class Dispatcher:
         self._observer = observer
         self._loop = loop
         self._clock_ns = clock_ns
-        self.running = Running(stuck_after_s)
+        self.running = Running(1.0) if running is None else running
         self._kick_due, self._runs, self.kind, self.single = False, 0, 0, True
         self._admitted_ns = -1
         self._company = isinstance(planner.window, Fixed)  # by that rule lone requests wait for some
-        self._deadlines = Deadlines(
-            loop, clock_ns, planner, self.running, lambda executor: self.on_stuck and self.on_stuck(executor)
-        )
+        self._deadlines = Deadlines(loop, clock_ns, planner, self.running, self._tell_stuck)
         self._window: asyncio.TimerHandle | None = None
         self._closed = False
         self._ended: asyncio.Event | None = None
@@ -101,10 +99,7 @@ class Dispatcher:
         return self.running.usable > 0
 
     def check_room(self, rows: int, deadline_ns: int = NEVER_NS, *, priority: int = 0, tenant: str = "") -> None:
-        """Refuse what could not be queued now, or not be answered in time.
-
-        Args:
-            priority, tenant: as for ``submit``.
+        """Refuse what could not be queued now, or not be answered in time; priority and tenant as for ``submit``.
 
         Raises:
             TooLarge: the queue could never take the rows.
@@ -294,6 +289,11 @@ class Dispatcher:
         else:
             self.planner.rest(nothing_runs=not self.running)
         self._tell_ended()
+
+    def _tell_stuck(self, executor: Executor) -> None:
+        self._schedule_kick()  # another may begin in its place
+        if self.on_stuck is not None:
+            self.on_stuck(executor)
 
     def _tell_ended(self) -> None:
         if self._ended is not None and not self.running:

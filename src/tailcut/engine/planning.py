@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from math import prod
+from math import ceil, prod
+from typing import Any
 
 from tailcut.core.admission import Admission
 from tailcut.core.batching import Planner
-from tailcut.core.fingerprint import uses_gpu
+from tailcut.core.fingerprint import Machine, uses_gpu
 from tailcut.core.learning import Costs, kind_of
 from tailcut.core.overload import Target
 from tailcut.core.tuning import tuned_points
 from tailcut.core.windows import Fixed, Gain, Window
 from tailcut.engine.dispatcher import Dispatcher
-from tailcut.engine.running import BatchObserver
+from tailcut.engine.running import BatchObserver, Running
 from tailcut.engine.ticket import Ticket
 from tailcut.engine.warming import FREE_DIMENSION
 from tailcut.manifest import Batching, Deployment, Slo
 from tailcut.registry import Variant
+from tailcut.registry.machine import read_machine
 from tailcut.runtimes.bucketed import buckets_of
+
+_COMPUTING = frozenset({"onnxruntime", "openvino"})
+"""Runtimes whose batches do nothing but compute."""
 
 
 def make_dispatcher(
@@ -52,11 +57,23 @@ def make_dispatcher(
         planner,
         observer,
         loop,
-        stuck_after_s=deployment.slo.timeout_s,
+        running=Running(deployment.slo.timeout_s, at_once(variant.runtime, variant.settings, read_machine())),
         costs=costs,
         admission=admission,
         lengths=_lengths(deployment),
     )
+
+
+def at_once(runtime: str, settings: Mapping[str, Any], machine: Machine) -> int | None:
+    """Return how many batches may run at a time; None where only the executors say.
+
+    That is as many as there are cores, where all that a batch does is known to be computing on them. Models of other
+    libraries, and the user's own, may wait for something else meanwhile, and a device's time is not the cores'.
+    """
+    on_cores = all(str(settings.get(key, "cpu")).lower().startswith("cpu") for key in ("device", "provider"))
+    if runtime not in _COMPUTING or not on_cores:
+        return None
+    return max(ceil(min(machine.cores, machine.quota_cores or machine.cores)), 1)
 
 
 def merges(settings: Batching, variant: Variant) -> bool:

@@ -50,17 +50,23 @@ class Running:
         stuck_after_s: an executor whose batch runs longer than this, and than ten times what was predicted, counts
             as stuck until the batch ends. The deadlines of those who wait for it have no say: one client's short
             time-out tells nothing about the model.
+        at_once: most batches that run at a time, at least 1; None for as many as there are executors. Where models
+            compute on the processor's cores, executors beyond those only take turns: batches are as late as all of them
+            together, and smaller than the queue would have filled them by then.
 
     Attributes:
         executors: all that take batches now, busy or idle.
-        idle: those of them that run nothing.
+        idle: those of them that run nothing and may begin now.
         inline: the one that runs batches on the event loop, where there is one.
         stuck: busy ones whose batch takes far too long.
     """
 
-    def __init__(self, stuck_after_s: float) -> None:
+    def __init__(self, stuck_after_s: float, at_once: int | None = None) -> None:
         self.executors: list[Executor] = []
         self.idle: list[Executor] = []
+        self._at_once = at_once
+        self._spare: list[Executor] = []
+        """That run nothing, and would make more than may run at a time."""
         self.inline: InlineExecutor | None = None
         self.stuck: set[Executor] = set()
         self._stuck_after_ns = int(stuck_after_s * 1e9)
@@ -72,8 +78,9 @@ class Running:
 
     @property
     def usable(self) -> int:
-        """Executors that can be counted on: not stuck, not leaving."""
-        return len(self.executors) - len(self.stuck)
+        """Batches that can run at a time: executors that are neither stuck nor leaving, no more than ``at_once``."""
+        found = len(self.executors) - len(self.stuck)
+        return found if self._at_once is None else min(found, self._at_once)
 
     def join(self, executor: Executor) -> None:
         """Put an idle executor to use."""
@@ -81,6 +88,7 @@ class Running:
         self.idle.append(executor)
         if isinstance(executor, InlineExecutor):
             self.inline = executor
+        self._seat()
 
     def leave(self, executor: Executor) -> asyncio.Future[None]:
         """Give an executor no further batch; the future is done when it runs none."""
@@ -93,6 +101,7 @@ class Running:
             self._leaving[executor] = done
         else:
             done.set_result(None)
+        self._seat()
         return done
 
     def lose(self, executor: Executor) -> Sequence[Ticket]:
@@ -100,6 +109,7 @@ class Running:
         self._forget(executor)
         started = self._started.pop(executor, None)
         self._left(executor)
+        self._seat()
         return started.tickets if started is not None else ()
 
     def begin(self, executor: Executor, tickets: Sequence[Ticket], now_ns: int, cost: Cost) -> int:
@@ -119,6 +129,7 @@ class Running:
             self._left(executor)
         else:
             self.idle.append(executor)
+        self._seat()
         return started
 
     @property
@@ -167,6 +178,7 @@ class Running:
             if started.stuck_ns <= now_ns and self._may_stick(executor)
         ]
         self.stuck.update(found)
+        self._seat()
         return found
 
     def moments_ns(self) -> list[int]:
@@ -181,10 +193,21 @@ class Running:
         self.stuck.discard(executor)
         if executor in self.executors:
             self.executors.remove(executor)
-        if executor in self.idle:
-            self.idle.remove(executor)
+        for waiting in (self.idle, self._spare):
+            if executor in waiting:
+                waiting.remove(executor)
         if executor is self.inline:
             self.inline = None
+
+    def _seat(self) -> None:
+        """Have as many idle ones as may begin a batch; nobody waits for one that is stuck or leaves."""
+        if self._at_once is None:
+            return
+        room = max(self._at_once - sum([self._may_stick(executor) for executor in self._started]), 0)
+        while len(self.idle) > room:
+            self._spare.append(self.idle.pop(0))  # the one that ended last stays: its caches are warm
+        while len(self.idle) < room and self._spare:
+            self.idle.append(self._spare.pop())
 
     def _left(self, executor: Executor) -> None:
         done = self._leaving.pop(executor, None)

@@ -138,8 +138,9 @@ class Pool(Section, frozen=True, kw_only=True):
     executors: Annotated[
         int,
         Meta(
-            description="executors that are always warm, each running one batch at a time; 0: the variant's own "
-            "setting, else 2 where cores and memory allow",
+            description="executors that are always warm, each running one batch at a time; where onnxruntime or "
+            "OpenVINO compute on the CPU, as many batches at once as there are cores; 0: the variant's own setting, "
+            "else 2 where cores and memory allow",
             ge=0,
         ),
     ] = 0

@@ -1,0 +1,127 @@
+"""Executors beyond what may run at a time rest, and take over at once where another is lost, stuck or leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.concurrency.dispatching import Bench, ManualExecutor, answer
+
+from tailcut.core.fingerprint import Machine
+from tailcut.engine.planning import at_once
+from tailcut.errors import InferenceError
+
+
+def busy(bench: Bench) -> list[ManualExecutor]:
+    return [executor for executor in bench.executors if executor.batch is not None]
+
+
+def test_what_comes_while_as_many_run_as_may_shares_the_next_batch() -> None:
+    bench = Bench(executors=3, max_rows=4, at_once=1)
+
+    async def main() -> None:
+        bench.open()
+        first = bench.submit(1)
+        await bench.settle()
+        later = [bench.submit(2), bench.submit(3)]
+        await bench.settle()
+        (running,) = busy(bench)
+        assert not any(ticket.future.done() for tickets in (first, *later) for ticket in tickets)
+        running.finish()
+        await bench.settle()
+        assert busy(bench) == [running], "the one whose caches are warm"
+        running.finish()
+        await bench.settle()
+        assert [answer(tickets) for tickets in (first, *later)] == [[1], [2], [3]]
+        assert [rows for rows, _ in bench.batches] == [1, 2]
+
+    bench.run(main())
+
+
+def test_as_many_as_may_run_side_by_side() -> None:
+    bench = Bench(executors=3, max_rows=1, at_once=2)
+
+    async def main() -> None:
+        bench.open()
+        for value in range(4):
+            bench.submit(value)
+        await bench.settle()
+        assert len(busy(bench)) == 2
+        assert bench.dispatcher.running.usable == 2
+
+    bench.run(main())
+
+
+def die(bench: Bench, executor: ManualExecutor) -> None:
+    bench.dispatcher.fail(executor, InferenceError("killed"))
+
+
+def leave(bench: Bench, executor: ManualExecutor) -> None:
+    bench.dispatcher.remove(executor)
+
+
+def get_stuck(bench: Bench, executor: ManualExecutor) -> None:
+    """The test lets time pass for each of them."""
+
+
+@pytest.mark.parametrize("happens", [die, leave, get_stuck])
+def test_one_that_rests_takes_over(happens: Callable[[Bench, ManualExecutor], None]) -> None:
+    bench = Bench(executors=2, max_rows=1, at_once=1)
+
+    async def main() -> None:
+        bench.open()
+        bench.submit(1, slack_s=60)
+        await bench.settle()
+        (first,) = busy(bench)
+        waiting = bench.submit(2, slack_s=60)
+        happens(bench, first)
+        await bench.clock.pass_time(2 if happens is get_stuck else 1)
+        other = next(executor for executor in busy(bench) if executor is not first)
+        assert bench.dispatcher.healthy
+        while not waiting[0].future.done():  # the batch of one that died is run once more, before it or after it
+            other.finish()
+            await bench.settle()
+        assert answer(waiting) == [2]
+
+    bench.run(main())
+
+
+def test_one_that_was_stuck_comes_back_to_rest() -> None:
+    bench = Bench(executors=2, max_rows=1, at_once=1)
+
+    async def main() -> None:
+        bench.open()
+        bench.submit(1, slack_s=60)
+        await bench.settle()
+        (first,) = busy(bench)
+        bench.submit(2, slack_s=60)
+        await bench.clock.pass_time(3)
+        first.finish()
+        bench.submit(3, slack_s=60)
+        await bench.settle()
+        assert len(busy(bench)) == 1
+        busy(bench)[0].finish()
+        await bench.settle()
+        assert len(busy(bench)) == 1
+
+    bench.run(main())
+
+
+@pytest.mark.parametrize(
+    ("runtime", "settings", "quota", "most"),
+    [
+        ("onnxruntime", {}, None, 4),
+        ("openvino", {}, 1.5, 2),
+        ("onnxruntime", {}, 0.5, 1),
+        ("onnxruntime", {"provider": "CUDAExecutionProvider"}, None, None),
+        ("openvino", {"device": "NPU"}, None, None),
+        ("openvino", {"device": "CPU"}, None, 4),
+        ("torch", {}, None, None),
+        ("python", {}, None, None),
+    ],
+)
+def test_cores_limit_what_only_computes_on_them(
+    runtime: str, settings: dict[str, str], quota: float | None, most: int | None
+) -> None:
+    machine = Machine(architecture="x86_64", cores=4, quota_cores=quota)
+    assert at_once(runtime, settings, machine) == most
