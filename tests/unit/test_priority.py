@@ -102,7 +102,7 @@ def test_threads_that_are_started_aside_are_put_back() -> None:
 
 @pytest.mark.parametrize(
     ("share", "wants", "stays"),
-    [(0.0, True, False), (0.1, True, False), (0.1, False, True), (0.5, True, True), (1.0, True, True)],
+    [(0.0, True, False), (0.09, True, False), (0.09, False, True), (0.15, True, True), (1.0, True, True)],
 )
 def test_who_wants_a_core_and_hardly_has_one_steps_aside_no_more(
     monkeypatch: pytest.MonkeyPatch, share: float, wants: bool, stays: bool

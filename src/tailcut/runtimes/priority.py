@@ -20,10 +20,11 @@ for, and on a busy machine a thread of the lowest priority holds it for long."""
 _GIL_INTERVAL_S = 0.0005
 """How long a loading thread that runs Python may keep the event loop waiting; Python's own default is 5 ms."""
 
-_LOOK_S = 0.5
-_STARVED_SHARE = 0.2
+_LOOK_S = 1.0
+_STARVED_SHARE = 0.1
 """Of a core. A loader that wants one and had less meanwhile steps aside no more: on a machine that is busy all the time
-it would come to no end, and it may be loading what is to end just that. Its low priority alone leaves it a tenth."""
+it would come to no end, and it may be loading what is to end just that. Its low priority alone leaves it a tenth, even
+then: whoever had more aside would win nothing, and take from those who serve what they need to get over a burst."""
 
 
 class Loader:
