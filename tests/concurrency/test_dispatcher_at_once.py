@@ -74,6 +74,7 @@ def test_one_that_rests_takes_over(happens: Callable[[Bench, ManualExecutor], No
         await bench.settle()
         (first,) = busy(bench)
         waiting = bench.submit(2, slack_s=60)
+        await bench.settle()  # so that nothing is planned any more because of what was asked
         happens(bench, first)
         await bench.clock.pass_time(2 if happens is get_stuck else 1)
         other = next(executor for executor in busy(bench) if executor is not first)

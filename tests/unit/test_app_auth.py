@@ -213,6 +213,7 @@ def test_a_token_that_is_no_text_is_unknown() -> None:
         ('server.cors_origins=["https://a.example/path"]', "is no origin"),
         ('server.cors_origins=["a.example"]', "is no origin"),
         ('server.idle="0s"', "server.idle is 0s"),
+        ('server.max_body="0B"', "server.max_body is 0 bytes"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(tmp_path: Path, setting: str, says: str) -> None:

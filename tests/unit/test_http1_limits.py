@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 from tests.http1_kit import Link, settle, statuses
-from tests.unit.test_http1_connection import HOST, body_of, chunked, get, post, run
+from tests.unit.test_http1_connection import body_of, chunked, get, post, run
 
 from tailcut.errors import ClientGone
 from tailcut.server.http import Body, HeaderMap, Reply
@@ -279,26 +279,3 @@ def test_a_reply_larger_than_what_is_copied_is_whole() -> None:
         assert body_of(await link.send(get())) == b"z" * 300_000
 
     run(test, large)
-
-
-@pytest.mark.parametrize(
-    ("hosts", "version", "status"),
-    [
-        (b"", b"1.1", 400),
-        (HOST, b"1.1", 200),
-        (HOST * 2, b"1.1", 400),
-        (b"", b"1.0", 200),
-        (HOST * 2, b"1.0", 400),
-        (b"host:\r\n", b"1.1", 200),  # of a target that has none
-    ],
-)
-def test_a_request_names_one_host(hosts: bytes, version: bytes, status: int) -> None:
-    async def test(link: Link) -> None:
-        request = get().replace(HOST, hosts).replace(b"HTTP/1.1", b"HTTP/" + version)
-        answer = await link.send(request)
-        assert statuses(answer) == [status]
-        if status == 400:
-            assert b"Host" in body_of(answer)
-            assert "connection: close" in answer.decode().lower()
-
-    run(test)

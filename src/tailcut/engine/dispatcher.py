@@ -64,12 +64,11 @@ class Dispatcher:
         self._loop = loop
         self._clock_ns = clock_ns
         self.running = Running(1.0) if running is None else running
-        self._kick_due, self._runs, self.kind, self.single = False, 0, 0, True
+        self._closed, self._kick_due, self._runs, self.kind, self.single = False, False, 0, 0, True
         self._admitted_ns = -1
         self._company = isinstance(planner.window, Fixed)  # by that rule lone requests wait for some
         self._deadlines = Deadlines(loop, clock_ns, planner, self.running, self._tell_stuck)
         self._window: asyncio.TimerHandle | None = None
-        self._closed = False
         self._ended: asyncio.Event | None = None
 
     def add(self, executor: Executor) -> None:
@@ -79,6 +78,7 @@ class Dispatcher:
 
     def remove(self, executor: Executor) -> asyncio.Future[None]:
         """Give an executor no further batch. The future is done when it runs none; the caller closes it then."""
+        self._schedule_kick()  # one that rested may begin in its place
         return self.running.leave(executor)
 
     def fail(self, executor: Executor, error: TailcutError) -> None:

@@ -240,12 +240,14 @@ def _device_time(warm: Warm, recorder: Recorder) -> DeviceTime | None:
 def _pool(deployment: Deployment, dispatcher: Dispatcher, warm: Warm, recorder: Recorder) -> Pool:
     settings, slo = deployment.pool, deployment.slo
     latency_s = slo.p99_s or slo.p95_s or slo.p50_s or slo.timeout_s
+    # More than may run at a time would win nothing, and load while the others have the most to do.
+    useful = max(dispatcher.running.at_once or warm.most, len(warm.runtimes))
     return Pool(
         dispatcher,
         warm.executor,
         warm.runtimes,
         warm.open_one,
-        limits=Limits(len(warm.runtimes), warm.most, float(latency_s)),
+        limits=Limits(len(warm.runtimes), min(warm.most, useful), float(latency_s)),
         wear=Wear(settings.recycle_requests, float(settings.recycle_age_s), float(settings.recycle_growth)),
         recorder=recorder,
         load_s=warm.load_s,

@@ -64,7 +64,7 @@ class Running:
     def __init__(self, stuck_after_s: float, at_once: int | None = None) -> None:
         self.executors: list[Executor] = []
         self.idle: list[Executor] = []
-        self._at_once = at_once
+        self.at_once = at_once
         self._spare: list[Executor] = []
         """That run nothing, and would make more than may run at a time."""
         self.inline: InlineExecutor | None = None
@@ -80,7 +80,7 @@ class Running:
     def usable(self) -> int:
         """Batches that can run at a time: executors that are neither stuck nor leaving, no more than ``at_once``."""
         found = len(self.executors) - len(self.stuck)
-        return found if self._at_once is None else min(found, self._at_once)
+        return found if self.at_once is None else min(found, self.at_once)
 
     def join(self, executor: Executor) -> None:
         """Put an idle executor to use."""
@@ -201,9 +201,9 @@ class Running:
 
     def _seat(self) -> None:
         """Have as many idle ones as may begin a batch; nobody waits for one that is stuck or leaves."""
-        if self._at_once is None:
+        if self.at_once is None:
             return
-        room = max(self._at_once - sum([self._may_stick(executor) for executor in self._started]), 0)
+        room = max(self.at_once - sum([self._may_stick(executor) for executor in self._started]), 0)
         while len(self.idle) > room:
             self._spare.append(self.idle.pop(0))  # the one that ended last stays: its caches are warm
         while len(self.idle) < room and self._spare:

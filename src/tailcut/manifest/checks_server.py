@@ -20,6 +20,11 @@ def server_problems(deployment: Deployment) -> Iterator[ManifestError]:
             "server.idle is 0s: no client could send a request in that time",
             hint="leave it out, or set it above the time after which your load balancer closes idle connections",
         )
+    if not server.max_body_bytes:
+        yield ManifestError(
+            "server.max_body is 0 bytes: every request for a prediction would be refused",
+            hint='leave it out, or set it to the largest body that you want to take, such as "16MiB"',
+        )
     if bool(server.tls_cert) != bool(server.tls_key):
         given, missing = ("tls_cert", "tls_key") if server.tls_cert else ("tls_key", "tls_cert")
         yield ManifestError(

@@ -146,7 +146,11 @@ class Pool(Section, frozen=True, kw_only=True):
     ] = 0
     max_executors: Annotated[
         int,
-        Meta(description="executors that the pool may grow to when work waits; 0: as many as always warm", ge=0),
+        Meta(
+            description="executors that the pool may grow to when work waits, as far as they can run at once; 0: as "
+            "many as always warm",
+            ge=0,
+        ),
     ] = 0
     recycle_requests: Annotated[
         int, Meta(description="requests after which an executor is replaced by a fresh one; 0: never", ge=0)

@@ -27,6 +27,14 @@ def find_tls(manifest: Manifest) -> Tls | None:
     if not server.tls_cert:
         return None
     found = Tls(manifest.directory / server.tls_cert, manifest.directory / server.tls_key)
+    for name, path in (("tls_cert", found.cert), ("tls_key", found.key)):
+        try:
+            path.read_bytes()
+        except OSError as error:
+            raise StartError(
+                f"server.{name}: {path} cannot be read: {error.strerror}",
+                hint=f"set server.{name} to a PEM file; a path is taken from the manifest's folder",
+            ) from error
     try:
         context_of(found)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError

@@ -38,7 +38,9 @@ class HeadAlike:
         while head[start : start + 1] in {b" ", b"\t"}:
             start += 1
         end = head.find(b"\r\n", start)
-        return HeadAlike(method, path, headers, head[:start], head[end:]) if head[start:end].isdigit() else None
+        if not head[start:end].isdigit() or end - start > _MOST_DIGITS:
+            return None
+        return HeadAlike(method, path, headers, head[:start], head[end:])
 
     def body_of(self, data: bytes) -> bytes | None:
         """Return the body of what came, where that is one whole request, and alike; ``headers`` are its own then."""

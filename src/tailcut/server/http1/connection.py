@@ -9,8 +9,6 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from httptools import HttpParserCallbackError
-
 from tailcut.errors import Shed
 from tailcut.server.http import CLOSE, Reply
 from tailcut.server.http1 import writing
@@ -91,7 +89,7 @@ class Connection(asyncio.Protocol):
             return
         try:
             incoming.read(data)
-        except HttpParserCallbackError:
+        except Exception:
             self._fail("a request could not be taken up")
         self._turn()
 
@@ -143,7 +141,7 @@ class Connection(asyncio.Protocol):
         if self._current is None and not (self._is_ending or self._is_shed):
             try:
                 self._go_on()
-            except HttpParserCallbackError:
+            except Exception:
                 self._fail("a request could not be taken up")
         self.has_room()
 
@@ -162,7 +160,8 @@ class Connection(asyncio.Protocol):
             self.since_s = 0.0
             self._wake()
         elif reader.failure is not None:
-            self._replies.refuse(reader.failure)
+            if not reader.was_answered:
+                self._replies.refuse(reader.failure)
             self._end()
         elif reader.is_in_head:
             if not self._is_in_head:

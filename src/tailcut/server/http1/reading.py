@@ -11,18 +11,22 @@ from typing import Any
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
-from tailcut.errors import BadRequest, HeadTooLarge, TailcutError
+from tailcut.errors import BadRequest, TailcutError
+from tailcut.server.http1 import unreadable
 from tailcut.server.http1.alike import HeadAlike
 from tailcut.server.http1.exchange import Exchange, Wire
 from tailcut.server.repeated import by_name, is_repeated
 
-_HEAD_BYTES = 64 * 1024
+HEAD_BYTES = 64 * 1024
 _MOST_HEADERS = 256
-_BESIDE_BYTES = _HEAD_BYTES + 8 * 1024
+_BESIDE_BYTES = HEAD_BYTES + 8 * 1024
 """That may come of a head with its line breaks, or beside a body."""
 
 _FRAMING = 8
 """Bytes of chunked framing that a byte of a body may have beside it: chunks of one byte have five."""
+
+_MOST_DIGITS = 20
+"""Of a body's length: 64 bits. Any number of zeros may stand before it, and Python reads some thousands at most."""
 
 _MOST_MISSES = 8
 """Heads that were not like the ones before them, until this connection's are not compared any more."""
@@ -44,6 +48,7 @@ class Reader:
         arriving: the exchange whose body is coming; None between two requests.
         begun_bytes: of its body that have come.
         failure: why nothing more can be read; None while it can.
+        was_answered: whether that is of the body of a request whose reply the client has.
     """
 
     __slots__ = (
@@ -52,6 +57,7 @@ class Reader:
         "_head_bytes",
         "_is_at_head",
         "_is_between",
+        "_is_host",
         "_known",
         "_known_raw",
         "_last",
@@ -66,6 +72,7 @@ class Reader:
         "arriving",
         "begun_bytes",
         "failure",
+        "was_answered",
     )
 
     def __init__(self, wire: Wire, take: Callable[[Exchange], None]) -> None:
@@ -76,7 +83,7 @@ class Reader:
         self._raw: Fields = []
         self._known_raw: Fields = []
         self._known: dict[str, str] = {}
-        self._is_at_head = self._is_between = True
+        self._is_at_head = self._is_between = self._is_host = True
         self._upgrade = False
         self._read_bytes = self._head_bytes = 0
         self._ended = 0  # requests that have come whole
@@ -86,6 +93,7 @@ class Reader:
         self.begun_bytes = 0
         self.arriving: Exchange | None = None
         self.failure: TailcutError | None = None
+        self.was_answered = False
 
     @property
     def is_in_head(self) -> bool:
@@ -119,9 +127,10 @@ class Reader:
         except HttpParserCallbackError:
             raise  # a fault of ours
         except HttpParserError as error:
-            self._fail(self._said_of(error, data))
+            self._fail(unreadable.parsed(error, self._url, data))
         if self._read_bytes > _BESIDE_BYTES and self._read_bytes > _BESIDE_BYTES + _FRAMING * self.begun_bytes:
-            self._fail(_too_large())
+            beside = self.arriving is not None
+            self._fail(unreadable.framing(_BESIDE_BYTES) if beside else unreadable.head_bytes(HEAD_BYTES))
 
     def close(self) -> None:
         """Let go of who knows this reader, and of what came: cycles would live until the collector comes."""
@@ -147,8 +156,10 @@ class Reader:
 
     def _count(self, size_bytes: int) -> None:
         self._head_bytes += size_bytes
-        if self._head_bytes > _HEAD_BYTES or len(self._raw) > _MOST_HEADERS:
-            self._fail(_too_large())
+        if self._head_bytes > HEAD_BYTES:
+            self._fail(unreadable.head_bytes(HEAD_BYTES))
+        elif len(self._raw) > _MOST_HEADERS:
+            self._fail(unreadable.headers(_MOST_HEADERS))
 
     def on_headers_complete(self) -> None:
         self._is_at_head = False
@@ -163,9 +174,13 @@ class Reader:
         if raw != self._known_raw:  # most clients say the same each time
             self._known_raw = raw
             self._known = by_name([(name.lower().decode("latin-1"), value.decode("latin-1")) for name, value in raw])
+            if len(self._known.get("content-length", "")) > _MOST_DIGITS:
+                self._fail(unreadable.length(self._known["content-length"]))
+                return
+            self._is_host = unreadable.NO_HOST.search(self._known.get("host", "").strip(" \t")) is None
         version = parser.get_http_version()
-        if ("host" not in self._known and version == "1.1") or is_repeated(self._known, "host"):
-            self._fail(_no_one_host(self._raw))
+        if ("host" not in self._known and version == "1.1") or not self._is_host or is_repeated(self._known, "host"):
+            self._fail(unreadable.host([value.decode("latin-1") for name, value in raw if name.lower() == b"host"]))
             return
         if version != "1.1" or "transfer-encoding" in self._known:
             self._check_framing(version)
@@ -224,6 +239,7 @@ class Reader:
         if self.failure is None:
             self.failure = failure
             if self.arriving is not None:
+                self.was_answered = self.arriving.is_dropped
                 self.arriving.broken(failure.message)
                 self.arriving = None
 
@@ -242,7 +258,7 @@ class Reader:
         except HttpParserCallbackError:
             raise
         except HttpParserError as error:
-            self._fail(self._said_of(error, rest))
+            self._fail(unreadable.parsed(error, self._url, rest))
 
     def _reread_head(self) -> bool:
         """Have the head read that was read last, without what asks for another protocol; False where that is all."""
@@ -258,27 +274,6 @@ class Reader:
         self._parser = HttpRequestParser(self)
         self._parser.feed_data(head)
         return True
-
-    def _said_of(self, error: HttpParserError, data: bytes) -> TailcutError:
-        """Say what of a request cannot be read."""
-        if self._url == b"*" and b"HTTP/2" in data:
-            return BadRequest(
-                "this server speaks HTTP/1.1, not HTTP/2", hint="use HTTP/1.1, or set server.http2 = true"
-            )
-        return BadRequest(f"this is no HTTP/1.1: {error}", hint="send requests as RFC 9112 has them")
-
-
-def _too_large() -> HeadTooLarge:
-    return HeadTooLarge(
-        f"the request's head is over the limit of {_HEAD_BYTES} bytes or {_MOST_HEADERS} headers",
-        hint="send less, such as fewer or shorter headers",
-    )
-
-
-def _no_one_host(raw: Fields) -> BadRequest:
-    hosts = [value.decode("latin-1") for name, value in raw if name.lower() == b"host"]
-    said = f"names several hosts ({shown(', '.join(hosts))})" if hosts else "has no Host header"
-    return BadRequest(f"the request {said}, not one", hint="send one Host header, the server's name and port")
 
 
 def _path_of(target: bytes) -> bytes:
