@@ -274,25 +274,32 @@ def limits_ms(batch_ms: float) -> tuple[float, int]:
 
 
 def idle_differences(folder: Path, rounds: int, seconds: int = 3) -> list[dict[str, float]]:
-    """Return, per round, the p50 at 1 connection of tailcut with batching auto and with batching off, microseconds."""
+    """Return, per round, the p50 at 1 connection of tailcut with batching auto and with batching off, microseconds.
+
+    Every round has processes of its own: each has luck of its own with its memory, some microseconds of it, and that of
+    one pair would be in all rounds.
+    """
     row = np.array(json.loads(BODY_FLOATS)["inputs"][0]["data"], dtype=np.float32)
     shape = Shape([("x", "FP32")], row)
-    found: list[dict[str, float]] = []
+    tasks: dict[str, Task] = {}
+    for mode in ("auto", "off"):
+        own = folder / mode
+        own.mkdir()
+        tasks[mode] = Task(write_model(own / "mlp.onnx"))
+        (own / "tailcut.toml").write_text(f'{MANIFEST}[batching]\nmode = "{mode}"\n')
+    return [_idle_pair(folder, tasks, shape, number, seconds) for number in range(rounds)]
+
+
+def _idle_pair(folder: Path, tasks: dict[str, Task], shape: Shape, number: int, seconds: int) -> dict[str, float]:
+    order = ("auto", "off") if number % 2 == 0 else ("off", "auto")
     with ExitStack() as stack:
         running = {}
-        for mode in ("auto", "off"):
-            own = folder / mode
-            own.mkdir()
-            task = Task(write_model(own / "mlp.onnx"))
-            (own / "tailcut.toml").write_text(f'{MANIFEST}[batching]\nmode = "{mode}"\n')
-            peer = replace(TAILCUT, name=f"batching {mode}")
-            [running[mode]] = stack.enter_context(started([peer], task, shape, answer(task, row), own))
+        for mode in order:
+            peer, task = replace(TAILCUT, name=f"batching {mode}"), tasks[mode]
+            [running[mode]] = stack.enter_context(started([peer], task, shape, answer(task, shape.row), folder / mode))
             if running[mode].server is None:
                 sys.exit(f"error: tailcut with batching {mode} does not start: {running[mode].failure}")
-        for number in range(rounds):
-            order = ("auto", "off") if number % 2 == 0 else ("off", "auto")
-            found.append({mode: _idle_p50_us(running[mode], seconds) for mode in order})
-    return found
+        return {mode: _idle_p50_us(running[mode], seconds) for mode in order}
 
 
 def _idle_p50_us(contender: Contender, seconds: int) -> float:

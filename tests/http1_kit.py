@@ -118,12 +118,12 @@ class Clock:
 
 
 class Link:
-    """One connection to routes of a test."""
+    """One connection to routes of a test, or to ``site``, where another is."""
 
-    def __init__(self, handle: Handle, high_bytes: int = 1 << 30) -> None:
+    def __init__(self, handle: Handle, high_bytes: int = 1 << 30, site: Site | None = None) -> None:
         self.clock = Clock()
         self.worker = SimpleNamespace(handle=handle, company=Company(()), on_drain=None)
-        self.site = Site(self.worker, self.clock)  # type: ignore[arg-type]
+        self.site = site or Site(self.worker, self.clock)  # type: ignore[arg-type]
         self.wire = Wire(high_bytes)
         self.connection = Connection(self.site)
         self.wire.protocol = self.connection

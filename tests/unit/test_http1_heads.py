@@ -79,3 +79,20 @@ def test_who_was_answered_is_told_nothing_of_the_rest_of_the_body() -> None:
         assert link.wire.is_closing() or "eof" in link.wire.events
 
     run(test, refuse)
+
+
+def test_what_cannot_be_read_is_counted_and_the_first_of_a_kind_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """No route hears of it: a health check that sends no Host would be refused, and nobody could see why."""
+
+    async def test(link: Link) -> None:
+        for raw in (get().replace(HOST, b""), b"\0\1\2\r\n\r\n", get(more=b"x: " + b"a" * 70_000 + b"\r\n"), get()):
+            await Link(link.site.handle, site=link.site).send(raw)
+        assert [(one.labels, one.value) for one in link.site.samples()] == [
+            ({"code": "bad_request"}, 2),
+            ({"code": "head_too_large"}, 1),
+        ]
+        (host, head) = [record.getMessage().partition(": ")[2] for record in caplog.records]
+        assert host == "the request has no Host header; send one Host header, the server's name and port"
+        assert head.startswith("the request's head is over the limit of 65536 bytes; ")
+
+    run(test)

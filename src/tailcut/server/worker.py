@@ -47,6 +47,7 @@ class Worker:
     Attributes:
         handle: answers one request.
         company: to be told of requests that are about to be handled.
+        expose: takes a function that yields samples for /metrics.
         is_draining: whether clients are to be told to connect anew, elsewhere.
         on_drain: called when that begins.
     """
@@ -70,7 +71,8 @@ class Worker:
         self.handle = self._front.handle
         self.company = self._engine.company
         self._scheduling = Scheduling(self._engine, server.scheduling, wakes=server.http2 or server.grpc_port > 0)
-        self._engine.exposition.add(self._scheduling.samples)
+        self.expose = self._engine.exposition.add
+        self.expose(self._scheduling.samples)
         self.is_draining = False
         self.on_drain: Callable[[], None] = _ignore
         self._supervisor_pid = supervisor_pid

@@ -69,6 +69,7 @@ class Replies:
         """Write the reply to what could not be read as a request."""
         if self._transport.is_closing():
             return
+        self._site.refused(error)
         reply = error_reply(error)
         framing = f"connection: close\r\n{self._site.date()}"
         self._transport.write(writing.head(reply.status, reply.headers, framing, len(reply.body)) + reply.body)

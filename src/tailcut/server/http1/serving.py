@@ -41,7 +41,9 @@ class Http1:
         loop.add_signal_handler(STOP, stopped.set)
         server = self._worker.manifest.deployment.server
         context = context_of(self._tls) if self._tls is not None else None
-        listener = Listener(Site(self._worker, loop), self._worker.manifest, self._listen(server.backlog), context)
+        site = Site(self._worker, loop)
+        self._worker.expose(site.samples)
+        listener = Listener(site, self._worker.manifest, self._listen(server.backlog), context)
         self._worker.begin(loop)
         listener.start()
         await stopped.wait()

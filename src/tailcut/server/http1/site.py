@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from email.utils import formatdate
 from typing import TYPE_CHECKING
 
+from tailcut.errors import TailcutError
+from tailcut.observe.exposition import Sample
 from tailcut.server.front import Handle
 
 if TYPE_CHECKING:
     from tailcut.server.http1.connection import Connection
     from tailcut.server.worker import Worker
+
+
+log = logging.getLogger("tailcut.server")
 
 
 def _nothing() -> None:
@@ -38,6 +45,7 @@ class Site:
         self.is_leaving = self.is_stopping = False
         worker.on_drain = self.leave
         self.on_left: Callable[[], None] = _nothing
+        self._refused: Counter[str] = Counter()
         self._date = ""
         self._date_until_s = 0.0
 
@@ -49,6 +57,18 @@ class Site:
         """Take notice that a connection has ended."""
         self.connections.discard(connection)
         self.on_left()
+
+    def refused(self, error: TailcutError) -> None:
+        """Count what could not be read as a request: no route hears of it. The first of each kind is logged."""
+        self._refused[error.code] += 1
+        if self._refused[error.code] == 1:
+            log.warning("refused what cannot be read as a request, once at least: %s; %s", error.message, error.hint)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield what /metrics shows."""
+        text = "Requests that could not be read as HTTP/1.1, by the code of the refusal."
+        for code, count in sorted(self._refused.items()):
+            yield Sample("tailcut_http_unreadable_total", text, "counter", {"code": code}, count)
 
     def date(self) -> str:
         """Return the header that says when a reply was made (RFC 9110, 6.6.1), to the second."""
