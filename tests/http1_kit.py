@@ -39,6 +39,9 @@ class Wire:
             self._is_full = True
             self.protocol.pause_writing()
 
+    def get_write_buffer_size(self) -> int:
+        return self.untaken
+
     def take_all(self) -> None:
         """The client reads what there is."""
         self.untaken = 0

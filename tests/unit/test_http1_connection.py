@@ -567,6 +567,29 @@ def test_a_client_that_takes_no_replies_is_cut_off() -> None:
     run(test, high_bytes=2500)
 
 
+@pytest.mark.parametrize("last", [b"", b"connection: close\r\n"])
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_client_that_reads_slowly_is_cut_off_once_it_reads_no_more(last: bytes, stops: bool) -> None:
+    async def large(method: str, path: str, headers: HeaderMap, body: Body) -> Reply:
+        return Reply(200, [], b"z" * 300_000)
+
+    async def test(link: Link) -> None:
+        await link.send(get(more=last))
+        for _ in range(3):
+            link.clock.pass_s(10)
+            link.wire.untaken -= 1000
+            link.site.is_stopping = stops
+            assert link.connection.sweep(link.clock.now_s - 5) == stops
+            if stops:
+                return
+            assert not link.connection.sweep(link.clock.now_s - 5), "it has as long again"
+        link.clock.pass_s(10)
+        assert link.connection.sweep(link.clock.now_s - 5)
+        assert link.wire.events[-1] == "abort"
+
+    run(test, large, high_bytes=2500)
+
+
 def test_requests_that_came_together_know_of_each_other() -> None:
     """Who is alone does not wait for company; those whose turn is still to come are company."""
     seen: list[int] = []

@@ -48,8 +48,9 @@ class Server(Section, frozen=True, kw_only=True):
     idle_s: Annotated[
         Duration,
         Meta(
-            description="longest that a connection may take to send a request's head, or be idle between requests; "
-            "above the 60 s of most load balancers, so that none sends into a connection that is being closed"
+            description="longest that a connection may take to send a request's head, be idle between requests, or "
+            "take nothing of a reply; above the 60 s of most load balancers, so that none sends into a connection that "
+            "is being closed"
         ),
     ] = field(default=Duration(75.0), name="idle")
     max_timeout_s: Annotated[Duration, Meta(description="longest deadline that a client may ask for")] = field(

@@ -94,7 +94,7 @@ class Connection(asyncio.Protocol):
         self._turn()
 
     def pause_writing(self) -> None:
-        self._replies.is_full = True
+        self._replies.fill()
         if self._current is None:
             self.since_s = self._site.loop.time()
 
@@ -273,7 +273,9 @@ class Connection(asyncio.Protocol):
         if not 0.0 < self.since_s < before_s:
             return False
         if self._is_ending or self._replies.is_full:
-            self._transport.abort()
+            if not self._replies.give_up():
+                self.since_s = self._site.loop.time()
+                return False
         else:
             self._end()
         return True

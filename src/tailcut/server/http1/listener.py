@@ -157,7 +157,7 @@ class Listener:
         for connection in list(self._site.connections):
             if connection.sweep(before_s) and not connection.requests:
                 silent += 1
-        if silent and many:
+        if silent and many and not self._is_closed:
             log.warning("closed %d connections that had sent no request for %g s (server.idle)", silent, patience_s)
         if self._looking is not None:
             self._looking.cancel()

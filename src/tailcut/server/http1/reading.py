@@ -46,7 +46,7 @@ class Reader:
 
     Attributes:
         arriving: the exchange whose body is coming; None between two requests.
-        begun_bytes: of its body that have come.
+        begun_bytes: of its body that have come; one more where the client was told to send it.
         failure: why nothing more can be read; None while it can.
         was_answered: whether that is of the body of a request whose reply the client has.
     """

@@ -31,13 +31,19 @@ class Replies:
         is_full: whether the client is behind with what was written.
     """
 
-    __slots__ = ("_room", "_site", "_transport", "is_full")
+    __slots__ = ("_left_bytes", "_room", "_site", "_transport", "is_full")
 
     def __init__(self, site: Site, transport: Any) -> None:
         self._site = site
         self._transport = transport
         self._room: asyncio.Event | None = None
+        self._left_bytes = 0  # that the client had not taken when that was last looked at
         self.is_full = False
+
+    def fill(self) -> None:
+        """Take notice that the client is behind."""
+        self.is_full = True
+        self._left_bytes = self._transport.get_write_buffer_size()
 
     def has_room(self) -> None:
         """Take notice that the client has caught up, or is gone."""
@@ -122,6 +128,20 @@ class Replies:
                     await self._room.wait()
             except TimeoutError:
                 continue
+        return True
+
+    def give_up(self) -> bool:
+        """Cut off a client that took nothing of what was sent since the last look; whether that was so.
+
+        While the server stops nobody is waited for.
+        """
+        left_bytes = self._transport.get_write_buffer_size()
+        if 0 < left_bytes < self._left_bytes and not self._site.is_stopping:
+            self._left_bytes = left_bytes
+            return False
+        if left_bytes:
+            log.info("closed a connection whose client did not read the reply: %d bytes were left", left_bytes)
+        self._transport.abort()
         return True
 
     def _cut_off(self) -> None:
