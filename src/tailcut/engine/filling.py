@@ -161,7 +161,8 @@ class Filling(Generic[V]):
             if not future.done():
                 raise DeadlineExceeded(
                     "the deadline passed while another request for the same answer was being served",
-                    hint="send a longer timeout, lower the rate, or add executors; slo.timeout is the default deadline",
+                    hint="send a longer timeout, lower the rate, or add executors or cores; slo.timeout is the default "
+                    "deadline",
                 )
             if flight.value is not None:
                 self._made = True  # it has waited for the model like the other, so that it is no hit

@@ -56,7 +56,7 @@ def _words(refusal: Refusal, request: Request) -> tuple[str, str]:
         case "rows" | "bytes":
             return (
                 f"the queue is full: {refusal.value:.0f} {refusal.why} wait, the limit is {refusal.limit:.0f}",
-                f"{retry}; add executors or raise batching.max_queue_{refusal.why}",
+                f"{retry}; add executors or cores, or raise batching.max_queue_{refusal.why}",
             )
         case "tenant":
             return (
@@ -72,18 +72,18 @@ def _words(refusal: Refusal, request: Request) -> tuple[str, str]:
             return (
                 f"{request.rows} rows would make requests late that were accepted before: "
                 f"{refusal.value / 1e6:.0f} ms are needed, {refusal.limit / 1e6:.0f} ms are left",
-                f"{retry}, lower the rate, or add executors",
+                f"{retry}, lower the rate, or add executors or cores",
             )
     if refusal.why == "slo":
         return (
             f"overload: an answer for {request.rows} rows behind {refusal.ahead_rows} that wait is expected in "
             f"{refusal.value / 1e6:.0f} ms, while a backlog stands the SLO leaves {refusal.limit / 1e6:.0f} ms",
-            f"{retry}, lower the rate, add executors, or set batching.order = 'deadline' to be answered late",
+            f"{retry}, lower the rate, add executors or cores, or set batching.order = 'deadline' to be answered late",
         )
     return (
         f"an answer for {request.rows} rows behind {refusal.ahead_rows} that wait is expected in "
         f"{refusal.value / 1e6:.0f} ms, the deadline is in {refusal.limit / 1e6:.0f} ms",
-        f"{retry}, send a longer timeout, lower the rate, or add executors",
+        f"{retry}, send a longer timeout, lower the rate, or add executors or cores",
     )
 
 
@@ -91,5 +91,5 @@ def late(kind: type[DeadlineExceeded], message: str) -> DeadlineExceeded:
     """The deadline passed, or no executor can meet it any more."""
     return kind(
         message,
-        hint="send a longer timeout, lower the rate, or add executors; slo.timeout is the default deadline",
+        hint="send a longer timeout, lower the rate, or add executors or cores; slo.timeout is the default deadline",
     )

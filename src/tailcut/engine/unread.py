@@ -37,8 +37,8 @@ def refused_unread(path: Path, now_ns: int) -> TailcutError | None:
     limit_ms = overload.target.limit_ns / 1e6
     return Shed(
         f"overload: more waits than can be answered within the SLO's limit of {limit_ms:g} ms",
-        hint="retry after Retry-After seconds, lower the rate, add executors, or set batching.order = 'deadline' to be "
-        "answered late",
+        hint="retry after Retry-After seconds, lower the rate, add executors or cores, or set "
+        "batching.order = 'deadline' to be answered late",
         retry_after_s=max(overload.retry_ns / 1e9, 0.001),
     )
 
