@@ -125,4 +125,4 @@ def test_cores_limit_what_only_computes_on_them(
     runtime: str, settings: dict[str, str], quota: float | None, most: int | None
 ) -> None:
     machine = Machine(architecture="x86_64", cores=4, quota_cores=quota)
-    assert at_once(runtime, settings, machine) == most
+    assert at_once(runtime, settings, machine.usable_cores) == most

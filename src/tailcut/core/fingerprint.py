@@ -91,6 +91,11 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     driver: str = ""
     capability: str = ""
 
+    @property
+    def usable_cores(self) -> float:
+        """Cores' worth of processor time that this process may have."""
+        return min(self.cores, self.quota_cores or self.cores)
+
 
 class LoadKey(msgspec.Struct, frozen=True, kw_only=True):
     """What an artifact needs before it can be opened; ``flags`` are those that it uses, none for a portable file."""

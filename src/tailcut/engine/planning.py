@@ -9,7 +9,7 @@ from typing import Any
 
 from tailcut.core.admission import Admission
 from tailcut.core.batching import Planner
-from tailcut.core.fingerprint import Machine, uses_gpu
+from tailcut.core.fingerprint import uses_gpu
 from tailcut.core.learning import Costs, kind_of
 from tailcut.core.overload import Target
 from tailcut.core.tuning import tuned_points
@@ -20,7 +20,7 @@ from tailcut.engine.ticket import Ticket
 from tailcut.engine.warming import FREE_DIMENSION
 from tailcut.manifest import Batching, Deployment, Slo
 from tailcut.registry import Variant
-from tailcut.registry.machine import read_machine
+from tailcut.registry.machine import usable_cores
 from tailcut.runtimes.bucketed import buckets_of
 
 _COMPUTING = frozenset({"onnxruntime", "openvino"})
@@ -57,14 +57,14 @@ def make_dispatcher(
         planner,
         observer,
         loop,
-        running=Running(deployment.slo.timeout_s, at_once(variant.runtime, variant.settings, read_machine())),
+        running=Running(deployment.slo.timeout_s, at_once(variant.runtime, variant.settings, usable_cores())),
         costs=costs,
         admission=admission,
         lengths=_lengths(deployment),
     )
 
 
-def at_once(runtime: str, settings: Mapping[str, Any], machine: Machine) -> int | None:
+def at_once(runtime: str, settings: Mapping[str, Any], cores: float) -> int | None:
     """Return how many batches may run at a time; None where only the executors say.
 
     That is as many as there are cores, where all that a batch does is known to be computing on them. Models of other
@@ -73,7 +73,7 @@ def at_once(runtime: str, settings: Mapping[str, Any], machine: Machine) -> int 
     on_cores = all(str(settings.get(key, "cpu")).lower().startswith("cpu") for key in ("device", "provider"))
     if runtime not in _COMPUTING or not on_cores:
         return None
-    return max(ceil(min(machine.cores, machine.quota_cores or machine.cores)), 1)
+    return max(ceil(cores), 1)
 
 
 def merges(settings: Batching, variant: Variant) -> bool:

@@ -140,8 +140,7 @@ def _spares(manifest: Manifest, variant: Variant, machine: Machine) -> int:
     """
     if uses_gpu(variant.runtime, variant.settings):
         return 1
-    cores = min(machine.cores, machine.quota_cores or machine.cores)
-    fit = int(cores // manifest.deployment.pool.threads_of(variant.settings))
+    fit = int(machine.usable_cores // manifest.deployment.pool.threads_of(variant.settings))
     if _held(variant) * _SPARE > _MEMORY_SHARE * machine.memory_bytes:
         return 1
     return max(min(_SPARE, fit), 1)

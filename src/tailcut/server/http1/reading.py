@@ -17,9 +17,9 @@ from tailcut.server.http1.alike import HeadAlike
 from tailcut.server.http1.exchange import Exchange, Wire
 from tailcut.server.repeated import by_name, is_repeated
 
-HEAD_BYTES = 64 * 1024
+_HEAD_BYTES = 64 * 1024
 _MOST_HEADERS = 256
-_BESIDE_BYTES = HEAD_BYTES + 8 * 1024
+_BESIDE_BYTES = _HEAD_BYTES + 8 * 1024
 """That may come of a head with its line breaks, or beside a body."""
 
 _FRAMING = 8
@@ -130,7 +130,7 @@ class Reader:
             self._fail(unreadable.parsed(error, self._url, data))
         if self._read_bytes > _BESIDE_BYTES and self._read_bytes > _BESIDE_BYTES + _FRAMING * self.begun_bytes:
             beside = self.arriving is not None
-            self._fail(unreadable.framing(_BESIDE_BYTES) if beside else unreadable.head_bytes(HEAD_BYTES))
+            self._fail(unreadable.framing(_BESIDE_BYTES) if beside else unreadable.head_bytes(_HEAD_BYTES))
 
     def close(self) -> None:
         """Let go of who knows this reader, and of what came: cycles would live until the collector comes."""
@@ -156,8 +156,8 @@ class Reader:
 
     def _count(self, size_bytes: int) -> None:
         self._head_bytes += size_bytes
-        if self._head_bytes > HEAD_BYTES:
-            self._fail(unreadable.head_bytes(HEAD_BYTES))
+        if self._head_bytes > _HEAD_BYTES:
+            self._fail(unreadable.head_bytes(_HEAD_BYTES))
         elif len(self._raw) > _MOST_HEADERS:
             self._fail(unreadable.headers(_MOST_HEADERS))
 
