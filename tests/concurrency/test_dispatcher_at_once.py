@@ -52,6 +52,15 @@ def test_as_many_as_may_run_side_by_side() -> None:
     bench.run(main())
 
 
+async def begun(bench: Bench) -> ManualExecutor:
+    """Open the bench and let the one that may run begin."""
+    bench.open()
+    bench.submit(1, slack_s=60)
+    await bench.settle()
+    (first,) = busy(bench)
+    return first
+
+
 def die(bench: Bench, executor: ManualExecutor) -> None:
     bench.dispatcher.fail(executor, InferenceError("killed"))
 
@@ -69,10 +78,7 @@ def test_one_that_rests_takes_over(happens: Callable[[Bench, ManualExecutor], No
     bench = Bench(executors=2, max_rows=1, at_once=1)
 
     async def main() -> None:
-        bench.open()
-        bench.submit(1, slack_s=60)
-        await bench.settle()
-        (first,) = busy(bench)
+        first = await begun(bench)
         waiting = bench.submit(2, slack_s=60)
         await bench.settle()  # so that nothing is planned any more because of what was asked
         happens(bench, first)
@@ -91,10 +97,7 @@ def test_one_that_was_stuck_comes_back_to_rest() -> None:
     bench = Bench(executors=2, max_rows=1, at_once=1)
 
     async def main() -> None:
-        bench.open()
-        bench.submit(1, slack_s=60)
-        await bench.settle()
-        (first,) = busy(bench)
+        first = await begun(bench)
         bench.submit(2, slack_s=60)
         await bench.clock.pass_time(3)
         first.finish()
