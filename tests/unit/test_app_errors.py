@@ -42,7 +42,7 @@ def check(answer: Answer, status: int, code: str, says: str) -> None:
 
 
 WRONG: list[tuple[str, str, Any, dict[str, str], int, str, str]] = [
-    ("POST", INFER, b"", {}, 400, "bad_request", "no inference request"),
+    ("POST", INFER, b"", {}, 400, "bad_request", "no inference request: it is empty"),
     ("POST", INFER, b"{", {}, 400, "bad_request", "no inference request"),
     ("POST", INFER, b"\xff", {}, 400, "bad_request", "malformed"),
     ("POST", INFER, b'{"id": "\xff", "inputs": []}', {}, 400, "bad_request", "utf-8"),

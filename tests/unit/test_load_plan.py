@@ -84,6 +84,13 @@ def test_bad_payload_files_are_refused(tmp_path: Path, text: str, says: str) -> 
         build_requests(LoadPlan(url=URL, payloads=str(file)), parse_url(URL), 3)
 
 
+def test_payloads_from_a_pipe_are_refused(tmp_path: Path) -> None:
+    pipe = tmp_path / "bodies.jsonl"
+    os.mkfifo(pipe)
+    with pytest.raises(LoadTestError, match=r"no file that can be read twice.*once to send them"):
+        build_requests(LoadPlan(url=URL, payloads=str(pipe)), parse_url(URL), 3)
+
+
 def seeded(seed: int) -> Iterator[object]:
     yield {"seed": seed}
     yield "/other", b"[]"

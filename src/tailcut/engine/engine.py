@@ -172,7 +172,9 @@ class Engine:
         """
         if self._opened is None:
             if self._parked is not None:
-                raise NotReady("the model was unloaded", hint="load it: POST /v2/repository/models/{model}/load")
+                raise NotReady(
+                    "the model was unloaded", hint=f"load it: POST /v2/repository/models/{self.deployment.name}/load"
+                )
             if self.failure is not None:
                 raise NotReady(f"the model failed to load: {self.failure.message}", hint=self.failure.hint)
             raise NotReady("the model is loading and warming up", hint="poll /v2/health/ready and retry")

@@ -25,7 +25,7 @@ from tailcut.engine.path import Call, Path
 from tailcut.engine.streaming import no_stream
 from tailcut.errors import BadRequest
 from tailcut.server.answering import Answering
-from tailcut.server.http import Body, HeaderMap, Reply, clipped, timeout_ns
+from tailcut.server.http import Body, HeaderMap, Reply, clipped, timeout_ns, unread
 from tailcut.server.inference import UNREADABLE, InferenceCodec
 from tailcut.server.json_tensors import AnyTensor, array_of_json
 from tailcut.server.parameters import timeout_ns as asked_timeout_ns
@@ -89,7 +89,9 @@ class Generate:
         try:
             request = self._decoder.decode(raw)
         except UNREADABLE as error:
-            raise BadRequest(f"the body is no generate request: {clipped(error)}", hint=_form(path.specs)) from error
+            raise BadRequest(
+                f"the body is no generate request: {unread(error, raw)}", hint=_form(path.specs)
+            ) from error
         parameters = request.get("parameters", {})
         if not isinstance(parameters, dict):
             raise BadRequest(f"parameters is {shown(parameters)}", hint="send an object, or none")

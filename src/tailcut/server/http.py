@@ -165,6 +165,11 @@ def clipped(text: object) -> str:
     return said if len(said) <= _LONGEST_SHOWN else f"{said[:_LONGEST_SHOWN]}..."
 
 
+def unread(error: Exception, body: bytes | memoryview) -> str:
+    """Return why a body could not be read, for the error of whoever wanted it: an empty one is called that."""
+    return clipped(error) if body else "it is empty"
+
+
 def json_reply(value: object, status: int = 200) -> Reply:
     """Return ``value`` as a JSON reply."""
     return Reply(status, [JSON], msgspec.json.encode(value))

@@ -20,7 +20,7 @@ from tailcut.core.tensors import Array, Arrays
 from tailcut.core.validation import InputSpec, all_finite, check_names, check_rows, not_finite
 from tailcut.errors import BadRequest
 from tailcut.server.binary import array_of, output_datatype, raw_of
-from tailcut.server.http import clipped
+from tailcut.server.http import unread
 from tailcut.server.json_replies import JsonWriter
 from tailcut.server.json_tensors import (
     AnyTensor,
@@ -139,7 +139,7 @@ class InferenceCodec:
             except msgspec.ValidationError:
                 continue
             except UNREADABLE as error:
-                raise _malformed(error) from error
+                raise _malformed(error, body) from error
         else:
             request = self._decode_any(body)
         tensors = request.inputs
@@ -268,7 +268,7 @@ class InferenceCodec:
         try:
             return self._any.decode(body)
         except UNREADABLE as error:
-            raise _malformed(error) from error
+            raise _malformed(error, body) from error
 
     def _wanted(self, names: list[str]) -> tuple[str, ...]:
         for name in names:
@@ -281,8 +281,8 @@ class InferenceCodec:
         return self._outputs if tuple(names) == self._outputs else tuple(names)
 
 
-def _malformed(error: Exception) -> BadRequest:
-    return BadRequest(f"the body is no inference request: {clipped(error)}", hint="see /openapi.json")
+def _malformed(error: Exception, body: bytes | memoryview) -> BadRequest:
+    return BadRequest(f"the body is no inference request: {unread(error, body)}", hint="see /openapi.json")
 
 
 def _typed(specs: Sequence[InputSpec]) -> tuple[msgspec.json.Decoder[Any], ...]:

@@ -18,7 +18,7 @@ from tailcut.engine.engine import Engine
 from tailcut.engine.path import Call, Path
 from tailcut.errors import BadRequest
 from tailcut.server.answering import Answering
-from tailcut.server.http import HeaderMap, clipped, timeout_ns
+from tailcut.server.http import HeaderMap, timeout_ns, unread
 from tailcut.server.inference import BINARY_HEADER, UNREADABLE, BinaryReply, InferenceCodec
 from tailcut.server.routing import Handler, Route, path_of
 
@@ -74,7 +74,7 @@ class Predictions:
         try:
             request = self._decoder.decode(raw)
         except UNREADABLE as error:
-            raise BadRequest(f"the body is no prediction request: {clipped(error)}", hint=_PREDICT_FORM) from error
+            raise BadRequest(f"the body is no prediction request: {unread(error, raw)}", hint=_PREDICT_FORM) from error
         has_entities, has_rows = request.entities is not msgspec.UNSET, request.rows is not msgspec.UNSET
         if has_entities is has_rows:
             raise BadRequest("a request has either entities or rows, and not both", hint=_PREDICT_FORM)
