@@ -44,6 +44,8 @@ _RESAMPLES = 4000
 _PARTS = ("before", "during")
 
 Floats = npt.NDArray[np.float64]
+Sent = tuple[float, Any, dict[str, str]]
+"""When a load began, its samples, and the body of the first reply of each status that is a failure."""
 
 
 class Workload(NamedTuple):
@@ -216,7 +218,7 @@ def measure(made: Workload, rate: float, switches: int) -> list[Window]:
             os.nice(5)  # checking an artifact takes the core of the load
             time.sleep(2.0)
             moments = [switch(registry, made, number, port) for number in range(1, switches + 1)]
-            started_s, found = samples()
+            started_s, found, _ = samples()
     return [cut(moment, started_s, found) for moment in moments]
 
 
@@ -241,8 +243,10 @@ def switch(registry: Any, made: Workload, number: int, port: int) -> tuple[float
 
 
 @contextlib.contextmanager
-def load(url: str, body: bytes, rate: float, duration_s: float) -> Iterator[Callable[[], tuple[float, Any]]]:
-    """Send from another process; yields what waits for its end and returns its start and its samples."""
+def load(
+    url: str, body: bytes, rate: float, duration_s: float
+) -> Iterator[Callable[[], tuple[float, Any, dict[str, str]]]]:
+    """Send from another process; yields what waits for its end and returns what was sent."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_send, args=(there, url, body, rate, duration_s), daemon=True)
@@ -270,8 +274,8 @@ def _send(pipe: Any, url: str, body: bytes, rate: float, duration_s: float) -> N
                 started.append(time.perf_counter() - progress.elapsed_s)
                 pipe.send("started")
 
-        samples, _ = measure(plan, on_progress=note)
-    pipe.send((started[0], samples))
+        samples, facts = measure(plan, on_progress=note)
+    pipe.send((started[0], samples, facts.bodies))
 
 
 def cut(moment: tuple[float, float], started_s: float, samples: Any) -> Window:

@@ -38,6 +38,7 @@ from benchmarks.peers.bodies import JSON, Shape, body_of
 from benchmarks.peers.processes import LOAD_CORE, SERVER_CORE
 from benchmarks.promotion import cut, load
 from benchmarks.reload_report import render
+from benchmarks.steal import Taken
 
 _SHARE = 0.5
 _MOST_RPS = 3000.0
@@ -238,8 +239,9 @@ def measure(subject: Subject, kind: str, switches: int) -> dict[str, Any]:
         duration_s = 4.0 + switches * (_QUIET_S + _WINDOW_S + _SETTLE_S + 2.0)
         with load(infer, subject.body, rate, duration_s) as samples:
             time.sleep(2.0)
-            moments = [switch(url, act, number) for number in range(1, switches + 1)]
-            started_s, found = samples()
+            taken = Taken((SERVER_CORE, LOAD_CORE))
+            moments = [switch(url, act, number, taken) for number in range(1, switches + 1)]
+            started_s, found, said = samples()
     ended_s = found.intended_ns[-1] / 1e9 + started_s
     whole = [moment for moment in moments if moment[1] + _AFTER_S < ended_s]
     windows = [cut(moment, started_s, found) for moment in whole]
@@ -254,6 +256,8 @@ def measure(subject: Subject, kind: str, switches: int) -> dict[str, Any]:
             {"at_s": round(float(at_ns) / 1e9, 3), "status": int(status)}
             for at_ns, status in zip(found.intended_ns[failed], found.status[failed], strict=True)
         ],
+        "said": said,
+        "taken_at_s": [[round(at_s - started_s, 3), *ms] for at_s, *ms in taken.found],
         "switched_at_s": [round(began_s - started_s, 3) for began_s, _ in moments],
         "switches": [
             {
@@ -266,11 +270,12 @@ def measure(subject: Subject, kind: str, switches: int) -> dict[str, Any]:
     }
 
 
-def switch(url: str, act: Act, number: int) -> Moment:
+def switch(url: str, act: Act, number: int, taken: Taken) -> Moment:
     """Wait, switch; return when that began and when it was done (seconds)."""
     quiet_s = time.perf_counter() + _QUIET_S
     while time.perf_counter() < quiet_s:
         executors(url)  # looked at as often as during a scaling: a look costs the server something too
+        taken.look()
         time.sleep(_LOOK_S)
     began_s = time.perf_counter()
     act(number)
@@ -278,6 +283,7 @@ def switch(url: str, act: Act, number: int) -> Moment:
     sys.stderr.write(f"switch {number}: {(done_s - began_s) * 1e3:.0f} ms\n")
     while time.perf_counter() < max(began_s + _WINDOW_S, done_s + _AFTER_S) + _SETTLE_S:
         executors(url)
+        taken.look()
         time.sleep(_LOOK_S)
     return began_s, done_s
 

@@ -52,6 +52,8 @@ def render(results: dict[str, Any]) -> str:
             "| | switches | capacity, load (req/s) | errors | took, ms | p99 before, ms | during, ms | ratio | bar |",
             "|---|---|---|---|---|---|---|---|---|",
             *(_row(name, kind) for name, kind in result["kinds"].items()),
+            "",
+            *(line for name, kind in result["kinds"].items() for line in _beside(name, kind)),
         ]
     lines += ["", f"Bar: no errors, and the interval of the ratio lies below {BAR:g}.", ""]
     return "\n".join(lines)
@@ -68,6 +70,20 @@ def _row(name: str, kind: dict[str, Any]) -> str:
         f"{kind['requests']} | {np.median(took_ms):.0f} ({took_ms[0]:.0f} to {took_ms[-1]:.0f}) | {_spread(before)} | "
         f"{_spread(during)} | {_spread(found)} | {'met' if met else '**missed**'} |"
     )
+
+
+def _beside(name: str, kind: dict[str, Any]) -> list[str]:
+    """What else there is to know of a run; nothing of those from before it was kept."""
+    lines = [
+        f"- {name}: status {status} said `{' '.join(said.split())}`." for status, said in kind.get("said", {}).items()
+    ]
+    if "taken_at_s" in kind:
+        servers_ms, loads_ms = (sum(each[place] for each in kind["taken_at_s"]) for place in (1, 2))
+        lines.append(
+            f"- {name}: meanwhile the hypervisor took {servers_ms} ms of the server's core and {loads_ms} ms of the"
+            " load's."
+        )
+    return lines
 
 
 def _spread(found: tuple[float, float, float]) -> str:

@@ -109,6 +109,21 @@ def test_a_server_that_did_not_run_is_a_row_that_says_why() -> None:
     assert shares(result["servers"][1], result["servers"][0], "32") == [1.0]
 
 
+def test_a_reload_says_what_failed_requests_were_told_and_what_the_machine_took() -> None:
+    kind = {
+        "capacity_rps": 200.0, "rate_rps": 100.0, "requests": 9, "errors": 1, "said": {"429": '{"error":\n "late"}'},
+        "taken_at_s": [[1.0, 20, 0], [2.0, 0, 10], [3.0, 30, 0]],
+        "switches": [{"took_s": 0.5, "before_ms": [1.0, 2.0], "during_ms": [1.0, 2.0]}] * 2,
+    }  # fmt: skip
+    result = {
+        "command": "c", "commit": "1", "date": "d", "cpu": "x", "python": "3", "label": "a model",
+        "load_average": {"before": 0.0, "after": 0.0}, "kinds": {"scaling": kind},
+    }  # fmt: skip
+    text = render_reload({"mlp": result})
+    assert '- scaling: status 429 said `{"error": "late"}`.' in text
+    assert "the hypervisor took 50 ms of the server's core and 10 ms of the load's" in text
+
+
 def reloads(during_ms: float, errors: int = 0, switches: int = 20) -> str:
     draw = np.random.default_rng(0)
     spread = [(draw.normal(10.0, 0.5, 60), draw.normal(during_ms, 0.5, 40)) for _ in range(switches)]
