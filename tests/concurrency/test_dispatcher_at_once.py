@@ -52,6 +52,48 @@ def test_as_many_as_may_run_side_by_side() -> None:
     bench.run(main())
 
 
+def test_one_that_joins_is_used_after_those_that_are_warm() -> None:
+    bench = Bench(executors=1, max_rows=1)
+
+    async def main() -> None:
+        bench.open()
+        (warm,) = bench.executors
+        cold = ManualExecutor(bench.runtime, bench.dispatcher.on_done, bench.clock)
+        bench.executors.append(cold)
+        bench.dispatcher.add(cold)
+        bench.submit(1)
+        await bench.settle()
+        assert busy(bench) == [warm]
+        bench.submit(2)
+        await bench.settle()
+        assert busy(bench) == [warm, cold]
+
+    bench.run(main())
+
+
+@pytest.mark.parametrize("most", [None, 2, 1])
+def test_the_one_that_rests_longest_is_missed_least(most: int | None) -> None:
+    bench = Bench(executors=3, max_rows=1, at_once=most)
+
+    async def main() -> None:
+        bench.open()
+        turn = bench.dispatcher.running.turn
+        bench.submit(1, slack_s=60)
+        await bench.settle()
+        (first,) = busy(bench)
+        rested = [executor for executor in bench.executors if executor is not first]
+        assert turn(first) > max(turn(executor) for executor in rested)
+        first.finish()
+        await bench.settle()
+        assert turn(first) > max(turn(executor) for executor in rested), "its caches are warm"
+        bench.dispatcher.remove(min(bench.executors, key=turn))
+        bench.submit(2, slack_s=60)
+        await bench.settle()
+        assert busy(bench) == [first]
+
+    bench.run(main())
+
+
 async def begun(bench: Bench) -> ManualExecutor:
     """Open the bench and let the one that may run begin."""
     bench.open()

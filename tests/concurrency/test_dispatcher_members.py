@@ -125,13 +125,15 @@ def test_what_kills_a_second_executor_is_told_so_and_hurts_nobody_else() -> None
         bench.open()
         poison, good = bench.submit(99), bench.submit(1)
         await bench.settle()
-        bench.dispatcher.fail(next(executor for executor in bench.executors if executor.batch), DEAD)
+        dead = next(executor for executor in bench.executors if executor.batch)
+        bench.dispatcher.fail(dead, DEAD)
         await bench.settle()
-        for executor in bench.executors:
+        others = [executor for executor in bench.executors if executor is not dead]
+        for executor in others:
             if executor.batch and executor.batch[0] is poison[0]:
                 bench.dispatcher.fail(executor, DEAD)
                 break
-        for executor in bench.executors:
+        for executor in others:
             if executor.batch and executor.batch[0] is good[0]:
                 executor.finish()
         assert error_of(poison[0]) is DEAD

@@ -121,9 +121,8 @@ class Pool:
         yield Sample("tailcut_executors_wanted", "Executors that there should be.", "gauge", {}, self._wanted)
         yield Sample("tailcut_executors_hung", "Threads given up because they hang.", "gauge", {}, len(self._abandoned))
         yield Sample("tailcut_executors_opened", "Executors opened after the start.", "counter", {}, self.opened)
-        text = "Executors that are gone, by why."
         for why, count in (("lost", self.lost), ("worn", self.replaced)):
-            yield Sample("tailcut_executors_gone", text, "counter", {"why": why}, count)
+            yield Sample("tailcut_executors_gone", "Executors that are gone, by why.", "counter", {"why": why}, count)
 
     def stop(self) -> None:
         """Look no more, and abandon what is being opened; the dispatcher closes the executors."""
@@ -178,7 +177,8 @@ class Pool:
             if may_open:
                 self._open(f"{there} of {self._wanted} executors: {self._scaler.why}" if self._scaler.why else "")
         elif there > self._wanted:
-            seat = min(self._seats.values(), key=lambda seat: seat.opened_s)
+            running = self._dispatcher.running
+            seat = min(self._seats.values(), key=lambda one: (running.turn(one.executor), one.opened_s))
             self._retire(seat, f"one executor fewer, {there - 1} are left: {self._scaler.why}")
         elif self._wear and may_open:
             self._replace_worn(now_s)

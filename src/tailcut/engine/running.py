@@ -56,7 +56,7 @@ class Running:
 
     Attributes:
         executors: all that take batches now, busy or idle.
-        idle: those of them that run nothing and may begin now.
+        idle: those of them that run nothing and may begin now; the last of them began last, and begins next.
         inline: the one that runs batches on the event loop, where there is one.
         stuck: busy ones whose batch takes far too long.
     """
@@ -83,12 +83,17 @@ class Running:
         return found if self.at_once is None else min(found, self.at_once)
 
     def join(self, executor: Executor) -> None:
-        """Put an idle executor to use."""
+        """Put an idle executor to use; before it others run what comes, whose caches are warm."""
         self.executors.append(executor)
-        self.idle.append(executor)
+        self.idle.insert(0, executor)
         if isinstance(executor, InlineExecutor):
             self.inline = executor
         self._seat()
+
+    def turn(self, executor: Executor) -> int:
+        """Return how soon an executor would be missed: 0 for the one that would begin last, the most for busy ones."""
+        resting = [*self._spare, *self.idle]
+        return resting.index(executor) if executor in resting else len(self.executors)
 
     def leave(self, executor: Executor) -> asyncio.Future[None]:
         """Give an executor no further batch; the future is done when it runs none."""
