@@ -25,9 +25,10 @@ from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.budget import make_budget
 from tailcut.core.profiling.calibrating import Calibration, calibrate
 from tailcut.core.profiling.forecast import Forecast, forecast
-from tailcut.core.profiling.levers import Known, LeverName, State, begin, pull
+from tailcut.core.profiling.levers import begin, pull
 from tailcut.core.profiling.priors import Prior, measured
 from tailcut.core.profiling.records import Recording
+from tailcut.core.profiling.state import Known, LeverName, State
 from tailcut.core.profiling.work import read_work
 from tailcut.ladder.machine import commit_of
 from tailcut.manifest import load

@@ -12,8 +12,8 @@ import numpy as np
 from tailcut.core.profiling.budget import Budget
 from tailcut.core.profiling.calibrating import Calibration
 from tailcut.core.profiling.forecast import Forecast
-from tailcut.core.profiling.levers import Known
 from tailcut.core.profiling.records import Recording
+from tailcut.core.profiling.state import Known
 from tailcut.report.ladder_file import Capacity, LadderRecord, Measurement
 
 WITHIN = 0.25

@@ -14,9 +14,9 @@ import numpy as np
 
 from benchmarks.profile_ladder_queries import fetches_of, manifests_queries, pilots_share
 from tailcut.core.profiling.hits import keys_of
-from tailcut.core.profiling.levers import Known
 from tailcut.core.profiling.priors import Prior, measured
 from tailcut.core.profiling.reuse import cache_hits
+from tailcut.core.profiling.state import Known
 from tailcut.core.slo import parse_duration_s
 from tailcut.core.tensors import Arrays
 from tailcut.errors import ArtifactError

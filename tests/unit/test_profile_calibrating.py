@@ -11,9 +11,10 @@ from tests.unit.test_profile_levers import pilot
 
 from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.calibrating import Calibration, calibrate
-from tailcut.core.profiling.forecast import forecast
-from tailcut.core.profiling.levers import Known, State, begin
+from tailcut.core.profiling.forecast import forecast, latency_ms
+from tailcut.core.profiling.levers import begin, pull
 from tailcut.core.profiling.records import Stage
+from tailcut.core.profiling.state import NONE, Known, State
 from tailcut.core.profiling.work import read_work
 from tailcut.report.profile_levers import trust
 
@@ -41,6 +42,35 @@ def test_half_of_the_spread_stays_whatever_the_simulation_says() -> None:
     _, after, found = beside_a_database(1.0)
     assert 0.5 <= found.spread_kept < 0.6
     assert forecast(after, 50.0).p95_ms < (1.0 + found.p95_error) * found.measured_p95_ms
+
+
+def test_what_is_too_much_even_so_is_taken_off_what_is_foretold() -> None:
+    _, after, found = beside_a_database(1.0)
+    assert found.excess > 0.01
+    assert forecast(after, 50.0).p95_ms == pytest.approx(found.measured_p95_ms, rel=0.02)
+    assert forecast(after, 80.0).p95_ms > 1.15 * forecast(after, 50.0).p95_ms
+
+
+def test_it_goes_with_the_fetches_that_were_recorded() -> None:
+    _, after, found = beside_a_database(1.0)
+    assert after.excess.of(after.work) == found.excess
+    numbers = after.work.numbers.tolist()
+    half = pull(
+        replace(after, known=replace(after.known, feature_hits=dict.fromkeys(numbers[::2], 1.0))), "feature cache"
+    )
+    assert 0.3 * found.excess < half.excess.of(half.work) < 0.7 * found.excess
+    cached = pull(replace(after, known=replace(after.known, feature_hits=dict.fromkeys(numbers, 1.0))), "feature cache")
+    assert cached.excess.of(cached.work) == 0.0
+    others = replace(after, known=replace(after.known, fetches=dict.fromkeys(numbers, ((1e5, 6e6),))))
+    assert (served := pull(others, "serving path")).excess.of(served.work) == 0.0  # timed by themselves, one by one
+    assert (quicker := pull(after, "runtime")).excess.of(quicker.work) == found.excess
+
+
+def test_a_median_is_told_as_it_is_simulated() -> None:
+    _, after, _ = beside_a_database(1.0)
+    plain = replace(after, excess=NONE)
+    assert latency_ms(after, 50.0, 0.5, seed=1) == latency_ms(plain, 50.0, 0.5, seed=1)
+    assert latency_ms(after, 50.0, 0.95, seed=1) < latency_ms(plain, 50.0, 0.95, seed=1)
 
 
 def test_who_waits_for_little_waits_for_as_little() -> None:
@@ -85,4 +115,8 @@ def test_the_report_says_what_was_cut() -> None:
     cut = msgspec.structs.replace(advice.calibration, spread_kept=0.72)
     assert trust(msgspec.structs.replace(advice, calibration=cut), None).endswith(
         " Of what requests waited for fetches beyond the median one, 72% are kept in what follows."
+    )
+    more = msgspec.structs.replace(cut, spread_kept=0.5, excess=0.21)
+    assert trust(msgspec.structs.replace(advice, calibration=more), None).endswith(
+        " The 21% that it is still too slow are taken off, as far as those fetches are left."
     )

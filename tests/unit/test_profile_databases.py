@@ -9,8 +9,8 @@ import pytest
 from tests.unit.test_profile_levers import pilot
 
 from tailcut.core.profiling.advice import Advice, advise
-from tailcut.core.profiling.levers import Known
 from tailcut.core.profiling.records import Recording
+from tailcut.core.profiling.state import Known
 from tailcut.core.slo import parse_objectives
 from tailcut.profile.databases import computed_between_s, computed_ns
 

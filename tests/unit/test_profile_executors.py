@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 
 from tailcut.core.profiling.advice import advise
-from tailcut.core.profiling.levers import Known
 from tailcut.core.profiling.records import Pilot, Recording, Request, Span, Stage
+from tailcut.core.profiling.state import Known
 from tailcut.core.slo import parse_objectives
 from tailcut.profile.executors import Executors
 from tailcut.profile.hooks import locks, threads

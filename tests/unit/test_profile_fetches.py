@@ -15,8 +15,9 @@ from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.calibrating import calibrate
 from tailcut.core.profiling.fetching import at_once, left_alone
 from tailcut.core.profiling.forecast import capacity, forecast
-from tailcut.core.profiling.levers import Known, State, begin, pull
+from tailcut.core.profiling.levers import begin, pull
 from tailcut.core.profiling.records import Pilot, Recording, Request, Span, Stage
+from tailcut.core.profiling.state import Known, State
 from tailcut.core.profiling.work import Part, Work, read_work
 from tailcut.core.slo import parse_objectives
 

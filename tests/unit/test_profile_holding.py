@@ -15,10 +15,11 @@ from tailcut.core.profiling.advice import Advice, advise
 from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.calibrating import calibrate
 from tailcut.core.profiling.forecast import capacity, forecast, phases_of
-from tailcut.core.profiling.levers import Known, State, begin, pull
+from tailcut.core.profiling.levers import begin, pull
 from tailcut.core.profiling.priors import measured
 from tailcut.core.profiling.records import Pilot, Recording, Request, Span, Stage
 from tailcut.core.profiling.service import At
+from tailcut.core.profiling.state import Known, State
 from tailcut.core.profiling.work import Work, read_work
 from tailcut.core.slo import parse_objectives
 

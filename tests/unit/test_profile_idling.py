@@ -17,9 +17,10 @@ from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.forecast import capacity, forecast
 from tailcut.core.profiling.idling import FASTEST, at_rate
 from tailcut.core.profiling.knowing import know
-from tailcut.core.profiling.levers import Known, State, begin, pull
+from tailcut.core.profiling.levers import begin, pull
 from tailcut.core.profiling.records import Pilot, Stage, decode_recording, encode_recording
 from tailcut.core.profiling.slopes import cpu_factor, fit_slope
+from tailcut.core.profiling.state import Known, State
 from tailcut.core.profiling.work import read_work
 from tailcut.errors import LoadTestError
 from tailcut.profile import own_path

@@ -13,9 +13,10 @@ from tailcut.core.profiling.advice import Advice, advise
 from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.calibrating import calibrate
 from tailcut.core.profiling.forecast import Forecast, capacity, forecast, phases_of
-from tailcut.core.profiling.levers import Known, LeverName, begin, pull
+from tailcut.core.profiling.levers import begin, pull
 from tailcut.core.profiling.records import Pilot, Recording, Request, Span, Stage
 from tailcut.core.profiling.service import THREAD, At
+from tailcut.core.profiling.state import Known, LeverName
 from tailcut.core.profiling.weighing import _limits
 from tailcut.core.profiling.work import Work, read_work
 from tailcut.core.slo import parse_objectives

@@ -12,11 +12,12 @@ from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.awaiting import awaited_ns
 from tailcut.core.profiling.calibrating import calibrate
 from tailcut.core.profiling.forecast import capacity, forecast
-from tailcut.core.profiling.levers import Known, State, begin, pull
+from tailcut.core.profiling.levers import begin, pull
 from tailcut.core.profiling.priors import Prior
 from tailcut.core.profiling.queueing import play
 from tailcut.core.profiling.records import Moment, Pilot, Recording, Request, Span, Stage
 from tailcut.core.profiling.service import At, Service
+from tailcut.core.profiling.state import Known, State
 from tailcut.core.profiling.work import read_work
 from tailcut.core.slo import parse_objectives
 

@@ -63,6 +63,8 @@ def trust(advice: Advice, overhead: Overhead | None) -> str:
         if found.spread_kept < 1.0
         else ""
     )
+    if found.excess:
+        cut += f" The {found.excess:.0%} that it is still too slow are taken off, as far as those fetches are left."
     return (
         f"Before any lever the simulation gives a p95 of {ms(found.simulated_p95_ms)} ms where"
         f" {ms(found.measured_p95_ms)} ms were measured{less} ({signed(found.p95_error)}).{cut}"

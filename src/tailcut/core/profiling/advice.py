@@ -12,10 +12,11 @@ from tailcut.core.profiling.diversity import Diversity
 from tailcut.core.profiling.forecast import Forecast, capacity, forecast
 from tailcut.core.profiling.idling import alike
 from tailcut.core.profiling.knowing import database_ns, share_cores
-from tailcut.core.profiling.levers import LEVERS, Known, LeverName, State, begin, pull
+from tailcut.core.profiling.levers import LEVERS, begin, pull
 from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.profiling.refusals import Facts, basis_of, figure, refusal_of, weakness_of
 from tailcut.core.profiling.slopes import cpu_factor
+from tailcut.core.profiling.state import Known, LeverName, State
 from tailcut.core.profiling.weighing import aim_at, facts_of
 from tailcut.core.profiling.work import read_work
 from tailcut.core.slo import LatencyObjective, Objectives

@@ -15,7 +15,7 @@ import numpy as np
 
 from tailcut.core.profiling.dividing import FETCHING
 from tailcut.core.profiling.forecast import forecast, latency_ms
-from tailcut.core.profiling.levers import State
+from tailcut.core.profiling.state import NONE, Excess, State, recorded_ns
 from tailcut.core.profiling.work import Work
 from tailcut.core.statistics import percentile
 
@@ -33,12 +33,14 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         wait_scale: what waits were scaled by, so that the medians agree.
         spread_kept: of what requests wait for fetches beyond the median one, the share that was left; half at least.
+        excess: share of the p95 that is too much even then.
         measured_p50_ms, measured_p95_ms, simulated_p50_ms, simulated_p95_ms: at the rate of the recording; simulated
             before the spread was cut, because what a cut takes away says nothing for the simulation.
     """
 
     wait_scale: float
     spread_kept: float = 1.0
+    excess: float = 0.0
     measured_p50_ms: float
     measured_p95_ms: float
     simulated_p50_ms: float
@@ -55,19 +57,23 @@ def calibrate(state: State) -> tuple[State, Calibration]:
 
     Where queries wait for the database's cores in the simulation, requests wait for their own load there, and once more
     in what was recorded: the longest waits have most of that, so what is beyond the median one is cut. The median falls
-    with it by some percent. Where the p95 is too short something is not simulated, and no wait is made longer for it.
+    with it by some percent. What is too much even so is taken off what is foretold, as far as levers leave the fetches
+    that were recorded. Where the p95 is too short something is not simulated, and no wait is made longer for it.
     """
     p50_ms, p95_ms = (percentile(state.work.latency_ns, share) / 1e6 for share in (0.5, 0.95))
     scale = _wait_scale(state, p50_ms)
     state = replace(state, work=state.work.scaled(wait=scale))
     found = forecast(state, state.work.rate)
-    kept = 1.0
+    kept, excess = 1.0, NONE
     if state.service.has_database and found.p95_ms > _CLOSE * p95_ms > 0.0:
         kept = _spread_kept(state, p95_ms / found.p95_ms)
         state = replace(state, work=_drawn_in(state.work, kept))
+        excess = Excess(max(1.0 - p95_ms / forecast(state, state.work.rate).p95_ms, 0.0), recorded_ns(state.work))
+        state = replace(state, excess=excess)
     return state, Calibration(
         wait_scale=scale,
         spread_kept=kept,
+        excess=excess.share,
         measured_p50_ms=p50_ms,
         measured_p95_ms=p95_ms,
         simulated_p50_ms=found.p50_ms,

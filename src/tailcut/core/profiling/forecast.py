@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 
 from tailcut.core.profiling.idling import at_rate, factors_at
-from tailcut.core.profiling.levers import State
 from tailcut.core.profiling.queueing import Played, play
 from tailcut.core.profiling.records import Stage
 from tailcut.core.profiling.service import THREAD, At, Phase, Service
 from tailcut.core.profiling.slopes import FARTHEST
+from tailcut.core.profiling.state import State
 from tailcut.core.profiling.work import Job, Part
 from tailcut.core.statistics import percentile
 
@@ -23,6 +23,8 @@ _CAPACITY_TOLERANCE = 0.05
 _HIGHEST_RATE = 1e6
 _LEAST_RATE = 1.0
 _BEYOND = 1.1
+_TAIL = 0.9
+"""From this percentile on what is known of the p95 holds."""
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +60,7 @@ def forecast(
     """
     laid = _Laid(state)
     played = [laid.play(rate, REQUESTS, seed) for seed in range(rounds)]
-    tails = sorted(percentile(one.latency_ns, share) / 1e6 for one in played)
+    tails = sorted(laid.percentile_ms(one, share) for one in played)
     middles = sorted(percentile(one.latency_ns, 0.5) / 1e6 for one in played)
     return Forecast(
         rate=rate,
@@ -73,7 +75,8 @@ def forecast(
 
 def latency_ms(state: State, rate: float, share: float, *, seed: int) -> float:
     """Play requests at a rate once, fewer than for a forecast; return a percentile."""
-    return percentile(_Laid(state).play(rate, _CAPACITY_REQUESTS, seed).latency_ns, share) / 1e6
+    laid = _Laid(state)
+    return laid.percentile_ms(laid.play(rate, _CAPACITY_REQUESTS, seed), share)
 
 
 def capacity(state: State, limit_ms: float, *, share: float = 0.95) -> float:
@@ -87,7 +90,7 @@ def _capacity(laid: _Laid, limit_ms: float, share: float) -> float:
         if rate > laid.saturation(rate):
             return False
         played = laid.play(rate, _CAPACITY_REQUESTS, 11)
-        return percentile(played.latency_ns, share) / 1e6 <= limit_ms
+        return laid.percentile_ms(played, share) <= limit_ms
 
     most = laid.saturation(_HIGHEST_RATE)
     high, least = _BEYOND * most, min(_LEAST_RATE, most / 100)
@@ -140,6 +143,7 @@ class _Laid:
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self._excess = state.excess.of(state.work)
         # By the factors of the rates: beyond those that factors are known for, all rates have the same.
         self._at: dict[tuple[float, float], tuple[Service, list[list[Phase]], float]] = {}
         recorded, slopes = state.work.rate, (state.work.cpu_slope, state.known.path_slope)
@@ -153,6 +157,11 @@ class _Laid:
         arrivals_ns = np.cumsum(generator.exponential(1e9 / rate, count))
         chosen = generator.integers(0, len(phases), count).tolist()
         return play(service, arrivals_ns, [phases[place] for place in chosen])
+
+    def percentile_ms(self, played: Played, share: float) -> float:
+        """A percentile of what was played, without what is known to be too much of it (``state.Excess``)."""
+        found_ms = percentile(played.latency_ns, share) / 1e6
+        return found_ms * (1.0 - self._excess) if share >= _TAIL else found_ms
 
     def saturation(self, rate: float) -> float:
         """The rate at which something would have no time left, if requests took what they do at this one."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tailcut.core.profiling.cached import OWN_PATH
-from tailcut.core.profiling.levers import State
 from tailcut.core.profiling.records import Stage
 from tailcut.core.profiling.slopes import cpu_factor
+from tailcut.core.profiling.state import State
 from tailcut.core.profiling.work import Job, Part
 
 FASTEST = 1000.0

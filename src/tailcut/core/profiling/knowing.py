@@ -10,9 +10,9 @@ import numpy as np
 from tailcut.core.profiling.diversity import Diversity
 from tailcut.core.profiling.hits import answered_shares, entity_field, keys_of
 from tailcut.core.profiling.idling import FASTEST
-from tailcut.core.profiling.levers import Known
 from tailcut.core.profiling.priors import measured
 from tailcut.core.profiling.records import Recording, Stage
+from tailcut.core.profiling.state import Known
 from tailcut.core.profiling.work import Work
 
 FEATURE_LIFE_S, PREDICTION_LIFE_S = 60.0, 30.0

@@ -6,9 +6,8 @@ elsewhere), and as a bound: what it is aimed at takes no time at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,13 +20,10 @@ from tailcut.core.profiling.priors import Prior
 from tailcut.core.profiling.records import Stage
 from tailcut.core.profiling.service import Service
 from tailcut.core.profiling.slopes import cpu_factor
+from tailcut.core.profiling.state import Known, LeverName, State
 from tailcut.core.profiling.ways import ways_ns
 from tailcut.core.profiling.work import Job, Part, Work
 
-LeverName = Literal[
-    "serving path", "feature cache", "concurrent I/O", "runtime", "INT8", "batching", "prediction cache",
-    "more executors",
-]  # fmt: skip
 LEVERS: tuple[LeverName, ...] = (
     "feature cache", "concurrent I/O", "runtime", "INT8", "batching", "prediction cache", "more executors",
     "serving path",
@@ -38,67 +34,6 @@ PARALLEL = 4
 INLINE_MS = 1.0
 """Models below that run on tailcut's event loop (docs/design.md, Executors)."""
 _MODELS_ALONE = 0.8
-
-
-@dataclass(frozen=True, kw_only=True)
-class Known:
-    """What is known of the levers here.
-
-    Attributes:
-        feature_hits: by request's number, which share of its fetches a feature cache answers.
-        feature_life_s, prediction_life_s: of cached features and answers, where the hits follow from it; else 0.
-        prediction_hits: by request's number, whether a prediction cache answers it, before its features are fetched.
-        tensor_hits: of the others, whether one that knows their tensors does, so that the model does not run; empty:
-            there is none.
-        family: what the model runs on: "torch", "sklearn", "onnxruntime", ...; "" where nobody knows.
-        runtime, int8: how many times quicker; None: as elsewhere.
-        batch_share: share of a row's time that a batch takes once; None: as elsewhere.
-        model_ms: a call of the model on an idle machine; None: as recorded.
-        fetches: by request's number, what its fetches take where they are others than those recorded: CPU and waiting
-            of each in nanoseconds. Those of a request that is not named are as recorded.
-        cores: that the service may use.
-        database_cores: that answer its queries; 0: more than are asked for (a database on a machine of its own).
-        database_beside: it takes the service's own core too where that is free first; without any of its own, always.
-        database_share: of a recorded query's waiting that it computes, where it has cores; the rest takes none.
-        fetches_share: the same of ``fetches``.
-        lookup_ns: what a look-up of a request's features takes of a core.
-        path: nanoseconds that a request takes of a core in tailcut's path; None: as elsewhere.
-        path_slope: by which power of the rate that is less (``idling``); 0: it is the same at all rates.
-        path_waits_ns: how much longer its client waits, in quantiles; empty: what was between client and server here.
-    """
-
-    feature_hits: Mapping[int, float] = field(default_factory=dict)
-    prediction_hits: Mapping[int, bool] = field(default_factory=dict)
-    tensor_hits: Mapping[int, bool] = field(default_factory=dict)
-    feature_life_s: float = 0.0
-    prediction_life_s: float = 0.0
-    family: str = ""
-    runtime: Prior | None = None
-    int8: Prior | None = None
-    batch_share: Prior | None = None
-    model_ms: float | None = None
-    fetches: Mapping[int, tuple[tuple[float, float], ...]] = field(default_factory=dict)
-    cores: int = 1
-    database_cores: int = 0
-    database_beside: bool = False
-    database_share: float = 1.0
-    fetches_share: float = 1.0
-    lookup_ns: float = priors.LOOKUP_NS
-    path: Prior | None = None
-    path_slope: float = 0.0
-    path_waits_ns: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True)
-class State:
-    """Work and the service that does it, with the levers that were pulled."""
-
-    work: Work
-    service: Service
-    known: Known
-    pulled: tuple[LeverName, ...] = ()
-    queues: frozenset[int] = frozenset()
-    """Locks around little else than models as they were recorded, whatever levers make of these."""
 
 
 def begin(work: Work, known: Known) -> State:

@@ -11,9 +11,10 @@ import numpy as np
 from tailcut.core.profiling import priors
 from tailcut.core.profiling.fetching import at_once_already
 from tailcut.core.profiling.forecast import Forecast
-from tailcut.core.profiling.levers import PARALLEL, LeverName, State, factor
+from tailcut.core.profiling.levers import PARALLEL, factor
 from tailcut.core.profiling.priors import Prior
 from tailcut.core.profiling.records import Stage
+from tailcut.core.profiling.state import LeverName, State
 from tailcut.core.worth import AGAINST
 
 LITTLE_MODEL = 0.05

@@ -18,10 +18,10 @@ from tailcut.core.profiling.flat import STAGE_AT, Ints, answered_ms
 from tailcut.core.profiling.forecast import Forecast, forecast
 from tailcut.core.profiling.holding import never_played, waited_share
 from tailcut.core.profiling.idling import at_rate
-from tailcut.core.profiling.levers import State
 from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.profiling.refusals import Facts, figure
 from tailcut.core.profiling.shapes import tables_of
+from tailcut.core.profiling.state import State
 from tailcut.core.profiling.strays import stray_words
 from tailcut.core.profiling.thinning import LEAST_TRACED
 from tailcut.core.slo import Finding, LatencyObjective, Objectives
