@@ -239,8 +239,8 @@ def test_memory_does_not_grow_with_the_number_of_switches(tmp_path: Path) -> Non
             return server.worker_rss_bytes
 
         # The allocator gives memory back late and by chance, in steps of two models' worth: one peak in sixteen says
-        # nothing of what is kept, and where half of the time is spent below does.
-        first, later = ([switch(number) for number in range(16)] for _ in range(2))
-        grown_mib = (median(later) - median(first)) / megabyte
-        assert grown_mib < 64, "less than four of the models, of sixteen that came and went"
-        assert switches(server)[("done",)] == 32
+        # nothing of what is kept, and where half of the time is spent below does: to some 25 MiB.
+        first, _, last = ([switch(number) for number in range(16)] for _ in range(3))
+        grown_mib = (median(last) - median(first)) / megabyte
+        assert grown_mib < 96, "less than six of the models, of thirty-two that came and went"
+        assert switches(server)[("done",)] == 48
