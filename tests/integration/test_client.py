@@ -441,6 +441,14 @@ def test_a_closed_client_says_so(kind: Kind) -> None:
 
 
 @both
+def test_tls_towards_a_plain_server_is_told_from_nobody_listening(server: Served, kind: Kind) -> None:
+    where = url(server.port).replace("http://", "https://")
+    with kind(where, model="m", retries=0) as client, pytest.raises(ConnectionFailed) as caught:
+        client.infer({"x": ROWS})
+    assert "plain HTTP is http://" in caught.value.hint
+
+
+@both
 def test_tls_and_tokens(tmp_path: Path, kind: Kind) -> None:
     Secure.cert, _ = make_certificate(tmp_path)
     (tmp_path / "tokens").write_text(hashlib.sha256(b"secret").hexdigest())

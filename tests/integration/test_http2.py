@@ -80,6 +80,7 @@ def test_refusals_arrive(tmp_path: Path) -> None:
             assert asked(served.port, "/nowhere", body) == ["0 404"] * TIMES
             assert asked(served.port, "/metrics", body) == ["0 405"] * TIMES
             assert asked(served.port, INFER, body) == ["0 401"] * TIMES
+        assert "every process on this machine may load and unload models" in served.log
 
 
 def test_what_is_refused_after_its_body_was_read_arrives_too(tmp_path: Path) -> None:

@@ -207,3 +207,9 @@ def test_nobody_listening_is_an_error_that_says_so() -> None:
     with pytest.raises(LoadTestError, match=f"cannot connect to http://127.0.0.1:{port}/") as caught:
         run(LoadPlan(url=f"http://127.0.0.1:{port}/"))
     assert "is the server running" in caught.value.hint
+
+
+def test_tls_towards_a_plain_server_is_told_from_nobody_listening(server: tuple[str, int]) -> None:
+    with pytest.raises(LoadTestError, match="cannot connect to https://") as caught:
+        run(LoadPlan(url=server[0].replace("http://", "https://") + "/"))
+    assert "plain HTTP is http://" in caught.value.hint

@@ -157,6 +157,24 @@ def test_management_without_tokens_is_for_this_machine_only(
         guard.management(headers)
 
 
+@pytest.mark.parametrize(
+    ("settings", "address", "is_open"),
+    [
+        ((), "127.0.0.1", False),
+        (("tokens",), "127.0.0.1", True),
+        (("tokens", "management_tokens"), "127.0.0.1", False),
+        (("tokens",), "192.0.2.1", False),
+    ],
+)
+def test_a_server_knows_that_tokens_do_not_keep_its_machine_from_managing_it(
+    tmp_path: Path, settings: tuple[str, ...], address: str, is_open: bool
+) -> None:
+    for each in settings:
+        (tmp_path / each).write_text(f"{hashlib.sha256(each.encode()).hexdigest()}\n")
+    manifest = deployment(tmp_path, overrides=[f'server.{each}="{each}"' for each in settings])
+    assert Guard.of(manifest, address=address).leaves_management_open == is_open
+
+
 def test_the_file_is_read_again_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 100.0
     monkeypatch.setattr(tokens, "monotonic", lambda: now_s)

@@ -20,7 +20,7 @@ from tailcut.core.validation import InputSpec
 from tailcut.engine import opening, seating, user_code, warming
 from tailcut.engine.assembly import input_specs
 from tailcut.engine.version import version_of
-from tailcut.errors import StartError
+from tailcut.errors import NotInRegistry, StartError
 from tailcut.manifest import load
 from tailcut.observe.recorder import Recorder
 from tailcut.registry.machine import read_machine
@@ -274,3 +274,14 @@ def test_a_folder_of_a_text_model_brings_its_own_preprocess_and_its_tokenizer_co
     monkeypatch.setattr(text, "preprocess_of", lambda _: None)
     assert user_code.import_code(manifest).preprocess is None
     assert len(versions) == 2
+
+
+@pytest.mark.parametrize(
+    ("named", "says"), [("promoted", "nothing of"), ("onxx", "serve.variant = 'onxx': nothing of")]
+)
+def test_what_is_not_in_the_registry_is_named_as_the_manifest_has_it(tmp_path: Path, named: str, says: str) -> None:
+    (tmp_path / "tailcut.toml").write_text(MANIFEST)
+    manifest = load(tmp_path / "tailcut.toml", overrides=[f'serve.variant="{named}"'])
+    with pytest.raises(NotInRegistry, match=says) as caught:
+        opening.find_variant(manifest)
+    assert 'serve model.onnx as it is with serve.variant = "source"' in caught.value.hint

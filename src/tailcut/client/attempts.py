@@ -87,6 +87,8 @@ def unreachable(address: Address, error: Exception, attempts: Attempts) -> Conne
     hint = "is the server running there?"
     if untrusted:
         hint = "where the authority is your own: tls=ssl.create_default_context(cafile=...)"
+    elif isinstance(error, ssl.SSLError):
+        hint = "does the server speak TLS there? plain HTTP is http://"
     return ConnectionFailed(f"cannot connect to {address}: {error}", hint=hint, sent=attempts.sent, lasting=untrusted)
 
 

@@ -28,7 +28,7 @@ from tailcut.engine.switch import abandon, in_background
 from tailcut.engine.user_code import UserCode, import_code, place_hooks
 from tailcut.engine.version import version_of
 from tailcut.engine.warming import BRIEF, example_inputs, warm_up
-from tailcut.errors import ArtifactError
+from tailcut.errors import ArtifactError, NotInRegistry
 from tailcut.features import FeatureService
 from tailcut.manifest import Deployment, Features, Manifest, resolve
 from tailcut.observe.recorder import Recorder
@@ -53,8 +53,7 @@ def find_variant(manifest: Manifest) -> Variant:
     """
     deployment = manifest.deployment
     if deployment.serve.variant != "source":
-        registry = Registry.of(manifest)
-        return registry.variant(deployment.name, deployment.serve.variant)
+        return _of_registry(manifest)
     path = manifest.directory / deployment.model.source
     if path.suffix == ".onnx" and not path.is_file():
         raise ArtifactError(
@@ -76,6 +75,17 @@ def find_variant(manifest: Manifest) -> Variant:
         outputs=deployment.model.outputs,
         version="source",
     )
+
+
+def _of_registry(manifest: Manifest) -> Variant:
+    deployment = manifest.deployment
+    name, source = deployment.serve.variant, deployment.model.source
+    try:
+        return Registry.of(manifest).variant(deployment.name, name)
+    except NotInRegistry as error:
+        asked = "" if name == "promoted" else f"serve.variant = {name!r}: "
+        as_it_is = f', or serve {source} as it is with serve.variant = "source"' if source.endswith(".onnx") else ""
+        raise NotInRegistry(f"{asked}{error.message}", hint=f"{error.hint}{as_it_is}", detail=error.detail) from error
 
 
 class Opened:

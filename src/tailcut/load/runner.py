@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -27,6 +28,7 @@ _TICK_S = 0.005
 _WATCH_S = 0.1
 _BURST = 64
 _LEAD_NS = 20_000_000
+_NO_HANDSHAKE = ssl.SSLError, ConnectionResetError, ConnectionAbortedError
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,8 +211,15 @@ class _Drive:
                 await self._client.open_one()
         except (OSError, TimeoutError) as error:
             raise LoadTestError(
-                f"cannot connect to {self._plan.url}: {error or 'no answer'}", hint="is the server running there?"
+                f"cannot connect to {self._plan.url}: {str(error) or 'no answer'}", hint=self._way_out(error)
             ) from error
+
+    def _way_out(self, error: Exception) -> str:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return "where the authority is your own: SSL_CERT_FILE=FILE"
+        if self._plan.url.startswith("https:") and isinstance(error, _NO_HANDSHAKE):
+            return "does the server speak TLS there? plain HTTP is http://"
+        return "is the server running there?"
 
 
 class _CpuWindow:

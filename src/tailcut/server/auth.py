@@ -63,6 +63,11 @@ class Guard:
         local = bool(address) and ip_address(address).is_loopback
         return cls(inference, management, local=local, origins=server.cors_origins)
 
+    @property
+    def leaves_management_open(self) -> bool:
+        """Whether a server whose model needs a token can be managed by every process on its machine without one."""
+        return self.asks and self._local and self._management is None
+
     def inference(self, headers: HeaderMap) -> str:
         """Let a request pass that may use the model; return its token's tenant, empty where it has none.
 

@@ -148,6 +148,11 @@ class Worker:
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
+        if self._guard.leaves_management_open:
+            say(
+                "tailcut: warning: server.tokens is set, and server.management_tokens is not: every process on this"
+                " machine may load and unload models; set it to a file of tokens (docs/how-to/secure.md)"
+            )
         opened = self._engine.opened
         batch_ms = {rows: round(ns / 1e6, 3) for rows, ns in opened.warm_up_ns.items()}
         say(
