@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tailcut.core.scaling import Limits, Scaler, Seen, Wear
@@ -113,12 +113,31 @@ def test_it_shrinks_after_half_a_minute_of_quiet_one_by_one() -> None:
 
 @settings(max_examples=25)
 @given(st.floats(0.2, 5.0), st.integers(0, 2**32 - 1))
+@example(0.3828125, 0)
 def test_steady_work_does_not_make_it_flap(work: float, seed: int) -> None:
     history = simulate(lambda now: work, most=10, for_s=300, seed=seed)
     settled = [executors for now, executors, _ in history if now >= 90]
     changes = sum(before != after for before, after in pairwise(settled))
     assert changes <= 6
     assert min(settled) >= work * 0.95  # never fewer than the work needs
+
+
+def test_who_is_missed_soon_after_it_went_stays_longer_the_next_time() -> None:
+    """A burst a minute: one executor more goes after half a minute, then after a whole one, and then it stays."""
+    history = simulate(lambda now: 2.4 if now % 60 < 5 else 0.1, most=8, for_s=600)
+    falls = [now for (now, before, _), (_, after, _) in pairwise(history) if after < before]
+    assert sum(now < 120 for now in falls) >= 1
+    assert sum(now >= 240 for now in falls) == 0
+
+
+def test_after_a_long_quiet_it_shrinks_as_soon_as_ever() -> None:
+    bursts = {0, 60, 120, 180, 1200}
+    history = simulate(lambda now: 2.4 if any(0 <= now - one < 5 for one in bursts) else 0.1, most=8, for_s=1400)
+    assert size_at(history, 1195) == 1
+    peak = max(executors for now, executors, _ in history if now >= 1200)
+    first_fall = next(now for (now, before, _), (_, after, _) in pairwise(history) if now > 1205 and after < before)
+    assert peak > 1
+    assert first_fall < 1245
 
 
 def test_an_executor_wears_out_by_requests_age_or_memory() -> None:

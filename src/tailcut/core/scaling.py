@@ -8,7 +8,8 @@ Executors are wanted for three reasons, and the largest counts:
 3. The latency: the p95 of the last moments is over its limit although executors are busy.
 
 Up goes at once, down only after ``_QUIET_S`` without a need for what would go, one executor at a time: loading takes
-seconds and processor time, an idle executor costs memory only.
+seconds and processor time, an idle executor costs memory only. Each time that one which went is missed soon after, the
+next waits twice as long to go.
 
 Sources: the surcharge for load time, INFaaS (Romero et al., USENIX ATC 2021, section 5.2); queues of many servers need
 spare servers in proportion to the load's root (Halfin and Whitt 1981), which ``_BUSY_AIM`` stands in for at the small
@@ -26,6 +27,10 @@ _BUSY_DOWN = 0.5
 
 _QUEUE_SHARE = 0.25
 _QUIET_S = 30.0
+_LONGEST_QUIET_S = 240.0
+_SOON = 2.0
+"""An executor that is needed again within so many times the quiet after which it went should not have gone."""
+
 _FORGETTING_S = 1.0
 """Time constant of the averages: a burst of a quarter of a second is the queue's business, a second is the pool's."""
 
@@ -72,6 +77,8 @@ class Scaler:
         self._demand = 0.0
         self._growth = 0.0
         self._needed_s: float | None = None
+        self._quiet_s = _QUIET_S
+        self._shrunk_s: float | None = None
         self.why = ""
 
     def target(self, seen: Seen) -> int:
@@ -88,13 +95,23 @@ class Scaler:
         needed, why = self._needed(seen)
         if needed > there:
             self.why, self._needed_s = why, seen.now_s
+            self._missed(seen.now_s)
             return self._within(needed)
         if there <= 1 or self._demand > (there - 1) * _BUSY_DOWN or needed == there:
             self._needed_s = seen.now_s
-        if self._needed_s is not None and seen.now_s - self._needed_s >= _QUIET_S:
+        if self._needed_s is not None and seen.now_s - self._needed_s >= self._quiet_s:
             self.why, self._needed_s = f"busy {self._demand:.2f} of {there}", seen.now_s
+            if there > self._limits.least:
+                self._shrunk_s = seen.now_s
             return self._within(there - 1)
         return self._within(there)
+
+    def _missed(self, now_s: float) -> None:
+        """Wait longer before the next one goes where the last one is needed again soon; else as long as ever."""
+        if self._shrunk_s is not None:
+            soon = now_s - self._shrunk_s <= _SOON * self._quiet_s
+            self._quiet_s = min(2.0 * self._quiet_s, _LONGEST_QUIET_S) if soon else _QUIET_S
+            self._shrunk_s = None
 
     def _learn(self, seen: Seen, passed_s: float) -> None:
         """Average the demand: executor seconds of work that arrived per second, computed already or not."""
