@@ -227,7 +227,7 @@ def _wire(field: FieldDescriptor) -> tuple[Any, ...]:
         ({"inputs": [tensor(name="w")]}, "INVALID_ARGUMENT", "input 'x' is missing"),
         ({"inputs": []}, "INVALID_ARGUMENT", "input 'x' is missing"),
         ({"inputs": [tensor(np.ones((1, 3), np.float32))]}, "INVALID_ARGUMENT", "has shape [1, 3]"),
-        ({"inputs": [tensor(np.full((1, 2), np.nan, np.float32))]}, "INVALID_ARGUMENT", "NaN or infinity in row 0"),
+        ({"inputs": [tensor(np.full((1, 2), np.nan, np.float32))]}, "INVALID_ARGUMENT", "NaN (in JSON null) in row 0"),
         ({"inputs": [tensor(np.ones((17, 2), np.float32))]}, "RESOURCE_EXHAUSTED", "17 rows, the limit is 16"),
         ({"inputs": [tensor(np.ones((200_000, 2), np.float32))]}, "RESOURCE_EXHAUSTED", "larger than max"),
         ({"outputs": [triton.InferRequestedOutput("w")]}, "INVALID_ARGUMENT", "output 'w' is unknown"),

@@ -128,7 +128,7 @@ def test_wrong_lengths_and_values_are_refused() -> None:
         (bytes(7), "FP32", [1, 2], "has 7 bytes for shape [1, 2] of FP32, expected 8"),
         (bytes(9), "FP32", [1, 2], "has 9 bytes"),
         (bytes([0, 2]), "BOOL", [1, 2], "holds the byte 2, which is no BOOL"),
-        (np.array([1, np.nan], "<f4").tobytes(), "FP32", [1, 2], "holds NaN or infinity in row 0"),
+        (np.array([1, np.nan], "<f4").tobytes(), "FP32", [1, 2], "holds NaN (in JSON null) in row 0"),
         (bytes(8), "FP32", [0, 2], "has shape [0, 2]"),
         (bytes(8), "FP32", [1, 2, 1], "has shape [1, 2, 1]"),
     ):

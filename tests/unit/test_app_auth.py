@@ -195,6 +195,25 @@ def test_the_file_is_read_again_when_it_changes(tmp_path: Path, monkeypatch: pyt
     assert known.tenant_of("two") == "acme"
 
 
+def test_a_file_without_a_token_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(tokens, "monotonic", lambda: now_s)
+    path = tmp_path / "tokens"
+    path.write_text("# none yet\n")
+    known = Tokens(path)
+    path.write_text(line("one"))
+    now_s += 2
+    assert known.tenant_of("one") == ""
+    path.write_text("")
+    now_s += 2
+    assert known.tenant_of("one") is None, "the file says so"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the file of tokens {path} has no token: whoever needs one of them is refused"
+    ] * 2
+
+
 @pytest.mark.parametrize(
     "text", ["secret\n", f"{'a' * 63}\n", f"{'a' * 64} two words\n", f"{'a' * 64} é\n", f"{NOTHING}\n"]
 )

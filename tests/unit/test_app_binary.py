@@ -124,7 +124,7 @@ def test_json_and_raw_inputs_mix() -> None:
         ([{"name": "x", "shape": [2, 2], "datatype": "FP32"}, *INPUTS[1:]], (T, N), "input 'x' has no data"),
         (INPUTS[1:], (T, N), "input 'x' is missing"),
         ([*INPUTS, INPUTS[0]], (X.tobytes(), T, N, X.tobytes()), "input 'x' is given twice"),
-        (INPUTS, (np.full((2, 2), np.inf, "<f4").tobytes(), T, N), "input 'x' holds NaN or infinity"),
+        (INPUTS, (np.full((2, 2), np.inf, "<f4").tobytes(), T, N), "input 'x' holds infinity"),
     ],
 )
 def test_raw_inputs_that_are_wrong_are_refused(inputs: Any, raw: Any, says: str) -> None:
@@ -218,7 +218,7 @@ def test_what_is_remembered_of_one_request_never_answers_another() -> None:
             assert reply == alike
         with pytest.raises(BadRequest):
             codec.decode(body + b"x", length)
-        with pytest.raises(BadRequest, match="NaN or infinity"):
+        with pytest.raises(BadRequest, match=r"holds (NaN|infinity)"):
             codec.decode(packed(request, np.full_like(x, np.nan).tobytes())[0], length)
     with pytest.raises(TooLarge):
         codec.decode(*packed({"inputs": [tensor(40, shape=[5, 2])], **everything}, bytes(40)))

@@ -95,6 +95,36 @@ def test_what_the_models_library_says_is_no_clients_business_either(
     serve(test, tmp_path, "", 'pool.executor="inline"')
 
 
+WRONG = """
+def preprocess(rows):
+    value = rows[0]["value"]
+    if value == 10:
+        raise AttributeError("ten")
+    if value == 11:
+        raise AttributeError("eleven")
+    return {"x": [[value, 0]]} if value < 0 else [value]
+"""
+
+
+def test_failures_of_other_lines_and_for_other_reasons_are_incidents_of_their_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "wrong_hooks.py").write_text(WRONG)
+    values = [10, 11, 12, -1]
+
+    async def test(client: Client) -> None:
+        answers = [await client.post("/predict/m", {"rows": [{"id": 1, "value": one}]}) for one in [*values, *values]]
+        assert {answer.status for answer in answers} == {500}
+        incidents = [answer.json["incident"] for answer in answers]
+        assert len(set(incidents)) == 4
+        assert incidents[:4] == incidents[4:], "one reason is one incident"
+        for answer in answers:
+            first = next(r.getMessage() for r in caplog.records if f"[{answer.json['incident']}]" in r.getMessage())
+            assert answer.json["error"] in first
+
+    serve(test, tmp_path, "", 'model.preprocess="wrong_hooks:preprocess"')
+
+
 def test_a_request_that_is_merely_wrong_is_no_incident(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def test(client: Client) -> None:
         answer = await client.post("/predict/m", {"rows": [{"id": 1}]})

@@ -29,3 +29,10 @@ def test_a_file_that_does_not_parse_is_named_itself() -> None:
     error = caught(lambda: compile("x = 1\ndef (", "/home/me/model.py", "exec"))
     assert place(error) == "/home/me/model.py:2"
     assert place(ValueError("never raised")) == innermost(ValueError("never raised")) == ""
+
+
+def test_of_several_lines_of_the_users_the_innermost_is_named() -> None:
+    def raises() -> None:
+        json.loads("{")
+
+    assert place(caught(raises)).endswith(f":{raises.__code__.co_firstlineno + 1}")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailcut.client import Client
 from tailcut.client.attempts import Attempts
 from tailcut.client.failures import ConnectionFailed, UnexpectedReply, error_of
 from tailcut.client.tensors import BINARY_HEADER, decode, encode
@@ -190,6 +191,13 @@ def test_tries_are_counted_and_wait_longer_each_time() -> None:
 def test_headers_that_would_change_the_request_are_refused(name: str) -> None:
     with pytest.raises(BadRequest):
         checked_headers({name: "3"})
+
+
+def test_arrays_without_a_name_are_refused_with_how_they_are_given() -> None:
+    with Client("http://127.0.0.1:1", model="m") as client, pytest.raises(BadRequest) as caught:
+        client.infer(np.zeros((1, 2)))  # type: ignore[arg-type]
+    assert caught.value.message == "infer takes arrays by input name, not ndarray"
+    assert caught.value.hint == 'infer({"x": array})'
 
 
 def test_other_headers_are_sent() -> None:

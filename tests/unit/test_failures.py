@@ -59,3 +59,15 @@ def test_an_incident_is_always_one_that_the_log_has(caplog: pytest.LogCaptureFix
 def test_ids_differ() -> None:
     failures = FailureLog(0)
     assert failures.failed("a", "a failed", None, 0) != failures.failed("a", "a failed", None, 1)
+
+
+def test_kinds_without_end_count_as_one_for_each_first_word(caplog: pytest.LogCaptureFixture) -> None:
+    failures = log()
+    incidents = [failures.failed(f"hook_failed value {n}", f"value {n}", None, n) for n in range(1000)]
+    assert len(set(incidents)) == 65
+    assert len(set(incidents[64:])) == 1
+    assert failures.failed("features_unavailable", "a source is down", None, 1001) not in incidents
+    caplog.clear()
+    assert failures.failed("hook_failed value 2000", "value 2000", None, 6 * SECOND) not in incidents
+    written = [record.getMessage() for record in caplog.records]
+    assert written == ["[65] hook_failed: 935 more in 6 s, the latest: value 999", "[67] value 2000"]

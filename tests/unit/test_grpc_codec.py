@@ -110,7 +110,7 @@ GOOD = np.ones((2, 2), np.float32).tobytes()
         (request(), "0 values in fp32_contents for shape [2, 2], expected 4"),
         (request(contents={"fp32_contents": [1]}), "1 values in fp32_contents"),
         (request(contents={"fp64_contents": [1, 2, 3, 4]}), "FP32 data in fp64_contents"),
-        (request(contents={"fp32_contents": [1, 2, 3, float("nan")]}), "NaN or infinity in row 1"),
+        (request(contents={"fp32_contents": [1, 2, 3, float("nan")]}), "NaN (in JSON null) in row 1"),
         (request(contents={"fp32_contents": [1] * 4}, raw_input_contents=[GOOD]), "has contents, and raw_input"),
         (request(raw_input_contents=[GOOD, GOOD]), "1 inputs and 2 raw_input_contents"),
         (request(raw_input_contents=[GOOD[:-1]]), "has 15 bytes for shape [2, 2]"),

@@ -65,6 +65,10 @@ class Settings:
 
     def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str] | None, version: str) -> Request:
         """Return the request of ``infer``."""
+        if not isinstance(inputs, Mapping):
+            raise BadRequest(
+                f"infer takes arrays by input name, not {type(inputs).__name__}", hint='infer({"x": array})'
+            )
         headers, body = encode(inputs, outputs)
         versioned = f"/versions/{quote(version, safe='')}" if version else ""
         path = f"/v2/models/{self._model}{versioned}/infer"

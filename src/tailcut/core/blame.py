@@ -13,11 +13,12 @@ def place(error: BaseException) -> str:
     """Return "file:line" of the innermost code of the user's that raised; empty where none of it was running."""
     if isinstance(error, SyntaxError) and error.filename and not error.filename.startswith("<"):
         return f"{error.filename}:{error.lineno}"  # no code of that file was running yet
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if frame.filename.startswith(_NOT_THE_USERS) or frame.filename.startswith("<"):
-            continue
-        return f"{frame.filename}:{frame.lineno}"
-    return ""
+    found = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        name = frame.f_code.co_filename
+        if not name.startswith(_NOT_THE_USERS) and not name.startswith("<"):
+            found = f"{name}:{line}"
+    return found
 
 
 def innermost(error: BaseException) -> str:

@@ -101,9 +101,10 @@ class InputSpec:
         if not self.must_be_finite:
             return
         if not all_finite(array):
-            row = int(np.argwhere(~np.isfinite(array))[0][0])
+            place = tuple(np.argwhere(~np.isfinite(array))[0].tolist())
+            value = "NaN (in JSON null)" if np.isnan(array[place]) else "infinity"
             raise BadRequest(
-                f"input {self.name!r} holds NaN or infinity in row {row}, which this model cannot take",
+                f"input {self.name!r} holds {value} in row {place[0]}, which this model cannot take",
                 hint="send a number, or set allow_nan = true for this input if the model handles NaN",
             )
 

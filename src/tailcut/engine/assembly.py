@@ -210,7 +210,12 @@ def converted(values: Any, spec: InputSpec) -> Array:
         return array
     if not isinstance(values, np.ndarray):
         _refuse_text(values, spec)
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise BadRequest(
+            f"input {spec.name!r} holds lists of different lengths, or a list beside a number", hint="send numbers"
+        ) from None
     kind = array.dtype.kind
     if kind not in "biufO" or (kind != "b" and spec.datatype == "BOOL"):
         # Of mixed values NumPy made text, so the wrong one is looked for in what was given.
@@ -219,10 +224,12 @@ def converted(values: Any, spec: InputSpec) -> Array:
         _only(array, _NUMBERS, spec)
         array = array.astype(np.float64)
     if spec.is_float:
-        if spec.must_be_finite or spec.datatype == "FP64":
-            return array.astype(spec.dtype)  # an overflow becomes infinite and is refused as such
-        with np.errstate(over="raise"):
-            return array.astype(spec.dtype)
+        try:
+            with np.errstate(over="raise"):
+                return array.astype(spec.dtype)
+        except FloatingPointError:
+            largest = float(np.finfo(spec.dtype.str).max)
+            raise _unfit(array[np.isfinite(array) & (np.abs(array) > largest)][0], spec) from None
     if array.dtype.kind != "b" and array.size:
         _check_whole(array, spec)
     return array.astype(spec.dtype)

@@ -9,6 +9,7 @@ from secrets import token_hex
 log = logging.getLogger("tailcut.server")
 
 _INTERVAL_NS = 5_000_000_000
+_MOST_KINDS = 64
 
 
 def _new_id() -> str:
@@ -16,7 +17,10 @@ def _new_id() -> str:
 
 
 class FailureLog:
-    """The first failure of a kind in full, then every few seconds how many more there were. Owned by the event loop."""
+    """The first failure of a kind in full, then every few seconds how many more there were. Owned by the event loop.
+
+    Where there are more kinds than it keeps apart, further ones count as one for each first word.
+    """
 
     def __init__(self, interval_ns: int = _INTERVAL_NS, new_id: Callable[[], str] = _new_id) -> None:
         self._interval_ns = interval_ns
@@ -27,12 +31,15 @@ class FailureLog:
         """Note one failure.
 
         Args:
-            kind: what counts as the same failure: an error's code or an exception's class.
+            kind: what counts as the same failure: an error's code or an exception's class, and after a space what
+                tells it from others with that.
             cause: its traceback goes to the log with the first failure.
 
         Returns:
             the incident's id, under which the log has it: that of the first failure of this kind written in full.
         """
+        if kind not in self._kinds and len(self._kinds) >= _MOST_KINDS and not self._make_room(now_ns):
+            kind = kind.partition(" ")[0]
         known = self._kinds.get(kind)
         if known is not None and now_ns - known.written_ns < self._interval_ns:
             known.more += 1
@@ -50,6 +57,14 @@ class FailureLog:
         for kind, known in self._kinds.items():
             if known.more and now_ns - known.written_ns >= self._interval_ns:
                 self._write_count(kind, known, now_ns)
+
+    def _make_room(self, now_ns: int) -> bool:
+        """Forget kinds that have been quiet for an interval; False where there are none."""
+        self.flush(now_ns)
+        quiet = [kind for kind, known in self._kinds.items() if now_ns - known.written_ns >= self._interval_ns]
+        for kind in quiet:
+            del self._kinds[kind]
+        return bool(quiet)
 
     def _write_count(self, kind: str, known: _Kind, now_ns: int) -> None:
         seconds = (now_ns - known.written_ns) / 1e9

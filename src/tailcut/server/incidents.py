@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from tailcut.core.blame import place
-from tailcut.errors import DeadlineExceeded, FeatureUnavailable, NotReady, TailcutError
+from tailcut.errors import DeadlineExceeded, FeatureUnavailable, HookError, InferenceError, NotReady, TailcutError
 from tailcut.observe.failures import FailureLog
 
 _MOST_CAUSES = 8
+_NUMBER = re.compile(r"\d[\d.,]*")
 
 
 def note(failures: FailureLog, route: str, error: TailcutError, now_ns: int) -> str:
@@ -37,10 +40,14 @@ def _forget_way(error: BaseException | None) -> None:
 
 
 def _kind(error: TailcutError) -> str:
-    """What counts as the same failure."""
+    """What counts as the same failure: of the user's code the line, or what is wrong with its answer."""
     group = error.group if isinstance(error, FeatureUnavailable) else ""
-    cause = type(error.__cause__).__name__ if error.__cause__ is not None else ""
-    return " ".join(filter(None, (error.code, group, cause)))
+    cause, where = error.__cause__, ""
+    if cause is not None and not isinstance(cause, TailcutError):
+        where = place(cause)
+    if not where and isinstance(error, HookError | InferenceError):
+        where = f"({_NUMBER.sub('N', error.message)})"
+    return " ".join(filter(None, (error.code, group, type(cause).__name__ if cause is not None else "", where)))
 
 
 def _bug(error: TailcutError) -> BaseException | None:

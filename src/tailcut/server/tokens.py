@@ -64,7 +64,7 @@ class Tokens:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._known = read_tokens(path)
+        self._known = self._read()
         self._stamp = self._look()
         self._next_s = monotonic() + _LOOK_S
 
@@ -87,9 +87,15 @@ class Tokens:
             return
         self._stamp = stamp
         try:
-            self._known = read_tokens(self._path)
+            self._known = self._read()
         except StartError as error:
             log.error("the tokens that were known stay in force: %s", error)
+
+    def _read(self) -> dict[bytes, str]:
+        found = read_tokens(self._path)
+        if not found:
+            log.warning("the file of tokens %s has no token: whoever needs one of them is refused", self._path)
+        return found
 
     def _look(self) -> tuple[int, int, int]:
         try:
