@@ -8,6 +8,8 @@
 /timing         answers with Server-Timing and X-Tailcut-Cache
 /close          answers with Connection: close
 /eof            closes the connection without an answer
+/second         answers the first request of each connection, and closes it on the second without a word
+/first          answers the first request of all, and closes the connection on every other without a word
 /hang           never answers
 /garbage        answers something that is not HTTP
 /until-eof      answers without a length and closes
@@ -28,6 +30,7 @@ _REASONS = {200: "OK", 429: "Too Many Requests", 500: "Internal Server Error", 5
 class Server:
     def __init__(self) -> None:
         self.busy_until_s = 0.0
+        self.requests = 0
         self.tokens, self.filled_s = 0.0, 0.0
 
     def answer_in_s(self, kind: str, argument: float, now_s: float) -> float:
@@ -50,6 +53,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, server: Server) -> None:
         self.server = server
         self.parser = httptools.HttpRequestParser(self)
+        self.requests = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -63,7 +67,10 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         _, kind, argument = (self.path + "/0").split("/")[:3]
-        if kind == "eof":
+        self.requests += 1
+        self.server.requests += 1
+        before = {"second": self.requests, "first": self.server.requests}.get(kind, 1) - 1
+        if kind == "eof" or before:
             self.transport.close()
         elif kind == "stall":
             time.sleep(float(argument) / 1000)

@@ -98,6 +98,19 @@ def test_a_connection_closed_on_a_written_request_is_an_eof(server: tuple[str, i
     assert result.latency_ms is None
 
 
+def test_what_was_written_to_a_connection_that_had_been_closed_is_sent_again(server: tuple[str, int]) -> None:
+    result = run(plan(server, "/second", rate=100.0, warmup_s=0.0))
+    assert (result.answered, result.errors, result.sent_again) == (50, {}, 49)
+    assert result.connections_opened == 50
+    assert any(warning.startswith("49 requests were sent twice, because the server") for warning in result.warnings)
+
+
+def test_what_no_connection_answers_is_sent_again_only_once() -> None:
+    with load_stub() as fresh:
+        result = run(plan(fresh, "/first", rate=100.0, warmup_s=0.0))
+    assert (result.answered, result.errors, result.sent_again) == (1, {"eof": 49}, 1)
+
+
 def test_connection_close_is_respected_and_loses_nothing(server: tuple[str, int]) -> None:
     result = run(plan(server, "/close"))
     assert (result.answered, result.errors) == (100, {})

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from tailcut.errors import ProfileError
 from tailcut.load import LoadPlan, Samples
 from tailcut.load.summary import RunFacts
 from tailcut.profile import trials
@@ -39,6 +40,24 @@ def test_whoever_replies_bears_the_rate(monkeypatch: pytest.MonkeyPatch, statuse
 def test_whoever_stays_silent_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, 200, 200, -3)
     assert not trials.bears(WITHOUT)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "says", "way_out"),
+    [
+        ((200, -3), "50 of 100 requests got no answer within 30 s without profiling", "a deadlock"),
+        ((200, -2), "50 of 100 requests got no answer without profiling, 50 of them because", "does a process of the"),
+    ],
+)
+def test_requests_that_were_given_up_are_told_from_those_that_were_cut_off(
+    monkeypatch: pytest.MonkeyPatch, statuses: tuple[int, ...], says: str, way_out: str
+) -> None:
+    answering(monkeypatch, *statuses)
+    load = msgspec.structs.replace(WITHOUT, timeout_s=30.0)
+    with pytest.raises(ProfileError) as caught:
+        trials.check_answered(load, trials.measure(load)[0])
+    assert caught.value.message.startswith(says)
+    assert way_out in caught.value.hint
 
 
 def test_what_an_application_still_has_of_one_trial_does_not_spoil_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,9 @@ class Client:
     """A connection pool for open-loop load.
 
     A request takes an idle connection; where there is none, one more is opened, up to ``cap``, and the request goes out
-    on whichever connection is free first. Only requests that met the cap count as delayed by it.
+    on whichever connection is free first. Only requests that met the cap count as delayed by it. A request whose
+    connection ends before a byte of the reply, but had answered others, goes out again on a new one, once: the server
+    most likely had closed it before the request came (RFC 9112, 9.3.1), as it may after any answer.
 
     Args:
         target: where to connect.
@@ -36,6 +38,7 @@ class Client:
         self._idle: list[Connection] = []
         self._waiting: deque[int] = deque()
         self._flying: dict[int, Connection] = {}
+        self._again: dict[Connection, int] = {}
         self._connections: set[Connection] = set()
         self._opening: dict[Connection, asyncio.Task[None] | None] = {}
         self._closed = False
@@ -50,6 +53,10 @@ class Client:
         """Connections that are open or being opened."""
         return len(self._connections) + len(self._opening)
 
+    @property
+    def _opening_for_waiting(self) -> int:
+        return len(self._opening) - len(self._again)
+
     def send(self, index: int) -> None:
         """Send request ``index`` now, or as soon as a connection can take it."""
         recorder = self._recorder
@@ -59,7 +66,7 @@ class Client:
         else:
             self._waiting.append(index)
             if self.connections < self._cap:
-                self._open()
+                self._open(Connection(self))
             else:
                 recorder.delayed_by_cap += 1
         outstanding = len(self._flying) + len(self._waiting)
@@ -120,7 +127,11 @@ class Client:
             return
         self._recorder.connections_opened += 1
         self._connections.add(connection)
-        self._next(connection)
+        index = self._again.pop(connection, -1)
+        if index not in self._flying:
+            self._next(connection)
+        elif not self._write(connection, index):
+            self._give_up(index, Failure.EOF)
 
     def header(self, index: int, name: bytes, value: bytes) -> None:
         """Record a header that the server reports its own times or cache outcome with."""
@@ -141,12 +152,19 @@ class Client:
             self._connections.discard(connection)
             self._refill()
 
+    def unheard(self, connection: Connection, index: int) -> None:
+        """Send a request again; when it was sent is when it was sent first."""
+        self._connections.discard(connection)
+        self._recorder.sent_again += 1
+        self._flying[index] = fresh = Connection(self)  # in its old place: that is by intended time
+        self._again[fresh] = index
+        self._open(fresh)
+
     def broken(self, connection: Connection, index: int, failure: Failure) -> None:
-        """Record a request that was written and will get no answer; a written request is never sent again."""
+        """Record a request that was written and will get no answer."""
         self._connections.discard(connection)
         if index >= 0:
-            del self._flying[index]
-            self._recorder.finish(index, failure, time.monotonic_ns())
+            self._give_up(index, failure)
         elif connection in self._idle:
             self._idle.remove(connection)
         self._refill()
@@ -156,9 +174,14 @@ class Client:
     def _write(self, connection: Connection, index: int) -> bool:
         if not connection.send(index, self._requests[index]):
             return False
-        self._recorder.sent[index] = time.monotonic_ns()
+        if index not in self._flying:
+            self._recorder.sent[index] = time.monotonic_ns()
         self._flying[index] = connection
         return True
+
+    def _give_up(self, index: int, failure: Failure) -> None:
+        del self._flying[index]
+        self._recorder.finish(index, failure, time.monotonic_ns())
 
     def _next(self, connection: Connection) -> None:
         if self._waiting:
@@ -169,15 +192,14 @@ class Client:
 
     def _refill(self) -> None:
         # A closed connection may have been the one that a waiting request counted on.
-        while not self._closed and len(self._opening) < len(self._waiting) and self.connections < self._cap:
-            self._open()
+        while not self._closed and self._opening_for_waiting < len(self._waiting) and self.connections < self._cap:
+            self._open(Connection(self))
 
     def _drop(self, connection: Connection) -> None:
         self._connections.discard(connection)
         connection.abort()
 
-    def _open(self) -> None:
-        connection = Connection(self)
+    def _open(self, connection: Connection) -> None:
         self._opening[connection] = asyncio.get_running_loop().create_task(self._open_for_waiting(connection))
 
     async def _open_for_waiting(self, connection: Connection) -> None:
@@ -187,7 +209,10 @@ class Client:
         except (OSError, TimeoutError):
             if self._opening.pop(connection, None) is None or self._closed:
                 return
-            if self._waiting:
+            index = self._again.pop(connection, -1)
+            if index in self._flying:
+                self._give_up(index, Failure.CONNECT)
+            elif self._waiting:
                 self._recorder.finish(self._waiting.popleft(), Failure.CONNECT, time.monotonic_ns())
 
     async def _connect(self, connection: Connection) -> None:

@@ -25,6 +25,10 @@ class Owner(Protocol):
         """A reply is complete; ``body`` is kept only where the status is a failure."""
         ...
 
+    def unheard(self, connection: Connection, index: int) -> None:
+        """A connection that had answered before ended with a request on it and before a byte of its reply."""
+        ...
+
     def broken(self, connection: Connection, index: int, failure: Failure) -> None:
         """The connection ended with a request on it (index >= 0), or while idle (index -1)."""
         ...
@@ -38,7 +42,8 @@ class Connection(asyncio.Protocol):
     """Parses replies and tells its owner. Reused for request after request until either side closes it."""
 
     __slots__ = (
-        "_body", "_body_until_eof", "_keep_alive", "_owner", "_parser", "_status", "_transport", "index", "open",
+        "_answers", "_body", "_body_until_eof", "_heard", "_keep_alive", "_owner", "_parser", "_status", "_transport",
+        "index", "open",
     )  # fmt: skip
 
     def __init__(self, owner: Owner) -> None:
@@ -49,6 +54,8 @@ class Connection(asyncio.Protocol):
         self._body = b""
         self._body_until_eof = True
         self._keep_alive = True
+        self._answers = 0
+        self._heard = False
         self.index = -1
         self.open = False
 
@@ -59,6 +66,7 @@ class Connection(asyncio.Protocol):
             return False
         self.index = index
         self._status = 0
+        self._heard = False
         transport.write(request)
         return True
 
@@ -82,6 +90,7 @@ class Connection(asyncio.Protocol):
         if self.index < 0:
             self._break(Failure.PROTOCOL)
             return
+        self._heard = True
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
@@ -100,7 +109,10 @@ class Connection(asyncio.Protocol):
             self._complete()
             return
         index, self.index = self.index, -1
-        self._owner.broken(self, index, Failure.EOF)
+        if index >= 0 and self._answers and not self._heard:
+            self._owner.unheard(self, index)
+        else:
+            self._owner.broken(self, index, Failure.EOF)
 
     # -- httptools ----------------------------------------------------------------------------------------------
 
@@ -135,6 +147,7 @@ class Connection(asyncio.Protocol):
 
     def _complete(self) -> None:
         index, self.index = self.index, -1
+        self._answers += 1
         if not self._keep_alive or not self.open:
             self.open = False
             if self._transport is not None:

@@ -56,6 +56,7 @@ class Recorder:
         self.finished = 0
         self.delayed_by_cap = 0
         self.connections_opened = 0
+        self.sent_again = 0
         self.max_outstanding = 0
         self.start_ns = 0
 

@@ -37,6 +37,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
         cpu_s: CPU seconds of the server's processes in the window; None without a pid.
         cpu_s_per_1000: the same per 1,000 replies.
         generator_cpu_share: CPU of this process over wall time; near 1 the generator is the limit.
+        sent_again: requests that went out twice, because the connection of the first time ended without a byte.
         findings: each objective and what was seen, over all requests: one that was not answered is within no limit.
         warnings: what makes the figures weaker than they look.
         bodies: first body of each failing status.
@@ -64,6 +65,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s_per_1000: float | None = None
     generator_cpu_share: float = 0.0
     connections_opened: int = 0
+    sent_again: int = 0
     delayed_by_cap: int = 0
     max_outstanding: int = 0
     findings: tuple[Finding, ...] = ()

@@ -148,6 +148,7 @@ class _Drive:
             cpu_s=self._cpu_s,
             generator_cpu_share=self._own_cpu_share,
             connections_opened=recorder.connections_opened,
+            sent_again=recorder.sent_again,
             delayed_by_cap=recorder.delayed_by_cap,
             max_outstanding=recorder.max_outstanding,
             bodies={str(status): body for status, body in recorder.bodies.items()},

@@ -27,6 +27,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s: float | None = None
     generator_cpu_share: float = 0.0
     connections_opened: int = 0
+    sent_again: int = 0
     delayed_by_cap: int = 0
     max_outstanding: int = 0
     bodies: dict[str, str] = {}
@@ -46,8 +47,7 @@ def summarise_run(plan: LoadPlan, samples: Samples, facts: RunFacts) -> LoadResu
     status = samples.status[measured]
     took_ms = (samples.done_ns - samples.intended_ns)[measured] / 1e6
     answered = (status >= 200) & (status < 300)
-    sent = measured & (samples.sent_ns >= 0)
-    lag_ms = summarise((samples.sent_ns - samples.intended_ns)[sent] / 1e6)
+    lag_ms = summarise((samples.sent_ns - samples.intended_ns)[measured & (samples.sent_ns >= 0)] / 1e6)
     latency_ms = summarise(took_ms[answered | (status == Failure.TIMEOUT)])
     requests, failed = int(status.size), int((~answered).sum())
     stages_ms, cache, cache_total_ms = _server_side(samples, measured, answered)
@@ -73,6 +73,7 @@ def summarise_run(plan: LoadPlan, samples: Samples, facts: RunFacts) -> LoadResu
         cpu_s_per_1000=_per_1000(facts.cpu_s, int((status > 0).sum())),
         generator_cpu_share=facts.generator_cpu_share,
         connections_opened=facts.connections_opened,
+        sent_again=facts.sent_again,
         delayed_by_cap=facts.delayed_by_cap,
         max_outstanding=facts.max_outstanding,
         findings=judge(plan.slo, _seen(plan.slo, took_ms, answered), failed, requests),
@@ -163,6 +164,11 @@ def _warnings(
     if facts.delayed_by_cap:
         found.append(
             f"{facts.delayed_by_cap} requests waited at the cap of {plan.connections} connections (--connections)"
+        )
+    if facts.sent_again:
+        found.append(
+            f"{facts.sent_again} requests were sent twice, because the server had closed their connection without a"
+            " word: it restarts, keeps connections for a short time only, or ends one after an exception (uvicorn does)"
         )
     if plan.pid and facts.cpu_s is None:
         found.append(f"process {plan.pid} ended before the run did, or the run before its warm-up: no CPU figure")

@@ -24,6 +24,7 @@ Loop = Literal["auto", "asyncio", "uvloop"]
 """Of the application: "auto" is the one that uvicorn takes."""
 
 _LAST_WORDS_S = 6.0
+_MOST_FRAMES = 20
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,13 +84,37 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
 def main() -> None:
     """Run the application until told to stop."""
     options = msgspec.json.decode(sys.argv[1], type=Options)
-    faulthandler.register(signal.SIGUSR1, all_threads=False)
+    signal.signal(signal.SIGUSR1, _print_tasks)
+    # It works whatever the thread does; what a loop that is idle waits for stands in no frame of the thread.
+    faulthandler.register(signal.SIGUSR1, all_threads=False, chain=True)
     os.set_inheritable(options.report, False)
     commands = _take_stdin()
     sys.argv = ["uvicorn", options.target]
     from tailcut.profile.running import run_application
 
     sys.exit(run_application(options, lambda said: _say(options.report, said), commands))
+
+
+def _print_tasks(*_: object) -> None:
+    """Print where the tasks of the main thread's loop await, innermost call first, as ``faulthandler`` does it."""
+    import asyncio  # the hooks are to see who imports it first
+
+    try:
+        tasks = asyncio.all_tasks()
+    except RuntimeError:
+        return  # there is no loop
+    for task in tasks:
+        frames: list[str] = []
+        awaits: Any = task.get_coro()
+        while awaits is not None and len(frames) < _MOST_FRAMES:
+            frame = getattr(awaits, "cr_frame", None)
+            if frame is not None:
+                code = frame.f_code
+                frames.append(f'  File "{code.co_filename}", line {frame.f_lineno} in {code.co_name}')
+            awaits = getattr(awaits, "cr_await", None)
+        if frames:
+            sys.stderr.write("\n".join(["A task awaits (most recent call first):", *reversed(frames), ""]))
+    sys.stderr.flush()
 
 
 def _take_stdin() -> int:

@@ -58,6 +58,13 @@ def check_answered(load: LoadPlan, samples: Samples) -> None:
     if silent <= _MOST_LOST * requests:
         return
     profiled = "with profiling" if load.numbered else "without profiling"
+    late = int((measured & (samples.status == Failure.TIMEOUT)).sum())
+    if late <= silent / 2:
+        raise ProfileError(
+            f"{silent} of {requests} requests got no answer {profiled}, {silent - late} of them because their"
+            " connections ended without one, at a rate that was fine before",
+            hint="does a process of the application die, or its server end connections? see what it printed",
+        )
     raise ProfileError(
         f"{silent} of {requests} requests got no answer within {load.timeout_s:g} s {profiled}, at a rate that was fine"
         " before",
