@@ -1,6 +1,7 @@
 """Calls real drivers in one request and prints the spans: run as a child, so that no test's own drivers are hooked.
 
-POSTGRES: its address. Output: JSON, of each part the (stage, label, more) of its spans.
+POSTGRES: its address. Output: JSON, of each part the (stage, label, more) of its spans, and of its queries what each
+asked for, and its line.
 """
 
 from __future__ import annotations
@@ -29,14 +30,17 @@ import grpc  # noqa: E402
 import grpc.aio  # noqa: E402
 import psycopg  # noqa: E402
 from sqlalchemy import create_engine, text  # noqa: E402
+from sqlalchemy.ext.asyncio import create_async_engine  # noqa: E402
 
 ADDRESS = os.environ["POSTGRES"]
 found: dict[str, list[tuple[str, str, bool]]] = {}
+asked: dict[str, list[tuple[str, int, str]]] = {}
 
 
 def keep(name: str) -> None:
     spans = [span for one in requests_of(tracer) for span in one.spans[1:]]
     found[name] = [(str(span.stage), span.label, span.more) for span in spans if span.end_ns > span.start_ns]
+    asked[name] = [(span.label, span.asked, span.place) for span in spans if span.stage is Stage.SQL and not span.more]
     current.set(None)
     tracer.clear()
 
@@ -107,6 +111,27 @@ def with_sqlalchemy() -> None:
         assert len(connection.execute(text(many)).fetchall()) == 4096
 
 
+async def with_async_sqlalchemy() -> None:
+    engine = create_async_engine("sqlite+aiosqlite://")
+    async with engine.connect() as connection:
+        for value in (1, 2, 1):
+            assert await connection.scalar(text("SELECT :value"), {"value": value}) == value
+    await engine.dispose()
+
+
+def with_parameters() -> None:
+    with psycopg.connect(ADDRESS) as connection:
+        for value in (1, 2, 1):
+            connection.execute("SELECT %s", (value,)).fetchall()
+
+
+async def with_awaited_parameters() -> None:
+    connection = await asyncpg.connect(ADDRESS)
+    for value in (1, 2, 1):
+        assert await connection.fetchval("SELECT $1::int", value) == value
+    await connection.close()
+
+
 class Slowly(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200)
@@ -150,6 +175,9 @@ apart("async psycopg", with_async_psycopg)
 apart("asyncpg", with_asyncpg)
 apart("aiosqlite", with_aiosqlite)
 part("sqlalchemy", with_sqlalchemy)
+apart("async sqlalchemy", with_async_sqlalchemy)
+part("parameters", with_parameters)
+apart("awaited parameters", with_awaited_parameters)
 server = HTTPServer(("127.0.0.1", 0), Slowly)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 part("http.client", lambda: with_http_client(server.server_port))
@@ -157,4 +185,4 @@ part("urllib", lambda: with_urllib(server.server_port))
 server.shutdown()
 server.server_close()
 apart("grpc", with_grpc)
-sys.stdout.write(json.dumps({"found": found, "notes": tracer.notes}))
+sys.stdout.write(json.dumps({"found": found, "asked": asked, "notes": tracer.notes}))

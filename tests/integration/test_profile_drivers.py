@@ -24,16 +24,20 @@ Found = dict[str, list[tuple[str, str, bool]]]
 
 
 @pytest.fixture(scope="module")
-def found() -> Iterator[Found]:
+def said() -> Iterator[dict[str, Any]]:
     with postgres_server() as postgres:
         child = subprocess.run(
             [sys.executable, str(HERE / "profile_drivers.py")],
             env={**os.environ, "POSTGRES": postgres.url}, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
         assert child.returncode == 0, child.stderr
-        said: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
-        assert said["notes"] == []
-        yield {name: [(stage, label, more) for stage, label, more in spans] for name, spans in said["found"].items()}
+        yield json.loads(child.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def found(said: dict[str, Any]) -> Found:
+    assert said["notes"] == []
+    return {name: [(stage, label, more) for stage, label, more in spans] for name, spans in said["found"].items()}
 
 
 def labels(found: Found, part: str) -> list[str]:
@@ -71,6 +75,16 @@ def test_rows_behind_sqlalchemy_have_their_querys_name(found: Found) -> None:
     assert all(labels(found, "sqlalchemy"))
     read = [more for _, label, more in found["sqlalchemy"] if label.startswith("SELECT a.x")]
     assert read in ([False], [False, True])
+
+
+@pytest.mark.parametrize("part", ["async sqlalchemy", "parameters", "awaited parameters"])
+def test_what_queries_ask_for_and_which_line_asks_is_known(said: dict[str, Any], part: str) -> None:
+    """Also behind SQLAlchemy's asyncio, where the line that awaits is in another greenlet."""
+    selects = [(asked, place) for label, asked, place in said["asked"][part] if label.startswith("SELECT")]
+    (one, where), (two, _), (again, _) = selects
+    assert one == again != two
+    assert 0 not in (one, two)
+    assert where.rpartition(":")[0].endswith("profile_drivers.py")
 
 
 def test_the_standard_librarys_clients_are_seen(found: Found) -> None:

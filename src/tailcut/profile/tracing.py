@@ -57,6 +57,7 @@ class Open(msgspec.Struct, gc=False, eq=False):
         cpu_ns: until the end, what the clock showed at the beginning; -1: not timed.
         before, after: its thread's schedule at the beginning and the end.
         more: of a query that has a span already.
+        asked: what it asks for, as a number; 0: not known.
     """
 
     trace: Trace
@@ -72,6 +73,7 @@ class Open(msgspec.Struct, gc=False, eq=False):
     before: bytes = b""
     after: bytes = b""
     more: bool = False
+    asked: int = 0
 
 
 current: ContextVar[Open | None] = ContextVar("tailcut_span", default=None)

@@ -182,9 +182,15 @@ def _advise_one(state: State, lever: LeverName, facts: Facts, share: float, pull
     if not reason:
         gain = 1 - alone.p95_ms / facts.now.p95_ms
         reason = f"p95 {figure(facts.now.p95_ms)} -> {figure(alone.p95_ms)} ms alone ({-gain:+.0%})"
+        if order and lever == "concurrent I/O":
+            reason += ", where no fetch needs another's answer"
         if not order:
             weakness = weakness_of(lever, facts)
-            reason = f"not worth it: {f'{weakness}; ' if weakness else ''}{reason}, and little after the others"
+            little = f"{reason}, and little after the others"
+            if weakness or gain < _WORTH or not pulled:
+                reason = f"not worth it: {f'{weakness}; ' if weakness else ''}{little}"
+            else:
+                reason = f"what it would win is won by then: {reason}"
     return LeverAdvice(
         lever=lever,
         order=order,
@@ -211,6 +217,8 @@ def _summary(levers: Sequence[LeverAdvice], facts: Facts) -> tuple[str, ...]:
         lines.append("in this order: " + ", ".join(one.lever for one in ordered))
     if facts.missed and facts.seen_ms > facts.limit_ms:
         lines.append(_reached(ordered, facts))
+    if not facts.met:
+        lines += facts.repeated
     lines += [f"{one.lever}: {one.reason}" for one in levers if not one.order and not facts.met]
     return tuple(lines)
 

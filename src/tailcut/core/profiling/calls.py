@@ -55,7 +55,7 @@ def calls_of(found: Attribution, traced: float = 1.0) -> tuple[Call, ...]:
         traced: share of the requests that are in it; the others are taken to have called as often, and for as long.
     """
     flat = found.flat
-    heads = _heads(flat)
+    heads = heads_of(flat)
     took_ns = np.bincount(heads, weights=flat.end_ns - flat.start_ns, minlength=len(heads))
     groups: defaultdict[Name, list[int]] = defaultdict(list)
     for number, name in enumerate(flat.names):
@@ -87,16 +87,17 @@ def calls_of(found: Attribution, traced: float = 1.0) -> tuple[Call, ...]:
 def most_fetches(found: Attribution) -> int:
     """Say how often one request fetches something, at most; what begins and ends transactions fetches nothing."""
     flat = found.flat
-    asks = np.array([name.stage in FETCHING and not _around(name) for name in flat.names], dtype=bool)[flat.name]
-    heads = _heads(flat) == np.arange(len(flat.name))
+    asks = np.array([name.stage in FETCHING and not is_around(name) for name in flat.names], dtype=bool)[flat.name]
+    heads = heads_of(flat) == np.arange(len(flat.name))
     return int(np.bincount(flat.request[asks & heads], minlength=1).max())
 
 
-def _around(name: Name) -> bool:
+def is_around(name: Name) -> bool:
+    """Tell a statement that fetches nothing but stands around one that does, such as COMMIT."""
     return name.stage == Stage.SQL and name.label.lstrip().lower().startswith(_AROUND)
 
 
-def _heads(flat: Flat) -> Ints:
+def heads_of(flat: Flat) -> Ints:
     """Find the span of the call that each span is part of: itself, or where it is more of one, that one; shape [spans].
 
     Which one, its name says: the last of the same request before it that asks for the same.

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
-from tailcut.core.profiling.diversity import Diversity
+from tailcut.core.profiling.asked import read_asked
+from tailcut.core.profiling.diversity import WHOLE, Diversity
 from tailcut.core.profiling.hits import answered_shares, entity_field, keys_of
 from tailcut.core.profiling.idling import FASTEST
 from tailcut.core.profiling.priors import measured
 from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.profiling.state import Known
 from tailcut.core.profiling.work import Work
+from tailcut.core.worth import AGAINST
 
 FEATURE_LIFE_S, PREDICTION_LIFE_S = 60.0, 30.0
 """How long cached features and answers are taken to live where nobody says it."""
@@ -52,16 +55,52 @@ def know(
         return known
     keys = keys_of(bodies, entity_field(diversity))
     came_s = np.arange(len(bodies)) / rate if at_s is None else np.asarray(at_s, dtype=np.float64)
-    numbers = [one.number for one in recording.requests]
     if not known.feature_hits:
-        shares = answered_shares(keys, came_s, life_s=FEATURE_LIFE_S, size=CACHE_ENTRIES)
-        hits = {number: float(shares[number % len(bodies)]) for number in numbers}
-        known = replace(known, feature_hits=hits, feature_life_s=FEATURE_LIFE_S)
+        known = _know_features(known, recording, bodies, diversity, keys, came_s)
     if not known.prediction_hits:
         shares = answered_shares(keys, came_s, life_s=PREDICTION_LIFE_S, size=CACHE_ENTRIES)
+        numbers = [one.number for one in recording.requests]
         whole = {number: bool(shares[number % len(bodies)] >= 1.0) for number in numbers}
         known = replace(known, prediction_hits=whole, prediction_life_s=PREDICTION_LIFE_S)
     return known
+
+
+def _know_features(
+    known: Known,
+    recording: Recording,
+    bodies: Sequence[bytes],
+    diversity: Diversity,
+    keys: Sequence[Sequence[int]],
+    came_s: npt.NDArray[np.float64],
+) -> Known:
+    """Fill in what a feature cache would have answered.
+
+    Args:
+        keys: of each payload, by the field that alone tells payloads apart, or by all of it.
+    """
+    known = replace(known, feature_life_s=FEATURE_LIFE_S)
+    several = entity_field(diversity) == WHOLE
+    if several:
+        # Payloads differ in several fields, or in none that is seen: which of them fetches go by, these say themselves.
+        asked = read_asked(recording, bodies, diversity, came_s, life_s=FEATURE_LIFE_S, size=CACHE_ENTRIES)
+        if asked.requests:
+            return replace(known, asked=asked, feature_hits=asked.requests)
+    shares = answered_shares(keys, came_s, life_s=FEATURE_LIFE_S, size=CACHE_ENTRIES)
+    hits = {one.number: float(shares[one.number % len(bodies)]) for one in recording.requests}
+    doubt = _doubt(diversity, float(np.mean(shares))) if several else ""
+    return replace(known, feature_hits=hits, feature_doubt=doubt)
+
+
+def _doubt(diversity: Diversity, whole: float) -> str:
+    """Say that fetches may go by a field that repeats, where payloads do not."""
+    fields = [stream for stream in diversity.streams[1:] if not stream.constant]
+    most = max(fields, key=lambda stream: stream.repeats, default=None)
+    if most is None or whole >= AGAINST or most.repeats < AGAINST:
+        return ""
+    return (
+        f"which field of the payload fetches go by: {most.name} repeats in {most.repeats:.0%} of the look-ups, whole"
+        f" payloads in {whole:.1%}"
+    )
 
 
 def share_cores(known: Known, recording: Recording, work: Work) -> Known:

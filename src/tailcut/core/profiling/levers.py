@@ -102,10 +102,10 @@ def _feature_cache(state: State, bound: bool) -> State:
     generator = np.random.default_rng(0)
     jobs = []
     for number, job in zip(work.numbers.tolist(), work.jobs, strict=True):
-        share = 1.0 if bound else known.feature_hits.get(number, 0.0)
         fetches = [part for part in job if part.stage in FETCHING]
+        shares = [1.0 if bound else _answered(state, number, part) for part in fetches]
         draws = generator.random(len(fetches)) if fetches else ()
-        missed = {id(part) for part, draw in zip(fetches, draws, strict=True) if draw >= share}
+        missed = {id(part) for part, draw, share in zip(fetches, draws, shares, strict=True) if draw >= share}
         kept = tuple(part for part in job if part.stage not in goes or part.name == OWN_PATH or id(part) in missed)
         kept = left_alone(job, kept) if missed else kept
         if not bound and fetches:
@@ -113,6 +113,15 @@ def _feature_cache(state: State, bound: bool) -> State:
         # Without a fetch nobody waits for a connection, a thread or its way back.
         jobs.append(kept if missed or not fetches else tuple(part for part in kept if part.stage not in QUEUEING))
     return replace(state, work=replace(work, jobs=tuple(jobs)))
+
+
+def _answered(state: State, number: int, part: Part) -> float:
+    """Say which share of such fetches of a request the cache answers."""
+    known = state.known
+    if not known.asked.requests or part.name < 0:
+        return known.feature_hits.get(number, 0.0)
+    name = state.work.names[part.name]
+    return known.asked.share(name.stage, name.label, number)
 
 
 def _faster(state: State, times: float) -> State:

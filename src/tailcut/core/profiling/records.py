@@ -51,8 +51,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A part of one request, as long as something took that is known by name.
 
     Args:
-        stage: what it was.
-        label: query text, URL, model or function; what is waited for.
+        stage, label: what it was: query text, URL, model or function; what is waited for.
         place: "file.py:line" of the user's innermost frame, or of the function itself; empty where none is known.
         start_ns, end_ns: of the monotonic clock. Spans of one request may lie side by side (gather), and beyond
             ``Request.left_ns`` (background tasks).
@@ -61,6 +60,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         cpu_ns: CPU time of its thread between start and end, children included; -1: not known (a span that awaits).
         delay_ns: of the rest, how long its thread was ready to run and had no core; -1: not known.
         more: it is more of a call that has a span already, such as rows of a query that are read: no call of its own.
+        asked: spans with the same number ask for the same (a statement with its parameters); 0: not known.
     """
 
     stage: Stage
@@ -73,6 +73,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cpu_ns: int = -1
     delay_ns: int = -1
     more: bool = False
+    asked: int = 0
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -242,8 +243,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a profile is made from.
 
     Args:
-        target: what was profiled: "module:attribute".
-        machine: cpu, cores, memory, system, python.
+        target, machine: "module:attribute" that was profiled; its cpu, cores, memory, system, python.
         rate, duration_s: requests per second that were offered, and seconds measured.
         requests: those that were traced, in the order of ``number``.
         moments, samples: in the order of time. Samples say where the time of ``code`` went, never how much that was.

@@ -45,6 +45,7 @@ class Facts:
         limits: those of them at which the capacity ends as it is, in sentences.
         doubts: why the forecasts are not to be believed as they stand.
         strays: by stage, what of it ran for no request in particular.
+        repeated: statements that a request runs again and again, in sentences.
     """
 
     met: bool
@@ -65,6 +66,7 @@ class Facts:
     limits: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     strays: Mapping[Stage, str] = field(default_factory=dict)
+    repeated: tuple[str, ...] = ()
 
     @property
     def off(self) -> float:
@@ -103,8 +105,10 @@ def _unseen(lever: LeverName, facts: Facts) -> str:
 
 
 def _unknown(lever: LeverName, state: State, facts: Facts) -> str:
-    """Say that nobody knows what another runtime wins over the model's."""
+    """Say that nobody knows what another runtime wins over the model's, or what fetches ask for."""
     family = state.known.family
+    if lever == "feature cache" and facts.fetches:
+        return state.known.feature_doubt
     if lever != "runtime" or not facts.model_share or family in priors.RUNTIMES:
         return ""
     if state.known.runtime is not None:
@@ -147,6 +151,8 @@ def _repeating(lever: LeverName, state: State, _: Facts) -> str:
     if not hits:
         return "nothing is known of repeats: give payloads"
     share = float(np.mean([float(one) for one in hits.values()]))
+    if lever == "feature cache" and state.known.asked.requests:
+        return f"{share:.1%} of what is fetched repeats, less than {AGAINST:.0%}" if share < AGAINST else ""
     return f"{share:.1%} of the requests repeat, fewer than {AGAINST:.0%}" if share < AGAINST else ""
 
 
@@ -186,7 +192,11 @@ def basis_of(lever: LeverName, state: State) -> tuple[str, ...]:
         hits = known.feature_hits if lever == "feature cache" else known.prediction_hits
         share = float(np.mean([float(one) for one in hits.values()])) if hits else 0.0
         life_s = known.feature_life_s if lever == "feature cache" else known.prediction_life_s
-        return (f"{share:.0%} hits, as the payloads repeat{f' within {life_s:g} s' if life_s else ''}",)
+        what = "the payloads repeat"
+        if lever == "feature cache" and known.asked.requests:
+            by = f" (by {', '.join(known.asked.by)})" if known.asked.by else ""
+            what = f"what is asked for{by} repeats"
+        return (f"{share:.0%} hits, as {what}{f' within {life_s:g} s' if life_s else ''}",)
     if lever in ("runtime", "INT8"):
         return (_said(factor(state, lever), "{:.3g} times quicker ({:.3g} to {:.3g})"),)
     if lever == "batching":
@@ -198,7 +208,7 @@ def basis_of(lever: LeverName, state: State) -> tuple[str, ...]:
         return (_said(in_ms, "{:.2f} ms of a core a request in tailcut's path ({:.2f} to {:.2f})"),)
     if lever == "more executors":
         return (f"{min(PARALLEL, known.cores)} processes on {known.cores} cores",)
-    return ("as recorded",)
+    return ("as recorded, and no fetch needs another's answer" if lever == "concurrent I/O" else "as recorded",)
 
 
 def _said(prior: Prior, text: str) -> str:

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from tailcut.core.profiling import priors
+from tailcut.core.profiling.asked import Asked
 from tailcut.core.profiling.dividing import FETCHING
 from tailcut.core.profiling.priors import Prior
 from tailcut.core.profiling.service import Service
@@ -48,6 +49,8 @@ class Known:
 
     Attributes:
         feature_hits: by request's number, which share of its fetches a feature cache answers.
+        asked: the same by what is fetched, where that is known; else the hits hold of all fetches.
+        feature_doubt: why the payloads do not say what a feature cache would answer; empty where they do.
         feature_life_s, prediction_life_s: of cached features and answers, where the hits follow from it; else 0.
         prediction_hits: by request's number, whether a prediction cache answers it, before its features are fetched.
         tensor_hits: of the others, whether one that knows their tensors does, so that the model does not run; empty:
@@ -70,6 +73,8 @@ class Known:
     """
 
     feature_hits: Mapping[int, float] = field(default_factory=dict)
+    asked: Asked = field(default_factory=Asked)
+    feature_doubt: str = ""
     prediction_hits: Mapping[int, bool] = field(default_factory=dict)
     tensor_hits: Mapping[int, bool] = field(default_factory=dict)
     feature_life_s: float = 0.0

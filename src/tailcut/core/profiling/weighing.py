@@ -20,6 +20,7 @@ from tailcut.core.profiling.holding import never_played, waited_share
 from tailcut.core.profiling.idling import at_rate
 from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.profiling.refusals import Facts, figure
+from tailcut.core.profiling.repeated import repeated_fetches
 from tailcut.core.profiling.shapes import tables_of
 from tailcut.core.profiling.state import State
 from tailcut.core.profiling.strays import stray_words
@@ -151,6 +152,7 @@ def facts_of(
         limits=_limits(state, now),
         doubts=(*filter(None, map(_off, repeats)), *unknown),
         strays=stray_words(recording.strays, recording.duration_s),
+        repeated=repeated_fetches(found),
     )
 
 

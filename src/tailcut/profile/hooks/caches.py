@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from tailcut.core.profiling.records import Stage
+from tailcut.profile.hooks.asking import command_asked
 from tailcut.profile.hooks.imports import Hook
 from tailcut.profile.hooks.wrapping import wrap, wrap_present
 from tailcut.profile.spans import one_line
@@ -33,7 +34,8 @@ def _pipeline(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 
 def _hook_client(module: ModuleType) -> None:
-    wrap(module.Redis if hasattr(module, "Redis") else module.Valkey, "execute_command", Stage.CACHE, _command)
+    client = module.Redis if hasattr(module, "Redis") else module.Valkey
+    wrap(client, "execute_command", Stage.CACHE, _command, asked=command_asked)
     wrap(module.Pipeline, "execute", Stage.CACHE, _pipeline)
 
 
@@ -43,7 +45,7 @@ def _hook_connections(module: ModuleType) -> None:
 
 def _hook_memcached(module: ModuleType) -> None:
     names = ("get", "get_many", "gets", "set", "set_many", "delete", "incr", "multi_get")
-    wrap_present(module.Client, names, Stage.CACHE, "memcached")
+    wrap_present(module.Client, names, Stage.CACHE, "memcached", asked=command_asked)
 
 
 HOOKS: dict[str, Hook] = {

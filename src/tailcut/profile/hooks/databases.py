@@ -6,10 +6,11 @@ import functools
 import re
 import sys
 from importlib import import_module
-from types import ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from tailcut.core.profiling.records import Stage
+from tailcut.profile.hooks.asking import asked_by, command_asked, query_asked
 from tailcut.profile.hooks.imports import Hook
 from tailcut.profile.hooks.wrapping import query_of, wrap, wrap_present
 from tailcut.profile.tracing import SQL, Open, close_span, current, open_under, tracer
@@ -43,7 +44,7 @@ def _ended(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 def _hook_psycopg(name: str) -> Hook:
     def hook(module: ModuleType) -> None:
         cursor = getattr(module, name)
-        wrap_present(cursor, ("execute", "executemany"), Stage.SQL, _query, leaf=True)
+        wrap_present(cursor, ("execute", "executemany"), Stage.SQL, _query, leaf=True, asked=query_asked)
         wrap_present(cursor, ("fetchall", "fetchmany"), Stage.SQL, _fetched, leaf=True, more=True)
 
     return hook
@@ -53,7 +54,7 @@ def _hook_server_cursors(module: ModuleType) -> None:
     """Rows come in pages, each asked for by the same generator, whoever drives it."""
     for name in ("ServerCursor", "AsyncServerCursor"):
         if hasattr(module, name):
-            wrap(getattr(module, name), "execute", Stage.SQL, _query, leaf=True)
+            wrap(getattr(module, name), "execute", Stage.SQL, _query, leaf=True, asked=query_asked)
     owner = getattr(module, "ServerCursorMixin", None)
     if owner is None or hasattr(owner._fetch_gen, "_tailcut"):
         return
@@ -104,7 +105,7 @@ def _hook_pool(name: str) -> Hook:
 
 def _hook_asyncpg(module: ModuleType) -> None:
     names = ("execute", "executemany", "fetch", "fetchval", "fetchrow", "fetchmany")
-    wrap_present(module.Connection, names, Stage.SQL, _query)
+    wrap_present(module.Connection, names, Stage.SQL, _query, asked=query_asked)
     # On its own only of what is prepared, or read by a cursor; each is a round trip.
     wrap(module.Connection, "_get_statement", Stage.SQL, _prepared)
     wrap(module, "connect", Stage.SQL, "connect (asyncpg)")
@@ -112,7 +113,7 @@ def _hook_asyncpg(module: ModuleType) -> None:
 
 def _hook_prepared(module: ModuleType) -> None:
     names = ("fetch", "fetchval", "fetchrow", "fetchmany", "executemany")
-    wrap_present(module.PreparedStatement, names, Stage.SQL, _fetched)
+    wrap_present(module.PreparedStatement, names, Stage.SQL, _fetched, asked=command_asked)
 
 
 def _hook_asyncpg_cursors(module: ModuleType) -> None:
@@ -134,8 +135,9 @@ def _hook_sqlalchemy(module: ModuleType) -> None:
     def before(connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
         parent = current.get()
         if parent is not None and parent.stage is not SQL and context is not None and not parent.trace.over:
-            place, at = tracer.places.spot(sys._getframe(1))
-            context._tailcut = open_under(parent, SQL, query_of(statement), place, at)
+            place, at = _spot(sys._getframe(1))
+            context._tailcut = span = open_under(parent, SQL, label := query_of(statement), place, at)
+            span.asked = asked_by(label, parameters)
 
     def after(connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
         _close(context)
@@ -146,6 +148,14 @@ def _hook_sqlalchemy(module: ModuleType) -> None:
     event.listen(engine, "before_cursor_execute", before)
     event.listen(engine, "after_cursor_execute", after)
     event.listen(engine, "handle_error", failed)
+
+
+def _spot(frame: FrameType) -> tuple[str | CodeType, int]:
+    """Find the user's line; SQLAlchemy's asyncio runs in a greenlet, and who awaits it is in the one above."""
+    place, at = tracer.places.spot(frame)
+    greenlet = sys.modules.get("greenlet")
+    above = greenlet.getcurrent().parent if greenlet is not None and not place else None
+    return tracer.places.spot(above.gr_frame) if above is not None else (place, at)
 
 
 def _close(context: Any) -> None:
@@ -163,7 +173,7 @@ def _hook_sqlalchemy_dialects(module: ModuleType) -> None:
         parent = current.get()
         if parent is None or parent.stage is SQL or parent.trace.over:
             return original(self, *args, **kwargs)
-        place, at = tracer.places.spot(sys._getframe(1))
+        place, at = _spot(sys._getframe(1))
         # Drivers that await do so in here: what the thread computes meanwhile may be others' work.
         span = open_under(parent, SQL, f"connect ({self.driver})", place, at)
         try:
@@ -179,12 +189,12 @@ def _hook_sqlalchemy_pool(module: ModuleType) -> None:
 
 
 def _hook_pymysql(module: ModuleType) -> None:
-    wrap_present(module.Cursor, ("execute", "executemany"), Stage.SQL, _query)
+    wrap_present(module.Cursor, ("execute", "executemany"), Stage.SQL, _query, asked=query_asked)
 
 
 def _hook_mysqlclient(module: ModuleType) -> None:
     # All kinds of cursors have it from here.
-    wrap_present(module.BaseCursor, ("execute", "executemany"), Stage.SQL, _query)
+    wrap_present(module.BaseCursor, ("execute", "executemany"), Stage.SQL, _query, asked=query_asked)
 
 
 def _hook_mysqlclient_connection(module: ModuleType) -> None:

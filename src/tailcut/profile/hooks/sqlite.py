@@ -12,6 +12,7 @@ from typing import Any
 
 from tailcut.core.profiling.records import Stage
 from tailcut.profile.clocks import now, of_thread
+from tailcut.profile.hooks.asking import asked_by
 from tailcut.profile.hooks.imports import Hook
 from tailcut.profile.hooks.rows import JOIN_NS, join_rows
 from tailcut.profile.hooks.wrapping import query_of, wrap
@@ -101,6 +102,7 @@ class _TracedCursor(sqlite3.Cursor):
             return function(sql, *args)
         place, at = tracer.places.spot(sys._getframe(2))
         self.__last = span = open_timed(parent, SQL, label, place, at)
+        span.asked = asked_by(label, args)
         try:
             return function(sql, *args)
         finally:

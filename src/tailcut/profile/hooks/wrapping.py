@@ -25,13 +25,29 @@ from tailcut.profile.untraced import untraced
 
 Label = str | Callable[[tuple[Any, ...], dict[str, Any]], str | bytes]
 """What a call is called: always the same, or made of its arguments."""
+Asked = Callable[[str | bytes, tuple[Any, ...], dict[str, Any]], int]
+"""What a call asks for (``asking``), of its label and arguments; may not raise."""
 _KEPT_CHARS = 8_000
 _BRIEF_NS = 10_000
 _FRAMEWORKS = frozenset({Stage.DECODE, Stage.ENCODE, Stage.FRAMEWORK})
 """What frameworks do has no line of the user's below it; looking for one would walk the whole stack."""
 
 
-def wrap(owner: Any, name: str, stage: Stage, label: Label, *, leaf: bool = False, more: bool = False) -> None:
+def _nobody_knows(*_: object) -> int:
+    """What a call asks for where that cannot be told."""
+    return 0
+
+
+def wrap(
+    owner: Any,
+    name: str,
+    stage: Stage,
+    label: Label,
+    *,
+    leaf: bool = False,
+    more: bool = False,
+    asked: Asked = _nobody_knows,
+) -> None:
     """Replace ``owner.name`` by the same with a span around each call, awaited or not.
 
     Args:
@@ -40,6 +56,7 @@ def wrap(owner: Any, name: str, stage: Stage, label: Label, *, leaf: bool = Fals
         stage, label: of the spans.
         leaf: it calls nothing that has a span of its own.
         more: of a call that has a span already, such as rows of a query: no call of its own.
+        asked: what each call asks for, where that can be told.
 
     Raises:
         AttributeError: the owner has no such attribute; the library is another version than the hook knows.
@@ -50,13 +67,20 @@ def wrap(owner: Any, name: str, stage: Stage, label: Label, *, leaf: bool = Fals
         return
     # asyncpg checks something first, in a function of its own.
     make = awaited if inspect.iscoroutinefunction(inspect.unwrap(function)) else brief if leaf else called
-    wrapped = make(function, stage, label, more=more)
+    wrapped = make(function, stage, label, more=more, asked=asked)
     wrapped._tailcut = True
     setattr(owner, name, classmethod(wrapped) if isinstance(original, classmethod) else wrapped)
 
 
 def wrap_present(
-    owner: Any, names: tuple[str, ...], stage: Stage, label: Label, *, leaf: bool = False, more: bool = False
+    owner: Any,
+    names: tuple[str, ...],
+    stage: Stage,
+    label: Label,
+    *,
+    leaf: bool = False,
+    more: bool = False,
+    asked: Asked = _nobody_knows,
 ) -> None:
     """Wrap those of ``names`` that the owner has.
 
@@ -67,7 +91,7 @@ def wrap_present(
     if not found:
         raise AttributeError(f"{owner!r} has none of {', '.join(names)}")
     for name in found:
-        wrap(owner, name, stage, label, leaf=leaf, more=more)
+        wrap(owner, name, stage, label, leaf=leaf, more=more, asked=asked)
 
 
 def after_init(owner: Any, attribute: str, change: Callable[[Any], Any]) -> None:
@@ -82,7 +106,9 @@ def after_init(owner: Any, attribute: str, change: Callable[[Any], Any]) -> None
     owner.__init__ = init
 
 
-def called(function: Callable[..., Any], stage: Stage, label: Label, *, more: bool = False) -> Any:
+def called(
+    function: Callable[..., Any], stage: Stage, label: Label, *, more: bool = False, asked: Asked = _nobody_knows
+) -> Any:
     """A function with a span around each call."""
     label = guarded(label)
     current_span, untraced_request = current.get, untraced.get
@@ -107,7 +133,7 @@ def called(function: Callable[..., Any], stage: Stage, label: Label, *, more: bo
         if looks and not place:
             place, at = parent.place, parent.at
         span = open_timed(parent, stage, name, place, at)
-        span.more = more
+        span.more, span.asked = more, asked(name, args, kwargs)
         try:
             return function(*args, **kwargs)
         finally:
@@ -116,7 +142,9 @@ def called(function: Callable[..., Any], stage: Stage, label: Label, *, more: bo
     return traced
 
 
-def brief(function: Callable[..., Any], stage: Stage, label: Label, *, more: bool = False) -> Any:
+def brief(
+    function: Callable[..., Any], stage: Stage, label: Label, *, more: bool = False, asked: Asked = _nobody_knows
+) -> Any:
     """A function that calls nothing that has a span: it gets its own when it is over, and none if it took no time."""
     label = guarded(label)
     current_span, untraced_request = current.get, untraced.get
@@ -129,9 +157,8 @@ def brief(function: Callable[..., Any], stage: Stage, label: Label, *, more: boo
         if parent is None or parent.trace.over:
             # Half the requests of a long recording: what is called for them is no more than this.
             request = untraced_request()
-            if request is not None and not request.over:
-                return function(*args, **kwargs)
-            return outside(*args, **kwargs)
+            known = request is not None and not request.over
+            return function(*args, **kwargs) if known else outside(*args, **kwargs)
         if parent.stage is stage:
             return function(*args, **kwargs)
         clock, start_ns = of_thread.clock, now()
@@ -152,12 +179,15 @@ def brief(function: Callable[..., Any], stage: Stage, label: Label, *, more: boo
                 place, at = spot(frame_of(1))
                 if not place:
                     place, at = parent.place, parent.at
-                add_span(parent, stage, name, start_ns, end_ns, place, at, cpu_ns, before, after).more = more
+                span = add_span(parent, stage, name, start_ns, end_ns, place, at, cpu_ns, before, after)
+                span.more, span.asked = more, asked(name, args, kwargs)
 
     return traced
 
 
-def awaited(function: Callable[..., Any], stage: Stage, label: Label, *, more: bool = False) -> Any:
+def awaited(
+    function: Callable[..., Any], stage: Stage, label: Label, *, more: bool = False, asked: Asked = _nobody_knows
+) -> Any:
     """A coroutine function with a span around each call."""
     label = guarded(label)
     current_span, untraced_request = current.get, untraced.get
@@ -181,7 +211,7 @@ def awaited(function: Callable[..., Any], stage: Stage, label: Label, *, more: b
         if looks and not place:
             place, at = parent.place, parent.at
         span = open_under(parent, stage, name, place, at)
-        span.more = more
+        span.more, span.asked = more, asked(name, args, kwargs)
         try:
             return await function(*args, **kwargs)
         finally:

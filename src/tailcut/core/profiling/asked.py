@@ -1,0 +1,183 @@
+"""Which of their fetches a feature cache would have answered, by what these ask for: a statement with its parameters.
+
+Not every request is traced, and a cache sees all of them. So for each statement the field of the payloads is looked for
+that it goes by: of those whose values always come with the same parameters, the one with the fewest values. By it
+requests that were not traced are known to ask for the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tailcut.core.profiling.calls import shown_label
+from tailcut.core.profiling.diversity import WHOLE, Diversity, key_of
+from tailcut.core.profiling.dividing import FETCHING
+from tailcut.core.profiling.flat import is_good
+from tailcut.core.profiling.hits import answered_shares
+from tailcut.core.profiling.records import Recording, Stage
+from tailcut.core.profiling.shapes import find_tables, values_of
+
+_EXCEPTIONS = 0.01
+"""Share of the requests that may ask for something else than their field's value says: data changes meanwhile."""
+_PAIRED = 8
+"""So many fields, those with the fewest values, are looked at two by two where none says it alone."""
+_LEAST = 20
+"""Requests that ask a statement, from which on something is said of it."""
+
+Statement = tuple[Stage, str]
+"""A query, command or address without its values."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a cache would have answered of the traced requests' fetches.
+
+    Attributes:
+        shares: of each statement whose parameters are known, by request's number.
+        requests: of all those statements together, by request's number.
+        by: the fields that statements go by.
+    """
+
+    shares: Mapping[Statement, Mapping[int, float]] = field(default_factory=dict)
+    requests: Mapping[int, float] = field(default_factory=dict)
+    by: tuple[str, ...] = ()
+
+    def share(self, stage: Stage, label: str, number: int) -> float:
+        """Of one request's fetches of a statement; of all its fetches where nothing is known of that one."""
+        mean = self.requests.get(number, 0.0)
+        return self.shares.get((stage, shown_label(stage, label)), {}).get(number, mean)
+
+
+def read_asked(
+    recording: Recording,
+    bodies: Sequence[bytes],
+    diversity: Diversity,
+    at_s: npt.NDArray[np.float64],
+    *,
+    life_s: float,
+    size: int,
+) -> Asked:
+    """Play what the requests of a log ask for through a cache.
+
+    Args:
+        bodies: payloads in the order of the requests' numbers, which begin again where these end; at least one.
+        diversity: of these payloads.
+        at_s: when they came, ascending, shape [n].
+        life_s, size: of the cache's entries, and how many it holds.
+    """
+    asked = _asked(recording)
+    if not asked:
+        return Asked()
+    numbers = [one.number for one in recording.requests if is_good(one)]
+    traced = [number % len(bodies) for number in numbers]
+    columns = _columns(bodies, diversity)
+    shares: dict[Statement, dict[int, float]] = {}
+    hits, lookups = dict.fromkeys(numbers, 0.0), dict.fromkeys(numbers, 0)
+    by: list[str] = []
+    for statement, keys in asked.items():
+        of_request = [keys.get(number, ()) for number in numbers]
+        name, values = _goes_by(columns, traced, of_request)
+        if name and name not in by:
+            by.append(name)
+        found = _played(values, traced, of_request, at_s, life_s=life_s, size=size)
+        shares[statement] = {number: found[place] for number, place in zip(numbers, traced, strict=True)}
+        for number, its in zip(numbers, of_request, strict=True):
+            hits[number] += shares[statement][number] * len(its)
+            lookups[number] += len(its)
+    requests = {number: hits[number] / lookups[number] for number in numbers if lookups[number]}
+    return Asked(shares, requests, tuple(by))
+
+
+def _asked(recording: Recording) -> dict[Statement, dict[int, tuple[int, ...]]]:
+    """What each request asks of each statement, in order of size; only of those of which everything is known."""
+    found: dict[Statement, dict[int, list[int]]] = {}
+    unknown = set[Statement]()
+    for one in filter(is_good, recording.requests):
+        for span in one.spans:
+            if span.stage not in FETCHING or span.more:
+                continue
+            statement = (span.stage, shown_label(span.stage, span.label))
+            if span.asked:
+                found.setdefault(statement, {}).setdefault(one.number, []).append(span.asked)
+            else:
+                unknown.add(statement)
+    return {
+        statement: {number: tuple(sorted(keys)) for number, keys in asked.items()}
+        for statement, asked in found.items()
+        if statement not in unknown and len(asked) >= _LEAST
+    }
+
+
+_Column = tuple[str, list[int]]
+"""A field, and its value in each payload as a number."""
+
+
+def _columns(bodies: Sequence[bytes], diversity: Diversity) -> list[_Column]:
+    """What statements may go by: nothing, a field, two of them, all of the payload; the fewest values first."""
+    payloads = [_decoded(body) for body in bodies]
+    tables = find_tables([one for one in payloads if one is not None])
+    values: list[dict[str, list[object]]] = []
+    for payload in payloads:
+        found: dict[str, list[object]] = {}
+        for name, value in values_of(payload, tables) if payload is not None else ():
+            found.setdefault(name, []).append(value)
+        values.append(found)
+    names = [stream.name for stream in diversity.streams[1:] if not stream.constant]
+    fields = [(name, [key_of(msgspec.json.encode(found.get(name))) for found in values]) for name in names]
+    fields.sort(key=_distinct)
+    pairs = [
+        (f"{one} with {other}", [hash(pair) for pair in zip(some, more, strict=True)])
+        for (one, some), (other, more) in combinations(fields[:_PAIRED], 2)
+    ]
+    whole = (WHOLE, [key_of(body) for body in bodies])
+    return sorted([("", [0] * len(bodies)), *fields, *pairs, whole], key=_distinct)
+
+
+def _distinct(column: _Column) -> int:
+    return len(set(column[1]))
+
+
+def _decoded(body: bytes) -> object:
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _goes_by(
+    columns: Sequence[_Column], traced: Sequence[int], asked: Sequence[tuple[int, ...]]
+) -> tuple[str, list[int] | None]:
+    """Find the first field whose values always come with the same keys; no name and None where none does."""
+    for name, values in columns:
+        keys: dict[int, tuple[int, ...]] = {}
+        others = sum(keys.setdefault(values[place], its) != its for place, its in zip(traced, asked, strict=True))
+        if others <= _EXCEPTIONS * len(asked):
+            return name, values
+    return "", None
+
+
+def _played(
+    values: Sequence[int] | None,
+    traced: Sequence[int],
+    asked: Sequence[tuple[int, ...]],
+    at_s: npt.NDArray[np.float64],
+    *,
+    life_s: float,
+    size: int,
+) -> npt.NDArray[np.float64]:
+    """Share of what each payload's request asks that a cache has, shape [payloads]; 0 where it asks nothing."""
+    if values is None:
+        values = range(len(at_s))  # each request asks for something else as far as anybody knows
+    known = {values[place]: keys for place, keys in zip(traced, asked, strict=True)}
+    usual = round(float(np.median([len(keys) for keys in asked if keys])))
+    keys = [known[one] if one in known else tuple(hash((one, place)) for place in range(usual)) for one in values]
+    asking = [place for place, its in enumerate(keys) if its]
+    shares = np.zeros(len(keys))
+    shares[asking] = answered_shares([keys[place] for place in asking], at_s[asking], life_s=life_s, size=size)
+    return shares

@@ -1,0 +1,53 @@
+"""Statements that one request runs again and again, each time with another value: N+1 queries."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tailcut.core.profiling.attribution import Attribution
+from tailcut.core.profiling.calls import heads_of, is_around, shown_label
+from tailcut.core.profiling.dividing import FETCHING
+from tailcut.core.profiling.flat import Name
+
+_OFTEN = 3.0
+"""Times a request, of those requests that run it."""
+_MUCH = 0.05
+"""Share of the time of all requests."""
+_OVERLAP = 0.1
+_MOST = 3
+_LONGEST = 90
+
+
+def repeated_fetches(found: Attribution) -> tuple[str, ...]:
+    """Name statements that requests run at least three times, one after the other, and that take their time so.
+
+    Returns:
+        Sentences, those first that take most time.
+    """
+    flat = found.flat
+    heads = heads_of(flat)
+    took_ns = np.bincount(heads, weights=flat.end_ns - flat.start_ns, minlength=len(heads))
+    fetches = np.flatnonzero(heads == np.arange(len(heads)))
+    groups: dict[Name, list[int]] = {}
+    for number, name in enumerate(flat.names):
+        if name.stage in FETCHING and not is_around(name):
+            groups.setdefault(Name(name.stage, shown_label(name.stage, name.label), name.place), []).append(number)
+    wall_ns = float(flat.wall_ns.sum())
+    lines = []
+    for name, numbers in groups.items():
+        spans = fetches[np.isin(flat.name[fetches], numbers)]
+        spans = spans[np.lexsort((flat.start_ns[spans], flat.request[spans]))]
+        times = len(spans) / max(len(np.unique(flat.request[spans])), 1)
+        share = float(took_ns[spans].sum()) / wall_ns if wall_ns else 0.0
+        same = flat.request[spans][1:] == flat.request[spans][:-1]
+        overlap_ns = np.maximum(flat.end_ns[spans][:-1] - flat.start_ns[spans][1:], 0)[same].sum()
+        if times < _OFTEN or share < _MUCH or overlap_ns > _OVERLAP * took_ns[spans].sum():
+            continue
+        text = name.label if len(name.label) <= _LONGEST else f"{name.label[:_LONGEST]}..."
+        where = f" ({name.place})" if name.place else ""
+        line = (
+            f"{text}{where} runs {times:.3g} times a request, one after the other, {share:.0%} of the time: to ask for"
+            " all in one call, with a list, wins most of that, and is none of the levers"
+        )
+        lines.append((share, line))
+    return tuple(line for _, line in sorted(lines, reverse=True)[:_MOST])

@@ -1,0 +1,188 @@
+"""What a feature cache would answer of what requests ask for, where payloads differ in more than one field."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from tests.unit import profile_sample
+from tests.unit.test_profile_levers import pilot, reasons
+
+from tailcut.core.profiling.advice import Advice, advise
+from tailcut.core.profiling.attribution import attribute
+from tailcut.core.profiling.diversity import Diversity, read_diversity
+from tailcut.core.profiling.knowing import know
+from tailcut.core.profiling.levers import begin, pull
+from tailcut.core.profiling.records import Recording, Stage
+from tailcut.core.profiling.state import Known
+from tailcut.core.profiling.work import read_work
+from tailcut.core.slo import parse_objectives
+from tailcut.profile.hooks.asking import asked_by, command_asked, query_asked
+
+few_requests = profile_sample.few_requests(800, 300)
+
+_RATE = 50.0
+_USERS = 10
+Payload = dict[str, Any]
+By = Callable[[int, Payload], Any]
+
+
+def payloads(count: int = 400) -> list[Payload]:
+    """No two are the same; there are ten users, who live in three towns."""
+    return [
+        {"user": n * 7919 % _USERS, "town": "abc"[n * 7919 % _USERS % 3], "amount": n + 0.5, "limit": n * 31 % 4}
+        for n in range(count)
+    ]
+
+
+def asking(recording: Recording, sent: list[Payload], by: list[By], *, traced: int = 1) -> Recording:
+    """Let the queries of each request ask by something of its payload; ``traced``: one request in so many is."""
+    requests = []
+    for one in recording.requests:
+        spans, left = [], list(by)
+        for span in one.spans:
+            if span.stage != Stage.SQL:
+                spans.append(span)
+                continue
+            number = len(by) - len(left)
+            value = left.pop(0)(one.number, sent[one.number % len(sent)])
+            asked = 0 if value is None else asked_by(f"q{number}", value)
+            label = f"SELECT {chr(97 + number)} WHERE id = ?"
+            spans.append(msgspec.structs.replace(span, label=label, asked=asked))
+        requests.append(msgspec.structs.replace(one, spans=tuple(spans)))
+    of_those = [one for one in requests if one.number % traced == 0]
+    others = [msgspec.structs.replace(one, spans=()) for one in requests if one.number % traced]
+    return msgspec.structs.replace(recording, requests=tuple(of_those), untraced=tuple(others), one_in=traced)
+
+
+def diversity_of(sent: list[Payload]) -> Diversity:
+    return read_diversity(((n / _RATE, json.dumps(one).encode()) for n, one in enumerate(sent)), timed=False)
+
+
+def known_of(recording: Recording, sent: list[Payload]) -> Known:
+    return know(recording, [json.dumps(one).encode() for one in sent], diversity_of(sent), _RATE)
+
+
+def advice_of(recording: Recording, sent: list[Payload]) -> Advice:
+    known, slo = known_of(recording, sent), parse_objectives("p95=5ms")
+    found = advise(recording, known=known, slo=slo, diversity=diversity_of(sent))
+    assert found is not None
+    return found
+
+
+def mean(known: Known) -> float:
+    return float(np.mean(list(known.feature_hits.values())))
+
+
+@pytest.mark.parametrize("traced", [1, 2])
+def test_queries_by_a_user_repeat_though_no_payload_does(traced: int) -> None:
+    """What requests that are not traced ask for is in the cache, too."""
+    sent = payloads()
+    recording = asking(pilot(queries=1), sent, [lambda _, payload: (payload["user"],)], traced=traced)
+    known = known_of(recording, sent)
+    assert known.asked.by == ("user",)
+    hits = [known.feature_hits[number] for number in range(0, 400, traced)]
+    assert set(hits[: _USERS // traced]) == {0.0}
+    assert set(hits[_USERS:]) == {1.0}
+    advice = advice_of(recording, sent)
+    lever = next(one for one in advice.levers if one.lever == "feature cache")
+    assert lever.p95_ms < 0.6 * advice.now.p95_ms
+    assert "as what is asked for (by user) repeats within 60 s" in lever.basis[0]
+
+
+def test_each_statement_repeats_as_its_own_parameters_do() -> None:
+    """One goes by the user, one by the amount, which is another each time, and one has no parameter."""
+    sent = payloads()
+    by: list[By] = [lambda _, one: (one["user"],), lambda _, one: (one["amount"],), lambda _, __: ()]
+    recording = asking(pilot(queries=3), sent, by)
+    known = known_of(recording, sent)
+    shares = {label: np.mean(list(found.values())) for (_, label), found in known.asked.shares.items()}
+    assert shares == {
+        "SELECT a WHERE id = ?": pytest.approx(1 - _USERS / 400),
+        "SELECT b WHERE id = ?": 0.0,
+        "SELECT c WHERE id = ?": pytest.approx(1 - 1 / 400),
+    }
+    assert mean(known) == pytest.approx(sum(shares.values()) / 3)
+    work = read_work(recording, attribute(recording))
+    left = pull(begin(work, known), "feature cache").work
+    for job in left.jobs[_USERS:]:
+        asked = {work.names[part.name].label for part in job if part.stage == Stage.SQL and part.name >= 0}
+        assert asked == {"SELECT b WHERE id = ?"}
+
+
+def test_what_two_fields_say_together_is_found() -> None:
+    sent = payloads()
+    known = known_of(asking(pilot(queries=1), sent, [lambda _, one: (one["user"], one["limit"])]), sent)
+    assert known.asked.by == ("limit with user",)
+    assert mean(known) == pytest.approx(1 - len({(one["user"], one["limit"]) for one in sent}) / 400)
+
+
+def test_what_no_payload_says_does_not_repeat() -> None:
+    """A time is a parameter: each request asks for something else."""
+    sent = payloads()
+    recording = asking(pilot(queries=1), sent, [lambda number, _: (number,)])
+    assert mean(known_of(recording, sent)) == 0.0
+    reason = reasons(advice_of(recording, sent))["feature cache"]
+    assert reason == "not worth it: 0.0% of what is fetched repeats, less than 5%"
+
+
+def test_a_request_that_asks_nothing_has_no_share() -> None:
+    sent = payloads()
+    recording = asking(pilot(queries=1), sent, [lambda _, one: (one["user"],)])
+    half = []
+    for one in recording.requests:
+        spans = [span for span in one.spans if span.stage != Stage.SQL or one.number % 2]
+        half.append(msgspec.structs.replace(one, spans=tuple(spans)))
+    known = known_of(msgspec.structs.replace(recording, requests=tuple(half)), sent)
+    assert {number % 2 for number in known.feature_hits} == {1}
+
+
+def test_where_nobody_knows_what_is_asked_that_is_said() -> None:
+    sent = payloads()
+    recording = asking(pilot(queries=1), sent, [lambda _, __: None])
+    assert reasons(advice_of(recording, sent))["feature cache"].startswith(
+        "not known: which field of the payload fetches go by: "
+    )
+
+
+def test_one_field_that_tells_payloads_apart_needs_no_parameters() -> None:
+    sent = [{"user": n % _USERS} for n in range(400)]
+    known = known_of(asking(pilot(queries=1), sent, [lambda _, __: None]), sent)
+    assert mean(known) == pytest.approx(1 - _USERS / 400)
+    assert not known.feature_doubt
+
+
+@pytest.mark.parametrize(
+    "values",
+    [(1,), ("a", None), {"id": 3}, [[1, 2], [3]], (date(2026, 1, 2), Decimal("1.5")), (np.int64(4),), (b"x", 1.5), ()],
+)
+def test_the_same_values_ask_for_the_same(values: Any) -> None:
+    first = asked_by("SELECT ?", values)
+    again = type(values)(values)
+    assert first
+    assert asked_by("SELECT ?", again) == first
+    assert asked_by("SELECT ? FOR UPDATE", values) != first
+    assert asked_by("SELECT ?", (values, "more")) != first
+
+
+@pytest.mark.parametrize("values", [(object(),), (np.zeros(3),), ([0] * 1001,), ({1, 2},), (SimpleNamespace(a=1),)])
+def test_of_what_is_no_plain_value_nothing_is_known(values: Any) -> None:
+    assert asked_by("SELECT ?", values) == 0
+
+
+def test_values_that_hold_themselves_are_not_followed() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    assert asked_by("SELECT ?", endless) == 0
+
+
+def test_what_stands_before_the_arguments_is_left_out() -> None:
+    assert query_asked("q", (object(), "q", (1,)), {}) == query_asked("q", (object(), "q", (1,)), {})
+    assert command_asked("GET", (object(), "GET", "a"), {}) != command_asked("GET", (object(), "GET", "b"), {})

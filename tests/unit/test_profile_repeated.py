@@ -1,0 +1,59 @@
+"""N+1 queries: named with how often a request runs them, unless they run side by side or take little."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from tests.unit import profile_sample
+from tests.unit.test_profile_levers import advice, pilot
+
+from tailcut.core.profiling.attribution import attribute
+from tailcut.core.profiling.records import Recording, Stage
+from tailcut.core.profiling.repeated import repeated_fetches
+
+few_requests = profile_sample.few_requests(800, 300)
+
+
+def with_queries(recording: Recording, label: str, *, at_once: bool = False) -> Recording:
+    """Every query by another value, that stands in its text."""
+    requests = []
+    for one in recording.requests:
+        first = min(span.start_ns for span in one.spans if span.stage == Stage.SQL)
+        spans = [
+            msgspec.structs.replace(
+                span, label=label.format(number), place="shop.py:7", start_ns=first if at_once else span.start_ns
+            )
+            if span.stage == Stage.SQL
+            else span
+            for number, span in enumerate(one.spans)
+        ]
+        requests.append(msgspec.structs.replace(one, spans=tuple(spans)))
+    return msgspec.structs.replace(recording, requests=tuple(requests))
+
+
+def test_a_query_that_a_request_runs_again_and_again_is_named_with_its_line() -> None:
+    recording = with_queries(pilot(queries=6), "SELECT price FROM items WHERE id = {}")
+    (line,) = repeated_fetches(attribute(recording))
+    assert line.startswith("SELECT price FROM items WHERE id = ? (shop.py:7) runs 6 times a request, one after the oth")
+    assert line in advice(recording).summary
+
+
+@pytest.mark.parametrize(
+    ("queries", "label", "sql_ms", "at_once"),
+    [
+        (2, "SELECT 1 WHERE id = {}", 6.0, False),
+        (6, "COMMIT", 6.0, False),
+        (6, "SELECT 1 WHERE id = {}", 0.05, False),
+        (6, "SELECT 1 WHERE id = {}", 6.0, True),
+    ],
+)
+def test_twice_is_not_often_and_what_is_little_or_runs_at_once_is_left(
+    queries: int, label: str, sql_ms: float, at_once: bool
+) -> None:
+    recording = with_queries(pilot(queries=queries, sql_ms=sql_ms), label, at_once=at_once)
+    assert repeated_fetches(attribute(recording)) == ()
+
+
+def test_where_the_slo_is_met_nothing_is_said_of_it() -> None:
+    recording = with_queries(pilot(queries=6, rate=5.0), "SELECT price FROM items WHERE id = {}")
+    assert not any("times a request" in line for line in advice(recording, slo="p95=500ms").summary)
