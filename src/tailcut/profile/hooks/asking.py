@@ -21,19 +21,25 @@ def asked_by(label: str | bytes, values: Any) -> int:
         values: its arguments.
     """
     try:
-        return hash((label, _frozen(values))) or 1
+        return hash((label, values if _is_plain(values) else _frozen(values))) or 1
     except (TypeError, RecursionError):
         return 0
 
 
 def query_asked(label: str | bytes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     """The same of the arguments of a method that takes a query: (self, query, ...)."""
-    return asked_by(label, (args[2:], kwargs))
+    rest = args[2] if len(args) == 3 else args[2:]
+    return asked_by(label, (rest, kwargs) if kwargs else rest)
 
 
 def command_asked(label: str | bytes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     """The same of a method that takes a command: (self, command, ...)."""
-    return asked_by(label, (args[1:], kwargs))
+    return asked_by(label, (args[1:], kwargs) if kwargs else args[1:])
+
+
+def _is_plain(values: Any) -> bool:
+    """Whether it is a tuple of plain values, as most are."""
+    return type(values) is tuple and len(values) <= _MOST and _PLAIN.issuperset(map(type, values))
 
 
 def _frozen(value: Any) -> Any:
@@ -43,7 +49,7 @@ def _frozen(value: Any) -> Any:
     if kind is tuple or kind is list or kind is dict:
         if len(value) > _MOST:
             raise TypeError
-        return tuple([_frozen(one) for one in (value.items() if kind is dict else value)])
+        return tuple(map(_frozen, value.items() if kind is dict else value))
     if kind.__module__ == "numpy":
         return value  # numbers are hashed by value, arrays are not
     raise TypeError
