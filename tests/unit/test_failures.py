@@ -4,7 +4,9 @@ from itertools import count
 
 import pytest
 
+from tailcut.errors import InferenceError
 from tailcut.observe.failures import FailureLog
+from tailcut.server.incidents import note
 
 SECOND = 1_000_000_000
 
@@ -71,3 +73,16 @@ def test_kinds_without_end_count_as_one_for_each_first_word(caplog: pytest.LogCa
     assert failures.failed("hook_failed value 2000", "value 2000", None, 6 * SECOND) not in incidents
     written = [record.getMessage() for record in caplog.records]
     assert written == ["[65] hook_failed: 935 more in 6 s, the latest: value 999", "[67] value 2000"]
+
+
+def test_an_error_that_the_requests_of_a_batch_share_is_one_incident() -> None:
+    """Its traceback, which says where it comes from, is gone after the first."""
+    error = InferenceError("the model failed on a batch of 2 rows (ValueError)", hint="see the log")
+    try:
+        try:
+            raise ValueError("bad row")
+        except ValueError as cause:
+            raise error from cause
+    except InferenceError:
+        failures = log()
+        assert [note(failures, "infer", error, now_ns) for now_ns in (0, 1)] == ["1", "1"]

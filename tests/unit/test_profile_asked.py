@@ -120,7 +120,7 @@ def test_each_statement_repeats_as_its_own_parameters_do() -> None:
 def test_what_two_fields_say_together_is_found() -> None:
     sent = payloads()
     known = known_of(asking(pilot(queries=1), sent, [lambda _, one: (one["user"], one["limit"])]), sent)
-    assert known.asked.by == ("limit with user",)
+    assert known.asked.by in {("limit with user",), ("user with limit",)}
     assert mean(known) == pytest.approx(1 - len({(one["user"], one["limit"]) for one in sent}) / 400)
 
 

@@ -9,6 +9,8 @@ from tailcut.errors import DeadlineExceeded, FeatureUnavailable, HookError, Infe
 from tailcut.observe.failures import FailureLog
 
 _MOST_CAUSES = 8
+_KIND = "_tailcut_kind"
+"""Where an error keeps its own: one of a batch belongs to several requests, and has no traceback after the first."""
 _NUMBER = re.compile(r"\d[\d.,]*")
 
 
@@ -21,7 +23,9 @@ def note(failures: FailureLog, route: str, error: TailcutError, now_ns: int) -> 
     is_ours = error.status >= 500 and not isinstance(error, DeadlineExceeded | NotReady)
     incident = ""
     if is_ours or error.detail:
-        incident = failures.failed(_kind(error), f"{route} failed: {error.explained}", _bug(error), now_ns)
+        kind = vars(error).get(_KIND) or _kind(error)
+        vars(error)[_KIND] = kind
+        incident = failures.failed(kind, f"{route} failed: {error.explained}", _bug(error), now_ns)
     _forget_way(error)
     return incident
 

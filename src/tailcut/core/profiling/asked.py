@@ -21,7 +21,7 @@ from tailcut.core.profiling.dividing import FETCHING
 from tailcut.core.profiling.flat import is_good
 from tailcut.core.profiling.hits import answered_shares
 from tailcut.core.profiling.records import Recording, Stage
-from tailcut.core.profiling.shapes import find_tables, values_of
+from tailcut.core.profiling.shapes import LEARNED, find_tables, values_of
 
 _EXCEPTIONS = 0.01
 """Share of the requests that may ask for something else than their field's value says: data changes meanwhile."""
@@ -76,22 +76,23 @@ def read_asked(
         return Asked()
     numbers = [one.number for one in recording.requests if is_good(one)]
     traced = [number % len(bodies) for number in numbers]
-    columns = _columns(bodies, diversity)
+    fields = _Fields(bodies, diversity)
+    columns = fields.at(traced)
     shares: dict[Statement, dict[int, float]] = {}
     hits, lookups = dict.fromkeys(numbers, 0.0), dict.fromkeys(numbers, 0)
     by: list[str] = []
     for statement, keys in asked.items():
         of_request = [keys.get(number, ()) for number in numbers]
-        name, values = _goes_by(columns, traced, of_request)
-        if name and name not in by:
-            by.append(name)
+        names = _goes_by(columns, of_request)
+        by += [" with ".join(names)] if names else []
+        values = fields.everywhere(names) if names is not None else None
         found = _played(values, traced, of_request, at_s, life_s=life_s, size=size)
         shares[statement] = {number: found[place] for number, place in zip(numbers, traced, strict=True)}
         for number, its in zip(numbers, of_request, strict=True):
             hits[number] += shares[statement][number] * len(its)
             lookups[number] += len(its)
     requests = {number: hits[number] / lookups[number] for number in numbers if lookups[number]}
-    return Asked(shares, requests, tuple(by))
+    return Asked(shares, requests, tuple(dict.fromkeys(by)))
 
 
 def _asked(recording: Recording) -> dict[Statement, dict[int, tuple[int, ...]]]:
@@ -114,32 +115,55 @@ def _asked(recording: Recording) -> dict[Statement, dict[int, tuple[int, ...]]]:
     }
 
 
-_Column = tuple[str, list[int]]
-"""A field, and its value in each payload as a number."""
+_Names = tuple[str, ...]
+"""What a statement may go by: nothing, a field, two of them, or all of the payload."""
 
 
-def _columns(bodies: Sequence[bytes], diversity: Diversity) -> list[_Column]:
-    """What statements may go by: nothing, a field, two of them, all of the payload; the fewest values first."""
-    payloads = [_decoded(body) for body in bodies]
-    tables = find_tables([one for one in payloads if one is not None])
-    values: list[dict[str, list[object]]] = []
-    for payload in payloads:
-        found: dict[str, list[object]] = {}
-        for name, value in values_of(payload, tables) if payload is not None else ():
+class _Fields:
+    """What payloads hold, as numbers; of all of them only what is asked for, as there may be many.
+
+    Args:
+        bodies: payloads; those that are no JSON have no field.
+        diversity: of these payloads.
+    """
+
+    def __init__(self, bodies: Sequence[bytes], diversity: Diversity) -> None:
+        self._bodies = bodies
+        self._fields = [stream.name for stream in diversity.streams[1:] if not stream.constant]
+        first = [_decoded(body) for body in bodies[:LEARNED]]
+        self._tables = find_tables([one for one in first if one is not None])
+        self._known: dict[_Names, list[int]] = {}
+
+    def at(self, places: Sequence[int]) -> list[tuple[_Names, list[int]]]:
+        """Everything that statements may go by, of some payloads; what has the fewest values comes first."""
+        found = [self._values(self._bodies[place]) for place in places]
+
+        def column(*names: str) -> tuple[_Names, list[int]]:
+            return names, [_together(values, names) for values in found]
+
+        singles = sorted((column(name) for name in self._fields), key=_distinct)
+        pairs = combinations([names[0] for names, _ in singles[:_PAIRED]], 2)
+        return sorted([column(), *singles, *(column(*pair) for pair in pairs), column(WHOLE)], key=_distinct)
+
+    def everywhere(self, names: _Names) -> list[int]:
+        """Some of it, of all payloads."""
+        if names not in self._known:
+            self._known[names] = [_together(self._values(body), names) for body in self._bodies]
+        return self._known[names]
+
+    def _values(self, body: bytes) -> dict[str, int]:
+        payload, found = _decoded(body), dict[str, list[object]]()
+        for name, value in values_of(payload, self._tables) if payload is not None else ():
             found.setdefault(name, []).append(value)
-        values.append(found)
-    names = [stream.name for stream in diversity.streams[1:] if not stream.constant]
-    fields = [(name, [key_of(msgspec.json.encode(found.get(name))) for found in values]) for name in names]
-    fields.sort(key=_distinct)
-    pairs = [
-        (f"{one} with {other}", [hash(pair) for pair in zip(some, more, strict=True)])
-        for (one, some), (other, more) in combinations(fields[:_PAIRED], 2)
-    ]
-    whole = (WHOLE, [key_of(body) for body in bodies])
-    return sorted([("", [0] * len(bodies)), *fields, *pairs, whole], key=_distinct)
+        known = {name: key_of(msgspec.json.encode(found[name])) for name in self._fields if name in found}
+        return {**known, WHOLE: key_of(body)}
 
 
-def _distinct(column: _Column) -> int:
+def _together(values: Mapping[str, int], names: _Names) -> int:
+    return hash(tuple(values.get(name, 0) for name in names))
+
+
+def _distinct(column: tuple[_Names, list[int]]) -> int:
     return len(set(column[1]))
 
 
@@ -150,16 +174,14 @@ def _decoded(body: bytes) -> object:
         return None
 
 
-def _goes_by(
-    columns: Sequence[_Column], traced: Sequence[int], asked: Sequence[tuple[int, ...]]
-) -> tuple[str, list[int] | None]:
-    """Find the first field whose values always come with the same keys; no name and None where none does."""
-    for name, values in columns:
+def _goes_by(columns: Sequence[tuple[_Names, list[int]]], asked: Sequence[tuple[int, ...]]) -> _Names | None:
+    """Find the first whose values always come with the same keys; None where none does."""
+    for names, values in columns:
         keys: dict[int, tuple[int, ...]] = {}
-        others = sum(keys.setdefault(values[place], its) != its for place, its in zip(traced, asked, strict=True))
+        others = sum(keys.setdefault(value, its) != its for value, its in zip(values, asked, strict=True))
         if others <= _EXCEPTIONS * len(asked):
-            return name, values
-    return "", None
+            return names
+    return None
 
 
 def _played(
