@@ -134,9 +134,7 @@ def _hook_dependencies(module: ModuleType) -> None:
 
     @functools.wraps(parameters)
     def request_params_to_args(*args: Any, **kwargs: Any) -> Any:
-        span = current.get()
-        if span is not None:
-            _end_call(span)
+        _end_call(current.get())
         return parameters(*args, **kwargs)
 
     module.solve_dependencies = solve_dependencies  # type: ignore[attr-defined]

@@ -200,7 +200,11 @@ def _hook_anyio(module: ModuleType) -> None:
     original = module.run_sync
     limiters = _Limiters(module)
 
-    async def in_span(parent: Open, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    @functools.wraps(original)
+    async def run_sync(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        parent = current.get()
+        if parent is None or parent.trace.over:
+            return await original(func, *args, **kwargs)
         limiter = kwargs.get("limiter")
         handed = _Handed(parent, "thread pool" if limiter is None else limiters.enter(limiter), func, args)
         call, args = (handed, args) if _is_plain(func) else _inside(handed, func, args)
@@ -210,14 +214,6 @@ def _hook_anyio(module: ModuleType) -> None:
             handed.returned()
             if limiter is not None:
                 limiters.leave(limiter)
-
-    # No coroutine of its own where there is no span: each of the steps of whoever awaits it would go through it.
-    @functools.wraps(original)
-    def run_sync(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        parent = current.get()
-        if parent is None or parent.trace.over:
-            return original(func, *args, **kwargs)
-        return in_span(parent, func, args, kwargs)
 
     module.run_sync = run_sync  # type: ignore[attr-defined]
 
