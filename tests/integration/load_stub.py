@@ -9,6 +9,8 @@
 /close          answers with Connection: close
 /eof            closes the connection without an answer
 /second         answers the first request of each connection, and closes it on the second without a word
+/crash/MS       answers the first request of each connection, and closes it MS milliseconds after the second
+/gone           answers the first request of all, and on the next one closes every door
 /first          answers the first request of all, and closes the connection on every other without a word
 /hang           never answers
 /garbage        answers something that is not HTTP
@@ -28,6 +30,8 @@ _REASONS = {200: "OK", 429: "Too Many Requests", 500: "Internal Server Error", 5
 
 
 class Server:
+    listener: asyncio.Server
+
     def __init__(self) -> None:
         self.busy_until_s = 0.0
         self.requests = 0
@@ -69,9 +73,12 @@ class Connection(asyncio.Protocol):
         _, kind, argument = (self.path + "/0").split("/")[:3]
         self.requests += 1
         self.server.requests += 1
-        before = {"second": self.requests, "first": self.server.requests}.get(kind, 1) - 1
+        mine, all_of_them = self.requests, self.server.requests
+        before = {"second": mine, "crash": mine, "first": all_of_them, "gone": all_of_them}.get(kind, 1) - 1
+        if kind == "gone" and before:
+            self.server.listener.close()
         if kind == "eof" or before:
-            self.transport.close()
+            asyncio.get_running_loop().call_later(float(argument) / 1000, self.transport.close)
         elif kind == "stall":
             time.sleep(float(argument) / 1000)
             self.reply()
@@ -105,10 +112,11 @@ class Connection(asyncio.Protocol):
 async def main() -> None:
     server = Server()
     port = int(sys.argv[1]) if len(sys.argv) > 1 else 0
-    listener = await asyncio.get_running_loop().create_server(lambda: Connection(server), "127.0.0.1", port)
+    loop = asyncio.get_running_loop()
+    server.listener = listener = await loop.create_server(lambda: Connection(server), "127.0.0.1", port)
     sys.stdout.write(f"{listener.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
-    await listener.serve_forever()
+    await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

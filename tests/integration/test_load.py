@@ -111,6 +111,22 @@ def test_what_no_connection_answers_is_sent_again_only_once() -> None:
     assert (result.answered, result.errors, result.sent_again) == (1, {"eof": 49}, 1)
 
 
+def test_what_the_server_had_in_hand_for_a_while_when_it_crashed_has_failed(server: tuple[str, int]) -> None:
+    result = run(plan(server, "/crash/250", rate=20.0, warmup_s=0.0, timeout_s=5.0))
+    assert result.sent_again == 0
+    assert result.errors["eof"] + result.answered == 10
+    assert result.errors["eof"] >= 4
+
+
+def test_what_could_not_be_sent_again_was_not_and_ended_with_its_own_connection() -> None:
+    with load_stub() as fresh:
+        result = run(plan(fresh, "/gone", rate=100.0, warmup_s=0.0))
+    assert (result.answered, result.sent_again) == (1, 0)
+    assert result.errors["eof"] >= 1
+    assert result.errors["eof"] + result.errors["connect"] == 49
+    assert not any("sent twice" in warning for warning in result.warnings)
+
+
 def test_connection_close_is_respected_and_loses_nothing(server: tuple[str, int]) -> None:
     result = run(plan(server, "/close"))
     assert (result.answered, result.errors) == (100, {})

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -138,6 +139,29 @@ def test_after_a_long_quiet_it_shrinks_as_soon_as_ever() -> None:
     first_fall = next(now for (now, before, _), (_, after, _) in pairwise(history) if now > 1205 and after < before)
     assert peak > 1
     assert first_fall < 1245
+
+
+def look_on(scaler: Scaler, from_s: float, executors: int, opening: int, work: float, for_s: float) -> float:
+    """Show a pool that stays as it is; return when fewer than what is there are wanted first, or the end."""
+    for look in range(round(for_s / LOOK_S)):
+        now_s = from_s + look * LOOK_S
+        if scaler.target(Seen(now_s, executors, opening, work * LOOK_S, 0.0, 0.01, 2.0)) < executors + opening:
+            return now_s
+    return from_s + for_s
+
+
+def test_one_that_crashes_after_another_went_is_not_the_one_that_is_missed() -> None:
+    scaler = Scaler(Limits(1, 8, latency_s=0.1))
+    went_s = look_on(scaler, 0.0, 3, 0, work=0.9, for_s=60.0)
+    assert went_s == pytest.approx(30.0, abs=2.0)
+    back_s = look_on(scaler, went_s + LOOK_S, 1, 0, work=0.9, for_s=2.0)
+    assert look_on(scaler, back_s, 2, 0, work=0.3, for_s=90.0) - back_s == pytest.approx(30.0, abs=5.0)
+
+
+def test_none_goes_while_one_is_loaded_in_the_place_of_a_worn_one() -> None:
+    scaler = Scaler(Limits(1, 8, latency_s=0.1))
+    assert look_on(scaler, 0.0, 2, 1, work=0.3, for_s=90.0) == 90.0
+    assert look_on(scaler, 90.0, 2, 0, work=0.3, for_s=90.0) < 125.0
 
 
 def test_an_executor_wears_out_by_requests_age_or_memory() -> None:

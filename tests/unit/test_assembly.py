@@ -48,9 +48,13 @@ def test_an_input_without_columns_is_a_field_of_its_own_name() -> None:
     ("datatype", "value", "says"),
     [
         ("FP32", "1.5", "input 'x' holds '1.5', which is no FP32"),
-        ("FP32", [1], "lists of different lengths, or a list beside a number"),
+        ("FP32", [1], "lists of different lengths, too deep, or a list beside another value"),
         ("FP32", None, r"NaN \(in JSON null\) in row 0"),
         ("FP32", 1e300, r"holds 1e\+300, which is no FP32"),
+        ("FP16", 65520, "input 'x' holds 65520, which is no FP16"),
+        ("FP16", -(2**63), "input 'x' holds -9223372036854775808, which is no FP16"),
+        ("FP64", -(10**400), "input 'x' holds -1000.*, which is no FP64"),
+        ("INT64", 10**400, "input 'x' holds 1000.*, which is no INT64"),
         ("INT64", 1.5, "input 'x' holds 1.5, which is no INT64"),
         ("INT64", None, "which is no INT64"),
         ("INT64", 2**60 + 0.5, "which is no INT64"),
@@ -87,6 +91,11 @@ def test_values_that_would_not_survive_the_datatype_are_refused(datatype: str, v
 )
 def test_values_that_survive_pass(datatype: str, value: object, becomes: object) -> None:
     assert assembly(datatype, ("a",)).inputs([{"a": value}], from_client=True)["x"].tolist() == [[becomes]]
+
+
+def test_of_two_values_the_one_that_does_not_survive_is_named() -> None:
+    with pytest.raises(BadRequest, match=r"holds 70000\.0, which is no FP16"):
+        assembly("FP16").inputs([{"a": 65510.0, "b": 70000.0}], from_client=True)
 
 
 def test_none_is_nan_where_the_model_takes_nan_but_overflow_is_still_refused() -> None:

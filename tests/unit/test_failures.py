@@ -66,13 +66,54 @@ def test_ids_differ() -> None:
 def test_kinds_without_end_count_as_one_for_each_first_word(caplog: pytest.LogCaptureFixture) -> None:
     failures = log()
     incidents = [failures.failed(f"hook_failed value {n}", f"value {n}", None, n) for n in range(1000)]
-    assert len(set(incidents)) == 65
-    assert len(set(incidents[64:])) == 1
+    assert len(set(incidents)) == 9
+    assert len(set(incidents[8:])) == 1
     assert failures.failed("features_unavailable", "a source is down", None, 1001) not in incidents
     caplog.clear()
     assert failures.failed("hook_failed value 2000", "value 2000", None, 6 * SECOND) not in incidents
     written = [record.getMessage() for record in caplog.records]
-    assert written == ["[65] hook_failed: 935 more in 6 s, the latest: value 999", "[67] value 2000"]
+    assert written == ["[11] value 2000"]
+    caplog.clear()
+    failures.flush(7 * SECOND)
+    written = [record.getMessage() for record in caplog.records]
+    assert written == ["[9] hook_failed: 991 more in 7 s, the latest: value 999"]
+
+
+def test_kinds_beyond_those_kept_apart_count_as_one_until_others_are_quiet(caplog: pytest.LogCaptureFixture) -> None:
+    failures = log()
+    for n in range(64):  # eight in an interval, and each once more in time to be no quiet one
+        failures.failed(f"hook_failed value {n}", f"value {n}", None, n // 8 * 5 * SECOND)
+        for again in range(n):
+            failures.failed(f"hook_failed value {again}", f"value {again}", None, n // 8 * 5 * SECOND)
+        failures.flush(n // 8 * 5 * SECOND)
+    now_ns = 36 * SECOND
+    first, second = (failures.failed(f"hook_failed new {n}", f"new {n}", None, now_ns) for n in range(2))
+    assert first == second
+    now_ns = 100 * SECOND
+    first, second = (failures.failed(f"hook_failed new {n}", f"new {n}", None, now_ns) for n in range(2))
+    assert first != second
+
+
+def test_many_kinds_that_come_back_do_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    failures = log()
+    for second in range(60):
+        for n in range(64):
+            failures.failed(f"hook_failed value {n}", f"value {n}", ValueError("bad"), second * SECOND)
+        failures.flush(second * SECOND)
+    in_full = [record for record in caplog.records if record.exc_info]
+    assert 64 <= len(in_full) <= 12 * 9 + 2
+    assert {record.getMessage().partition("] ")[2] for record in in_full} >= {f"value {n}" for n in range(8)}
+
+
+def test_figures_are_no_other_failure_and_names_are() -> None:
+    failures = log()
+
+    def incident(message: str) -> str:
+        return note(failures, "infer", InferenceError(message), 0)
+
+    assert incident("the answer has 3 rows for 5") == incident("the answer has 12 rows for 8.5") == "1"
+    assert incident("output 'y1' is missing") != incident("output 'y2' is missing")
+    assert incident("layer conv2 failed") != incident("layer conv3 failed")
 
 
 def test_an_error_that_the_requests_of_a_batch_share_is_one_incident() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from tailcut.build.holdout import Holdout
 from tailcut.core.tensors import Array
 from tailcut.core.validation import InputSpec
@@ -35,8 +33,7 @@ def fitted(holdout: Holdout, model: Model) -> Holdout:
 
 def _converted(array: Array, spec: InputSpec) -> Array:
     try:
-        with np.errstate(over="ignore"):  # it becomes infinite, which is refused where it is not allowed
-            return converted(array, spec)
+        return converted(array, spec)
     except (TailcutError, ArithmeticError, ValueError, TypeError) as error:
         said = error.message if isinstance(error, TailcutError) else f"input {spec.name!r}: {error}"
         raise BuildError(

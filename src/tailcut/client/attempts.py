@@ -6,6 +6,7 @@ import ssl
 
 from tailcut.client.failures import ConnectionFailed
 from tailcut.client.wire import Address, Received
+from tailcut.core.certificates import certificate_hint
 from tailcut.errors import DeadlineExceeded, NotReady, Shed, TailcutError
 
 _FIRST_S = 0.05
@@ -85,8 +86,8 @@ def unreachable(address: Address, error: Exception, attempts: Attempts) -> Conne
     """Return the error for a server that no connection could be made to."""
     untrusted = isinstance(error, ssl.SSLCertVerificationError)
     hint = "is the server running there?"
-    if untrusted:
-        hint = "where the authority is your own: tls=ssl.create_default_context(cafile=...)"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        hint = certificate_hint(error.verify_code, "tls=ssl.create_default_context(cafile=...)")
     elif isinstance(error, ssl.SSLError):
         hint = "does the server speak TLS there? plain HTTP is http://"
     return ConnectionFailed(f"cannot connect to {address}: {error}", hint=hint, sent=attempts.sent, lasting=untrusted)

@@ -29,7 +29,8 @@ _QUEUE_SHARE = 0.25
 _QUIET_S = 30.0
 _LONGEST_QUIET_S = 240.0
 _SOON = 2.0
-"""An executor that is needed again within so many times the quiet after which it went should not have gone."""
+"""An executor that is needed again within so many times the quiet after which it went should not have gone. A crash
+that is made good, or one that did not go after all, says nothing of that."""
 
 _FORGETTING_S = 1.0
 """Time constant of the averages: a burst of a quarter of a second is the queue's business, a second is the pool's."""
@@ -79,6 +80,7 @@ class Scaler:
         self._needed_s: float | None = None
         self._quiet_s = _QUIET_S
         self._shrunk_s: float | None = None
+        self._shrunk_to = 0
         self.why = ""
 
     def target(self, seen: Seen) -> int:
@@ -95,14 +97,16 @@ class Scaler:
         needed, why = self._needed(seen)
         if needed > there:
             self.why, self._needed_s = why, seen.now_s
-            self._missed(seen.now_s)
+            if there <= self._shrunk_to < needed:
+                self._missed(seen.now_s)
             return self._within(needed)
         if there <= 1 or self._demand > (there - 1) * _BUSY_DOWN or needed == there:
             self._needed_s = seen.now_s
-        if self._needed_s is not None and seen.now_s - self._needed_s >= self._quiet_s:
+        quiet = self._needed_s is not None and seen.now_s - self._needed_s >= self._quiet_s
+        if quiet and not seen.opening:  # else one more may be on its way in the place of one that is worn out
             self.why, self._needed_s = f"busy {self._demand:.2f} of {there}", seen.now_s
             if there > self._limits.least:
-                self._shrunk_s = seen.now_s
+                self._shrunk_s, self._shrunk_to = seen.now_s, there - 1
             return self._within(there - 1)
         return self._within(there)
 

@@ -214,7 +214,9 @@ def converted(values: Any, spec: InputSpec) -> Array:
         array = np.asarray(values)
     except ValueError:
         raise BadRequest(
-            f"input {spec.name!r} holds lists of different lengths, or a list beside a number", hint="send numbers"
+            f"input {spec.name!r} cannot be made one array: lists of different lengths, too deep, or a list beside"
+            " another value",
+            hint="send numbers",
         ) from None
     kind = array.dtype.kind
     if kind not in "biufO" or (kind != "b" and spec.datatype == "BOOL"):
@@ -222,17 +224,25 @@ def converted(values: Any, spec: InputSpec) -> Array:
         _only(np.array(values, dtype=object), _NUMBERS if spec.datatype != "BOOL" else (bool,), spec)
     if kind == "O":
         _only(array, _NUMBERS, spec)
-        array = array.astype(np.float64)
+        array = _floats(array, spec)
     if spec.is_float:
         try:
             with np.errstate(over="raise"):
                 return array.astype(spec.dtype)
         except FloatingPointError:
-            largest = float(np.finfo(spec.dtype.str).max)
-            raise _unfit(array[np.isfinite(array) & (np.abs(array) > largest)][0], spec) from None
+            with np.errstate(over="ignore"):
+                lost = ~np.isfinite(array.astype(spec.dtype))
+            raise _unfit(array[np.isfinite(array) & lost][0], spec) from None
     if array.dtype.kind != "b" and array.size:
         _check_whole(array, spec)
     return array.astype(spec.dtype)
+
+
+def _floats(array: Array, spec: InputSpec) -> Array:
+    try:
+        return array.astype(np.float64)
+    except OverflowError:
+        raise _unfit(max(filter(None, array.ravel().tolist()), key=abs), spec) from None
 
 
 _EXACT = 2.0**53

@@ -17,8 +17,9 @@ class Client:
 
     A request takes an idle connection; where there is none, one more is opened, up to ``cap``, and the request goes out
     on whichever connection is free first. Only requests that met the cap count as delayed by it. A request whose
-    connection ends before a byte of the reply, but had answered others, goes out again on a new one, once: the server
-    most likely had closed it before the request came (RFC 9112, 9.3.1), as it may after any answer.
+    connection had answered others, and ends at once, before a byte of the reply, goes out again on a new one, once: the
+    server most likely had closed it before the request came (RFC 9112, 9.3.1), as it may after any answer. Where no new
+    one opens, it ended with its own connection.
 
     Args:
         target: where to connect.
@@ -130,7 +131,9 @@ class Client:
         index = self._again.pop(connection, -1)
         if index not in self._flying:
             self._next(connection)
-        elif not self._write(connection, index):
+        elif self._write(connection, index):
+            self._recorder.sent_again += 1
+        else:
             self._give_up(index, Failure.EOF)
 
     def header(self, index: int, name: bytes, value: bytes) -> None:
@@ -155,7 +158,6 @@ class Client:
     def unheard(self, connection: Connection, index: int) -> None:
         """Send a request again; when it was sent is when it was sent first."""
         self._connections.discard(connection)
-        self._recorder.sent_again += 1
         self._flying[index] = fresh = Connection(self)  # in its old place: that is by intended time
         self._again[fresh] = index
         self._open(fresh)
@@ -209,11 +211,14 @@ class Client:
         except (OSError, TimeoutError):
             if self._opening.pop(connection, None) is None or self._closed:
                 return
-            index = self._again.pop(connection, -1)
-            if index in self._flying:
-                self._give_up(index, Failure.CONNECT)
-            elif self._waiting:
-                self._recorder.finish(self._waiting.popleft(), Failure.CONNECT, time.monotonic_ns())
+            index = self._again.pop(connection, None)
+            if index is None:
+                if self._waiting:
+                    self._recorder.finish(self._waiting.popleft(), Failure.CONNECT, time.monotonic_ns())
+                return
+            if index in self._flying:  # else its time-out has passed
+                self._give_up(index, Failure.EOF)
+            self._refill()
 
     async def _connect(self, connection: Connection) -> None:
         loop = asyncio.get_running_loop()

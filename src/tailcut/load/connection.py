@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Protocol, cast
 
 import httptools
@@ -26,7 +27,7 @@ class Owner(Protocol):
         ...
 
     def unheard(self, connection: Connection, index: int) -> None:
-        """A connection that had answered before ended with a request on it and before a byte of its reply."""
+        """A connection that had answered before ended at once after a request was written to it, without a byte."""
         ...
 
     def broken(self, connection: Connection, index: int, failure: Failure) -> None:
@@ -36,6 +37,9 @@ class Owner(Protocol):
 
 _WANTED = {b"server-timing", b"x-tailcut-cache"}
 _KEPT_BYTES = 512
+_AT_ONCE_NS = 100_000_000
+"""What ended within this of the writing had most likely ended before: the peer's word of it was on its way. What ends
+later ended with the request in hand, and is a failure."""
 
 
 class Connection(asyncio.Protocol):
@@ -43,7 +47,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_answers", "_body", "_body_until_eof", "_heard", "_keep_alive", "_owner", "_parser", "_status", "_transport",
-        "index", "open",
+        "_written_ns", "index", "open",
     )  # fmt: skip
 
     def __init__(self, owner: Owner) -> None:
@@ -56,6 +60,7 @@ class Connection(asyncio.Protocol):
         self._keep_alive = True
         self._answers = 0
         self._heard = False
+        self._written_ns = 0
         self.index = -1
         self.open = False
 
@@ -67,6 +72,7 @@ class Connection(asyncio.Protocol):
         self.index = index
         self._status = 0
         self._heard = False
+        self._written_ns = time.monotonic_ns()
         transport.write(request)
         return True
 
@@ -109,7 +115,8 @@ class Connection(asyncio.Protocol):
             self._complete()
             return
         index, self.index = self.index, -1
-        if index >= 0 and self._answers and not self._heard:
+        at_once = time.monotonic_ns() - self._written_ns < _AT_ONCE_NS
+        if index >= 0 and self._answers and not self._heard and at_once:
             self._owner.unheard(self, index)
         else:
             self._owner.broken(self, index, Failure.EOF)

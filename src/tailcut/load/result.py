@@ -37,7 +37,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
         cpu_s: CPU seconds of the server's processes in the window; None without a pid.
         cpu_s_per_1000: the same per 1,000 replies.
         generator_cpu_share: CPU of this process over wall time; near 1 the generator is the limit.
-        sent_again: requests that went out twice, because the connection of the first time ended without a byte.
+        sent_again: requests that went out twice, as the connection of the first time ended at once; warm-up included.
         findings: each objective and what was seen, over all requests: one that was not answered is within no limit.
         warnings: what makes the figures weaker than they look.
         bodies: first body of each failing status.

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from tailcut.core.certificates import certificate_hint
 from tailcut.core.slo import hopeless
 from tailcut.errors import LoadTestError
 from tailcut.load.client import Client
@@ -217,7 +218,7 @@ class _Drive:
 
     def _way_out(self, error: Exception) -> str:
         if isinstance(error, ssl.SSLCertVerificationError):
-            return "where the authority is your own: SSL_CERT_FILE=FILE"
+            return certificate_hint(error.verify_code, "SSL_CERT_FILE=FILE")
         if self._plan.url.startswith("https:") and isinstance(error, _NO_HANDSHAKE):
             return "does the server speak TLS there? plain HTTP is http://"
         return "is the server running there?"

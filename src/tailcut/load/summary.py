@@ -168,7 +168,8 @@ def _warnings(
     if facts.sent_again:
         found.append(
             f"{facts.sent_again} requests were sent twice, because the server had closed their connection without a"
-            " word: it restarts, keeps connections for a short time only, or ends one after an exception (uvicorn does)"
+            " word: it restarts or crashes, keeps connections for a short time only, or ends one after an exception"
+            " (uvicorn does)"
         )
     if plan.pid and facts.cpu_s is None:
         found.append(f"process {plan.pid} ended before the run did, or the run before its warm-up: no CPU figure")

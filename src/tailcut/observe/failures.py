@@ -10,6 +10,8 @@ log = logging.getLogger("tailcut.server")
 
 _INTERVAL_NS = 5_000_000_000
 _MOST_KINDS = 64
+_MOST_IN_FULL = 8
+"""Failures written with their tracebacks in an interval."""
 
 
 def _new_id() -> str:
@@ -19,13 +21,16 @@ def _new_id() -> str:
 class FailureLog:
     """The first failure of a kind in full, then every few seconds how many more there were. Owned by the event loop.
 
-    Where there are more kinds than it keeps apart, further ones count as one for each first word.
+    Where there are more kinds than it keeps apart, or more new ones at once than it writes in full, further ones count
+    as one for each first word.
     """
 
     def __init__(self, interval_ns: int = _INTERVAL_NS, new_id: Callable[[], str] = _new_id) -> None:
         self._interval_ns = interval_ns
         self._new_id = new_id
         self._kinds: dict[str, _Kind] = {}
+        self._in_full = 0
+        self._in_full_from_ns = 0
 
     def failed(self, kind: str, text: str, cause: BaseException | None, now_ns: int) -> str:
         """Note one failure.
@@ -38,15 +43,17 @@ class FailureLog:
         Returns:
             the incident's id, under which the log has it: that of the first failure of this kind written in full.
         """
-        if kind not in self._kinds and len(self._kinds) >= _MOST_KINDS and not self._make_room(now_ns):
+        may_write = self._may_write(now_ns)
+        if kind not in self._kinds and not (may_write and self._has_room(now_ns)):
             kind = kind.partition(" ")[0]
         known = self._kinds.get(kind)
-        if known is not None and now_ns - known.written_ns < self._interval_ns:
+        if known is not None and not (may_write and now_ns - known.written_ns >= self._interval_ns):
             known.more += 1
             known.text = text
             return known.incident
         if known is not None and known.more:
             self._write_count(kind, known, now_ns)
+        self._in_full += 1
         incident = self._new_id()
         self._kinds[kind] = _Kind(now_ns, incident)
         log.error("[%s] %s", incident, text, exc_info=cause)
@@ -58,8 +65,16 @@ class FailureLog:
             if known.more and now_ns - known.written_ns >= self._interval_ns:
                 self._write_count(kind, known, now_ns)
 
-    def _make_room(self, now_ns: int) -> bool:
-        """Forget kinds that have been quiet for an interval; False where there are none."""
+    def _may_write(self, now_ns: int) -> bool:
+        """Whether one more may be written in full now."""
+        if now_ns - self._in_full_from_ns >= self._interval_ns:
+            self._in_full, self._in_full_from_ns = 0, now_ns
+        return self._in_full < _MOST_IN_FULL
+
+    def _has_room(self, now_ns: int) -> bool:
+        """Whether one more kind is kept apart; those that have been quiet for an interval are forgotten for it."""
+        if len(self._kinds) < _MOST_KINDS:
+            return True
         self.flush(now_ns)
         quiet = [kind for kind, known in self._kinds.items() if now_ns - known.written_ns >= self._interval_ns]
         for kind in quiet:

@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from tailcut.errors import Forbidden, Unauthorized
 from tailcut.manifest import Manifest
 from tailcut.server.http import HeaderMap
-from tailcut.server.tokens import LONGEST_TOKEN, Tokens
+from tailcut.server.tokens import LONGEST_TOKEN, Tokens, read_tokens
 
 _SCHEME = "bearer "
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via")
@@ -118,3 +118,14 @@ def _token(headers: HeaderMap) -> str:
 
 def _unknown(what: str) -> Unauthorized:
     return Unauthorized(f"the bearer token is not known for {what}", hint="ask the operator for a token")
+
+
+def check_tokens(manifest: Manifest) -> None:
+    """Read a deployment's files of tokens and forget them again.
+
+    Raises:
+        StartError: one cannot be read, or a line is wrong.
+    """
+    server = manifest.deployment.server
+    for name in filter(None, (server.tokens, server.management_tokens)):
+        read_tokens(manifest.directory / name)

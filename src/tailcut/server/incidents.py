@@ -11,7 +11,8 @@ from tailcut.observe.failures import FailureLog
 _MOST_CAUSES = 8
 _KIND = "_tailcut_kind"
 """Where an error keeps its own: one of a batch belongs to several requests, and has no traceback after the first."""
-_NUMBER = re.compile(r"\d[\d.,]*")
+_NUMBER = re.compile(r"(?<![\w'\"])\d[\d.,]*")
+"""A figure; not one that belongs to a name, as that of an input does."""
 
 
 def note(failures: FailureLog, route: str, error: TailcutError, now_ns: int) -> str:

@@ -27,7 +27,7 @@ from granian.server.mp import MPServer
 from tailcut.manifest import Manifest
 from tailcut.server.access_log import check_log
 from tailcut.server.alert import Alert
-from tailcut.server.auth import Guard
+from tailcut.server.auth import check_tokens
 from tailcut.server.http1.serving import Http1
 from tailcut.server.http1.serving import spawn as spawn_http1
 from tailcut.server.outlet import Outlet, log_to_stderr
@@ -55,7 +55,7 @@ def serve(manifest: Manifest) -> int:
     """
     server = manifest.deployment.server
     address = find_address(server.host)
-    Guard.of(manifest, address=address)
+    check_tokens(manifest)
     check_log(manifest)
     tls = find_tls(manifest)
     port = probe_port(address, server.port)
