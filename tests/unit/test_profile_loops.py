@@ -74,7 +74,7 @@ def test_what_holds_the_loop_is_known_by_its_request(run: Run) -> None:
         spin()
 
     run(work())
-    assert blocked() == [(5, "application"), (5, "__call__"), (-1, "work")]
+    assert blocked() == [(5, "application"), (5, "_traced"), (-1, "work")]
 
 
 @both

@@ -63,30 +63,29 @@ def _watch_calls(loop: Any) -> None:
         setattr(loop, name, _timing_protocols(getattr(loop, name)))
 
 
-class _Timed:
-    """A callback that is timed. In what the loop says of it, it is the callback itself."""
+def _time(callback: Callable[..., object], /, *args: Any, **kwargs: Any) -> Any:
+    start_ns = now()
+    try:
+        return callback(*args, **kwargs)
+    finally:
+        end_ns = now()
+        if end_ns - start_ns > BLOCKED_NS:
+            _blocked(callback, current.get(), start_ns, end_ns)
 
-    __slots__ = ("_callback",)
 
-    def __init__(self, callback: Callable[..., object]) -> None:
-        self._callback = callback
+class _Timed(functools.partial):  # type: ignore[type-arg]
+    """``_Timed(_time, callback)``: a callback that is timed. In what the loop says of it, it is the callback itself.
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        callback, start_ns = self._callback, now()
-        try:
-            return callback(*args, **kwargs)
-        finally:
-            end_ns = now()
-            if end_ns - start_ns > BLOCKED_NS:
-                _blocked(callback, current.get(), start_ns, end_ns)
+    A ``partial``, because making and calling one runs no Python: there are some for each step of each request.
+    """
+
+    __slots__ = ()
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_callback":  # a copy that is being made has none yet
-            raise AttributeError(name)
-        return getattr(self._callback, name)
+        return getattr(self.args[0], name)
 
     def __repr__(self) -> str:
-        return repr(self._callback)
+        return repr(self.args[0])
 
 
 def _timing_now(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -96,7 +95,7 @@ def _timing_now(original: Callable[..., Any]) -> Callable[..., Any]:
     def call(self: Any, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
         # Some of the loop's methods hand on to others, which then find a callback that is timed already.
         if type(callback) is not _Timed:
-            callback = _Timed(callback)
+            callback = _Timed(_time, callback)
         return original(self, callback, *args, context=context)
 
     return call
@@ -109,9 +108,9 @@ def _timing(original: Callable[..., Any]) -> Callable[..., Any]:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if len(args) > 1:
             if type(args[1]) is not _Timed:
-                args = (args[0], _Timed(args[1]), *args[2:])
+                args = (args[0], _Timed(_time, args[1]), *args[2:])
         elif "callback" in kwargs:
-            kwargs["callback"] = _Timed(kwargs["callback"])
+            kwargs["callback"] = _Timed(_time, kwargs["callback"])
         return original(self, *args, **kwargs)
 
     return call
@@ -133,7 +132,7 @@ def _reading(protocol: Any) -> Any:
         # One that serves several connections, or connects again, is timed already.
         if method is not None and type(method) is not _Timed:
             with suppress(AttributeError, TypeError):  # one with slots, or of C, keeps its own
-                setattr(protocol, name, _Timed(_loose(method)))
+                setattr(protocol, name, _Timed(_time, _loose(method)))
     return protocol
 
 

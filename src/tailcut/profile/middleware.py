@@ -41,13 +41,17 @@ class Profiled:
 
             entrances.open()
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> Awaitable[None]:
         """Serve one request."""
         number = _number(scope) if scope["type"] == "http" else -1
-        if number >= 0 and not is_traced(number, tracer.one_in):
-            await self._untraced(number, scope, receive, send)
-            return
-        trace = tracer.enter(number, scope["method"], scope["path"]) if number >= 0 else None
+        if number < 0:
+            return self._application(scope, receive, send)
+        if not is_traced(number, tracer.one_in):
+            return self._untraced(number, scope, receive, send)
+        return self._traced(number, scope, receive, send)
+
+    async def _traced(self, number: int, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        trace = tracer.enter(number, scope["method"], scope["path"])
         if trace is None:
             await self._application(scope, receive, send)
             return

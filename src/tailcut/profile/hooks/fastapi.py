@@ -134,7 +134,9 @@ def _hook_dependencies(module: ModuleType) -> None:
 
     @functools.wraps(parameters)
     def request_params_to_args(*args: Any, **kwargs: Any) -> Any:
-        _end_call(current.get())
+        span = current.get()
+        if span is not None:
+            _end_call(span)
         return parameters(*args, **kwargs)
 
     module.solve_dependencies = solve_dependencies  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from tailcut.profile.hooks.rows import JOIN_NS, join_rows
 from tailcut.profile.hooks.wrapping import query_of, wrap
 from tailcut.profile.strays import strays
 from tailcut.profile.tracing import SQL, Open, add_span, close_timed, current, open_timed, tracer
-from tailcut.profile.untraced import handing
+from tailcut.profile.untraced import handing, is_untraced
 
 _MAX_FETCHES = 200
 _EVERY = 16
@@ -166,6 +166,8 @@ class _TracedConnection(sqlite3.Connection):
 
     # As in C, they ask no ``cursor`` of a class below.
     def execute(self, *args: Any) -> Any:
+        if is_untraced():
+            return super().execute(*args)  # a cursor of C's, which needs no Python for each of its rows
         return super().cursor(_TracedCursor).execute(*args)
 
     def executemany(self, *args: Any) -> Any:

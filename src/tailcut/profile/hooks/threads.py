@@ -200,6 +200,7 @@ def _hook_anyio(module: ModuleType) -> None:
     original = module.run_sync
     limiters = _Limiters(module)
 
+    # A coroutine even where there is no span: whose work it is, is known where it runs, which may be a task of its own.
     @functools.wraps(original)
     async def run_sync(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
