@@ -51,6 +51,11 @@ def test_a_trace_is_replayed_and_can_be_stretched_to_a_rate(capsys: pytest.Captu
     ("arguments", "says"),
     [
         (["--rate", "fast"], "--rate is 'fast'"),
+        (["--rate", "-1"], "finite numbers, none below 0, with commas"),
+        (["--rate", "50,nan"], "--rate is '50,nan'"),
+        (["--rate", "inf"], "--rate is 'inf'"),
+        (["--rate", "0"], "poisson arrivals have no rate of their own"),
+        (["--executors", "1.5"], "whole numbers from 1 on with commas"),
         (["--executors", "0"], "--executors is '0'"),
         (["--executors", "1.5"], "--executors is '1.5'"),
         (["--cost", "5ms"], "--cost has '5ms'"),

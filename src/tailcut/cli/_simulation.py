@@ -155,8 +155,12 @@ def _limit_ns(batching: Batching, slo: Slo) -> int:
     return target.limit_ns if target is not None else 0
 
 
-def check_arrivals(kind: str) -> None:
-    """Refuse what is neither a kind of arrivals nor a trace file."""
+def check_arrivals(kind: str, rates: Sequence[float]) -> None:
+    """Refuse what is no kind of arrivals nor a trace file, and no rate of arrivals that have none of their own."""
+    if kind in _KINDS and 0 in rates:
+        raise LoadTestError(
+            f"--rate is 0, and {kind} arrivals have no rate of their own", hint="give a rate above 0, or a trace file"
+        )
     if kind not in _KINDS and not Path(kind).is_file():
         raise LoadTestError(
             f"--arrivals is {kind!r}: neither {', '.join(_KINDS)} nor a file that is there",

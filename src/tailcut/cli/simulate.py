@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,13 +76,13 @@ def simulate(
     from tailcut.manifest import Batching, Slo
 
     with usage():
-        rates, counts = _numbers("--rate", rate), [int(one) for one in _numbers("--executors", executors)]
+        rates, counts = _numbers("--rate", rate), [int(one) for one in _numbers("--executors", executors, whole=True)]
         given = _costs(cost)
         if given and measure:
             raise LoadTestError(
                 "--cost and --measure were both given", hint="give one: --measure times the variant here"
             )
-        _simulation.check_arrivals(arrivals)
+        _simulation.check_arrivals(arrivals, rates)
         loaded = _manifest(manifest, settings, needed=not given)
         slo = loaded.deployment.slo if loaded is not None else Slo()
         batching = loaded.deployment.batching if loaded is not None else Batching()
@@ -146,14 +147,15 @@ def _assumptions(batching: Batching, slo: Slo, known: Known) -> Assumptions:
     )
 
 
-def _numbers(flag: str, text: str) -> list[float]:
+def _numbers(flag: str, text: str, *, whole: bool = False) -> list[float]:
     try:
         found = [float(part) for part in text.split(",")]
-        if min(found) < 0 or (flag == "--executors" and (min(found) < 1 or any(one % 1 for one in found))):
+        if not all(0 <= one < inf for one in found) or (whole and any(one < 1 or one % 1 for one in found)):
             raise ValueError
     except ValueError:
+        kind = "whole numbers from 1 on" if whole else "finite numbers, none below 0,"
         raise LoadTestError(
-            f"{flag} is {text!r}", hint=f"write numbers with commas between, such as {flag} 1,2,4"
+            f"{flag} is {text!r}", hint=f"write {kind} with commas between, such as {flag} 1,2,4"
         ) from None
     return found
 

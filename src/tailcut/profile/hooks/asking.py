@@ -20,8 +20,12 @@ def asked_by(label: str | bytes, values: Any) -> int:
         label: of the call; a statement with values in it is told from others by it alone.
         values: its arguments.
     """
+    kind = type(values)
+    if kind is dict:
+        label, values, kind = (label, *values), tuple(values.values()), tuple  # type: ignore[assignment]
+    is_plain = kind is tuple and len(values) <= _MOST and _PLAIN.issuperset(map(type, values))
     try:
-        return hash((label, values if _is_plain(values) else _frozen(values))) or 1
+        return hash((label, values if is_plain else _frozen(values))) or 1
     except (TypeError, RecursionError):
         return 0
 
@@ -35,11 +39,6 @@ def query_asked(label: str | bytes, args: tuple[Any, ...], kwargs: dict[str, Any
 def command_asked(label: str | bytes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     """The same of a method that takes a command: (self, command, ...)."""
     return asked_by(label, (args[1:], kwargs) if kwargs else args[1:])
-
-
-def _is_plain(values: Any) -> bool:
-    """Whether it is a tuple of plain values, as most are."""
-    return type(values) is tuple and len(values) <= _MOST and _PLAIN.issuperset(map(type, values))
 
 
 def _frozen(value: Any) -> Any:
