@@ -66,8 +66,8 @@ def building(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int, Path]
         env={**os.environ, "TMPDIR": str(scratch), "PYTHONPATH": str(tmp_path)},
         stderr=subprocess.PIPE,
         text=True,
-        # A shell that starts the tests in the background makes them, and what they start, ignore Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+        # A shell that starts the tests in the background makes them, and what they start, ignore Ctrl-C; nohup, SIGHUP.
+        preexec_fn=lambda: [signal.signal(one, signal.SIG_DFL) for one in (signal.SIGINT, signal.SIGHUP)],  # noqa: PLW1509
     )
     running = tmp_path / "running"
     try:

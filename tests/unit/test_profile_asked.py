@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
-from datetime import date
+from datetime import date, datetime, timedelta, tzinfo
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.unit import profile_sample
+from tests.unit import profile_sample, test_profile_levers
 from tests.unit.test_profile_levers import pilot, reasons
 
 from tailcut.core.profiling.advice import Advice, advise
@@ -133,6 +136,88 @@ def test_what_no_payload_says_does_not_repeat() -> None:
     assert reason == "not worth it: 0.0% of what is fetched repeats, less than 5%"
 
 
+def labelled(recording: Recording, *labels: str) -> Recording:
+    """Let the queries of each request be these, in turn; their parameters stay."""
+    requests = []
+    for one in recording.requests:
+        left = iter(labels)
+        spans = [
+            msgspec.structs.replace(span, label=next(left)) if span.stage == Stage.SQL else span for span in one.spans
+        ]
+        requests.append(msgspec.structs.replace(one, spans=tuple(spans)))
+    return msgspec.structs.replace(recording, requests=tuple(requests))
+
+
+def test_a_constant_query_says_nothing_of_calls_whose_parameters_nobody_sees() -> None:
+    sent = payloads()
+    recording = asking(pilot(queries=3), sent, [lambda _, __: (), lambda _, __: None, lambda _, __: None])
+    assert not known_of(recording, sent).asked.requests
+    reason = reasons(advice_of(recording, sent))["feature cache"]
+    assert reason.startswith("not known: which field of the payload fetches go by: ")
+
+
+def test_a_call_of_little_time_whose_parameters_nobody_sees_repeats_nothing() -> None:
+    sent = payloads()
+    by: list[By] = [lambda _, one: (one["user"],)] * 9
+    known = known_of(asking(pilot(queries=10), sent, [*by, lambda _, __: None]), sent)
+    assert known.asked.covered == pytest.approx(0.9, abs=0.02)
+    assert mean(known) == pytest.approx(0.9 * (1 - _USERS / 400))
+
+
+def test_a_transaction_around_a_query_that_does_not_repeat_stays_with_it() -> None:
+    sent = payloads()
+    by: list[By] = [lambda _, __: (), lambda _, one: (one["amount"],), lambda _, __: (), lambda _, __: ()]
+    recording = asking(pilot(queries=4), sent, by)
+    recording = labelled(recording, "BEGIN", "SELECT a WHERE id = ?", "COMMIT", "SELECT pg_advisory_unlock_all();")
+    reason = reasons(advice_of(recording, sent))["feature cache"]
+    assert reason == "not worth it: 0.0% of what is fetched repeats, less than 5%"
+    recording = asking(pilot(queries=4), sent, [by[0], lambda _, one: (one["user"],), *by[2:]])
+    recording = labelled(recording, "BEGIN", "SELECT a WHERE id = ?", "COMMIT", "INSERT INTO log VALUES (?)")
+    known, work = known_of(recording, sent), read_work(recording, attribute(recording))
+    left = pull(begin(work, known), "feature cache").work
+    for job in left.jobs[_USERS:]:
+        asked = [work.names[part.name].label for part in job if part.stage == Stage.SQL and part.name >= 0]
+        assert asked == ["BEGIN", "COMMIT", "INSERT INTO log VALUES (?)"]  # what is written is no answer
+
+
+def test_a_few_who_ask_nothing_do_not_hide_what_the_others_go_by() -> None:
+    """The first of some users, and the last request of all."""
+    sent = payloads()
+    recording = asking(pilot(queries=1), sent, [lambda _, one: (one["user"],)])
+    few = {0, 1, 399}
+    requests = [
+        msgspec.structs.replace(one, spans=tuple(span for span in one.spans if span.stage != Stage.SQL))
+        if one.number in few
+        else one
+        for one in recording.requests
+    ]
+    known = known_of(msgspec.structs.replace(recording, requests=tuple(requests)), sent)
+    assert known.asked.by == ("user",)
+    assert mean(known) == pytest.approx(1 - _USERS / 400, abs=0.01)
+
+
+def test_what_no_field_says_goes_by_none() -> None:
+    """Of users who stand in a header: only the requests themselves tell, and one with another field each fits any."""
+    sent = payloads()
+    users = np.random.default_rng(0).integers(0, _USERS, len(sent)).tolist()
+    recording = asking(pilot(queries=1), sent, [lambda number, _: (users[number % len(sent)],)])
+    known = known_of(recording, sent)
+    assert known.asked.by == ()
+    assert mean(known) == pytest.approx(1 - _USERS / 400)
+
+
+def test_what_few_requests_ask_is_judged_by_these(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in a hundred asks; were the others' word enough, nothing would go by nothing, and nobody ask."""
+    monkeypatch.setattr(test_profile_levers, "_COUNT", 2_500)
+    sent, askers = payloads(2_500), {100 * one + one % _USERS for one in range(25)}
+    recording = asking(pilot(queries=1), sent, [lambda _, one: (one["user"],)])
+    requests = [
+        one if one.number in askers else msgspec.structs.replace(one, spans=one.spans[:1]) for one in recording.requests
+    ]
+    known = known_of(msgspec.structs.replace(recording, requests=tuple(requests)), sent)
+    assert mean(known) == pytest.approx(1 - _USERS / 25)
+
+
 def test_a_request_that_asks_nothing_has_no_share() -> None:
     sent = payloads()
     recording = asking(pilot(queries=1), sent, [lambda _, one: (one["user"],)])
@@ -170,6 +255,45 @@ def test_the_same_values_ask_for_the_same(values: Any) -> None:
     assert asked_by("SELECT ?", again) == first
     assert asked_by("SELECT ? FOR UPDATE", values) != first
     assert asked_by("SELECT ?", (values, "more")) != first
+
+
+def test_a_process_with_a_known_seed_keeps_its_numbers_secret() -> None:
+    """The profiled process has one, so that runs compare."""
+    code = "from tailcut.profile.hooks.asking import asked_by; print(asked_by('q', ('ada@example.com',)))"
+    numbers = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": "1"}, capture_output=True, check=True
+        ).stdout
+        for _ in range(2)
+    }
+    assert len(numbers) == 2
+
+
+def test_minus_one_is_not_minus_two() -> None:
+    assert asked_by("q", (-1,)) != asked_by("q", (-2,))
+
+
+def test_who_asks_stands_in_comments() -> None:
+    first = asked_by("SELECT 1 WHERE id = ? /*traceparent='00-a'*/", (1,))
+    assert first == asked_by("SELECT 1 WHERE id = ? /*traceparent='00-b'*/", (1,))
+    assert first != asked_by("SELECT 1 WHERE id = ? /*traceparent='00-b'*/", (2,))
+
+
+class Nowhere(tzinfo):
+    """A time zone that is not finished."""
+
+    def utcoffset(self, _: datetime | None) -> timedelta:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("value", [datetime(2026, 1, 2, tzinfo=Nowhere()), np.timedelta64(1)])
+def test_what_cannot_be_hashed_does_not_fail_the_users_call(value: Any) -> None:
+    assert asked_by("q", (value,)) == 0
+
+
+@pytest.mark.parametrize("values", [[[0.5] * 1000] * 1000, (b"x" * 1_000_000,), ("x" * 40_000, "y" * 40_000)])
+def test_what_is_stored_is_not_hashed(values: Any) -> None:
+    assert asked_by("INSERT", values) == 0
 
 
 @pytest.mark.parametrize("values", [(object(),), (np.zeros(3),), ([0] * 1001,), ({1, 2},), (SimpleNamespace(a=1),)])

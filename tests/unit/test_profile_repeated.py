@@ -38,11 +38,22 @@ def test_a_query_that_a_request_runs_again_and_again_is_named_with_its_line() ->
     assert line in advice(recording).summary
 
 
+def test_where_a_request_asks_for_the_same_again_its_answer_could_be_kept() -> None:
+    recording = with_queries(pilot(queries=6), "SELECT price FROM items WHERE id = ?")
+    requests = [
+        msgspec.structs.replace(one, spans=tuple(msgspec.structs.replace(span, asked=7) for span in one.spans))
+        for one in recording.requests
+    ]
+    (line,) = repeated_fetches(attribute(msgspec.structs.replace(recording, requests=tuple(requests))))
+    assert "of the time: to keep the answer wins most of that" in line
+
+
 @pytest.mark.parametrize(
     ("queries", "label", "sql_ms", "at_once"),
     [
         (2, "SELECT 1 WHERE id = {}", 6.0, False),
         (6, "COMMIT", 6.0, False),
+        (6, "INSERT INTO log VALUES ({})", 6.0, False),
         (6, "SELECT 1 WHERE id = {}", 0.05, False),
         (6, "SELECT 1 WHERE id = {}", 6.0, True),
     ],

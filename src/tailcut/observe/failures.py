@@ -22,7 +22,7 @@ class FailureLog:
     """The first failure of a kind in full, then every few seconds how many more there were. Owned by the event loop.
 
     Where there are more kinds than it keeps apart, or more new ones at once than it writes in full, further ones count
-    as one for each first word.
+    as one for each first word. The first of each of those, of which there are few, is written in full always.
     """
 
     def __init__(self, interval_ns: int = _INTERVAL_NS, new_id: Callable[[], str] = _new_id) -> None:

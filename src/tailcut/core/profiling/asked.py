@@ -7,7 +7,8 @@ requests that were not traced are known to ask for the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -15,16 +16,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.core.profiling.calls import shown_label
+from tailcut.core.profiling.calls import is_fetch, shown_label
 from tailcut.core.profiling.diversity import WHOLE, Diversity, key_of
 from tailcut.core.profiling.dividing import FETCHING
-from tailcut.core.profiling.flat import is_good
+from tailcut.core.profiling.flat import Name, is_good
 from tailcut.core.profiling.hits import answered_shares
-from tailcut.core.profiling.records import Recording, Stage
+from tailcut.core.profiling.records import Recording, Request, Span, Stage
 from tailcut.core.profiling.shapes import LEARNED, find_tables, values_of
 
 _EXCEPTIONS = 0.01
-"""Share of the requests that may ask for something else than their field's value says: data changes meanwhile."""
+"""Of the requests that ask, the share that may ask for something else than their field's value says: data changes
+meanwhile. Judged are values that several requests have: of one that none shares, whatever is asked follows."""
 _PAIRED = 8
 """So many fields, those with the fewest values, are looked at two by two where none says it alone."""
 _LEAST = 20
@@ -40,18 +42,19 @@ class Asked:
 
     Attributes:
         shares: of each statement whose parameters are known, by request's number.
-        requests: of all those statements together, by request's number.
+        requests: of all statements together, by request's number; those whose parameters are not known repeat nothing.
         by: the fields that statements go by.
+        covered: share of the time of all fetches that those of known parameters take.
     """
 
     shares: Mapping[Statement, Mapping[int, float]] = field(default_factory=dict)
     requests: Mapping[int, float] = field(default_factory=dict)
     by: tuple[str, ...] = ()
+    covered: float = 0.0
 
     def share(self, stage: Stage, label: str, number: int) -> float:
-        """Of one request's fetches of a statement; of all its fetches where nothing is known of that one."""
-        mean = self.requests.get(number, 0.0)
-        return self.shares.get((stage, shown_label(stage, label)), {}).get(number, mean)
+        """Of one request's fetches of a statement; none where it is not known what that asks for."""
+        return self.shares.get((stage, shown_label(stage, label)), {}).get(number, 0.0)
 
 
 def read_asked(
@@ -71,15 +74,17 @@ def read_asked(
         at_s: when they came, ascending, shape [n].
         life_s, size: of the cache's entries, and how many it holds.
     """
-    asked = _asked(recording)
+    good = [one for one in recording.requests if is_good(one)]
+    asked = _asked(good)
     if not asked:
         return Asked()
-    numbers = [one.number for one in recording.requests if is_good(one)]
+    numbers = [one.number for one in good]
     traced = [number % len(bodies) for number in numbers]
     fields = _Fields(bodies, diversity)
     columns = fields.at(traced)
     shares: dict[Statement, dict[int, float]] = {}
-    hits, lookups = dict.fromkeys(numbers, 0.0), dict.fromkeys(numbers, 0)
+    hits = dict.fromkeys(numbers, 0.0)
+    lookups, covered = _counted(good, asked)
     by: list[str] = []
     for statement, keys in asked.items():
         of_request = [keys.get(number, ()) for number in numbers]
@@ -90,20 +95,37 @@ def read_asked(
         shares[statement] = {number: found[place] for number, place in zip(numbers, traced, strict=True)}
         for number, its in zip(numbers, of_request, strict=True):
             hits[number] += shares[statement][number] * len(its)
-            lookups[number] += len(its)
     requests = {number: hits[number] / lookups[number] for number in numbers if lookups[number]}
-    return Asked(shares, requests, tuple(dict.fromkeys(by)))
+    return Asked(shares, requests, tuple(dict.fromkeys(by)), covered)
 
 
-def _asked(recording: Recording) -> dict[Statement, dict[int, tuple[int, ...]]]:
+def _fetches(one: Request) -> Iterable[tuple[Statement, Span]]:
+    """What a request fetches; rows that are read of a query later are no fetch of their own."""
+    for span in one.spans:
+        if span.stage in FETCHING and not span.more:
+            label = shown_label(span.stage, span.label)
+            if is_fetch(Name(span.stage, label, "")):
+                yield (span.stage, label), span
+
+
+def _counted(good: Iterable[Request], known: Mapping[Statement, object]) -> tuple[dict[int, int], float]:
+    """How many fetches each request has, and which share of their time is of statements that are known."""
+    lookups: dict[int, int] = {}
+    took_ns = {True: 0, False: 0}
+    for one in good:
+        found = list(_fetches(one))
+        lookups[one.number] = len(found)
+        for statement, span in found:
+            took_ns[statement in known] += span.end_ns - span.start_ns
+    return lookups, took_ns[True] / max(sum(took_ns.values()), 1)
+
+
+def _asked(good: Iterable[Request]) -> dict[Statement, dict[int, tuple[int, ...]]]:
     """What each request asks of each statement, in order of size; only of those of which everything is known."""
     found: dict[Statement, dict[int, list[int]]] = {}
     unknown = set[Statement]()
-    for one in filter(is_good, recording.requests):
-        for span in one.spans:
-            if span.stage not in FETCHING or span.more:
-                continue
-            statement = (span.stage, shown_label(span.stage, span.label))
+    for one in good:
+        for statement, span in _fetches(one):
             if span.asked:
                 found.setdefault(statement, {}).setdefault(one.number, []).append(span.asked)
             else:
@@ -175,13 +197,21 @@ def _decoded(body: bytes) -> object:
 
 
 def _goes_by(columns: Sequence[tuple[_Names, list[int]]], asked: Sequence[tuple[int, ...]]) -> _Names | None:
-    """Find the first whose values always come with the same keys; None where none does."""
+    """Find the first whose values always come with the same keys; None where none is seen to."""
     for names, values in columns:
-        keys: dict[int, tuple[int, ...]] = {}
-        others = sum(keys.setdefault(value, its) != its for value, its in zip(values, asked, strict=True))
-        if others <= _EXCEPTIONS * len(asked):
+        shared = [keys for keys in _by_value(values, asked).values() if keys.total() > 1]
+        asking = sum(keys.total() - keys[()] for keys in shared)
+        others = sum(keys.total() - keys.most_common(1)[0][1] for keys in shared)
+        if asking >= _LEAST and others <= _EXCEPTIONS * asking:
             return names
     return None
+
+
+def _by_value(values: Iterable[int], asked: Iterable[tuple[int, ...]]) -> dict[int, Counter[tuple[int, ...]]]:
+    found: dict[int, Counter[tuple[int, ...]]] = {}
+    for value, keys in zip(values, asked, strict=True):
+        found.setdefault(value, Counter())[keys] += 1
+    return found
 
 
 def _played(
@@ -196,7 +226,8 @@ def _played(
     """Share of what each payload's request asks that a cache has, shape [payloads]; 0 where it asks nothing."""
     if values is None:
         values = range(len(at_s))  # each request asks for something else as far as anybody knows
-    known = {values[place]: keys for place, keys in zip(traced, asked, strict=True)}
+    of_value = _by_value([values[place] for place in traced], asked)
+    known = {value: keys.most_common(1)[0][0] for value, keys in of_value.items()}
     usual = round(float(np.median([len(keys) for keys in asked if keys])))
     keys = [known[one] if one in known else tuple(hash((one, place)) for place in range(usual)) for one in values]
     asking = [place for place, its in enumerate(keys) if its]

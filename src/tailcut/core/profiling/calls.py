@@ -24,6 +24,19 @@ _SHOWN: dict[Stage, Callable[[str], str]] = {
 }
 _AROUND = ("connect (", "begin", "commit", "rollback", "savepoint", "release", "prepare ")
 """How statements begin that fetch nothing, but stand around one that does."""
+_WRITES = frozenset({
+    "insert", "update", "delete", "merge", "replace", "upsert", "truncate", "copy", "set", "reset", "unlisten",
+    "listen", "notify", "close", "vacuum", "analyze", "lock", "create", "drop", "alter", "pragma",
+})  # fmt: skip
+_PINGS = frozenset({"select 1", "select ?"})
+_RESETS = ("select pg_advisory_unlock_all",)
+"""Queries of pools, which see whether a connection is alive and put it back as it was."""
+_STORES = frozenset({
+    "set", "setex", "psetex", "setnx", "mset", "getset", "set_many", "add", "append", "replace", "cas", "del", "delete",
+    "unlink", "incr", "incrby", "decr", "expire", "pexpire", "hset", "hmset", "hdel", "lpush", "rpush", "lpop", "rpop",
+    "sadd", "srem", "zadd", "zrem", "xadd", "publish", "ping", "select", "auth", "hello", "client",
+})  # fmt: skip
+"""Commands of caches that ask for nothing that could be kept."""
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +108,17 @@ def most_fetches(found: Attribution) -> int:
 def is_around(name: Name) -> bool:
     """Tell a statement that fetches nothing but stands around one that does, such as COMMIT."""
     return name.stage == Stage.SQL and name.label.lstrip().lower().startswith(_AROUND)
+
+
+def is_fetch(name: Name) -> bool:
+    """Tell a call whose answer could be kept from writes, pings and what stands around others."""
+    if name.stage not in FETCHING or is_around(name):
+        return False
+    text = name.label.strip(" ;\n").lower()
+    first = text.partition(" ")[0]
+    if name.stage == Stage.CACHE:
+        return first not in _STORES
+    return name.stage == Stage.HTTP or not (first in _WRITES or text.startswith(_RESETS) or text in _PINGS)
 
 
 def heads_of(flat: Flat) -> Ints:

@@ -21,6 +21,8 @@ from tailcut.core.worth import AGAINST
 FEATURE_LIFE_S, PREDICTION_LIFE_S = 60.0, 30.0
 """How long cached features and answers are taken to live where nobody says it."""
 CACHE_ENTRIES = 100_000
+_COVERED = 0.8
+"""Share of the time of all fetches of which has to be known what they ask for."""
 _COMPUTES = 0.02
 """Share of the waits for queries from which on databases on the machine compute them, and do not only keep house."""
 
@@ -83,7 +85,7 @@ def _know_features(
     if several:
         # Payloads differ in several fields, or in none that is seen: which of them fetches go by, these say themselves.
         asked = read_asked(recording, bodies, diversity, came_s, life_s=FEATURE_LIFE_S, size=CACHE_ENTRIES)
-        if asked.requests:
+        if asked.requests and asked.covered >= _COVERED:
             return replace(known, asked=asked, feature_hits=asked.requests)
     shares = answered_shares(keys, came_s, life_s=FEATURE_LIFE_S, size=CACHE_ENTRIES)
     hits = {one.number: float(shares[one.number % len(bodies)]) for one in recording.requests}

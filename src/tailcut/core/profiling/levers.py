@@ -13,6 +13,7 @@ import numpy as np
 
 from tailcut.core.profiling import priors
 from tailcut.core.profiling.cached import HANDED_OVER, INGRESS, OWN_PATH, answered_at_once, seldom, tensors_looked_up
+from tailcut.core.profiling.calls import is_around
 from tailcut.core.profiling.dividing import FETCHING, QUEUEING
 from tailcut.core.profiling.fetching import at_once, at_once_free, left_alone
 from tailcut.core.profiling.holding import Hold
@@ -106,6 +107,8 @@ def _feature_cache(state: State, bound: bool) -> State:
         shares = [1.0 if bound else _answered(state, number, part) for part in fetches]
         draws = generator.random(len(fetches)) if fetches else ()
         missed = {id(part) for part, draw, share in zip(fetches, draws, shares, strict=True) if draw >= share}
+        if missed:
+            missed.update(id(part) for part in fetches if _is_around(state, part))
         kept = tuple(part for part in job if part.stage not in goes or part.name == OWN_PATH or id(part) in missed)
         kept = left_alone(job, kept) if missed else kept
         if not bound and fetches:
@@ -121,7 +124,12 @@ def _answered(state: State, number: int, part: Part) -> float:
     if not known.asked.requests or part.name < 0:
         return known.feature_hits.get(number, 0.0)
     name = state.work.names[part.name]
-    return known.asked.share(name.stage, name.label, number)
+    return 1.0 if _is_around(state, part) else known.asked.share(name.stage, name.label, number)
+
+
+def _is_around(state: State, part: Part) -> bool:
+    """Whether it fetches nothing itself and stays as long as any other fetch of its request does."""
+    return part.name >= 0 and is_around(state.work.names[part.name])
 
 
 def _faster(state: State, times: float) -> State:

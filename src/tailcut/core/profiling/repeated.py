@@ -1,13 +1,14 @@
-"""Statements that one request runs again and again, each time with another value: N+1 queries."""
+"""Statements that one request runs again and again: N+1 queries, and answers that are not kept."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from tailcut.core.profiling.attribution import Attribution
-from tailcut.core.profiling.calls import heads_of, is_around, shown_label
-from tailcut.core.profiling.dividing import FETCHING
-from tailcut.core.profiling.flat import Name
+from tailcut.core.profiling.calls import heads_of, is_fetch, shown_label
+from tailcut.core.profiling.flat import Flat, Name
 
 _OFTEN = 3.0
 """Times a request, of those requests that run it."""
@@ -30,7 +31,7 @@ def repeated_fetches(found: Attribution) -> tuple[str, ...]:
     fetches = np.flatnonzero(heads == np.arange(len(heads)))
     groups: dict[Name, list[int]] = {}
     for number, name in enumerate(flat.names):
-        if name.stage in FETCHING and not is_around(name):
+        if is_fetch(name):
             groups.setdefault(Name(name.stage, shown_label(name.stage, name.label), name.place), []).append(number)
     wall_ns = float(flat.wall_ns.sum())
     lines = []
@@ -45,9 +46,21 @@ def repeated_fetches(found: Attribution) -> tuple[str, ...]:
             continue
         text = name.label if len(name.label) <= _LONGEST else f"{name.label[:_LONGEST]}..."
         where = f" ({name.place})" if name.place else ""
+        way = "keep the answer" if _asks_again(flat, numbers) else "ask for all in one call, with a list,"
         line = (
-            f"{text}{where} runs {times:.3g} times a request, one after the other, {share:.0%} of the time: to ask for"
-            " all in one call, with a list, wins most of that, and is none of the levers"
+            f"{text}{where} runs {times:.3g} times a request, one after the other, {share:.0%} of the time: to {way}"
+            " wins most of that, and is none of the levers"
         )
         lines.append((share, line))
     return tuple(line for _, line in sorted(lines, reverse=True)[:_MOST])
+
+
+def _asks_again(flat: Flat, numbers: Sequence[int]) -> bool:
+    """Whether most of such calls of a request ask for what another of them asked for, as far as that is known."""
+    meant = {(flat.names[number].stage, flat.names[number].label) for number in numbers}
+    calls = different = 0
+    for one in flat.requests:
+        asked = [span.asked for span in one.spans if span.asked and (span.stage, span.label) in meant]
+        calls += len(asked)
+        different += len(set(asked))
+    return different < 0.5 * calls

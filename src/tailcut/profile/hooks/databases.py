@@ -136,8 +136,9 @@ def _hook_sqlalchemy(module: ModuleType) -> None:
         parent = current.get()
         if parent is not None and parent.stage is not SQL and context is not None and not parent.trace.over:
             place, at = _spot(sys._getframe(1))
-            context._tailcut = span = open_under(parent, SQL, label := query_of(statement), place, at)
-            span.asked = asked_by(label, parameters)
+            asked = asked_by(label := query_of(statement), parameters)
+            context._tailcut = span = open_under(parent, SQL, label, place, at)
+            span.asked = asked
 
     def after(connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
         _close(context)

@@ -118,8 +118,9 @@ class _TracedCursor(sqlite3.Cursor):
             self.__last = parent
             return function(sql, *args)
         place, at = tracer.places.spot(sys._getframe(2))
+        asked = asked_by(label, args[0] if args else ())
         self.__last = span = open_timed(parent, SQL, label, place, at)
-        span.asked = asked_by(label, args[0] if args else ())
+        span.asked = asked
         try:
             return function(sql, *args)
         finally:

@@ -132,8 +132,9 @@ def called(
         place, at = spot(frame_of(1)) if looks else ("", 0)
         if looks and not place:
             place, at = parent.place, parent.at
+        what = asked(name, args, kwargs)
         span = open_timed(parent, stage, name, place, at)
-        span.more, span.asked = more, asked(name, args, kwargs)
+        span.more, span.asked = more, what
         try:
             return function(*args, **kwargs)
         finally:
@@ -210,8 +211,9 @@ def awaited(
         place, at = spot(frame_of(1)) if looks else ("", 0)
         if looks and not place:
             place, at = parent.place, parent.at
+        what = asked(name, args, kwargs)
         span = open_under(parent, stage, name, place, at)
-        span.more, span.asked = more, asked(name, args, kwargs)
+        span.more, span.asked = more, what
         try:
             return await function(*args, **kwargs)
         finally:
