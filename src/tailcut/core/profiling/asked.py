@@ -74,17 +74,16 @@ def read_asked(
         at_s: when they came, ascending, shape [n].
         life_s, size: of the cache's entries, and how many it holds.
     """
-    good = [one for one in recording.requests if is_good(one)]
-    asked = _asked(good)
+    fetched = {one.number: list(_fetches(one)) for one in recording.requests if is_good(one)}
+    asked = _asked(fetched)
     if not asked:
         return Asked()
-    numbers = [one.number for one in good]
+    numbers = list(fetched)
     traced = [number % len(bodies) for number in numbers]
     fields = _Fields(bodies, diversity)
     columns = fields.at(traced)
     shares: dict[Statement, dict[int, float]] = {}
     hits = dict.fromkeys(numbers, 0.0)
-    lookups, covered = _counted(good, asked)
     by: list[str] = []
     for statement, keys in asked.items():
         of_request = [keys.get(number, ()) for number in numbers]
@@ -95,8 +94,12 @@ def read_asked(
         shares[statement] = {number: found[place] for number, place in zip(numbers, traced, strict=True)}
         for number, its in zip(numbers, of_request, strict=True):
             hits[number] += shares[statement][number] * len(its)
-    requests = {number: hits[number] / lookups[number] for number in numbers if lookups[number]}
-    return Asked(shares, requests, tuple(dict.fromkeys(by)), covered)
+    requests = {number: hits[number] / len(its) for number, its in fetched.items() if its}
+    return Asked(shares, requests, tuple(dict.fromkeys(by)), _covered(fetched, asked))
+
+
+_Fetched = Mapping[int, Sequence[tuple[Statement, Span]]]
+"""By request's number."""
 
 
 def _fetches(one: Request) -> Iterable[tuple[Statement, Span]]:
@@ -108,26 +111,23 @@ def _fetches(one: Request) -> Iterable[tuple[Statement, Span]]:
                 yield (span.stage, label), span
 
 
-def _counted(good: Iterable[Request], known: Mapping[Statement, object]) -> tuple[dict[int, int], float]:
-    """How many fetches each request has, and which share of their time is of statements that are known."""
-    lookups: dict[int, int] = {}
+def _covered(fetched: _Fetched, known: Mapping[Statement, object]) -> float:
+    """Which share of the time of all fetches is of statements that are known."""
     took_ns = {True: 0, False: 0}
-    for one in good:
-        found = list(_fetches(one))
-        lookups[one.number] = len(found)
-        for statement, span in found:
+    for its in fetched.values():
+        for statement, span in its:
             took_ns[statement in known] += span.end_ns - span.start_ns
-    return lookups, took_ns[True] / max(sum(took_ns.values()), 1)
+    return took_ns[True] / max(sum(took_ns.values()), 1)
 
 
-def _asked(good: Iterable[Request]) -> dict[Statement, dict[int, tuple[int, ...]]]:
+def _asked(fetched: _Fetched) -> dict[Statement, dict[int, tuple[int, ...]]]:
     """What each request asks of each statement, in order of size; only of those of which everything is known."""
     found: dict[Statement, dict[int, list[int]]] = {}
     unknown = set[Statement]()
-    for one in good:
-        for statement, span in _fetches(one):
+    for number, its in fetched.items():
+        for statement, span in its:
             if span.asked:
-                found.setdefault(statement, {}).setdefault(one.number, []).append(span.asked)
+                found.setdefault(statement, {}).setdefault(number, []).append(span.asked)
             else:
                 unknown.add(statement)
     return {

@@ -8,7 +8,7 @@ from typing import Any
 from tailcut.core.profiling.records import Stage
 from tailcut.profile.hooks.asking import command_asked
 from tailcut.profile.hooks.imports import Hook
-from tailcut.profile.hooks.wrapping import wrap
+from tailcut.profile.hooks.wrapping import wrap, wrap_present
 from tailcut.profile.spans import one_line
 
 
@@ -45,11 +45,7 @@ def _hook_connections(module: ModuleType) -> None:
 
 def _hook_memcached(module: ModuleType) -> None:
     names = ("get", "get_many", "gets", "set", "set_many", "delete", "incr", "multi_get")
-    present = [name for name in names if hasattr(module.Client, name)]
-    if not present:
-        raise AttributeError(f"{module.__name__}.Client has none of {', '.join(names)}")
-    for name in present:
-        wrap(module.Client, name, Stage.CACHE, name, asked=command_asked)
+    wrap_present(module.Client, names, Stage.CACHE, None, asked=command_asked)
 
 
 HOOKS: dict[str, Hook] = {

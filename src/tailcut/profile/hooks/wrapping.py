@@ -76,13 +76,13 @@ def wrap_present(
     owner: Any,
     names: tuple[str, ...],
     stage: Stage,
-    label: Label,
+    label: Label | None,
     *,
     leaf: bool = False,
     more: bool = False,
     asked: Asked = _nobody_knows,
 ) -> None:
-    """Wrap those of ``names`` that the owner has.
+    """Wrap those of ``names`` that the owner has; without a label each goes by its own name.
 
     Raises:
         AttributeError: it has none of them.
@@ -91,7 +91,7 @@ def wrap_present(
     if not found:
         raise AttributeError(f"{owner!r} has none of {', '.join(names)}")
     for name in found:
-        wrap(owner, name, stage, label, leaf=leaf, more=more, asked=asked)
+        wrap(owner, name, stage, name if label is None else label, leaf=leaf, more=more, asked=asked)
 
 
 def after_init(owner: Any, attribute: str, change: Callable[[Any], Any]) -> None:
