@@ -180,6 +180,16 @@ def test_a_transaction_around_a_query_that_does_not_repeat_stays_with_it() -> No
         assert asked == ["BEGIN", "COMMIT", "INSERT INTO log VALUES (?)"]  # what is written is no answer
 
 
+def test_a_transaction_goes_with_all_that_is_fetched_in_it() -> None:
+    sent = payloads()
+    recording = asking(pilot(queries=3), sent, [lambda _, __: (), lambda _, one: (one["user"],), lambda _, __: ()])
+    recording = labelled(recording, "BEGIN", "SELECT a WHERE id = ?", "COMMIT")
+    left = pull(begin(read_work(recording, attribute(recording)), known_of(recording, sent)), "feature cache").work
+    asked = [sum(part.stage == Stage.SQL for part in job) for job in left.jobs]
+    assert asked[:_USERS] == [3] * _USERS
+    assert set(asked[_USERS:]) == {0}
+
+
 def test_a_few_who_ask_nothing_do_not_hide_what_the_others_go_by() -> None:
     """The first of some users, and the last request of all."""
     sent = payloads()
