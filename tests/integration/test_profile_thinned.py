@@ -48,7 +48,7 @@ def thinned(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     (folder / "app.py").write_text(APP)
     plan = PilotPlan(
         target="app:app", directory=str(folder), rate=60.0, duration_s=3.0, warmup_s=0.5, sample_s=1.0,
-        overhead_rounds=0, layers=False, least_traced=60,
+        overhead_rounds=0, layers=False, least_traced=90,
     )  # fmt: skip
     return record(plan)
 

@@ -12,10 +12,9 @@ from tailcut.core.profiling.advice import Advice, LeverAdvice
 from tailcut.core.profiling.calibrating import Calibration
 from tailcut.core.profiling.forecast import Forecast
 from tailcut.core.profiling.layers import DISPATCH, ModelLayers, layers_of, operators_of
+from tailcut.core.profiling.overhead import Latencies, Overhead
 from tailcut.core.profiling.records import (
-    Latencies,
     Moment,
-    Overhead,
     Pilot,
     Recording,
     Request,

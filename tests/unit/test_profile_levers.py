@@ -18,8 +18,9 @@ from tailcut.core.profiling.diversity import read_diversity
 from tailcut.core.profiling.forecast import capacity, forecast
 from tailcut.core.profiling.knowing import know
 from tailcut.core.profiling.levers import begin, pull
+from tailcut.core.profiling.overhead import Overhead
 from tailcut.core.profiling.priors import TENSORS_SHARE, int8_prior, measured, runtime_prior
-from tailcut.core.profiling.records import Overhead, Pilot, Recording, Request, Span, Stage
+from tailcut.core.profiling.records import Pilot, Recording, Request, Span, Stage
 from tailcut.core.profiling.state import Known
 from tailcut.core.profiling.ways import queued_ns, ways_ns
 from tailcut.core.profiling.work import Job, Part, read_work

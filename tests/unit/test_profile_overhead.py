@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from tailcut.core.profiling.comparing import NEAR_P50, NEAR_P95, Round, longer, undisturbed
-from tailcut.core.profiling.records import Latencies, Overhead
+from tailcut.core.profiling.overhead import Latencies, Overhead
 from tailcut.core.profiling.thinning import is_traced
 from tailcut.core.statistics import percentile
 from tailcut.errors import ProfileError
 from tailcut.load import LoadPlan, Samples
 from tailcut.load.summary import RunFacts
 from tailcut.profile import overhead
-from tailcut.report.profile_words import overhead_words
+from tailcut.report.profile_words import overhead_words, signed
 
 ROUNDS, PAIRS = 9, 3
 LOAD = LoadPlan(url="http://127.0.0.1:1/", rate=50.0, duration_s=2.0)
@@ -60,7 +60,7 @@ def test_a_round_that_was_not_alone_is_left_out() -> None:
     usual = rounds_of(1.08, 1.08, 1.08)
     for side in (0, 1):
         spoilt = [list(had) for had in usual]
-        spoilt[1][2] = Round(*(ms * (20.0 if place == side else 1.0) for place, ms in enumerate(spoilt[1][2])))
+        spoilt[1][2] = Round(*(ms * (20.0 if place == side else 1.0) for place, ms in enumerate(spoilt[1][2][:2])))
         kept = undisturbed(spoilt)
         assert [len(had) for had in kept] == [3, 2, 3]
         assert longer(kept, NEAR_P95).share == pytest.approx(0.08)
@@ -77,7 +77,10 @@ def test_stalls_of_the_machine_do_not_decide() -> None:
     for seed in range(8):
         rng = np.random.default_rng(seed)
         stalled = [
-            [Round(*(ms + rng.exponential(15.0, ms.size) * (rng.random(ms.size) < 0.03) for ms in one)) for one in had]
+            [
+                Round(*(ms + rng.exponential(15.0, ms.size) * (rng.random(ms.size) < 0.03) for ms in one[:2]))
+                for one in had
+            ]
             for had in usual
         ]
         plain_ms, seen_ms = (np.concatenate([one[side] for had in stalled for one in had]) for side in (0, 1))
@@ -87,6 +90,19 @@ def test_stalls_of_the_machine_do_not_decide() -> None:
     assert np.std(near) < 0.25 * np.std(of_all)
 
 
+def test_a_few_that_are_traced_count_as_many_as_they_are() -> None:
+    """An eighth is a third longer, the others 4 %; of those that are slow somewhat more than an eighth are traced."""
+    rng = np.random.default_rng(3)
+    rounds: list[list[Round]] = [[]]
+    for _ in range(9):
+        plain_ms, traced = rng.lognormal(1.0, 0.5, 4_000), rng.random(4_000) < 1 / 8
+        rounds[0].append(Round(plain_ms, plain_ms * np.where(traced, 1.3, 1.04), traced))
+    assert longer(rounds, NEAR_P50, resamples=1).share == pytest.approx(0.04 + 0.26 / 8, abs=0.005)
+    seen_ms, plain_ms = (np.concatenate([one[side] for one in rounds[0]]) for side in (1, 0))
+    of_p95 = percentile(seen_ms, 0.95) / percentile(plain_ms, 0.95) - 1.0
+    assert longer(rounds, NEAR_P95, resamples=1).share == pytest.approx(of_p95, abs=0.01)
+
+
 class Machine:
     """Answers a load with latencies of its own; every round is another one, and one of them is disturbed."""
 
@@ -94,6 +110,7 @@ class Machine:
         self.runs: list[LoadPlan] = []
         self.happened: list[str] = []
         self.one_in = 1
+        self.traced_added = added
         self.statuses: dict[str, tuple[int, ...]] = {"": (200,), "x": (200,)}
         self._added = added
         self._disturbed = disturbed
@@ -108,6 +125,9 @@ class Machine:
             times *= 20
         at_ns = np.arange(100, dtype=np.int64) * 10_000_000
         took_ns = ((times + np.arange(100) / 100) * 1e6).astype(np.int64)
+        if load.numbered:
+            own = is_traced(np.arange(100), self.one_in)
+            took_ns[own] = took_ns[own] * (1.0 + self.traced_added) / (1.0 + self._added)
         samples = Samples(
             intended_ns=at_ns, sent_ns=at_ns, done_ns=at_ns + took_ns,
             status=np.resize(np.array(self.statuses[load.numbered], np.int16), 100),
@@ -164,12 +184,28 @@ def test_only_what_was_answered_on_both_sides_is_compared(monkeypatch: pytest.Mo
     assert found.p95_share == pytest.approx(0.08, abs=0.01)
 
 
-def test_only_what_was_traced_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is what the profile shows; the others are slower only by what they wait for it."""
-    machine = Machine(monkeypatch)
-    machine.one_in = 2
+def test_what_was_traced_is_told_apart_from_what_all_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The traced ones are what the profile shows; the others are slower only by what they wait for these."""
+    machine = Machine(monkeypatch, added=0.03)
+    machine.one_in, machine.traced_added = 5, 0.2
     found = machine.measured()
-    assert {one.requests for runs in found.rounds for one in runs} == {int(is_traced(np.arange(100), 2).sum())}
+    assert {one.requests for runs in found.rounds for one in runs} == {int(is_traced(np.arange(100), 5).sum())}
+    assert found.everyone is not None
+    assert found.everyone.one_in == 5
+    for share, of_all in ((found.p50_share, found.everyone.p50), (found.p95_share, found.everyone.p95)):
+        assert share == pytest.approx(0.2, abs=0.01)
+        assert 0.05 < of_all.share < 0.1
+        assert of_all.between[0] <= of_all.share <= of_all.between[1]
+    words = overhead_words(found, "pilot")
+    assert words.startswith(f"Profiling cost {signed(found.everyone.p95.share)} (")
+    assert "near the median of all requests at" in words
+    assert f"The traced ones, one in 5, took {signed(found.p95_share)} (" in words
+
+
+def test_where_all_are_traced_nothing_is_told_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Machine(monkeypatch).measured()
+    assert found.everyone is None
+    assert "of all requests" not in overhead_words(found, "pilot")
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_the_application_is_tried_as_it_is_recorded(loads: list[LoadPlan]) -> No
     assert Process.started == [(True, "1"), (False, "1"), (True, "1"), (False, "2"), (True, "2")]
 
 
-@pytest.mark.parametrize(("least_traced", "one_in"), [(10_000, 1), (100, 2), (10, 2)])
+@pytest.mark.parametrize(("least_traced", "one_in"), [(10_000, 1), (100, 2), (50, 4), (10, 8)])
 def test_a_long_recording_and_what_it_is_compared_by_are_thinned_alike(
     loads: list[LoadPlan], least_traced: int, one_in: int
 ) -> None:

@@ -21,7 +21,8 @@ from tests.unit.test_profile_holding import _LOCK, locked
 from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.budget import make_budget
 from tailcut.core.profiling.functions import seen_shares
-from tailcut.core.profiling.records import Latencies, Overhead, Recording, Request, Span, Stage, Wait
+from tailcut.core.profiling.overhead import Latencies, Overhead
+from tailcut.core.profiling.records import Recording, Request, Span, Stage, Wait
 from tailcut.core.profiling.thinning import held_up, is_traced, one_in
 from tailcut.core.profiling.work import read_work
 from tailcut.core.slo import parse_objectives
@@ -47,12 +48,12 @@ def half(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracer, "touched", tracer.touched)
 
 
-@pytest.mark.parametrize("in_", [2, 3, 4])
+@pytest.mark.parametrize("in_", [2, 3, 4, 5, 6, 7, 8])
 def test_so_many_of_them_are_traced_whatever_repeats_with_which_period(in_: int) -> None:
-    numbers = np.arange(2_000)
+    numbers = np.arange(20_000)
     assert is_traced(numbers, 1).all()
-    assert is_traced(numbers, in_).mean() == pytest.approx(1 / in_, abs=0.05)
-    assert is_traced(numbers, in_).tolist() == [is_traced(number, in_) for number in range(2_000)]
+    assert is_traced(numbers, in_).mean() == pytest.approx(1 / in_, abs=0.02)
+    assert is_traced(numbers, in_).tolist() == [is_traced(number, in_) for number in range(20_000)]
     for period in range(2, 63):
         for first in range(period):
             assert 0.0 < is_traced(numbers[first::period], in_).mean() < 1.0
@@ -66,13 +67,13 @@ def waiting(stage: Stage, label: str, share: float, took_ms: float = 100.0) -> R
 
 def test_all_of_a_short_recording_are_traced_and_where_requests_wait_for_what_several_hold() -> None:
     free = [waiting(Stage.WAIT, "psycopg_pool", 0.02)] * 9
-    assert [one_in(requests, free) for requests in (200, 999, 1000, 9000)] == [1, 1, 2, 2]
+    assert [one_in(requests, free) for requests in (200, 999, 1000, 1999, 3300, 9000)] == [1, 1, 2, 3, 6, 8]
     assert one_in(50, free, least_traced=20) == 2
     for stage, label in ((Stage.LOCK, "asyncio.Semaphore"), (Stage.WAIT, "psycopg_pool")):
         assert one_in(5_000, [*free, waiting(stage, label, 0.2, 110.0)]) == 1
-        assert one_in(5_000, [*free, waiting(stage, label, 0.2, 90.0)]) == 2  # who is quick does not matter
+        assert one_in(5_000, [*free, waiting(stage, label, 0.2, 90.0)]) == 8  # who is quick does not matter
     for stage, label in ((Stage.WAIT, "thread pool"), (Stage.LOCK, _LOCK)):
-        assert one_in(5_000, [waiting(stage, label, 0.9)]) == 2
+        assert one_in(5_000, [waiting(stage, label, 0.9)]) == 8
     assert held_up(()) == 0.0
 
 
@@ -419,11 +420,11 @@ def test_answers_and_failures_are_those_of_all_requests() -> None:
         assert calls[1][text][1] == pytest.approx(total_ms, rel=0.15)
 
 
-@pytest.mark.parametrize("in_", [2, 4])
+@pytest.mark.parametrize("in_", [2, 4, 8])
 def test_what_tracing_takes_is_not_taken_off_twice(in_: int) -> None:
     """The process's CPU time holds it for those requests only, the spans for each; some of it all requests pay."""
     whole = profile_sample.recording(count=800)
-    tracing_ms, everybodys_ms = 1.0, 1.0
+    tracing_ms, everybodys_ms = 1.0, 0.2
     part = thinned(whole, in_)
     cpu_ms = {}
     base_ms = 4.0

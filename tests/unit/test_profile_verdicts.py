@@ -10,7 +10,8 @@ from tests.unit.test_profile_levers import advice, bodies, pilot, reasons
 from tailcut.core.profiling.advice import advise
 from tailcut.core.profiling.diversity import read_diversity
 from tailcut.core.profiling.knowing import know
-from tailcut.core.profiling.records import Overhead, Recording
+from tailcut.core.profiling.overhead import Overhead
+from tailcut.core.profiling.records import Recording
 from tailcut.core.profiling.state import Known
 from tailcut.core.slo import parse_objectives
 from tailcut.report.profile_json import advice_of

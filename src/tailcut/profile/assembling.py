@@ -9,7 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from tailcut.core.profiling.records import Overhead, Pilot, Recording, Sample
+from tailcut.core.profiling.overhead import Overhead
+from tailcut.core.profiling.records import Pilot, Recording, Sample
 from tailcut.core.profiling.strays import stray_notes
 from tailcut.core.profiling.thinning import is_traced
 from tailcut.ladder.machine import machine_facts

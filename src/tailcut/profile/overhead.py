@@ -9,8 +9,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from tailcut.core.profiling.comparing import NEAR_P50, NEAR_P95, Round, Values, longer, undisturbed
-from tailcut.core.profiling.records import Latencies, Overhead
+from tailcut.core.profiling.comparing import NEAR_P50, NEAR_P95, Longer, Round, Rounds, Values, longer, undisturbed
+from tailcut.core.profiling.overhead import Added, Everyone, Latencies, Overhead
 from tailcut.core.profiling.thinning import is_traced
 from tailcut.core.statistics import percentile, samples_needed
 from tailcut.errors import ProfileError
@@ -20,7 +20,7 @@ from tailcut.profile.trials import OnStep, check_answered, counted
 
 ROUNDS = 9
 """Pairs of runs."""
-REQUESTS, _TRACED = 160.0, 80.0
+REQUESTS, _TRACED = 160.0, 40.0
 """Of each run, at least, and of those that are traced."""
 _LONGEST_S = 10.0
 """Of each run, however few requests that is: eighteen of them, and whoever waits for them, have no more patience."""
@@ -41,13 +41,22 @@ Begin = Callable[[], None]
 class Sides(NamedTuple):
     """The load on one process without profiling and on one with it, and what lets that one forget what it heard.
 
-    Of how many requests one is traced, ``one_in`` says: those are compared, as it is those that the profile shows.
+    Of how many requests one is traced, ``one_in`` says. Those are compared, as it is those that the profile shows, and
+    all, as they make the service's p95.
     """
 
     plain: LoadPlan
     seen: LoadPlan
     begin: Begin
     one_in: int = 1
+
+
+class _Compared(NamedTuple):
+    """The requests of a round that were traced, and all of them, and what the traced ones took."""
+
+    traced: Round
+    every: Round
+    told: tuple[Latencies, Latencies]
 
 
 Open = Callable[[int], AbstractContextManager[Sides]]
@@ -91,22 +100,19 @@ def measure_overhead(start: Open, *, pairs: int, rounds: int, say: OnStep) -> Ov
         ProfileError: a run was not answered.
     """
     each = -(-rounds // pairs)
-    found: list[list[Round]] = []
-    told: list[tuple[Latencies, Latencies]] = []
-    rate = 0.0
+    found: list[list[_Compared]] = []
+    rate, one_in = 0.0, 1
     for pair in range(pairs):
         say(f"measuring profiling's own overhead: starting processes {pair + 1} of {pairs}")
         with start(pair) as sides:
-            rate = sides.seen.rate or 0.0
+            rate, one_in = sides.seen.rate or 0.0, sides.one_in
             found.append([])
             for number in range(pair * each, (pair + 1) * each):
                 say(f"measuring profiling's own overhead, round {number + 1} of {each * pairs}")
                 if not found[-1]:
                     _warm_up(sides)
-                round_, latencies = _round(sides, number)
-                found[-1].append(round_)
-                told.append(latencies)
-    return _compared(rate, found, told, pairs)
+                found[-1].append(_round(sides, number))
+    return _summarised(rate, found, one_in)
 
 
 def _warm_up(sides: Sides) -> None:
@@ -116,7 +122,7 @@ def _warm_up(sides: Sides) -> None:
         check_answered(load, samples)
 
 
-def _round(sides: Sides, number: int) -> tuple[Round, tuple[Latencies, Latencies]]:
+def _round(sides: Sides, number: int) -> _Compared:
     seed = sides.seen.seed + 100 + number
     # The order changes from round to round: the first of a pair may meet a machine that just idled.
     order = (1, 0) if number % 2 else (0, 1)
@@ -131,15 +137,15 @@ def _round(sides: Sides, number: int) -> tuple[Round, tuple[Latencies, Latencies
         runs[side] = samples, facts
     # Only what was answered on both sides can be compared.
     both = counted(runs[0][0]) & counted(runs[1][0])
-    both &= is_traced(np.arange(len(both)), sides.one_in)
-    if not both.any():
+    traced = both & is_traced(np.arange(len(both)), sides.one_in)
+    if not traced.any():
         raise ProfileError(
             f"no request of round {number + 1} got a good answer with profiling and without it",
             hint="do its answers depend on what it was asked before? --no-overhead leaves these rounds out",
         )
-    plain_ms, seen_ms = (_took_ms(runs[side][0])[both] for side in (0, 1))
-    told = (_latencies(plain_ms, *runs[0]), _latencies(seen_ms, *runs[1]))
-    return Round(plain_ms, seen_ms), told
+    plain_ms, seen_ms = (_took_ms(runs[side][0]) for side in (0, 1))
+    told = (_latencies(plain_ms[traced], *runs[0]), _latencies(seen_ms[traced], *runs[1]))
+    return _Compared(Round(plain_ms[traced], seen_ms[traced]), Round(plain_ms[both], seen_ms[both], traced[both]), told)
 
 
 def _took_ms(samples: Samples) -> Values:
@@ -156,13 +162,25 @@ def _latencies(took_ms: Values, samples: Samples, facts: RunFacts) -> Latencies:
     )
 
 
-def _compared(rate: float, found: list[list[Round]], told: list[tuple[Latencies, Latencies]], pairs: int) -> Overhead:
-    kept = undisturbed(found)
-    p50, p95 = (longer(kept, near, seed=len(told)) for near in (NEAR_P50, NEAR_P95))
+def _summarised(rate: float, found: list[list[_Compared]], one_in: int) -> Overhead:
+    told = [one.told for had in found for one in had]
+    kept, seed = undisturbed([[one.traced for one in had] for had in found]), len(told)
+    p50, p95 = (longer(kept, near, seed=seed) for near in (NEAR_P50, NEAR_P95))
+    every = undisturbed([[one.every for one in had] for had in found])
     return Overhead(
         rate=rate, rounds=tuple(told), p50_share=p50.share, p95_share=p95.share, note=_note(kept, len(told)),
-        p50_range=p50.between, p95_range=p95.between, processes=pairs,
+        p50_range=p50.between, p95_range=p95.between, processes=len(found),
+        everyone=_everyone(every, one_in, seed) if one_in > 1 else None,
     )  # fmt: skip
+
+
+def _everyone(rounds: Rounds, one_in: int, seed: int) -> Everyone:
+    p50, p95 = (_added(longer(rounds, near, seed=seed)) for near in (NEAR_P50, NEAR_P95))
+    return Everyone(one_in=one_in, p50=p50, p95=p95)
+
+
+def _added(found: Longer) -> Added:
+    return Added(found.share, found.between)
 
 
 def _note(kept: list[list[Round]], rounds: int) -> str:

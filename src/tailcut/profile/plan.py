@@ -42,7 +42,7 @@ class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
             longer, and the more often (``core.profiling.functions.plan_looks``).
         overhead_rounds, overhead_s: how often, and how long at least, the same load is sent to processes of the
             application without profiling and with it; 0 rounds: the overhead is not measured.
-        least_traced: of a recording with twice as many requests one in two is traced and stands for all
+        least_traced: of a recording with at least twice as many requests about so many are traced and stand for all
             (``least_for``).
         layers: whether the layers of its models are timed in the end.
         seed: of arrivals and payloads.

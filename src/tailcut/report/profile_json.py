@@ -14,8 +14,9 @@ from tailcut.core.profiling.budget import Budget, make_budget
 from tailcut.core.profiling.diversity import Diversity
 from tailcut.core.profiling.knowing import know
 from tailcut.core.profiling.layers import ModelLayers
+from tailcut.core.profiling.overhead import Overhead
 from tailcut.core.profiling.picture import Column, Frame, columns_of, spans_tree, stacks_tree
-from tailcut.core.profiling.records import Overhead, Pilot, Recording, Stage
+from tailcut.core.profiling.records import Pilot, Recording, Stage
 from tailcut.core.slo import Objectives
 from tailcut.errors import ProfileError
 

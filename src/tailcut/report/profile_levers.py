@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailcut.core.profiling.advice import Advice, LeverAdvice
-from tailcut.core.profiling.records import Overhead
+from tailcut.core.profiling.overhead import Overhead
 from tailcut.report.profile_tables import Table
 from tailcut.report.profile_words import ms, signed
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from tailcut.core.profiling.budget import Budget, Culprit, StageLine
 from tailcut.core.profiling.gaps import READ_LATE, SENT_LATE
 from tailcut.core.profiling.layers import ModelLayers
+from tailcut.core.profiling.overhead import Overhead
 from tailcut.core.profiling.perception import perceived
-from tailcut.core.profiling.records import Overhead, Stage
+from tailcut.core.profiling.records import Stage
 
 STAGE_WORDS: dict[Stage, str] = {
     Stage.NETWORK: "on the way between client and server",
@@ -119,12 +120,20 @@ def overhead_words(overhead: Overhead | None, kind: str) -> str:
     if overhead is None:
         return "What profiling cost was not measured."
     note = f" ({overhead.note})" if overhead.note else ""
-    p95, p50 = _ranged(overhead.p95_share, overhead.p95_range), _ranged(overhead.p50_share, overhead.p50_range)
+    traced = _near(overhead.p95_share, overhead.p95_range, overhead.p50_share, overhead.p50_range)
+    everyone = overhead.everyone
+    told, whom = (traced, "") if everyone is None else (
+        _near(everyone.p95.share, everyone.p95.between, everyone.p50.share, everyone.p50.between), " of all requests",
+    )  # fmt: skip
+    own = f" The traced ones, one in {everyone.one_in}, took {traced}." if everyone is not None else ""
     return (
-        f"Profiling cost {p95} near the p95 and {p50} near the median at {overhead.rate:.3g} requests/s"
-        f"{_cpu(overhead)}: {len(overhead.rounds)} rounds, each the same requests without and with it, on "
-        f"{_pairs(overhead)}{note}."
+        f"Profiling cost {told}{whom} at {overhead.rate:.3g} requests/s{_cpu(overhead)}: {len(overhead.rounds)} rounds,"
+        f" each the same requests without and with it, on {_pairs(overhead)}{note}.{own}"
     )
+
+
+def _near(p95: float, p95_range: tuple[float, float] | None, p50: float, p50_range: tuple[float, float] | None) -> str:
+    return f"{_ranged(p95, p95_range)} near the p95 and {_ranged(p50, p50_range)} near the median"
 
 
 def _pairs(overhead: Overhead) -> str:

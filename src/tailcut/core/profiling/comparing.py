@@ -3,7 +3,9 @@
 Both sides of a round have the same requests at the same times, so that they can be compared one by one. A p95 of some
 hundred requests is only a guess: whatever stalls the machine for a moment makes some of either side slow, and their p95
 is one of those. So what is compared are the requests that are slow on both sides together, and of their quotients the
-median is taken. That a request belongs to them depends on neither side more than on the other.
+median is taken. That a request belongs to them depends on neither side more than on the other. Where only some
+requests are traced, these and the others have a median each, and count as many as they are: the median of both together
+would not hear of the few.
 
 A process has its luck (where its memory lies, in which order its sets iterate) from start to end, so that there are
 several per side, and the interval is one for processes first and rounds second.
@@ -20,6 +22,7 @@ import numpy.typing as npt
 from tailcut.core.statistics import percentile, rank
 
 Values = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 NEAR_P50 = (0.25, 0.75)
 NEAR_P95 = (0.85, 0.995)
@@ -32,10 +35,15 @@ _LEAST_KEPT = 0.6
 
 
 class Round(NamedTuple):
-    """Milliseconds of the same requests on either side, shape [n] each, n >= 1."""
+    """Milliseconds of the same requests on either side, shape [n] each, n >= 1.
+
+    Attributes:
+        traced: which of them are, shape [n]; None: they are all of a kind.
+    """
 
     plain_ms: Values
     seen_ms: Values
+    traced: Bools | None = None
 
 
 Rounds = Sequence[Sequence[Round]]
@@ -82,18 +90,26 @@ def undisturbed(rounds: Rounds) -> list[list[Round]]:
     Where that would leave out many, all are kept: then this is how the machine is.
     """
     every = [one for had in rounds for one in had]
-    limits = [_DISTURBED * percentile([percentile(one[side], 0.5) for one in every], 0.5) for side in (0, 1)]
-    kept = [
-        [one for one in had if all(percentile(one[side], 0.5) <= limits[side] for side in (0, 1))] for had in rounds
-    ]
+    medians = [tuple(percentile(ms, 0.5) for ms in (one.plain_ms, one.seen_ms)) for one in every]
+    limits = [_DISTURBED * percentile(side, 0.5) for side in zip(*medians, strict=True)]
+    alone = iter([all(ms <= limit for ms, limit in zip(found, limits, strict=True)) for found in medians])
+    kept = [[one for one in had if next(alone)] for had in rounds]
     if sum(map(len, kept)) < _LEAST_KEPT * len(every):
         return [list(had) for had in rounds]
     return [had for had in kept if had]
 
 
 def _share(rounds: Sequence[Round], near: tuple[float, float]) -> float:
-    plain_ms, seen_ms = (np.concatenate([one[side] for one in rounds]) for side in (0, 1))
+    plain_ms = np.concatenate([one.plain_ms for one in rounds])
+    seen_ms = np.concatenate([one.seen_ms for one in rounds])
+    traced = np.concatenate([_kinds(one) for one in rounds])
     order = np.argsort(plain_ms * seen_ms, kind="stable")
     low, high = (rank(len(order), share) for share in near)
     chosen = order[low : high + 1]
-    return float(np.median(seen_ms[chosen] / plain_ms[chosen])) - 1.0
+    longer, kinds = seen_ms[chosen] / plain_ms[chosen], traced[chosen]
+    found = [one for one in (longer[kinds], longer[~kinds]) if len(one)]
+    return sum(float(np.median(one)) * len(one) for one in found) / len(longer) - 1.0
+
+
+def _kinds(one: Round) -> Bools:
+    return one.traced if one.traced is not None else np.ones(len(one.plain_ms), np.bool_)

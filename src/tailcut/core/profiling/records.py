@@ -11,6 +11,7 @@ from enum import StrEnum
 import msgspec
 
 from tailcut.core.profiling.layers import ModelLayers
+from tailcut.core.profiling.overhead import Overhead
 
 FORMAT = 1
 """Of a saved recording; another number is another layout."""
@@ -165,38 +166,6 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     weight_ns: int
     place: str = ""
     code: tuple[str, str] = ("", "")
-
-
-class Latencies(msgspec.Struct, frozen=True, kw_only=True):
-    """Milliseconds of a run, from the intended send time to the last byte, and of CPU per request (0: not known)."""
-
-    requests: int
-    p50_ms: float
-    p95_ms: float
-    cpu_ms: float = 0.0
-
-
-class Overhead(msgspec.Struct, frozen=True, kw_only=True):
-    """What profiling itself costs: the same load on the same application, without and with it, in turns.
-
-    Args:
-        rate: requests per second of these runs.
-        rounds: (plain, profiled) one after the other.
-        p50_share, p95_share: how much longer with profiling, as a share of without: the median of the requests that are
-            near the percentile on both sides together, of all rounds.
-        p50_range, p95_range: where these shares lie in 95 of 100 such measurements; None: not known.
-        note: what makes the figures weaker than they look.
-        processes: how many of each kind took turns.
-    """
-
-    rate: float
-    rounds: tuple[tuple[Latencies, Latencies], ...]
-    p50_share: float
-    p95_share: float
-    note: str = ""
-    p50_range: tuple[float, float] | None = None
-    p95_range: tuple[float, float] | None = None
-    processes: int = 1
 
 
 class Pilot(msgspec.Struct, frozen=True, kw_only=True):

@@ -121,7 +121,7 @@ def called(
     def traced(*args: Any, **kwargs: Any) -> Any:
         parent = current_span()
         if parent is None or parent.trace.over:
-            # Half the requests of a long recording: what is called for them is no more than this.
+            # Most requests of a long recording: what is called for them is no more than this.
             request = untraced_request()
             if request is not None and not request.over:
                 return function(*args, **kwargs)
@@ -156,7 +156,7 @@ def brief(
     def traced(*args: Any, **kwargs: Any) -> Any:
         parent = current_span()
         if parent is None or parent.trace.over:
-            # Half the requests of a long recording: what is called for them is no more than this.
+            # Most requests of a long recording: what is called for them is no more than this.
             request = untraced_request()
             known = request is not None and not request.over
             return function(*args, **kwargs) if known else outside(*args, **kwargs)
