@@ -13,7 +13,7 @@ from tailcut.report.profile_words import bottleneck
 
 _US = 1000
 SENT_US, THERE_US, WORK_US, BACK_US = 20, 100, 2000, 80
-COUNT = 40
+COUNT = 44
 
 
 def recording(

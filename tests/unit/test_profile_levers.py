@@ -162,10 +162,10 @@ def test_removing_a_stage_wins_more_where_the_queue_is_long() -> None:
     recording = pilot(sql_ms=0.001, model_ms=1.0, code_ms=0.2)
     state = begin(read_work(recording, attribute(recording)), Known(family="torch", runtime=measured(2.0)))
     slow, quick = state, pull(state, "runtime")
-    busy, idle = 0.9 / slow.work.cpu_ns * 1e9, 0.1 / slow.work.cpu_ns * 1e9
+    busy, idle = 0.9 / slow.work.cpu_ns * 1e9, 0.02 / slow.work.cpu_ns * 1e9
     won_busy = forecast(slow, busy).p95_ms - forecast(quick, busy).p95_ms
     won_idle = forecast(slow, idle).p95_ms - forecast(quick, idle).p95_ms
-    assert won_idle == pytest.approx(0.5, abs=0.5)
+    assert won_idle == pytest.approx(0.5, abs=0.1)
     assert won_busy > 4 * won_idle
     assert capacity(quick, 10.0) > 1.4 * capacity(slow, 10.0)
 
@@ -214,7 +214,7 @@ def test_at_best_a_feature_cache_has_the_features_that_code_computes() -> None:
     assert "your own code is 8" in found.reason
     nothing = advice(pilot(queries=0, sql_ms=0.001, code_ms=20.0, rate=20.0)).levers
     found = {one.lever: one for one in nothing}["feature cache"]
-    assert found.reason.startswith("not worth it: no query, cache or address was asked in any request; your own")
+    assert found.reason.startswith("not worth it: no request fetches from a database, a cache or an address; your own")
     assert found.bound_p95_ms < 5.0
 
 
@@ -284,7 +284,7 @@ def test_the_database_first_then_the_model() -> None:
     assert reasons(found)["more executors"] == "not worth it: there is one core"
     afters = [one.after_p95_ms for one in found.levers if one.order]
     assert all(one is not None for one in afters)
-    assert found.summary[0].startswith("in this order: feature cache")
+    assert any(line.startswith("in this order: feature cache") for line in found.summary)
     assert any(line.startswith("the SLO should be met after") for line in found.summary)
 
 

@@ -153,6 +153,15 @@ def test_most_answers_must_be_good_ones() -> None:
     assert error is not None
     assert error.message == "3 of 4 requests (GET /predict) were answered 405: no"
     assert error.hint == "the application serves POST /predict; such as --method POST"
+    for place, flag in (
+        ("header", "--header 'NAME"),
+        ("query", "--path '/predict?"),
+        ("body", "--payloads is one body"),
+    ):
+        body = '{"detail":[{"type":"missing","loc":["%s","x-user"]}]}' % place  # noqa: UP031
+        missing = explain_answers({422: 3}, {"422": body}, (), routes, asked="POST /predict")
+        assert missing is not None
+        assert flag in str(missing.hint)
     silent = explain_answers({-3: 3}, {}, (), routes, asked="GET /predict", log="Killed")
     assert silent is not None
     assert "got no answer" in silent.message

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 from tests.unit import profile_sample
@@ -11,6 +13,7 @@ from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.profiling.repeated import repeated_fetches
 
+_MS = 1_000_000
 few_requests = profile_sample.few_requests(800, 300)
 
 
@@ -45,7 +48,28 @@ def test_where_a_request_asks_for_the_same_again_its_answer_could_be_kept() -> N
         for one in recording.requests
     ]
     (line,) = repeated_fetches(attribute(msgspec.structs.replace(recording, requests=tuple(requests))))
-    assert "of the time: to keep the answer wins most of that" in line
+    assert "with what runs in between: to keep the answer wins most of that" in line
+
+
+def test_what_runs_between_them_is_told_too() -> None:
+    """An ORM's work for each row: the queries are a twentieth, all from the first to the last is half."""
+    recording = with_queries(pilot(queries=6, sql_ms=0.4, code_ms=1.0, model_ms=3.0), "SELECT a FROM b WHERE id = {}")
+    requests = []
+    for one in recording.requests:
+        # Each query a fifth of a millisecond later than that before it ended.
+        queries = [place for place, span in enumerate(one.spans) if span.stage == Stage.SQL]
+        spans = list(one.spans)
+        for turn, place in enumerate(queries):
+            later = turn * _MS // 5
+            spans[place] = msgspec.structs.replace(
+                spans[place], start_ns=spans[place].start_ns + later, end_ns=spans[place].end_ns + later
+            )
+        requests.append(msgspec.structs.replace(one, spans=tuple(spans)))
+    found = attribute(msgspec.structs.replace(recording, requests=tuple(requests)))
+    (line,) = repeated_fetches(found)
+    share, around = (float(part) for part in re.findall(r"([0-9]+)% (?:of the time and|with what)", line))
+    assert 5 < share < 12
+    assert 25 < around < 40
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,16 @@ def test_the_application_is_tried_as_it_is_recorded(loads: list[LoadPlan]) -> No
     assert Process.started == [(True, "1"), (False, "1"), (True, "1"), (False, "2"), (True, "2")]
 
 
+def test_headers_that_all_requests_have_are_told_of(loads: list[LoadPlan]) -> None:
+    """By name: what goes by them seems to repeat. What says how a body is written says nothing."""
+    found = record(msgspec.structs.replace(PLAN, headers=(("X-User", "secret"), ("Content-Type", "application/json"))))
+    (note,) = [one for one in found.notes if "had the same" in one]
+    assert note.startswith("all requests had the same x-user: ")
+    assert "secret" not in note
+    assert not any("had the same" in one for one in record(PLAN).notes)
+    assert loads
+
+
 @pytest.mark.parametrize(("least_traced", "one_in"), [(10_000, 1), (100, 2), (50, 4), (10, 8)])
 def test_a_long_recording_and_what_it_is_compared_by_are_thinned_alike(
     loads: list[LoadPlan], least_traced: int, one_in: int

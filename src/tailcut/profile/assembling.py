@@ -21,6 +21,8 @@ from tailcut.profile.matching import match_requests
 
 _RAISED = re.compile(r"([A-Za-z_][\w.]*)(?::|\Z)")
 _FRAME = re.compile(r'\s+File "(?P<file>.+)", line (?P<line>\d+), in (?P<name>\S+)')
+_SAYS_NOTHING = frozenset({"accept", "accept-encoding", "content-type", "content-encoding", "user-agent"})
+"""Headers by which no answer goes."""
 LIBRARY = re.compile(r"/site-packages/|/dist-packages/|/lib/python3|^<")
 """Files in a traceback that are not the application's."""
 
@@ -99,6 +101,12 @@ def _notes(run: Run) -> Iterator[str]:
         yield (
             f"one request in {run.one_in} was traced, by chance, and stands for the others: tracing all of them would"
             " make each slower"
+        )
+    same = [name.lower() for name, _ in run.load.headers if name.lower() not in _SAYS_NOTHING]
+    if same:
+        yield (
+            f"all requests had the same {' and '.join(same)}: where queries or answers go by that, fewer repeat than is"
+            " told, and a cache's keys have to hold it"
         )
     if ready.loop != ready.usual_loop:
         yield (

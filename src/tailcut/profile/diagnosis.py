@@ -218,10 +218,19 @@ def explain_answers(
         401: "send what it asks for: --header 'Authorization: Bearer TOKEN'",
         403: "send what it asks for: --header 'Authorization: Bearer TOKEN'",
         415: "say what the bodies are: --header 'Content-Type: application/json'",
-        422: "the payloads do not have the form that it validates; each line of --payloads is one body",
+        422: _unprocessable(body),
         429: "the application limits the rate: switch that off for the profile, or lower --rate",
     }
     return ProfileError(said, hint=ways.get(status, "send bodies that it answers: --payloads bodies.jsonl"))
+
+
+def _unprocessable(body: str) -> str:
+    """Say what a body that names the place of the mistake asks for, as FastAPI's do."""
+    if '"header"' in body:
+        return "send the header that it asks for: --header 'NAME: VALUE'"
+    if '"query"' in body:
+        return "send the parameter that it asks for in the path: --path '/predict?NAME=VALUE'"
+    return "the payloads do not have the form that it validates; each line of --payloads is one body"
 
 
 def choose_path(routes: Sequence[Route], method: str) -> str:

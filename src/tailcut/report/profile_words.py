@@ -50,7 +50,7 @@ def bottleneck(budget: Budget) -> str:
     if late := _late_words(line, named, budget):
         return late
     if line.stage in _PLAIN or not named:
-        return f"{said} ({ms(line.near_ms)} of {ms(budget.near_ms)} ms)."
+        return f"{said} ({ms(line.near_ms)} of {ms(budget.near_ms)} ms).{_held_by(line, named)}"
     first, *others = named
     if first.awaits and first.near_share >= _MOST * line.near_share:
         return (
@@ -68,6 +68,14 @@ def bottleneck(budget: Budget) -> str:
         top = first.functions[0]
         inside = f" Inside it, {percent(top.share)} of the samples ({top.samples}) are in {top.function}."
     return f"{told} ({ms(line.near_ms)} of {ms(budget.near_ms)} ms).{inside}"
+
+
+def _held_by(line: StageLine, named: Sequence[Culprit]) -> str:
+    """Say what held the event loop that was to accept them; empty where nothing in particular did."""
+    holders = named[0].functions if line.stage == Stage.ACCEPT and named else ()
+    if not holders or holders[0].share < _MOST:
+        return ""
+    return f" Its event loop was held by {holders[0].function} ({percent(holders[0].share)} of the time that it was)."
 
 
 def _late_words(line: StageLine, named: Sequence[Culprit], budget: Budget) -> str:

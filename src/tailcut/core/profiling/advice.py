@@ -9,10 +9,11 @@ import msgspec
 from tailcut.core.profiling.attribution import Attribution, attribute
 from tailcut.core.profiling.calibrating import Calibration, calibrate
 from tailcut.core.profiling.diversity import Diversity
-from tailcut.core.profiling.forecast import Forecast, capacity, forecast
+from tailcut.core.profiling.forecast import Forecast, forecast
 from tailcut.core.profiling.idling import alike
 from tailcut.core.profiling.knowing import database_ns, share_cores
 from tailcut.core.profiling.levers import LEVERS, begin, pull
+from tailcut.core.profiling.ordering import WORTH, Step, order_levers
 from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.profiling.refusals import Facts, basis_of, figure, refusal_of, weakness_of
 from tailcut.core.profiling.slopes import cpu_factor
@@ -21,8 +22,6 @@ from tailcut.core.profiling.weighing import aim_at, facts_of
 from tailcut.core.profiling.work import read_work
 from tailcut.core.slo import LatencyObjective, Objectives
 
-_WORTH = 0.05
-_MORE_CAPACITY = 0.10
 _TOLD = 0.01
 _QUEUE_GROWS = 4.0
 _DRIVERS = {"psycopg", "psycopg2", "asyncpg", "pymysql", "MySQLdb", "aiomysql"}
@@ -123,7 +122,7 @@ def advise(
     now = forecast(state, rate, limit_ms=limit_ms, share=share)
     facts = facts_of(state, found, recording, diversity, now, aim, limit_ms, calibration)
     allowed = [lever for lever in LEVERS if not refusal_of(lever, state, facts)]
-    pulled = _order(state, allowed, rate, share, now, limit_ms)
+    pulled = order_levers(state, allowed, facts, share, within_ms=limit_ms if objective else 0.0)
     levers = [_advise_one(state, lever, facts, share, pulled) for lever in LEVERS]
     levers.sort(key=lambda one: (one.order == 0, one.order))
     return Advice(
@@ -145,34 +144,7 @@ def _alone_ms(state: State, share: float) -> float:
     return forecast(alike(state), 1.0, share=share).p95_ms
 
 
-_Step = tuple[LeverName, Forecast]
-
-
-def _order(
-    state: State, allowed: Sequence[LeverName], rate: float, share: float, now: Forecast, limit_ms: float
-) -> list[_Step]:
-    """Pull, one after the other, what lowers the percentile most given those pulled; then what adds capacity."""
-    left, steps, before = list(allowed), list[_Step](), now
-    while left:
-        tried = {lever: forecast(pull(state, lever), rate, share=share, rounds=1) for lever in left}
-        best = min(left, key=lambda lever: tried[lever].p95_ms)
-        state_after = pull(state, best)
-        after = forecast(state_after, rate, limit_ms=limit_ms, share=share)
-        quicker = after.p95_ms < (1 - _WORTH) * before.p95_ms
-        if not quicker:
-            room = {lever: capacity(pull(state, lever), limit_ms, share=share) for lever in left}
-            best = max(left, key=lambda lever: room[lever])
-            if room[best] <= (1 + _MORE_CAPACITY) * (before.capacity or 0.0):
-                break
-            state_after = pull(state, best)
-            after = forecast(state_after, rate, limit_ms=limit_ms, share=share)
-        steps.append((best, after))
-        left.remove(best)
-        state, before = state_after, after
-    return steps
-
-
-def _advise_one(state: State, lever: LeverName, facts: Facts, share: float, pulled: list[_Step]) -> LeverAdvice:
+def _advise_one(state: State, lever: LeverName, facts: Facts, share: float, pulled: list[Step]) -> LeverAdvice:
     rate, limit_ms = facts.now.rate, facts.limit_ms
     reason = refusal_of(lever, state, facts)
     alone = facts.now if reason else forecast(pull(state, lever), rate, limit_ms=limit_ms, share=share)
@@ -182,12 +154,15 @@ def _advise_one(state: State, lever: LeverName, facts: Facts, share: float, pull
     if not reason:
         gain = 1 - alone.p95_ms / facts.now.p95_ms
         reason = f"p95 {figure(facts.now.p95_ms)} -> {figure(alone.p95_ms)} ms alone ({-gain:+.0%})"
+        if order and gain < WORTH:
+            more = f"{figure(facts.now.capacity or 0.0)} -> {figure(alone.capacity or 0.0)}/s alone"
+            reason = f"for the capacity, {more}; {reason}"
         if order and lever == "concurrent I/O":
             reason += ", where no fetch needs another's answer"
         if not order:
             weakness = weakness_of(lever, facts)
             little = f"{reason}, and little after the others"
-            if weakness or gain < _WORTH or not pulled:
+            if weakness or gain < WORTH or not pulled:
                 reason = f"not worth it: {f'{weakness}; ' if weakness else ''}{little}"
             else:
                 reason = f"what it would win is won by then: {reason}"
@@ -212,13 +187,14 @@ def _summary(levers: Sequence[LeverAdvice], facts: Facts) -> tuple[str, ...]:
     lines += filter(None, [_verdict(facts)])
     if not facts.met:
         lines += [f"as it is, {one}" for one in facts.limits]
+        lines += facts.hints
     ordered = [one for one in levers if one.order]
     if ordered:
         lines.append("in this order: " + ", ".join(one.lever for one in ordered))
     if facts.missed and facts.seen_ms > facts.limit_ms:
         lines.append(_reached(ordered, facts))
-    if not facts.met:
-        lines += facts.repeated
+    elif not ordered and not facts.met:
+        lines.append("none of these levers wins much: look at what takes the time")
     lines += [f"{one.lever}: {one.reason}" for one in levers if not one.order and not facts.met]
     return tuple(lines)
 
@@ -227,7 +203,7 @@ def _verdict(facts: Facts) -> str:
     """Say where the service stands as it is; empty where the SLO was missed, or there is none."""
     now, limit_ms = facts.now, facts.limit_ms
     if facts.met:
-        seen = f"{figure(facts.seen_ms)} of {figure(limit_ms)} ms at {now.rate:g} requests/s"
+        seen = f"{figure(facts.told_ms)} of {figure(limit_ms)} ms at {now.rate:g} requests/s"
         return f"the SLO is met: {seen}, and up to {figure(now.capacity or 0.0)}/s: nothing needs doing"
     if not facts.within:
         return ""
@@ -246,7 +222,7 @@ def _reached(ordered: Sequence[LeverAdvice], facts: Facts) -> str:
     enough = [one.lever for one in ordered if (one.after_p95_ms or 0.0) * facts.off <= facts.limit_ms]
     if not enough:
         return f"{facts.aim} is not met by all of them together"
-    return f"{facts.aim} should be met after {enough[0]!r}; what follows makes it quicker and cheaper"
+    return f"{facts.aim} should be met after {enough[0]!r}; what follows makes it quicker, or lets it bear more"
 
 
 def _notes(

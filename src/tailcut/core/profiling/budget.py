@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tailcut.core.profiling.attribution import Attribution, attribute
 from tailcut.core.profiling.awaiting import awaited_ns, poorly_seen
 from tailcut.core.profiling.calls import Call, calls_of, shown_label
+from tailcut.core.profiling.charging import note_cost
 from tailcut.core.profiling.flat import STAGES, Name, answered_ms
 from tailcut.core.profiling.functions import FunctionShare, SpanName, functions_of, holders_of
 from tailcut.core.profiling.gaps import lateness_ns
@@ -149,21 +150,23 @@ def make_budget(recording: Recording, slo: Objectives | None = None, found: Attr
         culprits=culprits,
         calls=calls_of(found, recording.traced),
         perception=perception(all_ms),
-        findings=judge_wall(slo, all_ms, failed) if slo else (),
+        findings=note_cost(judge_wall(slo, all_ms, failed), recording.overhead) if slo else (),
         notes=(*_notes(len(all_ms), len(near), failed), *(_unseen(culprits) if recording.samples else ())),
     )
 
 
 def near_percentile(wall_ms: npt.NDArray[np.float64], share: float = 0.95) -> npt.NDArray[np.int64]:
-    """Choose the requests near a percentile: two points to each side, or as many as make up ``LEAST_NEAR``."""
+    """Choose the requests near a percentile: two points to each side, or with quicker ones as many as ``LEAST_NEAR``.
+
+    Not with slower ones: of few requests those are whatever stalled the machine.
+    """
     count = len(wall_ms)
     order = np.argsort(wall_ms, kind="stable")
     if not count:
         return order
-    middle = rank(count, share)
     low, high = (rank(count, min(max(share + edge - 0.95, 0.0), 1.0)) for edge in _NEAR)
     if high - low + 1 < LEAST_NEAR:
-        low = max(min(middle - LEAST_NEAR // 2, count - LEAST_NEAR), 0)
+        low = max(high - LEAST_NEAR + 1, 0)
         high = min(low + LEAST_NEAR, count) - 1
     return order[low : high + 1]
 

@@ -24,10 +24,11 @@ _SHOWN: dict[Stage, Callable[[str], str]] = {
 }
 _AROUND = ("connect (", "begin", "commit", "rollback", "savepoint", "release", "prepare ")
 """How statements begin that fetch nothing, but stand around one that does."""
-_WRITES = frozenset({
-    "insert", "update", "delete", "merge", "replace", "upsert", "truncate", "copy", "set", "reset", "unlisten",
-    "listen", "notify", "close", "vacuum", "analyze", "lock", "create", "drop", "alter", "pragma",
-})  # fmt: skip
+_WRITES = frozenset({"insert", "update", "delete", "merge", "replace", "upsert", "truncate"})
+_COMMANDS = _WRITES | {
+    "copy", "set", "reset", "unlisten", "listen", "notify", "close", "vacuum", "analyze", "lock", "create", "drop",
+    "alter", "pragma",
+}  # fmt: skip
 _PINGS = frozenset({"select 1", "select ?"})
 _RESETS = ("select pg_advisory_unlock_all",)
 """Queries of pools, which see whether a connection is alive and put it back as it was."""
@@ -98,9 +99,9 @@ def calls_of(found: Attribution, traced: float = 1.0) -> tuple[Call, ...]:
 
 
 def most_fetches(found: Attribution) -> int:
-    """Say how often one request fetches something, at most; what begins and ends transactions fetches nothing."""
+    """Say how often one request fetches something, at most; writes, and what stands around others, fetch nothing."""
     flat = found.flat
-    asks = np.array([name.stage in FETCHING and not is_around(name) for name in flat.names], dtype=bool)[flat.name]
+    asks = np.array([is_fetch(name) for name in flat.names], dtype=bool)[flat.name]
     heads = heads_of(flat) == np.arange(len(flat.name))
     return int(np.bincount(flat.request[asks & heads], minlength=1).max())
 
@@ -118,7 +119,12 @@ def is_fetch(name: Name) -> bool:
     first = text.partition(" ")[0]
     if name.stage == Stage.CACHE:
         return first not in _STORES
-    return name.stage == Stage.HTTP or not (first in _WRITES or text.startswith(_RESETS) or text in _PINGS)
+    return name.stage == Stage.HTTP or not (first in _COMMANDS or text.startswith(_RESETS) or text in _PINGS)
+
+
+def is_write(name: Name) -> bool:
+    """Tell a statement that changes a database; what is put into a cache is none, as it is there to be lost."""
+    return name.stage == Stage.SQL and name.label.lstrip(" ;\n(").partition(" ")[0].lower() in _WRITES
 
 
 def heads_of(flat: Flat) -> Ints:

@@ -52,7 +52,7 @@ def divide_own(flat: Flat, self_ns: Ints, delay_ns: Ints, code_share: float) -> 
     known = self_of(flat, flat.cpu_ns)
     # A query's answer may have waited for a core, because the database had it: that is the query's time here.
     own_ns: Floats = (self_ns + np.where(waiting, delay_ns, 0)).astype(np.float64)
-    cpu_ns = np.where(waiting, 0.0, own_ns * code_share)
+    cpu_ns = np.where(waiting | queueing, 0.0, own_ns * code_share)
     cpu_ns = np.where(known >= 0, np.minimum(known, own_ns), cpu_ns)
     cpu_ns = _share_cpu(flat, own_ns, cpu_ns, waiting | queueing)
     wait_ns = _less_delay(flat, np.maximum(own_ns - cpu_ns, 0.0), waiting | queueing)
@@ -61,6 +61,22 @@ def divide_own(flat: Flat, self_ns: Ints, delay_ns: Ints, code_share: float) -> 
         cpu_ns[mine] = 0.0
         wait_ns[mine] = np.minimum(wait_ns[mine], np.quantile(own_ns[mine], _UNHINDERED))
     return cpu_ns, wait_ns
+
+
+def hold_loop(flat: Flat, cpu_ns: Floats, wait_ns: Floats, held_ns: Floats) -> tuple[Floats, Floats]:
+    """Let what waits and holds the event loop meanwhile, as ``time.sleep`` does, take the interpreter.
+
+    Nobody else has it then. That it needs no core is left out: with more processes than cores more would be borne than
+    is told.
+
+    What a driver that awaits was seen to compute is known otherwise (``untold``).
+
+    Args:
+        held_ns: for how long each span's own part held the loop, shape [spans].
+    """
+    there = (flat.thread == 0) & ~(flat.is_of(WAITING) & (flat.cpu_ns < 0))
+    blocked_ns = np.where(there, np.clip(held_ns - cpu_ns, 0.0, wait_ns), 0.0)
+    return cpu_ns + blocked_ns, wait_ns - blocked_ns
 
 
 def fetch_lengths(flat: Flat, cpu_ns: Floats) -> Floats:

@@ -13,7 +13,7 @@ import numpy as np
 
 from tailcut.core.profiling import priors
 from tailcut.core.profiling.cached import HANDED_OVER, INGRESS, OWN_PATH, answered_at_once, seldom, tensors_looked_up
-from tailcut.core.profiling.calls import is_around
+from tailcut.core.profiling.calls import is_fetch, is_write
 from tailcut.core.profiling.dividing import FETCHING, QUEUEING
 from tailcut.core.profiling.fetching import at_once, at_once_free, left_alone
 from tailcut.core.profiling.holding import Hold
@@ -35,17 +35,16 @@ PARALLEL = 4
 INLINE_MS = 1.0
 """Models below that run on tailcut's event loop (docs/design.md, Executors)."""
 _MODELS_ALONE = 0.8
+_HOLDS_INTERPRETER = frozenset({"sklearn"})
+"""Libraries whose models are Python for most of a call on one row: of a forest each tree is called on its own. What
+they are compiled to is none."""
+_OF_DRIVERS = frozenset({"aiosqlite's thread"})
+"""Waits that come with each call of a driver, whoever serves."""
 
 
 def begin(work: Work, known: Known) -> State:
     """Start from what was recorded: a model has an executor per core where there are several and it runs in threads."""
-    theirs = {number for number, hold in enumerate(work.holds.found) if hold.threads}
-    in_threads = any(
-        part.stage == Stage.MODEL and (part.thread or not theirs.isdisjoint(part.held))
-        for job in work.jobs
-        for part in job
-    )
-    executors = known.cores if in_threads and known.cores > 1 else 0
+    executors = 0 if known.family in _HOLDS_INTERPRETER else _executors_of(work, known)
     service = Service(
         executors=executors, cores=max(known.cores, 1), threads=work.threads,
         held=tuple(hold.at_once for hold in work.holds.found),
@@ -54,15 +53,27 @@ def begin(work: Work, known: Known) -> State:
     return State(work, service, known, queues=_for_models(work))
 
 
+def _executors_of(work: Work, known: Known) -> int:
+    theirs = {number for number, hold in enumerate(work.holds.found) if hold.threads}
+    in_threads = any(
+        part.stage == Stage.MODEL and (part.thread or not theirs.isdisjoint(part.held))
+        for job in work.jobs
+        for part in job
+    )
+    return known.cores if in_threads and known.cores > 1 else 0
+
+
 def pull(state: State, lever: LeverName, *, bound: bool = False) -> State:
     """Pull a lever."""
     if lever == "feature cache":
         state = _feature_cache(state, bound)
     elif lever == "concurrent I/O":
         held = state.service.held
-        state = _jobs(state, at_once_free if bound else lambda job: at_once(job, held))
+        change = at_once_free if bound else lambda job: at_once(job, held)
+        # What is written goes by one connection, in its order.
+        state = _jobs(state, lambda job: job if _writes(state.work, job) else change(job))
     elif lever in ("runtime", "INT8"):
-        state = _faster(state, float("inf") if bound else factor(state, lever).mid)
+        state = _compiled(_faster(state, float("inf") if bound else factor(state, lever).mid))
     elif lever == "batching":
         state = _batching(state, bound)
     elif lever == "prediction cache":
@@ -104,11 +115,11 @@ def _feature_cache(state: State, bound: bool) -> State:
     jobs = []
     for number, job in zip(work.numbers.tolist(), work.jobs, strict=True):
         fetches = [part for part in job if part.stage in FETCHING]
-        shares = [1.0 if bound else _answered(state, number, part) for part in fetches]
+        shares = [_answered(state, number, part, bound) for part in fetches]
         draws = generator.random(len(fetches)) if fetches else ()
         missed = {id(part) for part, draw, share in zip(fetches, draws, shares, strict=True) if draw >= share}
         if missed:
-            missed.update(id(part) for part in fetches if _is_around(state, part))
+            missed.update(id(part) for part in fetches if _goes_with(state, part))
         kept = tuple(part for part in job if part.stage not in goes or part.name == OWN_PATH or id(part) in missed)
         kept = left_alone(job, kept) if missed else kept
         if not bound and fetches:
@@ -118,18 +129,27 @@ def _feature_cache(state: State, bound: bool) -> State:
     return replace(state, work=replace(work, jobs=tuple(jobs)))
 
 
-def _answered(state: State, number: int, part: Part) -> float:
-    """Say which share of such fetches of a request the cache answers."""
+def _answered(state: State, number: int, part: Part, bound: bool) -> float:
+    """Say which share of such fetches of a request the cache answers, or does at best: none that writes."""
     known = state.known
+    if part.name >= 0 and is_write(state.work.names[part.name]):
+        return 0.0
+    if bound or _goes_with(state, part):
+        return 1.0
     if not known.asked.requests or part.name < 0:
         return known.feature_hits.get(number, 0.0)
     name = state.work.names[part.name]
-    return 1.0 if _is_around(state, part) else known.asked.share(name.stage, name.label, number)
+    return known.asked.share(name.stage, name.label, number)
 
 
-def _is_around(state: State, part: Part) -> bool:
-    """Whether it fetches nothing itself and stays as long as any other fetch of its request does."""
-    return part.name >= 0 and is_around(state.work.names[part.name])
+def _writes(work: Work, job: Job) -> bool:
+    return any(part.name >= 0 and is_write(work.names[part.name]) for part in job)
+
+
+def _goes_with(state: State, part: Part) -> bool:
+    """Whether it fetches nothing itself and stays as long as any other call of its request does: COMMIT, a ping."""
+    name = state.work.names[part.name] if part.name >= 0 else None
+    return name is not None and not is_fetch(name) and not is_write(name)
 
 
 def _faster(state: State, times: float) -> State:
@@ -142,6 +162,16 @@ def _faster(state: State, times: float) -> State:
         )
 
     return _jobs(state, change)
+
+
+def _compiled(state: State) -> State:
+    """Let models run beside the interpreter that held it before; a batcher's has one executor."""
+    service, known = state.service, state.known
+    if known.family not in _HOLDS_INTERPRETER or known.cores < 2:
+        return state
+    many = known.cores if "serving path" in state.pulled else _executors_of(state.work, known)
+    many = min(many, 1) if service.batch_share else many
+    return replace(state, service=replace(service, executors=max(service.executors, many)))
 
 
 def _batching(state: State, bound: bool) -> State:
@@ -196,12 +226,12 @@ def _executors(state: State, bound: bool) -> State:
 
 def _serving_path(state: State, bound: bool) -> State:
     """Leave the pilot's web stack: its server, framework, validation, encoding and thread pool."""
-    known, path_ns = state.known, (state.known.path or priors.PATH).mid
+    known, work, path_ns = state.known, state.work, (state.known.path or priors.PATH).mid
     ingress = INGRESS - {Stage.UNATTRIBUTED}
     holds, queues = state.work.holds.found, state.queues
 
     def change(number: int, job: Job, way_ns: float) -> Job:
-        kept = [part for part in job if part.stage not in ingress and part.stage not in QUEUEING]
+        kept = [part for part in job if part.stage not in ingress | QUEUEING or _is_drivers(work, part)]
         if number in known.fetches and any(part.stage in FETCHING for part in kept):
             others = [
                 Part(Stage.SQL, -1, cpu_ns, wait_ns, False, full_ns=wait_ns)
@@ -216,12 +246,15 @@ def _serving_path(state: State, bound: bool) -> State:
             kept.insert(models[0], Part(Stage.WAIT, HANDED_OVER, priors.THREAD_NS / 2, priors.THREAD_NS / 2, False))
         return (Part(Stage.NETWORK, OWN_PATH, path_ns, way_ns, False), *kept)
 
-    work = state.work
     ways = zip(work.numbers.tolist(), work.jobs, ways_ns(work.jobs, known.path_waits_ns), strict=True)
     jobs = tuple(change(number, job, way_ns) for number, job, way_ns in ways)
     share = known.fetches_share if known.fetches else state.service.database_share
     service = replace(state.service, threads=0, database_share=share)
     return replace(state, work=replace(work, jobs=jobs), service=service)
+
+
+def _is_drivers(work: Work, part: Part) -> bool:
+    return part.name >= 0 and work.names[part.name].label in _OF_DRIVERS
 
 
 def _for_models(work: Work) -> frozenset[int]:

@@ -45,7 +45,9 @@ class Facts:
         limits: those of them at which the capacity ends as it is, in sentences.
         doubts: why the forecasts are not to be believed as they stand.
         strays: by stage, what of it ran for no request in particular.
-        repeated: statements that a request runs again and again, in sentences.
+        hints: what is no lever and comes first, in sentences: code that holds the event loop, statements that a request
+            runs again and again.
+        writes: a statement that requests change a database with; empty: none is seen.
     """
 
     met: bool
@@ -66,7 +68,13 @@ class Facts:
     limits: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     strays: Mapping[Stage, str] = field(default_factory=dict)
-    repeated: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+    writes: str = ""
+
+    @property
+    def told_ms(self) -> float:
+        """What is said of the percentile: as it was measured, where it was."""
+        return self.measured_ms or self.seen_ms
 
     @property
     def off(self) -> float:
@@ -81,6 +89,8 @@ def figure(value: float) -> str:
 
 def refusal_of(lever: LeverName, state: State, facts: Facts) -> str:
     """Say why a lever is not to be pulled; empty where trying decides."""
+    if lever == "prediction cache" and facts.writes:
+        return f"not safe: requests write ({facts.writes}), and one that a cache answers would not"
     check = _REFUSALS.get(lever)
     found = check(lever, state, facts) if check else ""
     unseen = (_unseen(lever, facts) or _unknown(lever, state, facts)) if found else ""
@@ -89,7 +99,7 @@ def refusal_of(lever: LeverName, state: State, facts: Facts) -> str:
     if found:
         return f"not worth it: {found}"
     if facts.met:
-        return f"not needed: the SLO is met ({figure(facts.seen_ms)} of {figure(facts.limit_ms)} ms)"
+        return f"not needed: the SLO is met ({figure(facts.told_ms)} of {figure(facts.limit_ms)} ms)"
     return ""
 
 
@@ -107,6 +117,8 @@ def _unseen(lever: LeverName, facts: Facts) -> str:
 def _unknown(lever: LeverName, state: State, facts: Facts) -> str:
     """Say that nobody knows what another runtime wins over the model's, or what fetches ask for."""
     family = state.known.family
+    if lever in ("feature cache", "prediction cache") and not _hits(lever, state):
+        return "what repeats: give payloads" if lever == "prediction cache" or facts.fetches else ""
     if lever == "feature cache" and facts.fetches:
         return state.known.feature_doubt
     if lever != "runtime" or not facts.model_share or family in priors.RUNTIMES:
@@ -134,7 +146,7 @@ def _own_code(facts: Facts) -> str:
 
 def _fetching(lever: LeverName, state: State, facts: Facts) -> str:
     if not facts.fetches:
-        nothing = "no query, cache or address was asked in any request"
+        nothing = "no request fetches from a database, a cache or an address"
         computes = lever == "feature cache" and facts.code_share >= LARGE_CODE
         return f"{nothing}; {_own_code(facts)}" if computes else nothing
     if lever == "concurrent I/O":
@@ -146,10 +158,14 @@ def _fetching(lever: LeverName, state: State, facts: Facts) -> str:
     return _repeating(lever, state, facts)
 
 
+def _hits(lever: LeverName, state: State) -> Mapping[int, float]:
+    return state.known.feature_hits if lever == "feature cache" else state.known.prediction_hits
+
+
 def _repeating(lever: LeverName, state: State, _: Facts) -> str:
-    hits = state.known.feature_hits if lever == "feature cache" else state.known.prediction_hits
+    hits = _hits(lever, state)
     if not hits:
-        return "nothing is known of repeats: give payloads"
+        return "nothing is known of repeats"
     share = float(np.mean([float(one) for one in hits.values()]))
     if lever == "feature cache" and state.known.asked.requests:
         return f"{share:.1%} of what is fetched repeats, less than {AGAINST:.0%}" if share < AGAINST else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from tailcut.core.profiling.attribution import Attribution
 from tailcut.core.profiling.calls import heads_of, is_fetch, shown_label
@@ -12,8 +13,10 @@ from tailcut.core.profiling.flat import Flat, Name
 
 _OFTEN = 3.0
 """Times a request, of those requests that run it."""
-_MUCH = 0.05
+_MUCH, _SOME = 0.05, 0.01
 """Share of the time of all requests."""
+_AROUND = 0.2
+"""The same from the first to the last of them, where they themselves take little."""
 _OVERLAP = 0.1
 _MOST = 3
 _LONGEST = 90
@@ -42,17 +45,31 @@ def repeated_fetches(found: Attribution) -> tuple[str, ...]:
         share = float(took_ns[spans].sum()) / wall_ns if wall_ns else 0.0
         same = flat.request[spans][1:] == flat.request[spans][:-1]
         overlap_ns = np.maximum(flat.end_ns[spans][:-1] - flat.start_ns[spans][1:], 0)[same].sum()
-        if times < _OFTEN or share < _MUCH or overlap_ns > _OVERLAP * took_ns[spans].sum():
+        around = _from_first_to_last_ns(flat, spans) / wall_ns if wall_ns else 0.0
+        much = share >= _MUCH or (share >= _SOME and around >= _AROUND)
+        if times < _OFTEN or not much or overlap_ns > _OVERLAP * took_ns[spans].sum():
             continue
         text = name.label if len(name.label) <= _LONGEST else f"{name.label[:_LONGEST]}..."
         where = f" ({name.place})" if name.place else ""
         way = "keep the answer" if _asks_again(flat, numbers) else "ask for all in one call, with a list,"
         line = (
-            f"{text}{where} runs {times:.3g} times a request, one after the other, {share:.0%} of the time: to {way}"
-            " wins most of that, and is none of the levers"
+            f"{text}{where} runs {times:.3g} times a request, one after the other, {share:.0%} of the time and"
+            f" {around:.0%} with what runs in between: to {way} wins most of that, and is none of the levers"
         )
-        lines.append((share, line))
+        lines.append((around, line))
     return tuple(line for _, line in sorted(lines, reverse=True)[:_MOST])
+
+
+def _from_first_to_last_ns(flat: Flat, spans: npt.NDArray[np.int64]) -> float:
+    """How long it takes from the start of a request's first one to the end of its last, all requests together."""
+    if not len(spans):
+        return 0.0
+    count = len(flat.requests)
+    first_ns, last_ns = np.full(count, np.iinfo(np.int64).max), np.zeros(count, dtype=np.int64)
+    np.minimum.at(first_ns, flat.request[spans], flat.start_ns[spans])
+    np.maximum.at(last_ns, flat.request[spans], flat.end_ns[spans])
+    asking = np.unique(flat.request[spans])
+    return float((last_ns[asking] - first_ns[asking]).sum())
 
 
 def _asks_again(flat: Flat, numbers: Sequence[int]) -> bool:

@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from tailcut.core.profiling.attribution import Attribution
+from tailcut.core.profiling.blocking import blocking_code
 from tailcut.core.profiling.budget import judge_wall, near_percentile
 from tailcut.core.profiling.calibrating import Calibration
-from tailcut.core.profiling.calls import most_fetches
+from tailcut.core.profiling.calls import is_write, most_fetches, shown_label
 from tailcut.core.profiling.diversity import Diversity, Stream
 from tailcut.core.profiling.dividing import FETCHING
 from tailcut.core.profiling.flat import STAGE_AT, Ints, answered_ms
@@ -36,6 +37,9 @@ _MUCH_WAITING = 0.05
 _AT_ITS_END = 1.25
 _FEW_KEYS = 10
 """Requests' worth of keys: an object that has no more in all of a log holds columns, not rows."""
+_SOME = 0.01
+"""Of the requests: fewer that write are another kind than those that are to be answered from a cache."""
+_LONGEST = 60
 _REPEATED = 0.5
 """Of a log's keys: where fewer were there before, it is too short to tell."""
 
@@ -131,16 +135,15 @@ def facts_of(
     kept = aim.objective is not None and not aim.missed
     within, foretold = kept and 0 < measured_ms <= limit_ms, kept and seen_ms <= limit_ms
     repeats = _repeats(state, now, aim, calibration)
-    repeated = min(one.error for one in repeats) >= -DOUBTFUL
-    borne = (now.capacity or 0.0) >= HEADROOM * now.rate and repeated and not unknown
+    borne = (now.capacity or 0.0) >= HEADROOM * now.rate and not unknown
     return Facts(
-        met=foretold and borne,
+        met=foretold and borne and min(one.error for one in repeats) >= -DOUBTFUL,
         within=within,
         missed=aim.objective is not None and not foretold and not within,
         unmended=aim.failed if aim.unmended else 0,
         model_share=_near_share(found, near, Stage.MODEL),
         code_share=_near_share(found, near, Stage.CODE),
-        fetch_share=sum(_near_share(found, near, stage) for stage in FETCHING),
+        fetch_share=_near_share(found, near, *FETCHING),
         fetches=most_fetches(found),
         rows=_rows(diversity),
         aim=aim.words,
@@ -152,8 +155,23 @@ def facts_of(
         limits=_limits(state, now),
         doubts=(*filter(None, map(_off, repeats)), *unknown),
         strays=stray_words(recording.strays, recording.duration_s),
-        repeated=repeated_fetches(found),
+        hints=(*blocking_code(recording), *repeated_fetches(found)),
+        writes=_writes(found),
     )
+
+
+def _writes(found: Attribution) -> str:
+    """Name the statement that most requests change a database with; empty where hardly any does."""
+    flat = found.flat
+    names: dict[str, list[int]] = {}
+    for number, name in enumerate(flat.names):
+        if is_write(name):
+            names.setdefault(shown_label(name.stage, name.label), []).append(number)
+    writers = {text: len(np.unique(flat.request[np.isin(flat.name, which)])) for text, which in names.items()}
+    text = max(writers, key=lambda one: writers[one], default="")
+    if not text or writers[text] < _SOME * len(flat.requests):
+        return ""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _measured_ms(state: State, recording: Recording, now: Forecast, aim: Aim) -> float:
@@ -166,8 +184,8 @@ def _measured_ms(state: State, recording: Recording, now: Forecast, aim: Aim) ->
     return max(answered_ms, aim.seen_ms if aim.seen_ms < float("inf") else 0.0)
 
 
-def _near_share(found: Attribution, near: Ints, stage: Stage) -> float:
-    return float(found.stage_ns[near][:, STAGE_AT[stage]].sum() / found.flat.wall_ns[near].sum())
+def _near_share(found: Attribution, near: Ints, *stages: Stage) -> float:
+    return float(found.stage_ns[near][:, [STAGE_AT[stage] for stage in stages]].sum() / found.flat.wall_ns[near].sum())
 
 
 def _repeats(state: State, now: Forecast, aim: Aim, calibration: Calibration) -> tuple[_Repeat, ...]:

@@ -23,6 +23,7 @@ from tailcut.core.profiling.dividing import (
     divide_own,
     fetch_lengths,
     handling_share,
+    hold_loop,
 )
 from tailcut.core.profiling.flat import STAGE_AT, Flat, Ints, Name
 from tailcut.core.profiling.gaps import attribute_gaps
@@ -160,6 +161,7 @@ def read_work(recording: Recording, found: Attribution) -> Work:
     if not recording.pilot.watched:
         seen_ns = np.zeros_like(seen_ns)  # samples are of code: nobody knows what a driver computes
     untold = read_untold(recording, found, cpu_ns, wait_ns, network_ns, seen_ns)
+    cpu_ns, wait_ns = hold_loop(flat, cpu_ns, wait_ns, seen_ns)
     usual_ns = float(np.quantile(network_ns, _USUAL)) if len(network_ns) else 0.0
     rest_ns = found.stage_ns[:, STAGE_AT[Stage.UNATTRIBUTED]]
     order = np.lexsort((flat.start_ns, flat.request))

@@ -1,0 +1,59 @@
+"""In which order to pull levers: greedily, what wins most given those before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tailcut.core.profiling.forecast import Forecast, capacity, forecast
+from tailcut.core.profiling.levers import pull
+from tailcut.core.profiling.refusals import Facts
+from tailcut.core.profiling.state import LeverName, State
+
+WORTH = 0.05
+"""Of the percentile: a lever that lowers it by less wins next to nothing."""
+_MORE_CAPACITY = 0.10
+_ENOUGH = 5.0
+"""Times the rate: who bears so much needs no lever for the capacity alone."""
+
+Step = tuple[LeverName, Forecast]
+"""A lever, and what is foretold once it is pulled, too."""
+
+
+def order_levers(
+    state: State, allowed: Sequence[LeverName], facts: Facts, share: float, *, within_ms: float = 0.0
+) -> list[Step]:
+    """Pull, one after the other, what lowers the percentile most given those pulled; then what adds capacity.
+
+    The latter where it is wanted, and leaves the percentile where it is, or within the SLO.
+
+    Args:
+        allowed: that are not refused.
+        share: of the requests that the percentile is about.
+        within_ms: what the percentile may be, where an SLO says so.
+    """
+    left, steps, before = list(allowed), list[Step](), facts.now
+    rate, limit_ms = facts.now.rate, facts.limit_ms
+    while left:
+        tried = {lever: forecast(pull(state, lever), rate, share=share, rounds=1) for lever in left}
+        best = min(left, key=lambda lever: tried[lever].p95_ms)
+        state_after = pull(state, best)
+        after = forecast(state_after, rate, limit_ms=limit_ms, share=share)
+        quicker = after.p95_ms < (1 - WORTH) * before.p95_ms
+        if not quicker:
+            if (before.capacity or 0.0) >= _ENOUGH * rate:
+                break
+            most_ms = max((1 + WORTH) * before.p95_ms, within_ms)
+            room = {
+                lever: capacity(pull(state, lever), limit_ms, share=share)
+                for lever in left
+                if tried[lever].p95_ms <= most_ms
+            }
+            best = max(room, key=lambda lever: room[lever], default=best)
+            if room.get(best, 0.0) <= (1 + _MORE_CAPACITY) * (before.capacity or 0.0):
+                break
+            state_after = pull(state, best)
+            after = forecast(state_after, rate, limit_ms=limit_ms, share=share)
+        steps.append((best, after))
+        left.remove(best)
+        state, before = state_after, after
+    return steps

@@ -1,0 +1,215 @@
+"""What advice has to see: writes, what holds the event loop or the interpreter, levers that win nothing."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from tests.unit import profile_sample
+from tests.unit.test_profile_levers import advice, pilot, reasons
+
+from tailcut.core.profiling.attribution import attribute
+from tailcut.core.profiling.blocking import blocking_code
+from tailcut.core.profiling.budget import make_budget
+from tailcut.core.profiling.charging import note_cost
+from tailcut.core.profiling.forecast import capacity
+from tailcut.core.profiling.levers import begin, pull
+from tailcut.core.profiling.overhead import Added, Everyone, Overhead
+from tailcut.core.profiling.records import Moment, Pilot, Recording, Request, Span, Stage
+from tailcut.core.profiling.state import Known
+from tailcut.core.profiling.work import read_work
+from tailcut.core.slo import Finding, parse_objectives
+from tailcut.report.profile_words import bottleneck
+
+few_requests = profile_sample.few_requests(800, 300)
+
+_MS = 1_000_000
+_COUNT = 400
+
+
+def asking(recording: Recording, *statements: str) -> Recording:
+    """The same with other statements: of each request's queries the first has the first of these, and so on."""
+
+    def named(one: Request) -> Request:
+        left = list(statements)
+        spans = tuple(
+            msgspec.structs.replace(span, label=left.pop(0)) if span.stage == Stage.SQL and left else span
+            for span in one.spans
+        )
+        return msgspec.structs.replace(one, spans=spans)
+
+    return msgspec.structs.replace(recording, requests=tuple(map(named, recording.requests)))
+
+
+def test_what_a_request_writes_no_cache_answers() -> None:
+    """Neither its answer, nor the write and its COMMIT; the query before them is another thing."""
+    writes = asking(pilot(queries=3), "SELECT a FROM b WHERE c = 1", "INSERT INTO events VALUES (1)", "COMMIT")
+    found = advice(writes)
+    said = reasons(found)
+    assert said["prediction cache"].startswith("not safe: requests write (INSERT INTO events")
+    assert said["concurrent I/O"] == "not worth it: no request fetches more than once"
+    known = Known(feature_hits=dict.fromkeys(range(_COUNT), 1.0))
+    before = begin(read_work(writes, attribute(writes)), known)
+    for bound in (False, True):
+        after = pull(before, "feature cache", bound=bound).work
+        left = [[after.names[part.name].label for part in job if part.stage is Stage.SQL] for job in after.jobs]
+        assert all(labels == ["INSERT INTO events VALUES (1)", "COMMIT"] for labels in left)
+    reads = asking(pilot(queries=3), "SELECT a FROM b WHERE c = 1", "SELECT 1", "COMMIT")
+    gone = pull(begin(read_work(reads, attribute(reads)), known), "feature cache").work
+    assert gone.wait_of(Stage.SQL) == 0.0, "what stands around fetches goes with them"
+
+
+def test_what_is_written_is_not_sent_at_once() -> None:
+    writes = asking(pilot(queries=3), "SELECT a FROM b", "SELECT d FROM e", "UPDATE b SET a = 1")
+    before = begin(read_work(writes, attribute(writes)), Known())
+    assert pull(before, "concurrent I/O").work.jobs == before.work.jobs
+
+
+def test_one_in_a_thousand_that_writes_forbids_no_cache() -> None:
+    requests = pilot().requests
+    writer = asking(msgspec.structs.replace(pilot(), requests=requests[:1]), "DELETE FROM b").requests
+    rare = msgspec.structs.replace(pilot(), requests=(*writer, *requests[1:]))
+    assert "not safe" not in reasons(advice(rare))["prediction cache"]
+
+
+def sleeping(held_ms: float = 10.0, rate: float = 30.0) -> Recording:
+    """An asynchronous handler that sleeps without awaiting, as ``time.sleep`` does."""
+    requests, moments = [], []
+    at = np.cumsum(np.random.default_rng(0).exponential(1e9 / rate, _COUNT)).astype(int).tolist()
+    free = 0
+    for number, due in enumerate(at):
+        start, end = max(due, free), max(due, free) + round(held_ms * _MS)
+        free = end
+        spans = (
+            Span(stage=Stage.FRAMEWORK, label="fastapi", start_ns=start, end_ns=end + 10_000),
+            Span(stage=Stage.CODE, label="slow", place="app.py:9", start_ns=start, end_ns=end, parent=0),
+        )
+        moments.append(Moment(
+            stage=Stage.LOOP, start_ns=start, end_ns=end, label="slow", place="app.py:11", request=number,
+        ))  # fmt: skip
+        requests.append(
+            Request(
+                number=number, intended_ns=due, sent_ns=due, entered_ns=start, left_ns=end + 10_000, status=200,
+                done_ns=end + 20_000, spans=spans,
+            )
+        )  # fmt: skip
+    return Recording(
+        target="app:app", rate=rate, duration_s=_COUNT / rate, requests=tuple(requests), moments=tuple(moments),
+        machine={"cores": "2"}, pilot=Pilot(loop="asyncio", watched=True, cpu_s=0.1, window_s=_COUNT / rate),
+    )  # fmt: skip
+
+
+def test_who_sleeps_on_the_event_loop_lets_nobody_else_through() -> None:
+    """Ten milliseconds: a hundred a second, whatever little it computes; and the report says where, and what to do."""
+    recording = sleeping()
+    found = capacity(begin(read_work(recording, attribute(recording)), Known(cores=2)), 1000.0)
+    assert 80.0 < found <= 101.0
+    (line,) = blocking_code(recording)
+    assert line.startswith("slow (app.py:11) holds the event loop for 10 ms at a time, 30% of all time")
+    assert line in advice(recording, slo="p95=5ms").summary
+
+
+def test_the_bottleneck_of_requests_that_are_not_accepted_is_who_holds_the_loop() -> None:
+    busy = sleeping(rate=85.0)
+    said = bottleneck(make_budget(busy))
+    assert "waiting to be accepted" in said
+    assert said.endswith("Its event loop was held by slow (app.py:11) (100 % of the time that it was).")
+
+
+@pytest.mark.parametrize(("held_ms", "rate"), [(1.5, 100.0), (10.0, 4.0)])
+def test_who_holds_it_shortly_or_seldom_is_not_named(held_ms: float, rate: float) -> None:
+    assert blocking_code(sleeping(held_ms, rate)) == ()
+
+
+def test_a_forest_holds_the_interpreter_and_what_it_is_compiled_to_does_not() -> None:
+    """Five milliseconds of scikit-learn in threads: two cores bear no more than one."""
+    recording = msgspec.structs.replace(pilot(sql_ms=0.001, model_ms=5.0), machine={"cores": "2"})
+    requests = []
+    for one in recording.requests:
+        spans = tuple(
+            msgspec.structs.replace(span, thread=1) if span.stage is Stage.WAIT else span for span in one.spans
+        )
+        requests.append(msgspec.structs.replace(one, spans=spans))
+    recording = msgspec.structs.replace(recording, requests=tuple(requests))
+    work = read_work(recording, attribute(recording))
+    forest, net = (begin(work, Known(family=family, cores=2)) for family in ("sklearn", "torch"))
+    assert capacity(forest, 100.0) == pytest.approx(1e3 / 5.2, rel=0.1)
+    assert capacity(net, 100.0) > 1.5 * capacity(forest, 100.0)
+    compiled = pull(forest, "runtime")
+    assert compiled.service.executors == net.service.executors > 0
+    assert pull(pull(forest, "batching"), "runtime").service.executors == 1
+    assert pull(pull(forest, "serving path"), "runtime").service.executors == 2
+
+
+def test_a_drivers_own_thread_is_waited_for_whoever_serves() -> None:
+    recording = pilot()
+    waits = []
+    for label in ("aiosqlite's thread", "thread pool"):
+        requests = tuple(
+            msgspec.structs.replace(one, spans=tuple(
+                msgspec.structs.replace(span, label=label) if span.stage is Stage.WAIT else span for span in one.spans
+            ))
+            for one in recording.requests
+        )  # fmt: skip
+        changed = msgspec.structs.replace(recording, requests=requests)
+        served = pull(begin(read_work(changed, attribute(changed)), Known()), "serving path").work
+        named = [served.names[part.name].label for job in served.jobs for part in job if part.name >= 0]
+        waits.append(named.count(label))
+    assert waits == [_COUNT, 0]
+
+
+def test_who_bears_enough_needs_no_lever_for_the_capacity_alone() -> None:
+    """Of code that only computes two processes bear twice as much: at a tenth of the rate nobody needs them."""
+    orders = []
+    for rate in (20.0, 150.0):
+        recording = msgspec.structs.replace(
+            pilot(queries=0, sql_ms=0.001, model_ms=0.0, code_ms=5.0, rate=rate), machine={"cores": "2"}
+        )
+        found = advice(recording, slo="p95=1000ms" if rate < 50 else "p95=4ms", distinct=100_000)
+        orders.append([one.lever for one in found.levers if one.order])
+    assert orders[0] == []
+    assert "more executors" in orders[1]
+
+
+def test_a_lever_for_the_capacity_says_that_it_is_for_that() -> None:
+    found = advice(
+        msgspec.structs.replace(pilot(sql_ms=3.0, model_ms=0.0, code_ms=3.0, rate=60.0), machine={"cores": "2"}),
+        slo="p95=2ms", distinct=100_000,
+    )  # fmt: skip
+    for one in found.levers:
+        if one.order and one.p95_ms > 0.95 * found.now.p95_ms:
+            assert one.reason.startswith("for the capacity, ")
+        elif one.order:
+            assert one.reason.startswith("p95 ")
+
+
+def test_without_payloads_nobody_knows_what_repeats() -> None:
+    found = reasons(advice_without_payloads(pilot()))
+    for lever in ("feature cache", "prediction cache"):
+        assert found[lever] == "not known: what repeats: give payloads"
+
+
+def advice_without_payloads(recording: Recording):  # type: ignore[no-untyped-def]
+    from tailcut.core.profiling.advice import advise
+
+    return advise(recording, known=Known(), slo=parse_objectives("p95=1ms"))
+
+
+@pytest.mark.parametrize(
+    ("objective", "seen", "limit", "note"),
+    [
+        ("p95", 10.5, 10.0, "9.545 ms, and met, without what profiling cost"),
+        ("p50", 10.5, 10.0, "10 ms, and met, without what profiling cost"),
+        ("p95", 11.5, 10.0, ""),
+        ("p95", 9.5, 10.0, ""),
+        ("max", 10.5, 10.0, ""),
+    ],
+)
+def test_what_is_missed_by_what_profiling_cost_says_so(objective: str, seen: float, limit: float, note: str) -> None:
+    everyone = Everyone(one_in=4, p50=Added(0.05, (0.0, 0.1)), p95=Added(0.1, (0.0, 0.2)))
+    cost = Overhead(rate=1.0, rounds=(), p50_share=0.5, p95_share=0.5, everyone=everyone)
+    finding = Finding(objective=objective, seen=seen, limit=limit, unit="ms", met=seen <= limit)
+    assert [one.note for one in note_cost((finding,), cost)] == [note]
+    assert note_cost((finding,), None) == (finding,)
+    traced_only = msgspec.structs.replace(cost, everyone=None, p50_share=0.05, p95_share=0.1)
+    assert [one.note for one in note_cost((finding,), traced_only)] == [note]
