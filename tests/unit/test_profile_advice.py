@@ -12,7 +12,7 @@ from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.blocking import blocking_code
 from tailcut.core.profiling.budget import make_budget
 from tailcut.core.profiling.charging import note_cost
-from tailcut.core.profiling.forecast import capacity
+from tailcut.core.profiling.forecast import capacity, forecast
 from tailcut.core.profiling.levers import begin, pull
 from tailcut.core.profiling.overhead import Added, Everyone, Overhead
 from tailcut.core.profiling.records import Moment, Pilot, Recording, Request, Span, Stage
@@ -104,6 +104,10 @@ def test_who_sleeps_on_the_event_loop_lets_nobody_else_through() -> None:
     recording = sleeping()
     found = capacity(begin(read_work(recording, attribute(recording)), Known(cores=2)), 1000.0)
     assert 80.0 < found <= 101.0
+    # And in turn: of a fixed service time at 0.6 of its rate, Poisson, the p95 is 3.8 times as long (M/D/1).
+    busy = sleeping(rate=60.0)
+    asked = forecast(begin(read_work(busy, attribute(busy)), Known(cores=2)), 60.0).p95_ms
+    assert asked == pytest.approx(38.2, rel=0.15)
     (line,) = blocking_code(recording)
     assert line.startswith("slow (app.py:11) holds the event loop for 10 ms at a time, 30% of all time")
     assert line in advice(recording, slo="p95=5ms").summary

@@ -144,7 +144,11 @@ def test_a_server_and_a_driver_that_awaits_are_the_interpreters() -> None:
     )
     assert some.cpu_ns == pytest.approx(1.5 * _MS, rel=0.01)
     assert some.beside_of(model=False) == 0.0
-    assert much.cpu_of(Stage.NETWORK) == pytest.approx(1.6 * _MS, rel=0.01)
+    assert much.cpu_of(Stage.NETWORK) == pytest.approx(0.6 * _MS, rel=0.01)
+    assert much.cpu_of(Stage.SQL) == pytest.approx(1.0 * _MS, rel=0.01), "it goes when its calls go"
+    for path in ("serving path", "feature cache"):
+        left = pull(begin(much, Known(feature_hits=dict.fromkeys(range(_COUNT), 1.0))), path).work
+        assert (left.cpu_of(Stage.SQL) > 0) == (path == "serving path")
     assert much.cpu_ns + much.beside_of(model=False) == pytest.approx(40.0 * _MS, rel=0.01)
 
 

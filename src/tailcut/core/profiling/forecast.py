@@ -23,6 +23,8 @@ _CAPACITY_TOLERANCE = 0.05
 _HIGHEST_RATE = 1e6
 _LEAST_RATE = 1.0
 _BEYOND = 1.1
+_TURN_NS = 1e6
+"""What is shorter is over before another thread has its turn."""
 _TAIL = 0.9
 """From this percentile on what is known of the p95 holds."""
 
@@ -191,9 +193,20 @@ def phases_of(job: Job, service: Service) -> list[Phase]:
         in_database_ns = part.wait_ns * computing if part.stage == Stage.SQL else 0.0
         _add(phases, At.NOWHERE, part.wait_ns - in_database_ns)
         _add(phases, At.DATABASE, in_database_ns)
-        _add(phases, At.MODEL if part.stage == Stage.MODEL else At.PYTHON, part.cpu_ns)
+        _compute(phases, part, service)
     phases += [(At.GIVE, float(what)) for what in reversed(taken)]
     return phases + _once_answered(job)
+
+
+def _compute(phases: list[Phase], part: Part, service: Service) -> None:
+    at = At.MODEL if part.stage == Stage.MODEL else At.PYTHON
+    elsewhere = at is At.MODEL and (service.executors or service.batch_share)
+    if not part.loop or part.cpu_ns < _TURN_NS or elsewhere:
+        _add(phases, at, part.cpu_ns)
+        return
+    # Threads take turns; on the event loop whoever has begun is done first.
+    loop = float(len(service.held) + 1)
+    phases += [(At.TAKE, loop), (at, part.cpu_ns), (At.GIVE, loop)]
 
 
 def _once_answered(job: Job) -> list[Phase]:

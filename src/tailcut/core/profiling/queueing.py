@@ -71,7 +71,7 @@ class _Play:
         self.executors = service.executors
         self.cores = service.cores or self.python + service.executors
         self.database = service.database
-        self.places = [service.threads or len(jobs), *service.held]
+        self.places = [service.threads or len(jobs), *service.held, self.python]
         self.for_python, self.for_model, self.for_core, self.for_database = (deque[_Turn]() for _ in range(4))
         self.for_place: list[deque[tuple[int, int]]] = [deque() for _ in self.places]
         others = any(at is At.BESIDE for job in jobs for at, _ in job)

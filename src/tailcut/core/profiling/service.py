@@ -29,7 +29,8 @@ class At(IntEnum):
 
 
 Phase = tuple[At, float]
-"""Where, and nanoseconds; for TAKE and GIVE what: 0 is a thread of the pool, others count as ``Service.held`` does."""
+"""Where, and nanoseconds; for TAKE and GIVE what: 0 is a thread of the pool, others count as ``Service.held`` does, and
+after those comes an event loop: each process has one."""
 THREAD = 0
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tailcut.core.profiling.attribution import Attribution
-from tailcut.core.profiling.dividing import WAITING, Bools, Floats
+from tailcut.core.profiling.dividing import FETCHING, WAITING, Bools, Floats
 from tailcut.core.profiling.flat import Flat, Ints
 from tailcut.core.profiling.records import Recording, Stage
 
@@ -28,13 +28,16 @@ class Untold(NamedTuple):
     """CPU time that no span tells of.
 
     Attributes:
-        served_ns: per request, on the interpreter, before the reply.
+        served_ns: per request, on the interpreter, before the reply: the HTTP server's.
+        driving_ns: the same of each request that has calls of drivers that await: theirs; 0: the request has none.
+            Shape [n].
         late_ns: per request, on the interpreter, after the reply.
         model_share: of a model's own time: what its other threads compute meanwhile.
         beside_ns: per request, what is left: on any core, and nobody waits for it.
     """
 
     served_ns: float
+    driving_ns: Floats
     late_ns: float
     model_share: float
     beside_ns: float
@@ -55,19 +58,24 @@ def read_untold(
     """
     flat, count = found.flat, len(found.flat.requests)
     if not recording.pilot.cpu_s or not count:
-        return Untold(0.0, 0.0, 0.0, 0.0)
+        return Untold(0.0, np.zeros(count), 0.0, 0.0, 0.0)
     models = flat.is_of({Stage.MODEL})
     late_ns, late_models_ns = _late_ns(flat, cpu_ns, ~models), _late_ns(flat, cpu_ns, models)
     whole_ns = max(_used_ns(recording, found) - float(cpu_ns.sum()) - late_ns - late_models_ns, 0.0)
-    drivers = flat.is_of(WAITING) & (flat.thread == 0) & (flat.cpu_ns < 0)
-    awaited_ns = np.minimum(wait_ns, np.maximum(seen_ns, _SHORT_NS))[drivers]
-    held_ns = float(np.median(network_ns)) + float(awaited_ns.sum()) / count
-    served_ns = min(whole_ns / count, held_ns)
-    rest_ns = max(whole_ns - served_ns * count, 0.0)
+    awaited = flat.is_of(WAITING) & (flat.thread == 0) & (flat.cpu_ns < 0)
+    awaited_ns = np.where(awaited, np.minimum(wait_ns, np.maximum(seen_ns, _SHORT_NS)), 0.0)
+    drivers = awaited & flat.is_of(FETCHING)
+    # The server's first: alike in every request. What drivers compute goes with their calls.
+    receiving_ns = float(awaited_ns[~drivers].sum()) / count
+    server_ns = min(whole_ns / count, float(np.median(network_ns)) + receiving_ns)
+    driving_ns, calling = np.zeros(count), np.unique(flat.request[drivers])
+    driven_ns = min(whole_ns - server_ns * count, float(awaited_ns[drivers].sum()))
+    driving_ns[calling] = max(driven_ns, 0.0) / max(len(calling), 1)
+    rest_ns = max(whole_ns - server_ns * count - float(driving_ns.sum()), 0.0)
     model_ns = float((cpu_ns + wait_ns)[models].sum())
     share = min(rest_ns / model_ns, float(_cores(recording) - 1)) if model_ns else 0.0
     beside_ns = max(rest_ns - share * model_ns, 0.0) + late_models_ns
-    return Untold(served_ns, late_ns / count, share, beside_ns / count)
+    return Untold(server_ns, driving_ns, late_ns / count, share, beside_ns / count)
 
 
 def computing_share(recording: Recording, found: Attribution, code: Bools, ran_ns: Floats) -> float:

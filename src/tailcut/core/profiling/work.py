@@ -34,7 +34,8 @@ from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.profiling.untold import computing_share, read_untold
 
 HANDLING = -3
-"""``Part.name`` of user code between fetches, which goes when they go."""
+"""``Part.name`` of user code between fetches, and of what their drivers compute: that goes when they go."""
+_WHOLE_TURNS = (Stage.CODE, Stage.MODEL)
 _USUAL = 0.75
 _MOST_OVERHEAD = 0.5
 _LEAST_KEPT = 0.5
@@ -56,6 +57,7 @@ class Part(NamedTuple):
             counted from when the request was due.
         after_ns: for how long ``held`` is held once the request is done, who waits for nothing of it.
         late: it is computed once the request is done.
+        loop: it runs on the event loop's own thread, where no other request's turn comes before it is over.
     """
 
     stage: Stage
@@ -69,6 +71,7 @@ class Part(NamedTuple):
     after_ns: float = 0.0
     late: bool = False
     from_ns: float = 0.0
+    loop: bool = False
 
     def scaled(self, *, cpu: float = 1.0, wait: float = 1.0) -> Part:
         """Scale what it computes, and what it waits for with all that follows from that."""
@@ -172,6 +175,8 @@ def read_work(recording: Recording, found: Attribution) -> Work:
     for number in range(len(flat.requests)):
         # Beyond what is usual, the network of one machine is the server's kernel waiting for a core.
         parts = [Part(Stage.NETWORK, -1, untold.served_ns, min(float(network_ns[number]), usual_ns), False)]
+        if untold.driving_ns[number]:
+            parts.append(Part(Stage.SQL, HANDLING, float(untold.driving_ns[number]), 0.0, False))
         parts += spans.parts(order[edges[number] : edges[number + 1]].tolist())
         parts.append(Part(Stage.UNATTRIBUTED, -1, 0.0, float(rest_ns[number]), False, beside_ns=untold.beside_ns))
         if untold.late_ns:
@@ -248,6 +253,7 @@ class _Spans:
         full_ns = float(self.full_ns[span]) if share >= _HALF else 0.0
         from_ns = float(self.flat.start_ns[span] - self.flat.intended_ns[self.flat.request[span]]) if full_ns else 0.0
         own = Part(stage, name, cpu_ns - handling_ns, wait_ns, thread, held, beside_ns, full_ns, from_ns=from_ns)
+        own = own._replace(loop=stage in _WHOLE_TURNS and not self.flat.thread[span])
         return [Part(Stage.SQL, HANDLING, handling_ns, 0.0, thread, held), own] if handling_ns else [own]
 
 
