@@ -161,8 +161,8 @@ def read_work(recording: Recording, found: Attribution) -> Work:
     holds = find_holds(flat, pools.executors, recording.waits if recording.traced < 1.0 else None)
     wait_ns[holds.waits] = 0.0
     network_ns = _way_ns(recording, found)
-    if not recording.pilot.watched:
-        seen_ns = np.zeros_like(seen_ns)  # samples are of code: nobody knows what a driver computes
+    # Samples are of code: nobody knows what a driver computes.
+    seen_ns = seen_ns if recording.pilot.watched else np.zeros_like(seen_ns)
     untold = read_untold(recording, found, cpu_ns, wait_ns, network_ns, seen_ns)
     cpu_ns, wait_ns = hold_loop(flat, cpu_ns, wait_ns, seen_ns)
     usual_ns = float(np.quantile(network_ns, _USUAL)) if len(network_ns) else 0.0
@@ -175,8 +175,7 @@ def read_work(recording: Recording, found: Attribution) -> Work:
     for number in range(len(flat.requests)):
         # Beyond what is usual, the network of one machine is the server's kernel waiting for a core.
         parts = [Part(Stage.NETWORK, -1, untold.served_ns, min(float(network_ns[number]), usual_ns), False)]
-        if untold.driving_ns[number]:
-            parts.append(Part(Stage.SQL, HANDLING, float(untold.driving_ns[number]), 0.0, False))
+        parts += _driving(float(untold.driving_ns[number]))
         parts += spans.parts(order[edges[number] : edges[number + 1]].tolist())
         parts.append(Part(Stage.UNATTRIBUTED, -1, 0.0, float(rest_ns[number]), False, beside_ns=untold.beside_ns))
         if untold.late_ns:
@@ -194,6 +193,11 @@ def read_work(recording: Recording, found: Attribution) -> Work:
         cpu_slope=recording.pilot.cpu_slope,
     )
     return _without_profiling(work, recording)
+
+
+def _driving(cpu_ns: float) -> list[Part]:
+    """What drivers compute for a request, where it has such calls."""
+    return [Part(Stage.SQL, HANDLING, cpu_ns, 0.0, False)] if cpu_ns else []
 
 
 @dataclass(frozen=True)
