@@ -175,8 +175,7 @@ def read_work(recording: Recording, found: Attribution) -> Work:
     for number in range(len(flat.requests)):
         # Beyond what is usual, the network of one machine is the server's kernel waiting for a core.
         parts = [Part(Stage.NETWORK, -1, untold.served_ns, min(float(network_ns[number]), usual_ns), False)]
-        parts += _driving(float(untold.driving_ns[number]))
-        parts += spans.parts(order[edges[number] : edges[number + 1]].tolist())
+        parts += spans.parts(order[edges[number] : edges[number + 1]].tolist(), float(untold.driving_ns[number]))
         parts.append(Part(Stage.UNATTRIBUTED, -1, 0.0, float(rest_ns[number]), False, beside_ns=untold.beside_ns))
         if untold.late_ns:
             parts.append(Part(Stage.UNATTRIBUTED, -1, untold.late_ns, 0.0, False, late=True))
@@ -193,11 +192,6 @@ def read_work(recording: Recording, found: Attribution) -> Work:
         cpu_slope=recording.pilot.cpu_slope,
     )
     return _without_profiling(work, recording)
-
-
-def _driving(cpu_ns: float) -> list[Part]:
-    """What drivers compute for a request, where it has such calls."""
-    return [Part(Stage.SQL, HANDLING, cpu_ns, 0.0, False)] if cpu_ns else []
 
 
 @dataclass(frozen=True)
@@ -220,9 +214,9 @@ class _Spans:
     in_pool: Bools
     beside: float
 
-    def parts(self, spans: list[int]) -> list[Part]:
-        """Lay out a request's spans, in the order of their start."""
-        laid: list[Part] = []
+    def parts(self, spans: list[int], driving_ns: float) -> list[Part]:
+        """Lay out a request's spans, in the order of their start, after what drivers compute for it beside them."""
+        laid = [Part(Stage.SQL, HANDLING, driving_ns, 0.0, False)] if driving_ns else []
         later: list[Part] = []
         for place, span in enumerate(spans):
             if self.cpu_ns[span] + self.wait_ns[span] <= 0:
