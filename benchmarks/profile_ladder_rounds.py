@@ -21,12 +21,19 @@ from benchmarks.profile_ladder import FOLDER, Found, find, options_of
 from benchmarks.profile_ladder_report import WITHIN, Compared
 from tailcut.ladder.machine import commit_of
 
+_BEFORE_S = 12.0
+"""Of a server that was just started: what the ladder leaves out."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--comfortable", type=float, default=80.0, help="the pilot is profiled at this rate, too")
     parser.add_argument("--rates", default="110", help="others, for the ladder")
+    parser.add_argument(
+        "--seconds", type=float, default=8.0,
+        help="of each rung and rate; 8 s meet or miss the moments at which the features of all flights change",
+    )  # fmt: skip
     parser.add_argument("--keep", type=Path, default=Path("profile_ladder_rounds"), help="for ladders and recordings")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/profile_ladder_rounds.md"))
     options = parser.parse_args()
@@ -36,20 +43,29 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / "ladder.json").exists():
             _climb(folder, options, number)
-        rounds.append(_profiled(folder))
+        rounds.append(_profiled(folder, options.seconds))
     text = render(rounds, commit_of(Path.cwd()))
     options.out.write_text(text, encoding="utf-8")
     print(text)
 
 
 def _climb(folder: Path, options: argparse.Namespace, seed: int) -> None:
-    command = [sys.executable, "-m", "tailcut", "ladder", "--manifest", str(FOLDER), "--duration", "8s"]
+    command = [sys.executable, "-m", "tailcut", "ladder", "--manifest", str(FOLDER)]
+    command += ["--duration", f"{options.seconds:g}s"]
     command += ["--rounds", "1", "--seed", str(seed), "--no-capacity", "--comfortable", str(options.comfortable)]
     subprocess.run([*command, "--rates", options.rates, "--out", str(folder)], check=True)
 
 
-def _profiled(folder: Path) -> Found:
-    arguments = ["--ladder", str(folder / "ladder.json"), "--save", str(folder)]
+def _profiled(folder: Path, seconds: float) -> Found:
+    # The same requests as the ladder's, which come after those with which a server settles.
+    arguments = [
+        "--ladder",
+        str(folder / "ladder.json"),
+        "--save",
+        str(folder),
+        "--duration",
+        f"{seconds + _BEFORE_S:g}",
+    ]
     recording, runs = folder / "recording.tailcut", folder / "runs.msgpack"
     if recording.exists() and runs.exists():
         arguments += ["--recording", str(recording), "--runs", str(runs)]
@@ -62,7 +78,8 @@ def render(rounds: Sequence[Found], commit: str) -> str:
     parts = [
         "# What profiles foretell, and what ladders measured in the same minutes",
         f"`python -m benchmarks.profile_ladder_rounds` at commit {commit} on {first.recording.machine.get('cpu', '?')}:"
-        f" {len(rounds)} rounds, each a ladder (8 s per rung and rate) and then the pilot profiled at"
+        f" {len(rounds)} rounds, each a ladder ({first.ladder.settings['measured'].partition(',')[0]}) and then"
+        f" the pilot profiled at"
         f" {first.recording.rate:g} requests/s for {first.recording.duration_s:g} s, which is all that the forecasts"
         " know, beside five small runs on the idle machine. Nothing of the rungs was run for them; that looking tensors"
         " up takes 0.3 of tailcut's own path comes from the stages of earlier ladders. Medians over the rounds (least"

@@ -16,9 +16,10 @@ from tailcut.core.profiling.calibrating import calibrate
 from tailcut.core.profiling.fetching import at_once, left_alone
 from tailcut.core.profiling.forecast import capacity, forecast
 from tailcut.core.profiling.levers import begin, pull
+from tailcut.core.profiling.parts import Part
 from tailcut.core.profiling.records import Pilot, Recording, Request, Span, Stage
 from tailcut.core.profiling.state import Known, State
-from tailcut.core.profiling.work import Part, Work, read_work
+from tailcut.core.profiling.work import Work, read_work
 from tailcut.core.slo import parse_objectives
 
 _MS = 1_000_000

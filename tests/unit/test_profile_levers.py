@@ -19,11 +19,12 @@ from tailcut.core.profiling.forecast import capacity, forecast
 from tailcut.core.profiling.knowing import know
 from tailcut.core.profiling.levers import begin, pull
 from tailcut.core.profiling.overhead import Overhead
+from tailcut.core.profiling.parts import Job, Part
 from tailcut.core.profiling.priors import TENSORS_SHARE, int8_prior, measured, runtime_prior
 from tailcut.core.profiling.records import Pilot, Recording, Request, Span, Stage
 from tailcut.core.profiling.state import Known
 from tailcut.core.profiling.ways import queued_ns, ways_ns
-from tailcut.core.profiling.work import Job, Part, read_work
+from tailcut.core.profiling.work import read_work
 from tailcut.core.slo import parse_objectives
 
 few_requests = profile_sample.few_requests(800, 300)

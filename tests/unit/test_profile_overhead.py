@@ -196,6 +196,7 @@ def test_what_was_traced_is_told_apart_from_what_all_pay(monkeypatch: pytest.Mon
         assert share == pytest.approx(0.2, abs=0.01)
         assert 0.05 < of_all.share < 0.1
         assert of_all.between[0] <= of_all.share <= of_all.between[1]
+    assert found.note == "", "900 requests are compared, a fifth of them traced"
     words = overhead_words(found, "pilot")
     assert words.startswith(f"Profiling cost {signed(found.everyone.p95.share)} (")
     assert "near the median of all requests at" in words

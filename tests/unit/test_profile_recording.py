@@ -162,6 +162,8 @@ def test_most_answers_must_be_good_ones() -> None:
         missing = explain_answers({422: 3}, {"422": body}, (), routes, asked="POST /predict")
         assert missing is not None
         assert flag in str(missing.hint)
+    named = {"422": '{"detail":[{"type":"missing","loc": ["body","query"],"input":{"header":1}}]}'}
+    assert "--payloads" in str(getattr(explain_answers({422: 3}, named, (), routes, asked="POST /predict"), "hint", ""))
     silent = explain_answers({-3: 3}, {}, (), routes, asked="GET /predict", log="Killed")
     assert silent is not None
     assert "got no answer" in silent.message

@@ -48,7 +48,7 @@ def test_where_a_request_asks_for_the_same_again_its_answer_could_be_kept() -> N
         for one in recording.requests
     ]
     (line,) = repeated_fetches(attribute(msgspec.structs.replace(recording, requests=tuple(requests))))
-    assert "with what runs in between: to keep the answer wins most of that" in line
+    assert "with what runs in between: to keep the answer wins the former" in line
 
 
 def test_what_runs_between_them_is_told_too() -> None:

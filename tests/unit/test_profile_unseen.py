@@ -171,6 +171,6 @@ def test_a_child_whose_parent_is_gone_ends(tmp_path: Path) -> None:
 def test_a_slow_application_is_not_measured_for_an_hour() -> None:
     assert run_s(2.0, 1000.0, 1) == 2.0
     assert run_s(2.0, 40.0, 1) == run_s(2.0, 40.0, 2) == 4.0
-    assert run_s(2.0, 40.0, 8) == 8.0, "of those that are traced there are few"
+    assert run_s(2.0, 40.0, 8) == 9.0, "of those that are traced there are few"
     assert run_s(2.0, 1.0, 1) == 10.0
     assert run_s(30.0, 1.0, 4) == 30.0, "whoever wants more has more"

@@ -14,6 +14,8 @@ from tailcut.profile.assembling import raised
 from tailcut.profile.child import Route, Said
 from tailcut.profile.own_loop import stuck_import, way_out
 
+_PLACE = re.compile(r'"loc":\s*\[\s*"(\w+)"')
+"""Where in the request something is missing or wrong: the first of FastAPI's findings."""
 _HIDDEN = frozenset({"/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"})
 _SHOWN_ROUTES = 12
 _BODY_CHARS = 300
@@ -226,9 +228,10 @@ def explain_answers(
 
 def _unprocessable(body: str) -> str:
     """Say what a body that names the place of the mistake asks for, as FastAPI's do."""
-    if '"header"' in body:
+    found = _PLACE.search(body)
+    if found and found[1] == "header":
         return "send the header that it asks for: --header 'NAME: VALUE'"
-    if '"query"' in body:
+    if found and found[1] == "query":
         return "send the parameter that it asks for in the path: --path '/predict?NAME=VALUE'"
     return "the payloads do not have the form that it validates; each line of --payloads is one body"
 

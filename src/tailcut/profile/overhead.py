@@ -20,7 +20,7 @@ from tailcut.profile.trials import OnStep, check_answered, counted
 
 ROUNDS = 9
 """Pairs of runs."""
-REQUESTS, _TRACED = 160.0, 40.0
+REQUESTS, _TRACED = 160.0, 45.0
 """Of each run, at least, and of those that are traced."""
 _LONGEST_S = 10.0
 """Of each run, however few requests that is: eighteen of them, and whoever waits for them, have no more patience."""
@@ -164,11 +164,12 @@ def _latencies(took_ms: Values, samples: Samples, facts: RunFacts) -> Latencies:
 
 def _summarised(rate: float, found: list[list[_Compared]], one_in: int) -> Overhead:
     told = [one.told for had in found for one in had]
-    kept, seed = undisturbed([[one.traced for one in had] for had in found]), len(told)
-    p50, p95 = (longer(kept, near, seed=seed) for near in (NEAR_P50, NEAR_P95))
-    every = undisturbed([[one.every for one in had] for had in found])
+    every, seed = undisturbed([[one.every for one in had] for had in found]), len(told)
+    kept = {id(one) for had in every for one in had}
+    traced = [chosen for had in found if (chosen := [one.traced for one in had if id(one.every) in kept])]
+    p50, p95 = (longer(traced, near, seed=seed) for near in (NEAR_P50, NEAR_P95))
     return Overhead(
-        rate=rate, rounds=tuple(told), p50_share=p50.share, p95_share=p95.share, note=_note(kept, len(told)),
+        rate=rate, rounds=tuple(told), p50_share=p50.share, p95_share=p95.share, note=_note(every, len(told)),
         p50_range=p50.between, p95_range=p95.between, processes=len(found),
         everyone=_everyone(every, one_in, seed) if one_in > 1 else None,
     )  # fmt: skip

@@ -149,12 +149,12 @@ def _advise_one(state: State, lever: LeverName, facts: Facts, share: float, pull
     reason = refusal_of(lever, state, facts)
     alone = facts.now if reason else forecast(pull(state, lever), rate, limit_ms=limit_ms, share=share)
     bound = forecast(pull(state, lever, bound=True), rate, limit_ms=limit_ms, share=share)
-    order = next((place for place, (name, _) in enumerate(pulled, 1) if name == lever), 0)
-    after = pulled[order - 1][1] if order else None
+    order = next((place for place, step in enumerate(pulled, 1) if step.lever == lever), 0)
+    after = pulled[order - 1].after if order else None
     if not reason:
         gain = 1 - alone.p95_ms / facts.now.p95_ms
         reason = f"p95 {figure(facts.now.p95_ms)} -> {figure(alone.p95_ms)} ms alone ({-gain:+.0%})"
-        if order and gain < WORTH:
+        if order and pulled[order - 1].for_capacity:
             more = f"{figure(facts.now.capacity or 0.0)} -> {figure(alone.capacity or 0.0)}/s alone"
             reason = f"for the capacity, {more}; {reason}"
         if order and lever == "concurrent I/O":

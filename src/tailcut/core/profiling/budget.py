@@ -150,7 +150,7 @@ def make_budget(recording: Recording, slo: Objectives | None = None, found: Attr
         culprits=culprits,
         calls=calls_of(found, recording.traced),
         perception=perception(all_ms),
-        findings=note_cost(judge_wall(slo, all_ms, failed), recording.overhead) if slo else (),
+        findings=note_cost(judge_wall(slo, all_ms, failed), recording) if slo else (),
         notes=(*_notes(len(all_ms), len(near), failed), *(_unseen(culprits) if recording.samples else ())),
     )
 
@@ -158,7 +158,7 @@ def make_budget(recording: Recording, slo: Objectives | None = None, found: Attr
 def near_percentile(wall_ms: npt.NDArray[np.float64], share: float = 0.95) -> npt.NDArray[np.int64]:
     """Choose the requests near a percentile: two points to each side, or with quicker ones as many as ``LEAST_NEAR``.
 
-    Not with slower ones: of few requests those are whatever stalled the machine.
+    Not with slower ones, as far as there are enough: of few requests those are whatever stalled the machine.
     """
     count = len(wall_ms)
     order = np.argsort(wall_ms, kind="stable")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tailcut.core.profiling.parts import Job, Part
 from tailcut.core.profiling.records import Stage
-from tailcut.core.profiling.work import Job, Part
 
 HANDED_OVER = -2
 """``Part.name`` of handing a batch to a thread and back."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable
 
@@ -24,10 +25,15 @@ _SHOWN: dict[Stage, Callable[[str], str]] = {
 }
 _AROUND = ("connect (", "begin", "commit", "rollback", "savepoint", "release", "prepare ")
 """How statements begin that fetch nothing, but stand around one that does."""
-_WRITES = frozenset({"insert", "update", "delete", "merge", "replace", "upsert", "truncate"})
+_WRITES = frozenset({
+    "insert", "update", "delete", "merge", "replace", "upsert", "truncate", "create", "drop", "alter", "call", "exec",
+    "execute", "do",
+})  # fmt: skip
+_WRITES_INSIDE = re.compile(
+    r"\b(?:insert into|delete from|merge into|update \S+(?: (?:as )?\w+)? set|copy .* from)\b|\bnextval ?\("
+)
 _COMMANDS = _WRITES | {
-    "copy", "set", "reset", "unlisten", "listen", "notify", "close", "vacuum", "analyze", "lock", "create", "drop",
-    "alter", "pragma",
+    "copy", "set", "reset", "unlisten", "listen", "notify", "close", "vacuum", "analyze", "lock", "pragma",
 }  # fmt: skip
 _PINGS = frozenset({"select 1", "select ?"})
 _RESETS = ("select pg_advisory_unlock_all",)
@@ -35,7 +41,8 @@ _RESETS = ("select pg_advisory_unlock_all",)
 _STORES = frozenset({
     "set", "setex", "psetex", "setnx", "mset", "getset", "set_many", "add", "append", "replace", "cas", "del", "delete",
     "unlink", "incr", "incrby", "decr", "expire", "pexpire", "hset", "hmset", "hdel", "lpush", "rpush", "lpop", "rpop",
-    "sadd", "srem", "zadd", "zrem", "xadd", "publish", "ping", "select", "auth", "hello", "client",
+    "hincrby", "hsetnx", "getdel", "lrem", "eval", "evalsha", "sadd", "srem", "zadd", "zrem", "xadd", "publish", "ping",
+    "select", "auth", "hello", "client",
 })  # fmt: skip
 """Commands of caches that ask for nothing that could be kept."""
 
@@ -113,9 +120,9 @@ def is_around(name: Name) -> bool:
 
 def is_fetch(name: Name) -> bool:
     """Tell a call whose answer could be kept from writes, pings and what stands around others."""
-    if name.stage not in FETCHING or is_around(name):
+    if name.stage not in FETCHING or is_around(name) or is_write(name):
         return False
-    text = name.label.strip(" ;\n").lower()
+    text = _plain(name)
     first = text.partition(" ")[0]
     if name.stage == Stage.CACHE:
         return first not in _STORES
@@ -124,7 +131,15 @@ def is_fetch(name: Name) -> bool:
 
 def is_write(name: Name) -> bool:
     """Tell a statement that changes a database; what is put into a cache is none, as it is there to be lost."""
-    return name.stage == Stage.SQL and name.label.lstrip(" ;\n(").partition(" ")[0].lower() in _WRITES
+    if name.stage != Stage.SQL:
+        return False
+    text = _plain(name)
+    return text.partition(" ")[0] in _WRITES or _WRITES_INSIDE.search(text) is not None
+
+
+def _plain(name: Name) -> str:
+    """What is called in small letters, from its first word on, without comments and values."""
+    return shown_label(name.stage, name.label).strip(" ;(").lower()
 
 
 def heads_of(flat: Flat) -> Ints:

@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import msgspec
 
-from tailcut.core.profiling.overhead import Overhead
+from tailcut.core.profiling.overhead import Added
+from tailcut.core.profiling.records import Recording
 from tailcut.core.slo import Finding
 
-_UPPER = 85.0
-"""From this percentile on requests are near the p95 rather than near the median."""
+_UPPER, _LAST = 85.0, 97.0
+"""From this percentile to that one requests are near the p95; what it costs later ones was not measured."""
 
 
-def note_cost(findings: tuple[Finding, ...], overhead: Overhead | None) -> tuple[Finding, ...]:
-    """Say of each percentile that was missed whether it is so only because of what profiling cost."""
-    return tuple(_noted(one, overhead) for one in findings) if overhead is not None else findings
+def note_cost(findings: tuple[Finding, ...], recording: Recording) -> tuple[Finding, ...]:
+    """Say of each percentile that was missed whether it surely is so only because of what profiling cost."""
+    costs = _costs(recording)
+    return tuple(_noted(one, *costs) for one in findings) if costs is not None else findings
 
 
-def _noted(finding: Finding, overhead: Overhead) -> Finding:
+def _costs(recording: Recording) -> tuple[Added, Added] | None:
+    """What it cost the requests that were judged, near the median and near the p95; None: not known."""
+    overhead = recording.overhead
+    if overhead is None:
+        return None
+    if overhead.everyone is not None:
+        return overhead.everyone.p50, overhead.everyone.p95
+    if recording.traced < 1.0 or overhead.p50_range is None or overhead.p95_range is None:
+        return None
+    return Added(overhead.p50_share, overhead.p50_range), Added(overhead.p95_share, overhead.p95_range)
+
+
+def _noted(finding: Finding, p50: Added, p95: Added) -> Finding:
     if finding.met or finding.seen is None or finding.unit != "ms" or finding.objective == "max":
         return finding
-    everyone = overhead.everyone
-    near_p95 = float(finding.objective.removeprefix("p")) >= _UPPER
-    if everyone is not None:
-        share = everyone.p95.share if near_p95 else everyone.p50.share
-    else:
-        share = overhead.p95_share if near_p95 else overhead.p50_share
-    alone = finding.seen / (1.0 + share)
-    if alone > finding.limit:
+    percentile = float(finding.objective.removeprefix("p"))
+    cost = p95 if percentile >= _UPPER else p50
+    if percentile > _LAST or finding.seen / (1.0 + cost.between[0]) > finding.limit:
         return finding
-    note = f"{alone:.4g} ms, and met, without what profiling cost"
+    note = f"{finding.seen / (1.0 + cost.share):.4g} ms, and met, without what profiling cost"
     return msgspec.structs.replace(finding, note=f"{finding.note}; {note}" if finding.note else note)

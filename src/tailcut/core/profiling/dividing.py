@@ -18,6 +18,7 @@ WAITING = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.RECEIVE, Stage.NE
 FETCHING = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP})
 
 _UNHINDERED = 0.1
+_MOSTLY = 0.5
 
 
 def handling_share(flat: Flat) -> Floats:
@@ -63,20 +64,17 @@ def divide_own(flat: Flat, self_ns: Ints, delay_ns: Ints, code_share: float) -> 
     return cpu_ns, wait_ns
 
 
-def hold_loop(flat: Flat, cpu_ns: Floats, wait_ns: Floats, held_ns: Floats) -> tuple[Floats, Floats]:
-    """Let what waits and holds the event loop meanwhile, as ``time.sleep`` does, take the interpreter.
-
-    Nobody else has it then. That it needs no core is left out: with more processes than cores more would be borne than
-    is told.
-
-    What a driver that awaits was seen to compute is known otherwise (``untold``).
+def holds_loop(flat: Flat, cpu_ns: Floats, wait_ns: Floats, held_ns: Floats) -> Bools:
+    """Tell what waits and holds the event loop meanwhile, as ``time.sleep`` and drivers that block do, shape [spans].
 
     Args:
         held_ns: for how long each span's own part held the loop, shape [spans].
     """
-    there = (flat.thread == 0) & ~(flat.is_of(WAITING) & (flat.cpu_ns < 0))
-    blocked_ns = np.where(there, np.clip(held_ns - cpu_ns, 0.0, wait_ns), 0.0)
-    return cpu_ns + blocked_ns, wait_ns - blocked_ns
+    blocked_ns = np.clip(held_ns - cpu_ns, 0.0, wait_ns)
+    # What a driver that awaits was seen to compute is known otherwise (``untold``).
+    driven = flat.is_of(WAITING) & (flat.cpu_ns < 0)
+    held: Bools = (flat.thread == 0) & ~driven & (blocked_ns > 0) & (blocked_ns >= _MOSTLY * wait_ns)
+    return held
 
 
 def fetch_lengths(flat: Flat, cpu_ns: Floats) -> Floats:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tailcut.core.profiling.dividing import FETCHING
-from tailcut.core.profiling.work import Job, Part, Work
+from tailcut.core.profiling.parts import Job, Part
+from tailcut.core.profiling.work import Work
 
 _MOSTLY = 0.5
 """Of what a request's fetches can win side by side: where more is won already, what is left are fetches that wait for

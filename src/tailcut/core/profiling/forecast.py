@@ -8,12 +8,12 @@ import msgspec
 import numpy as np
 
 from tailcut.core.profiling.idling import at_rate, factors_at
+from tailcut.core.profiling.parts import Job, Part
 from tailcut.core.profiling.queueing import Played, play
 from tailcut.core.profiling.records import Stage
 from tailcut.core.profiling.service import THREAD, At, Phase, Service
 from tailcut.core.profiling.slopes import FARTHEST
 from tailcut.core.profiling.state import State
-from tailcut.core.profiling.work import Job, Part
 from tailcut.core.statistics import percentile
 
 REQUESTS = 2500
@@ -23,8 +23,6 @@ _CAPACITY_TOLERANCE = 0.05
 _HIGHEST_RATE = 1e6
 _LEAST_RATE = 1.0
 _BEYOND = 1.1
-_TURN_NS = 1e6
-"""What is shorter is over before another thread has its turn."""
 _TAIL = 0.9
 """From this percentile on what is known of the p95 holds."""
 
@@ -132,6 +130,8 @@ def _saturation(state: State) -> float:
     elif service.database:
         limits.append((service.database, database_ns))
     limits += [(at_once, work.held_ns(hold) * batched) for hold, at_once in enumerate(service.held)]
+    if service.loops:
+        limits.append((processes, python_ns + work.loop_ns(blocking=True)))
     return min(_HIGHEST_RATE, *(servers / max(took_ns, 1.0) * 1e9 for servers, took_ns in limits))
 
 
@@ -187,26 +187,25 @@ def phases_of(job: Job, service: Service) -> list[Phase]:
         if not part.cpu_ns + part.wait_ns:
             phases += _beside(part, service)
             continue
+        at = At.MODEL if part.stage == Stage.MODEL else At.PYTHON
+        there = service.loops and part.loop and not (at is At.MODEL and (service.executors or service.batch_share))
         # A thread goes back to its pool where a part follows on the event loop: whoever awaits holds none.
-        _take_and_give(phases, taken, part, part.thread and service.threads > 0)
+        in_thread = part.thread and service.threads > 0
+        _take_and_give(phases, taken, part, in_thread, loop_of(service) if there and part.blocks else 0)
         phases += _beside(part, service)
         in_database_ns = part.wait_ns * computing if part.stage == Stage.SQL else 0.0
         _add(phases, At.NOWHERE, part.wait_ns - in_database_ns)
         _add(phases, At.DATABASE, in_database_ns)
-        _compute(phases, part, service)
+        if there and not part.blocks and part.cpu_ns:
+            _take_and_give(phases, taken, part, in_thread, loop_of(service))
+        _add(phases, at, part.cpu_ns)
     phases += [(At.GIVE, float(what)) for what in reversed(taken)]
     return phases + _once_answered(job)
 
 
-def _compute(phases: list[Phase], part: Part, service: Service) -> None:
-    at = At.MODEL if part.stage == Stage.MODEL else At.PYTHON
-    elsewhere = at is At.MODEL and (service.executors or service.batch_share)
-    if not part.loop or part.cpu_ns < _TURN_NS or elsewhere:
-        _add(phases, at, part.cpu_ns)
-        return
-    # Threads take turns; on the event loop whoever has begun is done first.
-    loop = float(len(service.held) + 1)
-    phases += [(At.TAKE, loop), (at, part.cpu_ns), (At.GIVE, loop)]
+def loop_of(service: Service) -> int:
+    """What stands for the event loop's thread among what is taken: it comes after all that ``Service.held`` counts."""
+    return len(service.held) + 1
 
 
 def _once_answered(job: Job) -> list[Phase]:
@@ -233,17 +232,21 @@ def _beside(part: Part, service: Service) -> list[Phase]:
     return [(At.BESIDE, part.beside_ns * shared / threads)] * threads
 
 
-def _take_and_give(phases: list[Phase], taken: list[int], part: Part, in_thread: bool) -> None:
+def _take_and_give(phases: list[Phase], taken: list[int], part: Part, in_thread: bool, loop: int) -> None:
     """Give back what a part does not hold, and take what it does.
 
     Only in ascending order: what was found out may be wrong, and requests that take two locks in either order wait for
-    each other for ever.
+    each other for ever. The event loop comes last, and nobody waits for anything else while he has it.
+
+    Args:
+        loop: what stands for it; 0: the part does not need it.
     """
     wanted = [*((THREAD,) if in_thread else ()), *(one + 1 for one in part.held)]
-    for what in [one for one in reversed(taken) if one not in wanted]:
+    missing = any(what not in taken for what in wanted)
+    for what in [one for one in reversed(taken) if one not in wanted and (one != loop or not loop or missing)]:
         phases.append((At.GIVE, float(what)))
         taken.remove(what)
-    for what in wanted:
+    for what in [*wanted, *((loop,) if loop else ())]:
         if what not in taken and (not taken or what > taken[-1]):
             phases.append((At.TAKE, float(what)))
             taken.append(what)

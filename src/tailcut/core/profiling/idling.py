@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tailcut.core.profiling.cached import OWN_PATH
+from tailcut.core.profiling.parts import Job, Part
 from tailcut.core.profiling.records import Stage
 from tailcut.core.profiling.slopes import cpu_factor
 from tailcut.core.profiling.state import State
-from tailcut.core.profiling.work import Job, Part
 
 FASTEST = 1000.0
 """Requests per second at which tailcut's own path is asked, at most: beyond it what one takes hardly changes."""

@@ -17,13 +17,14 @@ from tailcut.core.profiling.calls import is_fetch, is_write
 from tailcut.core.profiling.dividing import FETCHING, QUEUEING
 from tailcut.core.profiling.fetching import at_once, at_once_free, left_alone
 from tailcut.core.profiling.holding import Hold
+from tailcut.core.profiling.parts import HANDLING, Job, Part
 from tailcut.core.profiling.priors import Prior
 from tailcut.core.profiling.records import Stage
 from tailcut.core.profiling.service import Service
 from tailcut.core.profiling.slopes import cpu_factor
 from tailcut.core.profiling.state import Known, LeverName, State
 from tailcut.core.profiling.ways import ways_ns
-from tailcut.core.profiling.work import Job, Part, Work
+from tailcut.core.profiling.work import Work
 
 LEVERS: tuple[LeverName, ...] = (
     "feature cache", "concurrent I/O", "runtime", "INT8", "batching", "prediction cache", "more executors",
@@ -35,6 +36,8 @@ PARALLEL = 4
 INLINE_MS = 1.0
 """Models below that run on tailcut's event loop (docs/design.md, Executors)."""
 _MODELS_ALONE = 0.8
+_LONG_NS = 1e6
+"""On the event loop's thread: what is shorter is over before another thread would have its turn."""
 _HOLDS_INTERPRETER = frozenset({"sklearn"})
 """Libraries whose models are Python for most of a call on one row: of a forest each tree is called on its own. What
 they are compiled to is none."""
@@ -49,6 +52,7 @@ def begin(work: Work, known: Known) -> State:
         executors=executors, cores=max(known.cores, 1), threads=work.threads,
         held=tuple(hold.at_once for hold in work.holds.found),
         database=known.database_cores, beside=known.database_beside, database_share=known.database_share,
+        loops=any(part.blocks or (part.loop and part.cpu_ns >= _LONG_NS) for job in work.jobs for part in job),
     )  # fmt: skip
     return State(work, service, known, queues=_for_models(work))
 
@@ -114,19 +118,29 @@ def _feature_cache(state: State, bound: bool) -> State:
     generator = np.random.default_rng(0)
     jobs = []
     for number, job in zip(work.numbers.tolist(), work.jobs, strict=True):
-        fetches = [part for part in job if part.stage in FETCHING]
+        fetches = [part for part in job if part.stage in FETCHING and part.name != HANDLING]
         shares = [_answered(state, number, part, bound) for part in fetches]
         draws = generator.random(len(fetches)) if fetches else ()
         missed = {id(part) for part, draw, share in zip(fetches, draws, shares, strict=True) if draw >= share}
         if missed:
             missed.update(id(part) for part in fetches if _goes_with(state, part))
-        kept = tuple(part for part in job if part.stage not in goes or part.name == OWN_PATH or id(part) in missed)
+        kept = tuple(
+            part
+            for part in _handled(job, len(missed) / len(fetches) if fetches else 1.0)
+            if part.stage not in goes or part.name in (OWN_PATH, HANDLING) or id(part) in missed
+        )
         kept = left_alone(job, kept) if missed else kept
         if not bound and fetches:
             kept = _before(kept, Part(Stage.CACHE, -1, known.lookup_ns, 0.0, False))
         # Without a fetch nobody waits for a connection, a thread or its way back.
         jobs.append(kept if missed or not fetches else tuple(part for part in kept if part.stage not in QUEUEING))
     return replace(state, work=replace(work, jobs=tuple(jobs)))
+
+
+def _handled(job: Job, left: float) -> Job:
+    """A request with what is done for its fetches, for the share of them that is left."""
+    of_calls = (part._replace(cpu_ns=part.cpu_ns * left) if part.name == HANDLING else part for part in job)
+    return tuple(part for part in of_calls if part.name != HANDLING or left)
 
 
 def _answered(state: State, number: int, part: Part, bound: bool) -> float:
@@ -244,7 +258,7 @@ def _serving_path(state: State, bound: bool) -> State:
         models = [number for number, part in enumerate(kept) if part.stage == Stage.MODEL]
         if models and "batching" not in state.pulled:
             kept.insert(models[0], Part(Stage.WAIT, HANDED_OVER, priors.THREAD_NS / 2, priors.THREAD_NS / 2, False))
-        return (Part(Stage.NETWORK, OWN_PATH, path_ns, way_ns, False), *kept)
+        return (Part(Stage.NETWORK, OWN_PATH, path_ns, way_ns, False, loop=True), *kept)
 
     ways = zip(work.numbers.tolist(), work.jobs, ways_ns(work.jobs, known.path_waits_ns), strict=True)
     jobs = tuple(change(number, job, way_ns) for number, job, way_ns in ways)

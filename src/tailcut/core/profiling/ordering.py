@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tailcut.core.profiling.forecast import Forecast, capacity, forecast
 from tailcut.core.profiling.levers import pull
@@ -15,8 +16,13 @@ _MORE_CAPACITY = 0.10
 _ENOUGH = 5.0
 """Times the rate: who bears so much needs no lever for the capacity alone."""
 
-Step = tuple[LeverName, Forecast]
-"""A lever, and what is foretold once it is pulled, too."""
+
+class Step(NamedTuple):
+    """A lever, what is foretold once it is pulled, too, and whether it is for the capacity alone."""
+
+    lever: LeverName
+    after: Forecast
+    for_capacity: bool
 
 
 def order_levers(
@@ -42,7 +48,7 @@ def order_levers(
         if not quicker:
             if (before.capacity or 0.0) >= _ENOUGH * rate:
                 break
-            most_ms = max((1 + WORTH) * before.p95_ms, within_ms)
+            most_ms = max((1 + WORTH) * before.p95_ms, within_ms / facts.off)
             room = {
                 lever: capacity(pull(state, lever), limit_ms, share=share)
                 for lever in left
@@ -53,7 +59,7 @@ def order_levers(
                 break
             state_after = pull(state, best)
             after = forecast(state_after, rate, limit_ms=limit_ms, share=share)
-        steps.append((best, after))
+        steps.append(Step(best, after, not quicker))
         left.remove(best)
         state, before = state_after, after
     return steps

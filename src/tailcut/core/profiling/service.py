@@ -50,6 +50,7 @@ class Service:
         held: how many at once may hold each lock, semaphore or connection pool; they count from 1.
         batch_share: of a model's time that a batch of any size takes once; the rest is per row. 0: no batching.
         max_rows: of a batch.
+        loops: what runs on an event loop's thread is played in turn: some hold it for long.
     """
 
     processes: int = 1
@@ -62,6 +63,7 @@ class Service:
     held: tuple[int, ...] = ()
     batch_share: float = 0.0
     max_rows: int = 32
+    loops: bool = False
 
     @property
     def has_database(self) -> bool:

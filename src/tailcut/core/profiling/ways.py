@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from tailcut.core.profiling.parts import Job
 from tailcut.core.profiling.records import Stage
-from tailcut.core.profiling.work import Job
 
 _TRANSFER_NS = 2e6
 """A recorded way that is longer by so much is that of much to send, which the other was not asked for."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -155,22 +156,19 @@ def facts_of(
         limits=_limits(state, now),
         doubts=(*filter(None, map(_off, repeats)), *unknown),
         strays=stray_words(recording.strays, recording.duration_s),
-        hints=(*blocking_code(recording), *repeated_fetches(found)),
+        hints=(*blocking_code(recording, found.flat), *repeated_fetches(found)),
         writes=_writes(found),
     )
 
 
 def _writes(found: Attribution) -> str:
-    """Name the statement that most requests change a database with; empty where hardly any does."""
+    """Name a statement that requests change a database with; empty where hardly any request does."""
     flat = found.flat
-    names: dict[str, list[int]] = {}
-    for number, name in enumerate(flat.names):
-        if is_write(name):
-            names.setdefault(shown_label(name.stage, name.label), []).append(number)
-    writers = {text: len(np.unique(flat.request[np.isin(flat.name, which)])) for text, which in names.items()}
-    text = max(writers, key=lambda one: writers[one], default="")
-    if not text or writers[text] < _SOME * len(flat.requests):
+    spans = np.flatnonzero(np.array([is_write(name) for name in flat.names], dtype=bool)[flat.name])
+    if len(np.unique(flat.request[spans])) < max(_SOME * len(flat.requests), 1):
         return ""
+    names = [flat.names[number] for number in flat.name[spans].tolist()]
+    text = Counter(shown_label(name.stage, name.label) for name in names).most_common(1)[0][0]
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 

@@ -9,7 +9,6 @@ pool that enough is known of (``holding``) come back, as large as they then are.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -23,69 +22,21 @@ from tailcut.core.profiling.dividing import (
     divide_own,
     fetch_lengths,
     handling_share,
-    hold_loop,
+    holds_loop,
 )
 from tailcut.core.profiling.flat import STAGE_AT, Flat, Ints, Name
 from tailcut.core.profiling.gaps import attribute_gaps
 from tailcut.core.profiling.holding import Holds, find_holds
 from tailcut.core.profiling.holdups import Holdups
+from tailcut.core.profiling.parts import HANDLING, Job, Part
 from tailcut.core.profiling.pools import find_pools
 from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.profiling.untold import computing_share, read_untold
 
-HANDLING = -3
-"""``Part.name`` of user code between fetches, and of what their drivers compute: that goes when they go."""
-_WHOLE_TURNS = (Stage.CODE, Stage.MODEL)
 _USUAL = 0.75
 _MOST_OVERHEAD = 0.5
 _LEAST_KEPT = 0.5
 _HALF = 0.5
-
-
-class Part(NamedTuple):
-    """A phase of one request.
-
-    Attributes:
-        stage: what it is.
-        name: index into ``Work.names``; -1: no span.
-        cpu_ns, wait_ns: how long it computes, and how long it waits for something outside the process.
-        thread: it runs in a thread of the pool for synchronous handlers, else on the event loop or in an executor.
-        held: locks, connections and executors' threads that the request holds meanwhile: indices into
-            ``Work.holds.found``, ascending.
-        beside_ns: CPU on other cores, beginning with it, that the request does not wait for.
-        full_ns: of a fetch: how long it would wait with none of its request's own beside it; ``from_ns``: from when on,
-            counted from when the request was due.
-        after_ns: for how long ``held`` is held once the request is done, who waits for nothing of it.
-        late: it is computed once the request is done.
-        loop: it runs on the event loop's own thread, where no other request's turn comes before it is over.
-    """
-
-    stage: Stage
-    name: int
-    cpu_ns: float
-    wait_ns: float
-    thread: bool
-    held: tuple[int, ...] = ()
-    beside_ns: float = 0.0
-    full_ns: float = 0.0
-    after_ns: float = 0.0
-    late: bool = False
-    from_ns: float = 0.0
-    loop: bool = False
-
-    def scaled(self, *, cpu: float = 1.0, wait: float = 1.0) -> Part:
-        """Scale what it computes, and what it waits for with all that follows from that."""
-        return self._replace(
-            cpu_ns=self.cpu_ns * cpu,
-            wait_ns=self.wait_ns * wait,
-            beside_ns=self.beside_ns * cpu,
-            full_ns=self.full_ns * wait,
-            after_ns=self.after_ns * wait,
-            from_ns=self.from_ns * wait,
-        )
-
-
-Job = tuple[Part, ...]
 
 
 @dataclass(frozen=True)
@@ -139,6 +90,17 @@ class Work:
         found = [sum(part.cpu_ns + part.wait_ns for part in job if part.stage in stages) for job in self.jobs]
         return float(np.mean(found)) if found else 0.0
 
+    def loop_ns(self, *, blocking: bool = False) -> float:
+        """For how long a request has the event loop's thread, on average; or only waits there, and lets nobody on."""
+        found = [
+            sum(
+                (part.wait_ns if part.blocks else 0.0) + (0.0 if blocking or not part.loop else part.cpu_ns)
+                for part in job
+            )
+            for job in self.jobs
+        ]
+        return float(np.mean(found)) if found else 0.0
+
     def held_ns(self, hold: int) -> float:
         """For how long a request holds a lock or a connection, on average, and computes or waits for others."""
         found = [
@@ -164,17 +126,18 @@ def read_work(recording: Recording, found: Attribution) -> Work:
     # Samples are of code: nobody knows what a driver computes.
     seen_ns = seen_ns if recording.pilot.watched else np.zeros_like(seen_ns)
     untold = read_untold(recording, found, cpu_ns, wait_ns, network_ns, seen_ns)
-    cpu_ns, wait_ns = hold_loop(flat, cpu_ns, wait_ns, seen_ns)
     usual_ns = float(np.quantile(network_ns, _USUAL)) if len(network_ns) else 0.0
     rest_ns = found.stage_ns[:, STAGE_AT[Stage.UNATTRIBUTED]]
     order = np.lexsort((flat.start_ns, flat.request))
     edges = np.searchsorted(flat.request[order], np.arange(len(flat.requests) + 1))
     lengths, handling = fetch_lengths(flat, cpu_ns), handling_share(flat)
-    spans = _Spans(flat, cpu_ns, wait_ns, lengths, handling, holds, pools.in_pool, untold.model_share)
+    blocks = holds_loop(flat, cpu_ns, wait_ns, seen_ns)
+    spans = _Spans(flat, cpu_ns, wait_ns, lengths, handling, holds, pools.in_pool, untold.model_share, blocks)
     jobs: list[Job] = []
     for number in range(len(flat.requests)):
         # Beyond what is usual, the network of one machine is the server's kernel waiting for a core.
-        parts = [Part(Stage.NETWORK, -1, untold.served_ns, min(float(network_ns[number]), usual_ns), False)]
+        way_ns = min(float(network_ns[number]), usual_ns)
+        parts = [Part(Stage.NETWORK, -1, untold.served_ns, way_ns, False, loop=True)]
         parts += spans.parts(order[edges[number] : edges[number + 1]].tolist(), float(untold.driving_ns[number]))
         parts.append(Part(Stage.UNATTRIBUTED, -1, 0.0, float(rest_ns[number]), False, beside_ns=untold.beside_ns))
         if untold.late_ns:
@@ -203,6 +166,7 @@ class _Spans:
         handling: share of each one's CPU that goes with the fetches.
         in_pool: whether it held a thread of the pool for synchronous handlers.
         beside: of a model's own time, what its other threads compute meanwhile.
+        blocks: whether each one's wait holds the event loop.
     """
 
     flat: Flat
@@ -213,10 +177,11 @@ class _Spans:
     holds: Holds
     in_pool: Bools
     beside: float
+    blocks: Bools
 
     def parts(self, spans: list[int], driving_ns: float) -> list[Part]:
         """Lay out a request's spans, in the order of their start, after what drivers compute for it beside them."""
-        laid = [Part(Stage.SQL, HANDLING, driving_ns, 0.0, False)] if driving_ns else []
+        laid = [Part(Stage.SQL, HANDLING, driving_ns, 0.0, False, loop=True)] if driving_ns else []
         later: list[Part] = []
         for place, span in enumerate(spans):
             if self.cpu_ns[span] + self.wait_ns[span] <= 0:
@@ -251,8 +216,9 @@ class _Spans:
         full_ns = float(self.full_ns[span]) if share >= _HALF else 0.0
         from_ns = float(self.flat.start_ns[span] - self.flat.intended_ns[self.flat.request[span]]) if full_ns else 0.0
         own = Part(stage, name, cpu_ns - handling_ns, wait_ns, thread, held, beside_ns, full_ns, from_ns=from_ns)
-        own = own._replace(loop=stage in _WHOLE_TURNS and not self.flat.thread[span])
-        return [Part(Stage.SQL, HANDLING, handling_ns, 0.0, thread, held), own] if handling_ns else [own]
+        loop = not self.flat.thread[span]
+        own = own._replace(loop=loop, blocks=bool(self.blocks[span]))
+        return [Part(Stage.SQL, HANDLING, handling_ns, 0.0, thread, held, loop=loop), own] if handling_ns else [own]
 
 
 def _way_ns(recording: Recording, found: Attribution) -> Ints:
