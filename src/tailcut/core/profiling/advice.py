@@ -222,7 +222,8 @@ def _reached(ordered: Sequence[LeverAdvice], facts: Facts) -> str:
     enough = [one.lever for one in ordered if (one.after_p95_ms or 0.0) * facts.off <= facts.limit_ms]
     if not enough:
         return f"{facts.aim} is not met by all of them together"
-    return f"{facts.aim} should be met after {enough[0]!r}; what follows makes it quicker, or lets it bear more"
+    more = "; what follows makes it quicker, or lets it bear more" if enough[0] != ordered[-1].lever else ""
+    return f"{facts.aim} should be met after {enough[0]!r}{more}"
 
 
 def _notes(
