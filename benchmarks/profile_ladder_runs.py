@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.profile_ladder_queries import fetches_of, manifests_queries, pilots_share
+from tailcut.core.freshness import refresh_lead_s
 from tailcut.core.profiling.hits import keys_of
 from tailcut.core.profiling.priors import Prior, measured
 from tailcut.core.profiling.reuse import cache_hits
@@ -146,11 +147,18 @@ class Hits(NamedTuple):
     tensor: dict[int, bool]
 
 
+def _reloaded_s(features: Features) -> float:
+    """How often the features that live shortest are loaded where they are always asked for: ahead of their end."""
+    life_s = min(parse_duration_s(group.ttl) for group in features.groups)
+    return life_s - refresh_lead_s(life_s, 0.0)
+
+
 def hits_at(manifest: Manifest, window: Window, rate: float) -> Hits:
     """Which of the window's requests the prediction caches would have answered, had they come at a rate of the ladder.
 
     After the first rate the server has answered others before: those at that rate, and then a warm-up. A flight's
-    tensors are taken to be the same again as long as the tensor cache keeps them: what features change is not known.
+    tensors are the same again as long as the tensor cache keeps them, but new whenever the features that live shortest
+    are loaded again: they are of an airport, as it is now, and all of its flights share them.
     """
     # The traffic goes on: what came before the window is, at the first rate, its own beginning.
     before, warm = (0, window.first) if rate == window.rate else (window.end, round(window.warm_s * rate))
@@ -164,7 +172,9 @@ def hits_at(manifest: Manifest, window: Window, rate: float) -> Hits:
     entity = cache_hits(flat.tolist(), at_s, life_s=float(caches.entity.ttl_s), size=_SIZE)
     # Rows that are not known are looked up by their tensors, each for itself.
     either = entity.copy()
-    either[~entity] = cache_hits(flat[~entity].tolist(), at_s[~entity], life_s=float(caches.tensor.ttl_s), size=_SIZE)
+    loaded = (at_s // _reloaded_s(manifest.deployment.features)).astype(np.int64)
+    tensors = [hash(one) for one in zip(flat[~entity].tolist(), loaded[~entity].tolist(), strict=True)]
+    either[~entity] = cache_hits(tensors, at_s[~entity], life_s=float(caches.tensor.ttl_s), size=_SIZE)
     starts = np.cumsum(counts) - counts
     answered, without_model = (np.logical_and.reduceat(one, starts)[before + warm :] for one in (entity, either))
     numbers = range(window.first, window.end)
