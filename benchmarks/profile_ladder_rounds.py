@@ -58,14 +58,8 @@ def _climb(folder: Path, options: argparse.Namespace, seed: int) -> None:
 
 def _profiled(folder: Path, seconds: float) -> Found:
     # The same requests as the ladder's, which come after those with which a server settles.
-    arguments = [
-        "--ladder",
-        str(folder / "ladder.json"),
-        "--save",
-        str(folder),
-        "--duration",
-        f"{seconds + _BEFORE_S:g}",
-    ]
+    arguments = ["--ladder", str(folder / "ladder.json"), "--save", str(folder)]
+    arguments += ["--duration", f"{seconds + _BEFORE_S:g}"]
     recording, runs = folder / "recording.tailcut", folder / "runs.msgpack"
     if recording.exists() and runs.exists():
         arguments += ["--recording", str(recording), "--runs", str(runs)]

@@ -196,7 +196,7 @@ def test_synchronous_queries_on_the_loop_can_still_be_sent_at_once() -> None:
     recording = msgspec.structs.replace(recording, requests=tuple(requests))
     state = begin(read_work(recording, attribute(recording)), Known(cores=2))
     assert state.work.wait_of(Stage.SQL) == pytest.approx(30 * _MS, rel=0.01)
-    assert state.work.loop_ns(blocking=True) == pytest.approx(30 * _MS, rel=0.01)
+    assert state.work.blocking_ns == pytest.approx(30 * _MS, rel=0.01)
     assert 25.0 < capacity(state, 1000.0) <= 34.0
     assert pull(state, "concurrent I/O").work.wait_of(Stage.SQL) == pytest.approx(10 * _MS, rel=0.01)
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from tailcut.core.profiling.comparing import NEAR_P50, NEAR_P95, Longer, Round, Rounds, Values, longer, undisturbed
-from tailcut.core.profiling.overhead import Added, Everyone, Latencies, Overhead
+from tailcut.core.profiling.comparing import NEAR_P50, NEAR_P95, Round, Rounds, Values, longer, undisturbed
+from tailcut.core.profiling.overhead import Everyone, Latencies, Overhead
 from tailcut.core.profiling.thinning import is_traced
 from tailcut.core.statistics import percentile, samples_needed
 from tailcut.errors import ProfileError
@@ -176,12 +176,8 @@ def _summarised(rate: float, found: list[list[_Compared]], one_in: int) -> Overh
 
 
 def _everyone(rounds: Rounds, one_in: int, seed: int) -> Everyone:
-    p50, p95 = (_added(longer(rounds, near, seed=seed)) for near in (NEAR_P50, NEAR_P95))
+    p50, p95 = (longer(rounds, near, seed=seed) for near in (NEAR_P50, NEAR_P95))
     return Everyone(one_in=one_in, p50=p50, p95=p95)
-
-
-def _added(found: Longer) -> Added:
-    return Added(found.share, found.between)
 
 
 def _note(kept: list[list[Round]], rounds: int) -> str:

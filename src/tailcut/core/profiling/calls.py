@@ -32,9 +32,9 @@ _WRITES = frozenset({
 _WRITES_INSIDE = re.compile(
     r"\b(?:insert into|delete from|merge into|update \S+(?: (?:as )?\w+)? set|copy .* from)\b|\bnextval ?\("
 )
-_COMMANDS = _WRITES | {
+_COMMANDS = frozenset({
     "copy", "set", "reset", "unlisten", "listen", "notify", "close", "vacuum", "analyze", "lock", "pragma",
-}  # fmt: skip
+})  # fmt: skip
 _PINGS = frozenset({"select 1", "select ?"})
 _RESETS = ("select pg_advisory_unlock_all",)
 """Queries of pools, which see whether a connection is alive and put it back as it was."""

@@ -14,11 +14,13 @@ several per side, and the interval is one for processes first and rounds second.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import le
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from tailcut.core.profiling.overhead import Added
 from tailcut.core.statistics import percentile, rank
 
 Values = npt.NDArray[np.float64]
@@ -50,14 +52,7 @@ Rounds = Sequence[Sequence[Round]]
 """For each pair of processes those that they had."""
 
 
-class Longer(NamedTuple):
-    """How much longer, as a share of the plain side, and the interval that it lies in with 95 % confidence."""
-
-    share: float
-    between: tuple[float, float]
-
-
-def longer(rounds: Rounds, near: tuple[float, float], *, seed: int = 0, resamples: int = RESAMPLES) -> Longer:
+def longer(rounds: Rounds, near: tuple[float, float], *, seed: int = 0, resamples: int = RESAMPLES) -> Added:
     """Compare the requests near a percentile, those of all rounds together.
 
     The interval is that of a bootstrap in two steps, as the data came about: pairs of processes are drawn, and then
@@ -81,7 +76,7 @@ def longer(rounds: Rounds, near: tuple[float, float], *, seed: int = 0, resample
             had = rounds[pair]
             chosen += [had[one] for one in rng.integers(0, len(had), len(had))]
         drawn.append(_share(chosen, near))
-    return Longer(share, (percentile(drawn, _TAIL), percentile(drawn, 1 - _TAIL)))
+    return Added(share, (percentile(drawn, _TAIL), percentile(drawn, 1 - _TAIL)))
 
 
 def undisturbed(rounds: Rounds) -> list[list[Round]]:
@@ -90,13 +85,15 @@ def undisturbed(rounds: Rounds) -> list[list[Round]]:
     Where that would leave out many, all are kept: then this is how the machine is.
     """
     every = [one for had in rounds for one in had]
-    medians = [tuple(percentile(ms, 0.5) for ms in (one.plain_ms, one.seen_ms)) for one in every]
-    limits = [_DISTURBED * percentile(side, 0.5) for side in zip(*medians, strict=True)]
-    alone = iter([all(ms <= limit for ms, limit in zip(found, limits, strict=True)) for found in medians])
-    kept = [[one for one in had if next(alone)] for had in rounds]
+    limits = [_DISTURBED * percentile(side, 0.5) for side in zip(*map(_medians, every), strict=True)]
+    kept = [[one for one in had if all(map(le, _medians(one), limits))] for had in rounds]
     if sum(map(len, kept)) < _LEAST_KEPT * len(every):
         return [list(had) for had in rounds]
     return [had for had in kept if had]
+
+
+def _medians(one: Round) -> tuple[float, float]:
+    return percentile(one.plain_ms, 0.5), percentile(one.seen_ms, 0.5)
 
 
 def _share(rounds: Sequence[Round], near: tuple[float, float]) -> float:

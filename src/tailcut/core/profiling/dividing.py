@@ -30,10 +30,7 @@ def handling_share(flat: Flat) -> Floats:
     fetching = flat.is_of(FETCHING)
     if not fetching.any():
         return share
-    count = len(flat.requests)
-    first_ns, last_ns = np.full(count, np.iinfo(np.int64).max), np.zeros(count, dtype=np.int64)
-    np.minimum.at(first_ns, flat.request[fetching], flat.start_ns[fetching])
-    np.maximum.at(last_ns, flat.request[fetching], flat.end_ns[fetching])
+    first_ns, last_ns = first_and_last(flat, fetching)
     start_ns = np.clip(flat.start_ns, first_ns[flat.request], None)
     inside_ns = np.maximum(np.minimum(flat.end_ns, last_ns[flat.request]) - start_ns, 0)
     length_ns = flat.end_ns - flat.start_ns
@@ -41,6 +38,19 @@ def handling_share(flat: Flat) -> Floats:
     code = flat.is_of({Stage.CODE}) & (own_ns > 0)
     share[code] = np.clip(own_inside_ns[code] / own_ns[code], 0.0, 1.0)
     return share
+
+
+def first_and_last(flat: Flat, spans: Bools | Ints) -> tuple[Ints, Ints]:
+    """When each request's first of these spans begins and its last ends, shape [n]; without any: after and before all.
+
+    Args:
+        spans: which, as a mask of shape [spans] or as places.
+    """
+    count = len(flat.requests)
+    first_ns, last_ns = np.full(count, np.iinfo(np.int64).max), np.zeros(count, dtype=np.int64)
+    np.minimum.at(first_ns, flat.request[spans], flat.start_ns[spans])
+    np.maximum.at(last_ns, flat.request[spans], flat.end_ns[spans])
+    return first_ns, last_ns
 
 
 def divide_own(flat: Flat, self_ns: Ints, delay_ns: Ints, code_share: float) -> tuple[Floats, Floats]:

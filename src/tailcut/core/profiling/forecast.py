@@ -131,7 +131,7 @@ def _saturation(state: State) -> float:
         limits.append((service.database, database_ns))
     limits += [(at_once, work.held_ns(hold) * batched) for hold, at_once in enumerate(service.held)]
     if service.loops:
-        limits.append((processes, python_ns + work.loop_ns(blocking=True)))
+        limits.append((processes, python_ns + work.blocking_ns))
     return min(_HIGHEST_RATE, *(servers / max(took_ns, 1.0) * 1e9 for servers, took_ns in limits))
 
 

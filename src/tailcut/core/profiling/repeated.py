@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from tailcut.core.profiling.attribution import Attribution
 from tailcut.core.profiling.calls import heads_of, is_fetch, shown_label
+from tailcut.core.profiling.dividing import first_and_last
 from tailcut.core.profiling.flat import Flat, Name
 
 _OFTEN = 3.0
@@ -63,12 +64,7 @@ def repeated_fetches(found: Attribution) -> tuple[str, ...]:
 
 def _from_first_to_last_ns(flat: Flat, spans: npt.NDArray[np.int64]) -> float:
     """How long it takes from the start of a request's first one to the end of its last, all requests together."""
-    if not len(spans):
-        return 0.0
-    count = len(flat.requests)
-    first_ns, last_ns = np.full(count, np.iinfo(np.int64).max), np.zeros(count, dtype=np.int64)
-    np.minimum.at(first_ns, flat.request[spans], flat.start_ns[spans])
-    np.maximum.at(last_ns, flat.request[spans], flat.end_ns[spans])
+    first_ns, last_ns = first_and_last(flat, spans)
     asking = np.unique(flat.request[spans])
     return float((last_ns[asking] - first_ns[asking]).sum())
 

@@ -90,15 +90,10 @@ class Work:
         found = [sum(part.cpu_ns + part.wait_ns for part in job if part.stage in stages) for job in self.jobs]
         return float(np.mean(found)) if found else 0.0
 
-    def loop_ns(self, *, blocking: bool = False) -> float:
-        """For how long a request has the event loop's thread, on average; or only waits there, and lets nobody on."""
-        found = [
-            sum(
-                (part.wait_ns if part.blocks else 0.0) + (0.0 if blocking or not part.loop else part.cpu_ns)
-                for part in job
-            )
-            for job in self.jobs
-        ]
+    @property
+    def blocking_ns(self) -> float:
+        """For how long a request waits and holds the event loop's thread meanwhile, on average."""
+        found = [sum(part.wait_ns for part in job if part.blocks) for job in self.jobs]
         return float(np.mean(found)) if found else 0.0
 
     def held_ns(self, hold: int) -> float:
