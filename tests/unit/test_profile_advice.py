@@ -10,18 +10,21 @@ import pytest
 from tests.unit import profile_sample
 from tests.unit.test_profile_levers import advice, pilot, reasons
 
+from tailcut.core.profiling import ordering
 from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.blocking import blocking_code
 from tailcut.core.profiling.budget import make_budget
 from tailcut.core.profiling.calls import is_fetch, is_write
 from tailcut.core.profiling.charging import note_cost
 from tailcut.core.profiling.flat import Name
-from tailcut.core.profiling.forecast import capacity, forecast
+from tailcut.core.profiling.forecast import Forecast, capacity, forecast
 from tailcut.core.profiling.levers import begin, pull
+from tailcut.core.profiling.ordering import Step, order_levers
 from tailcut.core.profiling.overhead import Added, Everyone, Overhead
 from tailcut.core.profiling.parts import HANDLING, Part
 from tailcut.core.profiling.records import Moment, Pilot, Recording, Request, Span, Stage
-from tailcut.core.profiling.state import Known
+from tailcut.core.profiling.refusals import Facts
+from tailcut.core.profiling.state import Known, State
 from tailcut.core.profiling.work import read_work
 from tailcut.core.slo import Finding, parse_objectives
 from tailcut.report.profile_words import bottleneck
@@ -75,6 +78,9 @@ def test_one_in_a_thousand_that_writes_forbids_no_cache() -> None:
     writer = asking(msgspec.structs.replace(pilot(), requests=requests[:1]), "DELETE FROM b").requests
     rare = msgspec.structs.replace(pilot(), requests=(*writer, *requests[1:]))
     assert "not safe" not in reasons(advice(rare))["prediction cache"]
+    some = asking(msgspec.structs.replace(pilot(), requests=requests[:20]), "DELETE FROM b").requests
+    often = msgspec.structs.replace(pilot(), requests=(*some, *requests[20:]))
+    assert "not safe" in reasons(advice(often))["prediction cache"], "one in twenty"
 
 
 def sleeping(held_ms: float = 10.0, rate: float = 30.0) -> Recording:
@@ -295,6 +301,42 @@ def test_who_bears_enough_needs_no_lever_for_the_capacity_alone() -> None:
         orders.append([one.lever for one in found.levers if one.order])
     assert orders[0] == []
     assert "more executors" in orders[1]
+
+
+def foretold(
+    monkeypatch: pytest.MonkeyPatch, found: dict[tuple[str, ...], tuple[float, float]], rate: float
+) -> list[Step]:
+    """Order two levers of which p95 and capacity are known, for what is pulled."""
+
+    def told(state: State, *_: object, **__: object) -> Forecast:
+        p95_ms, most = found[state.pulled]
+        return Forecast(
+            rate=rate, p50_ms=1.0, p95_ms=p95_ms, p95_low_ms=p95_ms, p95_high_ms=p95_ms, busy_share=0.1, capacity=most
+        )
+
+    monkeypatch.setattr(ordering, "pull", lambda state, lever: replace(state, pulled=(*state.pulled, lever)))
+    monkeypatch.setattr(ordering, "forecast", told)
+    monkeypatch.setattr(ordering, "capacity", lambda state, *_, **__: found[state.pulled][1])
+    recording = pilot()
+    state = begin(read_work(recording, attribute(recording)), Known())
+    facts = Facts(
+        met=False, within=False, missed=True, unmended=0, model_share=0.0, code_share=0.0, fetch_share=0.0, fetches=0,
+        rows=1.0, aim="", limit_ms=20.0, now=told(state), measured_ms=0.0, seen_ms=0.0,
+    )  # fmt: skip
+    return order_levers(state, ["serving path", "more executors"], facts, 0.95)
+
+
+def test_levers_are_pulled_for_the_capacity_where_it_is_wanted_and_nothing_gets_slower(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """First what is quicker; then twice the capacity, unless five times the rate is borne, or the p95 rises for it."""
+    quicker = {(): (10.0, 100.0), ("serving path",): (5.0, 100.0), ("more executors",): (10.0, 200.0)}
+    both = ("serving path", "more executors")
+    steps = foretold(monkeypatch, {**quicker, both: (5.0, 200.0)}, 50.0)
+    assert [(one.lever, one.for_capacity) for one in steps] == [("serving path", False), ("more executors", True)]
+    for rate, p95_ms in ((20.0, 5.0), (50.0, 6.0)):
+        steps = foretold(monkeypatch, {**quicker, both: (p95_ms, 200.0)}, rate)
+        assert [one.lever for one in steps] == ["serving path"]
 
 
 def test_a_lever_for_the_capacity_says_that_it_is_for_that() -> None:
