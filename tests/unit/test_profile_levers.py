@@ -20,7 +20,7 @@ from tailcut.core.profiling.knowing import know
 from tailcut.core.profiling.levers import begin, pull
 from tailcut.core.profiling.overhead import Overhead
 from tailcut.core.profiling.parts import Job, Part
-from tailcut.core.profiling.priors import TENSORS_SHARE, int8_prior, measured, runtime_prior
+from tailcut.core.profiling.priors import TENSORS_SHARE, THREAD_SHARE, int8_prior, measured, runtime_prior
 from tailcut.core.profiling.records import Pilot, Recording, Request, Span, Stage
 from tailcut.core.profiling.state import Known
 from tailcut.core.profiling.ways import queued_ns, ways_ns
@@ -435,6 +435,22 @@ def test_a_feature_cache_leaves_the_look_up_of_tensors_alone(bound: bool) -> Non
     tensors_first = pull(pull(begin(work, everything), "prediction cache"), "feature cache", bound=bound)
     one, other = features_first.work.cpu_ns, tensors_first.work.cpu_ns
     assert one == pytest.approx(other)
+
+
+def test_a_feature_cache_leaves_the_batchs_way_to_its_executor_to_batching() -> None:
+    """Whichever is pulled first, tailcut's path or the cache: only a batcher has the model on the event loop."""
+    work = read_work(pilot(model_ms=0.5), attribute(pilot(model_ms=0.5)))
+    known = Known(feature_hits=dict.fromkeys(work.numbers.tolist(), 1.0), path=measured(300_000.0))
+    for order in (("serving path", "feature cache"), ("feature cache", "serving path")):
+        state = begin(work, known)
+        for lever in order:
+            state = pull(state, lever)  # type: ignore[arg-type]
+        handed = [part for job in state.work.jobs for part in job if part.name == HANDED_OVER]
+        assert len(handed) == _COUNT
+        assert handed[0].cpu_ns + handed[0].wait_ns == pytest.approx(300_000.0 * THREAD_SHARE)
+        inline = pull(state, "batching")
+        assert not [part for job in inline.work.jobs for part in job if part.name == HANDED_OVER]
+        assert forecast(inline, _RATE).p95_ms < forecast(state, _RATE).p95_ms - 0.15
 
 
 def test_without_a_tensor_cache_a_request_that_is_not_known_is_as_it_was() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tailcut.core.profiling.parts import Job, Part
+from tailcut.core.profiling.priors import THREAD_SHARE
 from tailcut.core.profiling.records import Stage
 
 HANDED_OVER = -2
@@ -11,6 +12,16 @@ OWN_PATH = -4
 """``Part.name`` of what tailcut's own path takes of a core."""
 INGRESS = frozenset({Stage.NETWORK, Stage.RECEIVE, Stage.DECODE, Stage.FRAMEWORK, Stage.ENCODE, Stage.UNATTRIBUTED})
 """What every request goes through, whatever answers it."""
+
+
+def handed_over(path_ns: float) -> Part:
+    """Handing a batch to a thread and back, half of it computed.
+
+    Args:
+        path_ns: that tailcut's own path takes of a core here.
+    """
+    half_ns = path_ns * THREAD_SHARE / 2
+    return Part(Stage.WAIT, HANDED_OVER, half_ns, half_ns, False)
 
 
 def answered_at_once(job: Job) -> Job:

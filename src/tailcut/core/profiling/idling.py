@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tailcut.core.profiling.cached import OWN_PATH
+from tailcut.core.profiling.cached import HANDED_OVER, OWN_PATH
 from tailcut.core.profiling.parts import Job, Part
 from tailcut.core.profiling.records import Stage
 from tailcut.core.profiling.slopes import cpu_factor
@@ -42,8 +42,8 @@ def at_rate(state: State, rate: float) -> State:
     waiting = 1.0 - computing + computing * own
 
     def scale(part: Part) -> Part:
-        cpu = path if part.name == OWN_PATH else own
-        wait = waiting if part.stage is Stage.SQL else 1.0
+        cpu = path if part.name in (OWN_PATH, HANDED_OVER) else own
+        wait = path if part.name == HANDED_OVER else waiting if part.stage is Stage.SQL else 1.0
         return part._replace(
             cpu_ns=part.cpu_ns * cpu, wait_ns=part.wait_ns * wait, beside_ns=part.beside_ns * cpu
         )  # fmt: skip

@@ -12,12 +12,21 @@ from dataclasses import replace
 import numpy as np
 
 from tailcut.core.profiling import priors
-from tailcut.core.profiling.cached import HANDED_OVER, INGRESS, OWN_PATH, answered_at_once, seldom, tensors_looked_up
-from tailcut.core.profiling.calls import is_fetch, is_write
+from tailcut.core.profiling.cached import (
+    HANDED_OVER,
+    INGRESS,
+    OWN_PATH,
+    answered_at_once,
+    handed_over,
+    seldom,
+    tensors_looked_up,
+)
+from tailcut.core.profiling.calls import is_write
 from tailcut.core.profiling.dividing import FETCHING, QUEUEING
-from tailcut.core.profiling.fetching import at_once, at_once_free, left_alone
+from tailcut.core.profiling.featuring import with_features
+from tailcut.core.profiling.fetching import at_once, at_once_free
 from tailcut.core.profiling.holding import Hold
-from tailcut.core.profiling.parts import HANDLING, Job, Part
+from tailcut.core.profiling.parts import Job, Part
 from tailcut.core.profiling.priors import Prior
 from tailcut.core.profiling.records import Stage
 from tailcut.core.profiling.service import Service
@@ -70,7 +79,7 @@ def _executors_of(work: Work, known: Known) -> int:
 def pull(state: State, lever: LeverName, *, bound: bool = False) -> State:
     """Pull a lever."""
     if lever == "feature cache":
-        state = _feature_cache(state, bound)
+        state = with_features(state, bound)
     elif lever == "concurrent I/O":
         held = state.service.held
         change = at_once_free if bound else lambda job: at_once(job, held)
@@ -111,59 +120,8 @@ def _jobs(state: State, change: Callable[[Job], Job]) -> State:
     return replace(state, work=replace(state.work, jobs=tuple(change(job) for job in state.work.jobs)))
 
 
-def _feature_cache(state: State, bound: bool) -> State:
-    known, work = state.known, state.work
-    # At best all that the user's own functions compute are features, which are kept as well.
-    goes = FETCHING | {Stage.CODE} if bound else FETCHING
-    generator = np.random.default_rng(0)
-    jobs = []
-    for number, job in zip(work.numbers.tolist(), work.jobs, strict=True):
-        fetches = [part for part in job if part.stage in FETCHING and part.name != HANDLING]
-        shares = [_answered(state, number, part, bound) for part in fetches]
-        draws = generator.random(len(fetches)) if fetches else ()
-        missed = {id(part) for part, draw, share in zip(fetches, draws, shares, strict=True) if draw >= share}
-        if missed:
-            missed.update(id(part) for part in fetches if _goes_with(state, part))
-        kept = tuple(
-            part
-            for part in _handled(job, len(missed) / len(fetches) if fetches else 1.0)
-            if part.stage not in goes or part.name in (OWN_PATH, HANDLING) or id(part) in missed
-        )
-        kept = left_alone(job, kept) if missed else kept
-        if not bound and fetches:
-            kept = _before(kept, Part(Stage.CACHE, -1, known.lookup_ns, 0.0, False))
-        # Without a fetch nobody waits for a connection, a thread or its way back.
-        jobs.append(kept if missed or not fetches else tuple(part for part in kept if part.stage not in QUEUEING))
-    return replace(state, work=replace(work, jobs=tuple(jobs)))
-
-
-def _handled(job: Job, left: float) -> Job:
-    """A request with what is done for its fetches, for the share of them that is left."""
-    of_calls = (part._replace(cpu_ns=part.cpu_ns * left) if part.name == HANDLING else part for part in job)
-    return tuple(part for part in of_calls if part.name != HANDLING or left)
-
-
-def _answered(state: State, number: int, part: Part, bound: bool) -> float:
-    """Say which share of such fetches of a request the cache answers, or does at best: none that writes."""
-    known = state.known
-    if part.name >= 0 and is_write(state.work.names[part.name]):
-        return 0.0
-    if bound or _goes_with(state, part):
-        return 1.0
-    if not known.asked.requests or part.name < 0:
-        return known.feature_hits.get(number, 0.0)
-    name = state.work.names[part.name]
-    return known.asked.share(name.stage, name.label, number)
-
-
 def _writes(work: Work, job: Job) -> bool:
     return any(part.name >= 0 and is_write(work.names[part.name]) for part in job)
-
-
-def _goes_with(state: State, part: Part) -> bool:
-    """Whether it fetches nothing itself and stays as long as any other call of its request does: COMMIT, a ping."""
-    name = state.work.names[part.name] if part.name >= 0 else None
-    return name is not None and not is_fetch(name) and not is_write(name)
 
 
 def _faster(state: State, times: float) -> State:
@@ -257,7 +215,7 @@ def _serving_path(state: State, bound: bool) -> State:
             return (Part(Stage.NETWORK, -1, 0.0, way_ns, False), *kept)
         models = [number for number, part in enumerate(kept) if part.stage == Stage.MODEL]
         if models and "batching" not in state.pulled:
-            kept.insert(models[0], Part(Stage.WAIT, HANDED_OVER, priors.THREAD_NS / 2, priors.THREAD_NS / 2, False))
+            kept.insert(models[0], handed_over(path_ns))
         return (Part(Stage.NETWORK, OWN_PATH, path_ns, way_ns, False, loop=True), *kept)
 
     ways = zip(work.numbers.tolist(), work.jobs, ways_ns(work.jobs, known.path_waits_ns), strict=True)
@@ -291,9 +249,3 @@ def _left(part: Part, holds: tuple[Hold, ...], queues: frozenset[int]) -> tuple[
 def _still_held(part: Part, holds: tuple[Hold, ...], queues: frozenset[int]) -> tuple[int, ...]:
     """Which locks a part of the user's own code still holds in tailcut, and which connections: those of fetches."""
     return tuple(one for one in _left(part, holds, queues) if part.stage in FETCHING or not holds[one].pool)
-
-
-def _before(job: Job, part: Part) -> Job:
-    """Put a phase where the request's own work begins."""
-    place = next((number for number, one in enumerate(job) if one.stage not in INGRESS), len(job))
-    return (*job[:place], part, *job[place:])

@@ -61,8 +61,10 @@ PATH = Prior(low=130_000.0, mid=150_000.0, high=520_000.0, source=_OWN)
 """Nanoseconds that tailcut's own path takes of a core, from the body to the reply: a request that is answered from a
 cache takes 0.13 to 0.16 ms (benchmarks/results/ladder), and more where a core idles in between
 (docs/explanation/scheduling.md). The network is the one that was recorded."""
-THREAD_NS = 100_000.0
-"""Handing a batch to a thread and back (docs/design.md, Executors)."""
+THREAD_SHARE = 0.67
+"""Of what tailcut's own path takes: handing a batch to a thread and back, half of it computed. 0.1 of 0.15 ms
+(docs/design.md, Executors). On the way there alone requests of fourteen ladders' rungs spent 0.40 to 0.67 of what the
+path took in the same minutes, whether that was 0.13 or 0.28 ms (2026-11-26)."""
 TENSORS_SHARE = 0.3
 """Of what tailcut's own path takes: a key of a request's tensors, its look-up, and keeping the answer. 0.05 of 0.15 ms
 (benchmarks/results/ladder), and 0.13 of 0.46 ms where cores are slow to wake (ladders of that machine, 2026-11-22)."""
