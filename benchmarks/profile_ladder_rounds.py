@@ -14,15 +14,21 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import combinations, pairwise
 from pathlib import Path
 from statistics import median
 
+import numpy as np
+
 from benchmarks.profile_ladder import FOLDER, Found, find, options_of
 from benchmarks.profile_ladder_report import WITHIN, Compared
+from tailcut.core.gate.distributions import student_quantile
 from tailcut.ladder.machine import commit_of
 
 _BEFORE_S = 12.0
 """Of a server that was just started: what the ladder leaves out."""
+_SURE = 0.975
+"""Two-sided 95 %."""
 
 
 def main() -> None:
@@ -104,7 +110,7 @@ def _table(rounds: Sequence[Sequence[Compared]]) -> str:
         at = [[one for one in each if one.rate == rate] for each in rounds]
         orders.append(
             f"At {rate:g}/s the rungs in the order of what they win: foretold {_order(at, foretold=True)}; measured"
-            f" {_order(at, foretold=False)}."
+            f" {_order(at, foretold=False)}. {_pairs(at)}"
         )
     return "\n".join([*lines, "", f"Within 25 %: {holds} of {len(rounds[0])}.", *orders])
 
@@ -119,8 +125,38 @@ def _order(rounds: Sequence[Sequence[Compared]], *, foretold: bool) -> str:
         median([one.foretold.p95_ms if foretold else one.measured_ms for one in mine])
         for mine in zip(*rounds, strict=True)
     ]
-    won = {one.rung: before - after for one, before, after in zip(rounds[0][1:], p95s, p95s[1:], strict=False)}
+    won = dict(zip([one.rung for one in rounds[0][1:]], _won(p95s), strict=True))
     return ", ".join(f"{rung} ({won[rung]:+.2g} ms)" for rung in sorted(won, key=lambda rung: -won[rung]))
+
+
+def _pairs(rounds: Sequence[Sequence[Compared]]) -> str:
+    """Say of which two rungs one surely wins more than the other, and whether that is foretold."""
+    if len(rounds) < 2:
+        return "One round does not say which of two rungs surely wins more."
+    rungs = [one.rung for one in rounds[0][1:]]
+    measured = np.array([_won([one.measured_ms for one in each]) for each in rounds])
+    foretold = _won([median([one.foretold.p95_ms for one in mine]) for mine in zip(*rounds, strict=True)])
+    told, missed, unsure = 0, list[str](), list[str]()
+    for first, second in combinations(range(len(rungs)), 2):
+        more = measured[:, first] - measured[:, second]
+        beside = student_quantile(_SURE, len(rounds) - 1) * float(more.std(ddof=1)) / len(rounds) ** 0.5
+        names = f"{rungs[first]} / {rungs[second]} ({more.mean():+.2g} +- {beside:.2g} ms)"
+        if abs(more.mean()) <= beside:
+            unsure.append(names)
+        elif (foretold[first] > foretold[second]) == (more.mean() > 0):
+            told += 1
+        else:
+            missed.append(names)
+    text = f"Of {told + len(missed)} pairs of rungs of which one surely wins more {told} are foretold so"
+    if missed:
+        text += f", not so {', '.join(missed)}"
+    if unsure:
+        text += f"; 95 % intervals of the rounds' differences leave open {', '.join(unsure)}"
+    return f"{text}."
+
+
+def _won(p95s: Sequence[float]) -> list[float]:
+    return [before - after for before, after in pairwise(p95s)]
 
 
 if __name__ == "__main__":
