@@ -45,7 +45,8 @@ stop() {
 }
 trap stop EXIT
 
-two "unit, property and concurrency" tests/unit tests/property tests/concurrency --durations=5
+two "unit, property, concurrency and what needs a GPU" tests/unit tests/property tests/concurrency tests/gpu -rs \
+    --durations=5
 set -m # a process group of its own, so that Ctrl-C here ends what it started too
 scripts/lint.sh >"$lint_log" 2>&1 &
 lint=$!

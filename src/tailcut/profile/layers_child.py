@@ -8,7 +8,7 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from tailcut.core.tensors import NUMPY_OF, Array, Arrays
 from tailcut.errors import MissingExtra, ProfileError, TailcutError
 from tailcut.manifest import Manifest, Tensor, load
 from tailcut.profile.layers import InputShape, LayersOutcome, LayersSpec, of_onnx, of_torch
+from tailcut.runtimes.base import Openable
 from tailcut.runtimes.telemetry import keep_off
 
 _PR_SET_PDEATHSIG = 1
@@ -77,7 +78,7 @@ def _find(spec: LayersSpec) -> ModelLayers:
         return of_onnx(path, _fed(path, spec.shapes), path.name)
     module, given = _made(spec.model)
     tensors = manifest.deployment.model.inputs if manifest is not None else ()
-    arguments = given if given is not None else _tensors(_arrays(tensors, spec.shapes), spec.model)
+    arguments = given if given is not None else _tensors(_arrays(tensors, spec.shapes), spec.model, module)
     return of_torch(module, arguments, {}, spec.model)
 
 
@@ -93,14 +94,9 @@ def _served(manifest: Manifest, shapes: Sequence[InputShape]) -> ModelLayers:
     if variant.runtime == "onnxruntime" and variant.settings.get("provider", "cpu") == "cpu":
         return of_onnx(variant.artifact, arrays, name, threads=threads, settings=variant.settings)
     if variant.runtime == "torch":
-        import torch
-
-        from tailcut.runtimes.torch import load_module
-
-        torch.set_num_threads(threads)
         source = source_of(manifest, "torch")
         assert source is not None
-        return of_torch(load_module(variant, source), _tensors(arrays, name), {}, name)
+        return _served_torch(variant, source, arrays, name, threads)
     if variant.runtime == "openvino":
         from tailcut.profile.layers_openvino import of_openvino
 
@@ -109,6 +105,25 @@ def _served(manifest: Manifest, shapes: Sequence[InputShape]) -> ModelLayers:
         f"the served variant {variant.name!r} runs on {variant.runtime}, whose layers tailcut cannot time",
         hint="profile the layers of its source instead: --layers module:callable, or an .onnx file",
     )
+
+
+def _served_torch(variant: Openable, source: Callable[[], Any], arrays: Arrays, name: str, threads: int) -> ModelLayers:
+    """Profile a variant's module, where and in the precision that it is served in, but call by call."""
+    import torch
+
+    from tailcut.runtimes.compiled import check_device, placed, placement_of
+    from tailcut.runtimes.torch import load_module
+
+    torch.set_num_threads(threads)
+    module, notes = load_module(variant, source), tuple[str, ...]()
+    if placed(variant.settings):
+        placement = placement_of(variant.settings, variant.name)
+        check_device(torch, placement, variant.name)
+        module = module.to(device=placement.device, dtype=getattr(torch, placement.dtype))
+        if placement.buckets:
+            notes = ("served, it is compiled or replayed as a CUDA graph, without the launch gaps seen here",)
+    found = of_torch(module, _tensors(arrays, name, module), {}, name)
+    return msgspec.structs.replace(found, notes=(*found.notes, *notes))
 
 
 def _made(reference: str) -> tuple[Any, tuple[Any, ...] | None]:
@@ -189,7 +204,8 @@ def _filled(rng: np.random.Generator, dims: tuple[int, ...], datatype: str) -> A
     return rng.standard_normal(dims).astype(dtype) if dtype.kind == "f" else np.ones(dims, dtype)
 
 
-def _tensors(arrays: Arrays, what: str) -> tuple[Any, ...]:
+def _tensors(arrays: Arrays, what: str, module: Any) -> tuple[Any, ...]:
+    """Make tensors of a module's arguments, on its device, and in half precision where its weights are."""
     import torch
 
     if not arrays:
@@ -197,8 +213,7 @@ def _tensors(arrays: Arrays, what: str) -> tuple[Any, ...]:
             f"nobody says what {what} takes",
             hint="give --shape name=DIMxDIM for each input in order, or let the callable return (module, arguments)",
         )
-    return tuple(torch.from_numpy(array) for array in arrays.values())
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    like = next((each for each in module.parameters() if each.is_floating_point()), torch.zeros(()))
+    half = like.dtype if like.dtype in (torch.bfloat16, torch.float16) else None
+    made = (torch.from_numpy(array) for array in arrays.values())
+    return tuple(one.to(like.device, half if one.is_floating_point() else None) for one in made)

@@ -42,12 +42,13 @@ def of_torch(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], name
     """
     import torch
 
-    on_gpu = any(each.is_cuda for each in module.parameters())
+    gpu = next((each.device for each in module.parameters() if each.is_cuda), None)
+    on_gpu = gpu is not None
 
     def run() -> None:
         module(*args, **kwargs)
         if on_gpu:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(gpu)
 
     try:
         with torch.inference_mode():
@@ -56,7 +57,7 @@ def of_torch(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], name
             plain = _profiled(torch, run, min(len(times), _PROFILED), on_gpu)
             with _marked(torch, module):
                 marked = _profiled(torch, run, min(len(times), _PROFILED), on_gpu)
-            device, note = _device(torch, module, run, plain, on_gpu)
+            device, note = _device(torch, run, plain, gpu)
     except Exception as error:
         raise ProfileError(
             f"{name} cannot be profiled on {described(_named(args, kwargs)) or 'no tensors'}:"
@@ -253,22 +254,26 @@ def _operators_by_layer(events: list[Any], on_gpu: bool) -> dict[str, dict[str, 
     return {path: dict(inside) for path, inside in found.items()}
 
 
-def _device(
-    torch: Any, module: Any, run: Callable[[], None], events: list[Any], on_gpu: bool
-) -> tuple[DeviceUse | None, str]:
+def _device(torch: Any, run: Callable[[], None], events: list[Any], gpu: Any) -> tuple[DeviceUse | None, str]:
     if not torch.cuda.is_available():
         return None, "not here: no CUDA device"
-    if not on_gpu:
+    if gpu is None:
         return None, "the model's weights are on the CPU, although there is a CUDA device"
-    torch.cuda.reset_peak_memory_stats()
+    torch.cuda.reset_peak_memory_stats(gpu)
     run()
-    kernels = [
+    peak_bytes = int(torch.cuda.max_memory_allocated(gpu))
+    return device_use(torch.cuda.get_device_name(gpu), _kernels(events), _ranges(events), peak_bytes), ""
+
+
+def _kernels(events: list[Any]) -> list[tuple[float, float]]:
+    """(start, end) in milliseconds of what the GPU did: marks that a profiler draws beside its kernels are none."""
+    return [
         (event.time_range.start / 1e3, event.time_range.end / 1e3)
         for event in events
-        if "CUDA" in str(event.device_type) and not event.name.startswith((_RUN, _MARK))
+        if "CUDA" in str(event.device_type)
+        and not event.name.startswith((_RUN, _MARK))
+        and not getattr(event, "is_user_annotation", False)
     ]
-    found = device_use(torch.cuda.get_device_name(), kernels, _ranges(events), int(torch.cuda.max_memory_allocated()))
-    return found, ""
 
 
 def _notes(torch: Any, module: Any) -> tuple[str, ...]:

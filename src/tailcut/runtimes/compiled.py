@@ -79,11 +79,7 @@ class PlacedTorch:
         torch = load_torch()
         self._torch, self._variant = torch, variant
         self._placement = placement = placement_of(variant.settings, variant.name)
-        if placement.device == "cuda" and not torch.cuda.is_available():
-            raise ArtifactError(
-                f"variant {variant.name!r} runs on a GPU, and torch {torch.__version__} finds no CUDA device here",
-                hint="serve another variant, or install torch for CUDA on a machine with an NVIDIA GPU",
-            )
+        check_device(torch, placement, variant.name)
         if graphs is None and placement.device == "cuda":
             graphs = CudaGraphs(torch)
         if placement.compile and graphs is None:
@@ -208,6 +204,19 @@ class _Bucket(msgspec.Struct, frozen=True):
 def compiled(torch: Any, module: Any, placement: Placement) -> Any:
     """Compile for fixed shapes; nothing is compiled yet."""
     return torch.compile(module, dynamic=False, fullgraph=placement.fullgraph)
+
+
+def check_device(torch: Any, placement: Placement, variant: str) -> None:
+    """Check that the device of a placement is here.
+
+    Raises:
+        ArtifactError: it is not.
+    """
+    if placement.device == "cuda" and not torch.cuda.is_available():
+        raise ArtifactError(
+            f"variant {variant!r} runs on a GPU, and torch {torch.__version__} finds no CUDA device here",
+            hint="serve another variant, or install torch for CUDA on a machine with an NVIDIA GPU",
+        )
 
 
 def placement_of(settings: Mapping[str, Any], variant: str) -> Placement:

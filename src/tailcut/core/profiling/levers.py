@@ -28,7 +28,7 @@ from tailcut.core.profiling.fetching import at_once, at_once_free
 from tailcut.core.profiling.holding import Hold
 from tailcut.core.profiling.parts import Job, Part
 from tailcut.core.profiling.priors import Prior
-from tailcut.core.profiling.records import Stage
+from tailcut.core.profiling.records import TORCH_ON_GPU, Stage
 from tailcut.core.profiling.service import Service
 from tailcut.core.profiling.slopes import cpu_factor
 from tailcut.core.profiling.state import Known, LeverName, State
@@ -105,6 +105,8 @@ def factor(state: State, lever: LeverName) -> Prior:
     if lever == "runtime":
         elsewhere = priors.runtime_prior(known.family, model_ms) or priors.staying_prior(known.family)
         return known.runtime or elsewhere
+    if known.family == TORCH_ON_GPU and known.int8 is None:
+        return priors.NO_INT8_ON_GPU
     runtime = factor(state, "runtime").mid
     return known.int8 or priors.int8_prior(model_ms / runtime)
 

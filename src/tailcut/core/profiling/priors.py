@@ -52,6 +52,8 @@ _QUANTISED = (
     (float("inf"), Prior(low=1.3, mid=1.6, high=2.1, source=f"{_OWN}: MiniLM 1.5 to 1.9x; 1.6x without VNNI")),
 )  # fmt: skip
 
+NO_INT8_ON_GPU = Prior(low=1.0, mid=1.0, high=1.0, source="INT8 variants are for the processor")
+
 _BATCH = {
     "torch": Prior(low=0.5, mid=0.7, high=0.8, source=f"{_OWN}: MiniLM eager, 8 rows cost 2.8 times one"),
     "": Prior(low=0.1, mid=0.3, high=0.6, source=f"{_OWN}: MiniLM ONNX, 8 rows cost 6.1 times one"),

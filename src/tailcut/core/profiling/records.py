@@ -18,6 +18,9 @@ FORMAT = 1
 EXECUTOR = "executor"
 """What a wait for an executor's thread is called; with " of " and where it was made, as far as that is known."""
 
+TORCH_ON_GPU = "torch on a GPU"
+"""Of ``Pilot.libraries``: torch, with the model's weights on a GPU."""
+
 
 class Stage(StrEnum):
     """Where a moment of a request's time can go."""
@@ -177,7 +180,7 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
         threads: size of the thread pool for synchronous handlers; 0: not known.
         hooks: what was hooked, such as "sqlite3", "fastapi".
         versions: of the packages that matter here.
-        libraries: what models run on, by the labels of their spans: "torch", "onnxruntime".
+        libraries: what models run on, by the labels of their spans: "torch", TORCH_ON_GPU, "onnxruntime".
         executors: threads of each executor, by the label of the waits for it, where no other has that label.
         cpu_s: CPU seconds of the process within the measured window.
         delay_s: seconds within it in which a thread of it was ready to run and had no core.

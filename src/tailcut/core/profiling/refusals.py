@@ -13,7 +13,7 @@ from tailcut.core.profiling.fetching import at_once_already
 from tailcut.core.profiling.forecast import Forecast
 from tailcut.core.profiling.levers import PARALLEL, factor
 from tailcut.core.profiling.priors import Prior
-from tailcut.core.profiling.records import Stage
+from tailcut.core.profiling.records import TORCH_ON_GPU, Stage
 from tailcut.core.profiling.state import LeverName, State
 from tailcut.core.worth import AGAINST
 
@@ -179,11 +179,11 @@ def _modelling(lever: LeverName, state: State, facts: Facts) -> str:
         return f"requests are batches already: {facts.rows:.0f} rows each" if facts.rows >= MANY_ROWS else ""
     if factor(state, lever).mid > 1.0:
         return ""
-    return (
-        "the model runs on a runtime of its own already"
-        if lever == "runtime"
-        else "a model this small gains nothing from INT8"
-    )
+    if lever == "runtime":
+        return "the model runs on a runtime of its own already"
+    if state.known.family == TORCH_ON_GPU:
+        return "INT8 variants are for the processor; half precision comes with the runtimes for a GPU"
+    return "a model this small gains nothing from INT8"
 
 
 def _executing(_: LeverName, state: State, __: Facts) -> str:

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from tailcut.core.profiling.records import Stage
+from tailcut.core.profiling.records import TORCH_ON_GPU, Stage
 from tailcut.profile.captured import captured
 from tailcut.profile.clocks import now
+from tailcut.profile.hooks.gpu import finished, is_on_gpu
 from tailcut.profile.hooks.imports import Hook
 from tailcut.profile.hooks.wrapping import called, wrap, wrap_present
 from tailcut.profile.libraries import libraries
@@ -82,14 +83,16 @@ def _hook_torch(module: ModuleType) -> None:
             if shortcut and self._compiled_call_impl is None:
                 return self._call_impl(*args, **kwargs)
             return original(self, *args, **kwargs)
+        on_gpu = is_on_gpu(self)
+        whole = finished(original) if on_gpu else original
         if parent is None or parent.trace.over:
-            return _for_nobody(original, self, args, kwargs)
+            return _for_nobody(whole, self, args, kwargs)
         place, at = tracer.places.spot(sys._getframe(1))
         name = type(self).__name__
-        tell(name, "torch")
+        tell(name, TORCH_ON_GPU if on_gpu else "torch")
         span = open_timed(parent, model, name, place, at)
         try:
-            return original(self, *args, **kwargs)
+            return whole(self, *args, **kwargs)
         finally:
             close_timed(span)
             captured.torch(self, args, kwargs, span.end_ns - span.start_ns)

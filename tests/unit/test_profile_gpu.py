@@ -1,0 +1,184 @@
+"""Pilots with a model on a GPU, as far as stand-ins show it; tests/gpu has the real thing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from tests.gpu_kit import Variant
+from tests.unit.test_profile_levers import advice, pilot
+
+from tailcut.core.profiling.records import TORCH_ON_GPU, Stage
+from tailcut.errors import ArtifactError
+from tailcut.manifest import Tensor
+from tailcut.profile import layers_child, layers_torch
+from tailcut.profile.captured import captured
+from tailcut.profile.hooks import models
+from tailcut.profile.libraries import libraries
+from tailcut.profile.strays import strays
+from tailcut.profile.tracing import current, open_root, tracer
+
+_BUSY_S = 0.02
+
+
+class Cuda:
+    """``torch.cuda``: what was launched is done a while later, and a stream that is captured must not be waited for."""
+
+    def __init__(self) -> None:
+        self.capturing = False
+        self.done_s = 0.0
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def is_current_stream_capturing(self) -> bool:
+        return self.capturing
+
+    def current_stream(self) -> SimpleNamespace:
+        assert not self.capturing
+        return SimpleNamespace(synchronize=lambda: time.sleep(max(self.done_s - time.monotonic(), 0.0)))
+
+
+class Module:
+    """As much of torch's as the hook knows."""
+
+    is_cuda = True
+
+    def __init__(self, cuda: Cuda) -> None:
+        self.cuda = cuda
+
+    def parameters(self) -> Iterator[Any]:
+        yield SimpleNamespace(is_cuda=self.is_cuda)
+
+    def __call__(self, x: Any) -> Any:
+        self.cuda.done_s = time.monotonic() + _BUSY_S
+        return x + 1
+
+
+class OnGpu(Module):
+    """A model whose weights are there."""
+
+
+class OnCpu(Module):
+    """One that is on the processor, beside it."""
+
+    is_cuda = False
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
+    found = Cuda()
+    monkeypatch.setitem(sys.modules, "torch.cuda", found)
+    monkeypatch.setattr(Module, "__call__", Module.__call__)
+    monkeypatch.setattr(captured, "torch", lambda *_: None)
+    monkeypatch.setattr(libraries, "_found", {})
+    models._hook_torch(SimpleNamespace(Module=Module))  # type: ignore[arg-type]
+    tracer.clear()
+    strays.clear()
+    yield found
+    current.set(None)
+    tracer.clear()
+    tracer.notes = []
+    strays.clear()
+
+
+def model_ms(module: Module) -> float:
+    """Milliseconds of its span in a request."""
+    trace = tracer.enter(1, "GET", "/")
+    assert trace is not None
+    open_root(trace, Stage.CODE, "app", "")
+    assert module(1) == 2
+    current.set(None)
+    span = trace.spans[-1]
+    assert span.stage is Stage.MODEL
+    return (span.end_ns - span.start_ns) / 1e6
+
+
+def test_a_model_on_a_gpu_takes_until_the_gpu_is_done(cuda: Cuda) -> None:
+    assert model_ms(OnGpu(cuda)) >= 1e3 * _BUSY_S
+    assert model_ms(OnCpu(cuda)) < 1e3 * _BUSY_S / 2
+    assert libraries.found() == {"OnGpu": TORCH_ON_GPU, "OnCpu": "torch"}
+    assert [note for note in tracer.notes if "on a GPU ends when the GPU is done with it" in note]
+
+
+def test_so_it_does_where_no_request_is_known_to_wait_for_it(cuda: Cuda) -> None:
+    OnGpu(cuda)(1)
+    (one,) = strays.found()
+    assert one.took_ns >= 1e9 * _BUSY_S
+
+
+def test_a_stream_that_is_captured_is_not_waited_for(cuda: Cuda) -> None:
+    cuda.capturing = True
+    assert model_ms(OnGpu(cuda)) < 1e3 * _BUSY_S / 2
+    assert not tracer.notes
+
+
+def test_int8_is_for_the_processor() -> None:
+    recording = pilot(sql_ms=0.1, model_ms=20.0, rate=20.0)
+    on_gpu = msgspec.structs.replace(recording.pilot, libraries={"Net": TORCH_ON_GPU})
+    there = {one.lever: one for one in advice(msgspec.structs.replace(recording, pilot=on_gpu)).levers}["INT8"]
+    assert there.reason.startswith("not worth it: INT8 variants are for the processor")
+    here = msgspec.structs.replace(recording.pilot, libraries={"Net": "torch"})
+    found = {one.lever: one for one in advice(msgspec.structs.replace(recording, pilot=here)).levers}["INT8"]
+    assert found.p95_ms < 0.9 * there.p95_ms
+
+
+def test_what_a_profiler_draws_beside_kernels_is_none() -> None:
+    def event(name: str, start: float, *, device: str = "DeviceType.CUDA", annotation: bool = False) -> SimpleNamespace:
+        times = SimpleNamespace(start=start, end=start + 1000.0)
+        return SimpleNamespace(name=name, time_range=times, device_type=device, is_user_annotation=annotation)
+
+    events = [
+        event("gemm", 0.0),
+        event("copy", 2000.0),
+        event("## Call CompiledFxGraph", 0.0, annotation=True),
+        event(layers_torch._RUN, 0.0),
+        event("aten::addmm", 0.0, device="DeviceType.CPU"),
+    ]
+    assert layers_torch._kernels(events) == [(0.0, 1.0), (2.0, 3.0)]
+
+
+@pytest.mark.torch
+def test_inputs_are_made_where_the_module_is_and_in_its_half_precision() -> None:
+    import torch
+
+    shapes = (
+        layers_child.InputShape(name="x", dims=(2, 4)),
+        layers_child.InputShape(name="n", dims=(2,), datatype="INT64"),
+    )
+    arrays = layers_child._arrays((), shapes)
+    for dtype, wanted in (
+        (torch.bfloat16, torch.bfloat16),
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float32),
+    ):
+        x, n = layers_child._tensors(arrays, "m", torch.nn.Linear(4, 1).to(dtype))
+        assert (x.dtype, n.dtype) == (wanted, torch.int64)
+    (x, _) = layers_child._tensors(arrays, "m", torch.nn.Linear(4, 1).to("meta"))
+    assert x.device.type == "meta"
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore")
+def test_a_variant_in_half_precision_has_the_layers_of_that(tmp_path: Path) -> None:
+    import torch
+    from tests.models import tabular
+
+    torch.save(tabular.tabular().state_dict(), tmp_path / "m.pt")
+    inputs = (Tensor(name="numeric", shape=(-1, 6)), Tensor(name="categorical", datatype="INT64", shape=(-1, 2)))
+    settings = {"device": "cpu", "dtype": "bfloat16", "buckets": [1, 2]}
+    variant = Variant("torch", tmp_path / "m.pt", inputs, (Tensor(name="probability", shape=(-1,)),), settings)
+    arrays = layers_child._arrays(inputs, ())
+    found = layers_child._served_torch(variant, tabular.tabular, arrays, "demo bf16", torch.get_num_threads())
+    assert found.inputs.startswith("#0 bfloat16 [1, 6]")
+    assert any("replayed as a CUDA graph" in note for note in found.notes)
+    away = Variant("torch", tmp_path / "m.pt", inputs, variant.outputs, {**settings, "device": "cuda"})
+    if not torch.cuda.is_available():
+        with pytest.raises(ArtifactError, match="finds no CUDA device here"):
+            layers_child._served_torch(away, tabular.tabular, arrays, "demo bf16", torch.get_num_threads())
