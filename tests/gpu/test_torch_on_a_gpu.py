@@ -74,7 +74,7 @@ recipes = {recipes}
 rounds = 3
 round = "200ms"
 [batching]
-max_rows = 8
+max_rows = 2
 """
 
 
@@ -214,9 +214,9 @@ def test_variants_of_the_module_are_built_measured_and_judged(built: SimpleNames
     found = _variants(built)[name]
     evidence = found.evidence["recipe"]
     assert evidence["device"] == torch.cuda.get_device_name()
-    assert evidence["graphs"] == [1, 2, 4, 8]
+    assert evidence["graphs"] == [1, 2]
     assert evidence["difference"]["max_abs"] < 0.05
-    assert set(found.evidence["bare_ms"]) == {"1", "8"}
+    assert found.evidence["bare_ms"]["1"]
     assert found.evidence["quality"]["metrics"][0]["outcome"] == "pass"
 
 
@@ -228,13 +228,13 @@ def test_variants_of_the_graph_are_built_where_onnxruntime_is_the_one_for_gpus(
         pytest.skip("onnxruntime-gpu is not installed")
     evidence = _variants(built)[name].evidence["recipe"]
     assert evidence["device"] == torch.cuda.get_device_name()
-    assert evidence["graphs"] == [1, 2, 4, 8]
+    assert evidence["graphs"] == [1, 2]
     assert evidence["difference"]["max_abs"] < 0.05
 
 
 def test_a_variant_on_a_gpu_has_layers_of_its_own_precision(built: SimpleNamespace) -> None:
     done = cli(built.folder, "profile", ".", "--rate", "20", "--duration", "3s", "--json", "p.json", "--set",
-               "serve.variant=bf16", "--payloads", _bodies(built.folder))  # fmt: skip
+               "serve.variant=bf16", "--payloads", _bodies(built.folder), "--path", "/v2/models/demo/infer")  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     (layers,) = json.loads((built.folder / "p.json").read_text())["layers"]
     assert layers["device"]["name"] == torch.cuda.get_device_name()

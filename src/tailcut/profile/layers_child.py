@@ -217,3 +217,7 @@ def _tensors(arrays: Arrays, what: str, module: Any) -> tuple[Any, ...]:
     half = like.dtype if like.dtype in (torch.bfloat16, torch.float16) else None
     made = (torch.from_numpy(array) for array in arrays.values())
     return tuple(one.to(like.device, half if one.is_floating_point() else None) for one in made)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
