@@ -2,18 +2,15 @@
 
     python -m benchmarks.gpu [--models small,minilm,base] [--out benchmarks/results/gpu.md]
 
-Each model is built with ``tailcut build`` with every recipe that can run here, so that each variant has passed the gate
-or was refused by it; then all are opened side by side and asked in turns, one row and eight at a time. Beside them
-stands the module as a pilot has it: moved to the GPU, called, and its answer read. Its launch gaps are those that
-``tailcut profile`` tells.
+Each recipe that can run here makes its variant as ``tailcut build`` does, without the gate; then all are opened side by
+side and asked in turns, one row and eight at a time. Beside them stands the module as a pilot has it: moved to the GPU,
+called, and its answer read. Its launch gaps are those that ``tailcut profile`` tells.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,41 +20,27 @@ from statistics import median
 from typing import Any
 
 from benchmarks import gpu_models
+from tailcut.build import sources
+from tailcut.build.here import look
+from tailcut.build.recipes import recipe
+from tailcut.build.recipes.base import Subject, Work
+from tailcut.build.records import Made
 from tailcut.errors import TailcutError
 from tailcut.ladder.machine import commit_of
-from tailcut.manifest import load
+from tailcut.manifest import Manifest
+from tailcut.manifest.reading import read
 from tailcut.profile.layers_torch import of_torch
-from tailcut.registry import Registry
 from tailcut.registry.machine import package_versions
 from tailcut.report.profile_words import layers_words
-from tailcut.runtimes import open_runtime
-from tailcut.runtimes.live import source_of
 
 ROWS = (1, 8)
 _ROUNDS, _CALLS = 9, 30
 _RECIPES = ("onnx", "bf16", "torch-compile", "onnx-cuda", "fp16", "tensorrt")
-_MANIFEST = """
-name = "encoder"
-python_path = [{root}]
-[model]
-source = "benchmarks.gpu_models:model"
-inputs = [{{ name = "ids", datatype = "INT64", shape = [-1, {tokens}] }}]
-outputs = [{{ name = "score", shape = [-1] }}]
-[holdout]
-source = "benchmarks.gpu_models:holdout"
-[quality]
-budget = {{ auc = 0.01 }}
-[build]
-recipes = {recipes}
-rounds = 3
-round = "300ms"
-[batching]
-max_rows = 8
-"""
+_EAGER = "torch on the GPU, as it is"
 
 
 def main() -> None:
-    """Build, ask in turns, write the report."""
+    """Make the variants, ask in turns, write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(gpu_models.SHAPES))
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/gpu.md"))
@@ -72,52 +55,36 @@ def main() -> None:
         f"`python -m benchmarks.gpu` at commit {commit_of(Path.cwd())} on {torch.cuda.get_device_name()}, "
         f"{', '.join(f'{name} {version}' for name, version in versions.items())}. Milliseconds from arrays on the host"
         f" to the answer on the host: medians of {_ROUNDS} rounds in turns of {_CALLS} calls each (lowest to highest"
-        " round). Weights are of chance; labels are what the model in FP32 says.",
+        " round). Weights are of chance: what is off is the largest difference of a score (0 to 1) from the module's on"
+        " the processor in FP32.",
     ]
     for name in options.models.split(","):
-        parts.append(_one(name))
+        os.environ[gpu_models.VARIABLE] = name
+        layers, width, heads, tokens = gpu_models.shape()
+        with tempfile.TemporaryDirectory() as folder:
+            table = _table(Path(folder))
+        parts.append(
+            f"## {name}: {layers} layers, width {width}, {heads} heads, {tokens} tokens\n\n" + "\n".join(table)
+        )
         options.out.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     print(options.out.read_text(encoding="utf-8"))
 
 
-def _one(name: str) -> str:
-    os.environ[gpu_models.VARIABLE] = name
-    layers, width, heads, tokens = gpu_models.shape()
-    lines = [f"## {name}: {layers} layers, width {width}, {heads} heads, {tokens} tokens\n"]
-    with tempfile.TemporaryDirectory() as root:
-        folder = Path(root)
-        values = {"root": json.dumps(str(Path.cwd())), "tokens": tokens, "recipes": json.dumps(_RECIPES)}
-        (folder / "tailcut.toml").write_text(_MANIFEST.format(**values), encoding="utf-8")
-        began_s = time.monotonic()
-        done = subprocess.run(
-            [sys.executable, "-m", "tailcut", "build", "--manifest", str(folder)],
-            env={**os.environ, "NO_COLOR": "1", "COLUMNS": "160"}, check=False, capture_output=True, text=True,
-        )  # fmt: skip
-        took_s = time.monotonic() - began_s
-        print(done.stdout, done.stderr, flush=True)
-        if done.returncode not in (0, 1):
-            return f"{lines[0]}\n`tailcut build` ended with exit code {done.returncode}."
-        lines += _table(folder)
-        lines.append(f"\n`tailcut build` took {took_s:.0f} s.")
-    return "\n".join(lines)
-
-
 def _table(folder: Path) -> list[str]:
-    manifest = load(folder)
-    registry = Registry.of(manifest)
-    runs: dict[str, Callable[[int], Any]] = {"torch on the GPU, as it is": _eager()}
-    said, opened = {"torch on the GPU, as it is": "the pilot's"}, list[Any]()
-    for name, each in registry.version(manifest.deployment.name).variants.items():
-        recipe = each.evidence.get("recipe", {})
-        difference = recipe.get("difference", {}).get("max_abs")
-        off = "" if difference is None else f", at most {difference:.2g} off"
-        said[name] = (f"refused: {each.refused}" if each.refused else "passed") + off
+    work = _source(folder)
+    made, said = dict(work.made), {_EAGER: "what the pilot does"}
+    runs, opened, ready_s = {_EAGER: _eager()}, list[Any](), dict[str, float]()
+    for name in _RECIPES:
+        said[name] = _make(name, work, made)
+    for name, each in made.items():
+        began_s = time.monotonic()
         try:
-            variant = registry.variant(manifest.deployment.name, name)
-            opened.append(open_runtime(variant, threads=1, source=source_of(manifest, variant.runtime)))
+            opened.append(work.open(each))
         except TailcutError as error:
             said[name] = f"does not open: {error.message}"
             continue
+        ready_s[name] = time.monotonic() - began_s
+        said.setdefault(name, "on the processor, one thread")
         runs[name] = _run(opened[-1])
     took = {(name, rows): _Times() for name in runs for rows in ROWS}
     for _ in range(_ROUNDS):
@@ -125,18 +92,54 @@ def _table(folder: Path) -> list[str]:
             times.add(lambda name=name, rows=rows: runs[name](rows))  # type: ignore[misc]
     for one in opened:
         one.close()
-    first = next(iter(runs))
-    lines = ["| variant | " + " | ".join(f"{rows} rows ms | times" for rows in ROWS) + " | gate |"]
-    lines.append("|---" * (2 + 2 * len(ROWS)) + "|")
-    for name, verdict in said.items():
+    lines = ["| variant | " + " | ".join(f"{rows} rows ms | times" for rows in ROWS) + " | opens in s | made |"]
+    lines.append("|---" * (3 + 2 * len(ROWS)) + "|")
+    for name, words in said.items():
         cells = [
-            f"{took[name, rows]} | {took[first, rows].middle / took[name, rows].middle:.1f}"
+            f"{took[name, rows]} | {took[_EAGER, rows].middle / took[name, rows].middle:.1f}"
             if name in runs
             else "- | -"
             for rows in ROWS
         ]
-        lines.append(f"| {name} | {' | '.join(cells)} | {verdict} |")
+        opens = f"{ready_s[name]:.1f}" if name in ready_s else "-"
+        lines.append(f"| {name} | {' | '.join(cells)} | {opens} | {words} |")
     return [*lines, "", *(f"- {line}" for line in _gaps())]
+
+
+def _source(folder: Path) -> Work:
+    values = {
+        "name": "encoder",
+        "model": {
+            "source": "benchmarks.gpu_models:model",
+            "inputs": [{"name": "ids", "datatype": "INT64", "shape": [-1, gpu_models.shape()[3]]}],
+            "outputs": [{"name": "score", "shape": [-1]}],
+        },
+        "batching": {"max_rows": max(ROWS)},
+    }
+    manifest, holdout = Manifest(read(values, {}), folder, {}), gpu_models.holdout()
+    found = sources.make(folder, manifest, holdout)
+    base = Made(name=found.variant, runtime=found.runtime, path=found.path, settings=found.settings)
+    return Work(manifest, folder, folder / "source", base, {base.name: base}, holdout, look())
+
+
+def _make(name: str, work: Work, made: dict[str, Made]) -> str:
+    """Make a variant, if that can be done here; say what came of it."""
+    each, began_s = recipe(name), time.monotonic()
+    why = each.why_not(Subject(kind="torch", deployment=work.manifest.deployment), work.here)
+    base = next((made[one] for one in each.base if one in made), None)
+    if why or base is None:
+        return why or f"there is no {' or '.join(each.base)}"
+    path = work.folder / f"{name}{each.suffix}"
+    mine = Work(work.manifest, work.folder, path, base, made, work.selection, work.here)
+    try:
+        result = each.make(mine)
+    except TailcutError as error:
+        return f"could not be made: {error.message}"
+    made[name] = Made(name=name, runtime=each.runtime, path=str(path), settings=dict(result.settings))
+    took_s = time.monotonic() - began_s
+    print(f"{name}: {took_s:.1f} s, {result.settings}, {result.found}", flush=True)
+    off = result.found.get("difference", {}).get("max_abs")
+    return f"in {took_s:.1f} s" + ("" if off is None else f", at most {off:.2g} off")
 
 
 class _Times:
