@@ -41,9 +41,12 @@ def asgi(manifest: Manifest | Path | str, *, overrides: Sequence[str] = ()) -> A
 def __getattr__(name: str) -> Any:
     # Read on demand: package metadata is a file, and importing tailcut must not read files.
     if name == "__version__":
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        return version("tailcut")
+        try:
+            return version("tailcut")
+        except PackageNotFoundError:
+            return "unknown"  # its folder is on the path, and it is not installed
     if name in _CLIENTS:
         from tailcut import client
 

@@ -1,6 +1,6 @@
 """What stand-ins for a GPU cannot show: kernels, launch gaps, CUDA graphs, and variants built and served on one.
 
-Skipped where there is no NVIDIA GPU; the commands and the figures of the last run on one are in docs/benchmarks.md.
+Skipped where there is no NVIDIA GPU; which of them were seen to pass on one stands in docs/benchmarks.md (On a GPU).
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def test_kernels_gaps_and_memory_are_those_that_the_gpu_tells() -> None:
     assert used.name == torch.cuda.get_device_name()
     assert 3 <= used.kernels <= 9
     assert used.kernel_ms == pytest.approx(by_events(lambda: model(x)), rel=0.2)
-    assert used.kernel_ms + used.gap_ms == pytest.approx(found.profiled_ms, rel=0.05)
+    assert used.kernel_ms + used.gap_ms == pytest.approx(max(found.run_ms, used.kernel_ms))
     assert sum(one.ms for one in found.operators) == pytest.approx(used.kernel_ms, rel=0.1)
     assert sum(one.ms for one in found.layers) == pytest.approx(used.kernel_ms, rel=0.1)
     assert {one.name for one in found.layers[:2]} == {"0", "2"}
@@ -233,8 +233,9 @@ def test_variants_of_the_graph_are_built_where_onnxruntime_is_the_one_for_gpus(
 
 
 def test_a_variant_on_a_gpu_has_layers_of_its_own_precision(built: SimpleNamespace) -> None:
-    done = cli(built.folder, "profile", ".", "--rate", "20", "--duration", "3s", "--json", "p.json", "--set",
-               "serve.variant=bf16", "--payloads", _bodies(built.folder), "--path", "/v2/models/demo/infer")  # fmt: skip
+    options = ("--rate", "20", "--duration", "3s", "--json", "p.json", "--set", "serve.variant=bf16")
+    asking = ("--payloads", _bodies(built.folder), "--path", "/v2/models/demo/infer")
+    done = cli(built.folder, "profile", ".", *options, *asking)
     assert done.returncode == 0, done.stdout + done.stderr
     (layers,) = json.loads((built.folder / "p.json").read_text())["layers"]
     assert layers["device"]["name"] == torch.cuda.get_device_name()

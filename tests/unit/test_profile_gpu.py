@@ -14,6 +14,7 @@ import pytest
 from tests.gpu_kit import Variant
 from tests.unit.test_profile_levers import advice, pilot
 
+from tailcut.core.profiling.layers import ModelLayers, device_use
 from tailcut.core.profiling.records import TORCH_ON_GPU, Stage
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Tensor
@@ -127,6 +128,31 @@ def test_int8_is_for_the_processor() -> None:
     here = msgspec.structs.replace(recording.pilot, libraries={"Net": "torch"})
     found = {one.lever: one for one in advice(msgspec.structs.replace(recording, pilot=here)).levers}["INT8"]
     assert found.p95_ms < 0.9 * there.p95_ms
+
+
+def on_gpu(run_ms: float, kernel_ms: float) -> ModelLayers:
+    used = device_use("gpu", [(0.0, kernel_ms)], [(0.0, 2 * run_ms)], 1 << 20, run_ms=run_ms)
+    return ModelLayers(
+        model="Net", runtime="torch 2", inputs="", runs=1, run_ms=run_ms, profiled_ms=run_ms, layers=(), operators=(),
+        device=used,
+    )  # fmt: skip
+
+
+def runtime_of(layers: tuple[ModelLayers, ...]) -> Any:
+    recording = pilot(sql_ms=0.1, model_ms=20.0, rate=20.0)
+    pilots = msgspec.structs.replace(recording.pilot, libraries={"Net": TORCH_ON_GPU})
+    return {one.lever: one for one in advice(msgspec.structs.replace(recording, pilot=pilots, layers=layers)).levers}[
+        "runtime"
+    ]
+
+
+def test_a_graph_leaves_out_the_gaps_between_kernels_and_what_lower_precision_wins_is_not_guessed() -> None:
+    waiting = runtime_of((on_gpu(0.88, 0.072),))
+    assert waiting.p95_ms < 5.0  # of 20 ms
+    assert any("kernels are 0.072 of a run's 0.88 ms" in one for one in waiting.basis)
+    busy = runtime_of((on_gpu(20.0, 19.99),))
+    assert busy.reason.startswith("not worth it: the GPU hardly waits in a run")
+    assert runtime_of(()).reason.startswith("not known: what leaving torch on a GPU wins")
 
 
 def test_what_a_profiler_draws_beside_kernels_is_none() -> None:

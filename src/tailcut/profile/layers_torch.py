@@ -57,7 +57,7 @@ def of_torch(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], name
             plain = _profiled(torch, run, min(len(times), _PROFILED), on_gpu)
             with _marked(torch, module):
                 marked = _profiled(torch, run, min(len(times), _PROFILED), on_gpu)
-            device, note = _device(torch, run, plain, gpu)
+            device, note = _device(torch, run, plain, gpu, percentile(times, 0.5))
     except Exception as error:
         raise ProfileError(
             f"{name} cannot be profiled on {described(_named(args, kwargs)) or 'no tensors'}:"
@@ -254,7 +254,9 @@ def _operators_by_layer(events: list[Any], on_gpu: bool) -> dict[str, dict[str, 
     return {path: dict(inside) for path, inside in found.items()}
 
 
-def _device(torch: Any, run: Callable[[], None], events: list[Any], gpu: Any) -> tuple[DeviceUse | None, str]:
+def _device(
+    torch: Any, run: Callable[[], None], events: list[Any], gpu: Any, run_ms: float
+) -> tuple[DeviceUse | None, str]:
     if not torch.cuda.is_available():
         return None, "not here: no CUDA device"
     if gpu is None:
@@ -262,7 +264,8 @@ def _device(torch: Any, run: Callable[[], None], events: list[Any], gpu: Any) ->
     torch.cuda.reset_peak_memory_stats(gpu)
     run()
     peak_bytes = int(torch.cuda.max_memory_allocated(gpu))
-    return device_use(torch.cuda.get_device_name(gpu), _kernels(events), _ranges(events), peak_bytes), ""
+    name = torch.cuda.get_device_name(gpu)
+    return device_use(name, _kernels(events), _ranges(events), peak_bytes, run_ms=run_ms), ""
 
 
 def _kernels(events: list[Any]) -> list[tuple[float, float]]:

@@ -12,8 +12,9 @@ from tailcut.core.profiling.asked import read_asked
 from tailcut.core.profiling.diversity import WHOLE, Diversity
 from tailcut.core.profiling.hits import answered_shares, entity_field, keys_of
 from tailcut.core.profiling.idling import FASTEST
+from tailcut.core.profiling.on_gpu import runtime_on_gpu
 from tailcut.core.profiling.priors import measured
-from tailcut.core.profiling.records import Recording, Stage
+from tailcut.core.profiling.records import TORCH_ON_GPU, Recording, Stage
 from tailcut.core.profiling.state import Known
 from tailcut.core.profiling.work import Work
 from tailcut.core.worth import AGAINST
@@ -48,6 +49,8 @@ def know(
     known, pilot = known or Known(), recording.pilot
     if not known.family:
         known = replace(known, family=_family(recording))
+    if known.family == TORCH_ON_GPU and known.runtime is None:
+        known = replace(known, runtime=runtime_on_gpu(recording.layers))
     if known.cores == 1:
         known = replace(known, cores=max(int(recording.machine.get("cores", "1")), 1))
     if known.path is None and pilot.path_ns:

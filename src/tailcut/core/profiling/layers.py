@@ -87,7 +87,8 @@ class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
         name: of the device.
         kernels: launched a run.
         kernel_ms: it computed or copied.
-        gap_ms: it had nothing to do while the run was under way: the CPU had not launched the next kernel yet.
+        gap_ms: it had nothing to do while a run without a profiler was under way: the CPU had not launched the next
+            kernel yet.
         peak_bytes: most memory allocated at once, weights included.
     """
 
@@ -203,19 +204,26 @@ def quiet(runs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def device_use(
-    name: str, kernels: Sequence[tuple[float, float]], runs: Sequence[tuple[float, float]], peak_bytes: int
+    name: str,
+    kernels: Sequence[tuple[float, float]],
+    runs: Sequence[tuple[float, float]],
+    peak_bytes: int,
+    *,
+    run_ms: float,
 ) -> DeviceUse:
     """Add up what a GPU did during runs that each waited for it to finish.
 
-    Kernels that run side by side count once; what lies outside every run counts nowhere.
+    Kernels that run side by side count once; what lies outside every run counts nowhere. A profiler makes launching
+    slower, by half and more, but no kernel: gaps are what kernels leave of a run without one.
 
     Args:
         kernels: (start, end) of each kernel and copy, milliseconds, in any order.
         runs: (start, end) of each run, one after the other, same clock.
         peak_bytes: most memory allocated at once.
+        run_ms: of a run without a profiler.
     """
     ordered = sorted(kernels)
-    busy = idle = 0.0
+    busy = 0.0
     launched = 0
     for first, last in runs:
         reached, taken = first, 0.0
@@ -226,8 +234,12 @@ def device_use(
             taken += max(min(end, last) - max(start, reached), 0.0)
             reached = max(reached, min(end, last))
         busy += taken
-        idle += last - first - taken
     count = len(runs) or 1
+    kernel_ms = busy / count
     return DeviceUse(
-        name=name, kernels=launched / count, kernel_ms=busy / count, gap_ms=idle / count, peak_bytes=peak_bytes
+        name=name,
+        kernels=launched / count,
+        kernel_ms=kernel_ms,
+        gap_ms=max(run_ms - kernel_ms, 0.0),
+        peak_bytes=peak_bytes,
     )

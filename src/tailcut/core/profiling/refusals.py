@@ -179,10 +179,14 @@ def _modelling(lever: LeverName, state: State, facts: Facts) -> str:
         return f"requests are batches already: {facts.rows:.0f} rows each" if facts.rows >= MANY_ROWS else ""
     if factor(state, lever).mid > 1.0:
         return ""
+    if state.known.family == TORCH_ON_GPU:
+        return (
+            "the GPU hardly waits in a run, and CUDA graphs win nothing; `tailcut build` tells what half precision wins"
+            if lever == "runtime"
+            else "INT8 variants are for the processor; half precision comes with the runtimes for a GPU"
+        )
     if lever == "runtime":
         return "the model runs on a runtime of its own already"
-    if state.known.family == TORCH_ON_GPU:
-        return "INT8 variants are for the processor; half precision comes with the runtimes for a GPU"
     return "a model this small gains nothing from INT8"
 
 
