@@ -23,6 +23,7 @@ import numpy as np
 from benchmarks.profile_ladder import FOLDER, Found, find, options_of
 from benchmarks.profile_ladder_report import WITHIN, Compared
 from tailcut.core.gate.distributions import student_quantile
+from tailcut.core.profiling.priors import THREAD_SHARE
 from tailcut.ladder.machine import commit_of
 
 _BEFORE_S = 12.0
@@ -82,8 +83,8 @@ def render(rounds: Sequence[Found], commit: str) -> str:
         f" the pilot profiled at"
         f" {first.recording.rate:g} requests/s for {first.recording.duration_s:g} s, which is all that the forecasts"
         " know, beside five small runs on the idle machine. Nothing of the rungs was run for them; that looking tensors"
-        " up takes 0.3 of tailcut's own path comes from the stages of earlier ladders. Medians over the rounds (least"
-        " to most).",
+        " up takes 0.3 of tailcut's own path comes from the stages of earlier ladders, and that handing a batch over"
+        f" takes {THREAD_SHARE:g} of it from those of 26 November 2026. Medians over the rounds (least to most).",
         _table([one.with_runs for one in rounds]),
         "## From the profiles alone\n\nThe pilot's own queries, and factors from elsewhere.",
         _table([one.without_runs for one in rounds]),
@@ -143,7 +144,7 @@ def _pairs(rounds: Sequence[Sequence[Compared]]) -> str:
         names = f"{rungs[first]} / {rungs[second]} ({more.mean():+.2g} +- {beside:.2g} ms)"
         if abs(more.mean()) <= beside:
             unsure.append(names)
-        elif (foretold[first] > foretold[second]) == (more.mean() > 0):
+        elif (foretold[first] - foretold[second]) * more.mean() > 0:  # a tie is not foretold
             told += 1
         else:
             missed.append(names)

@@ -5,7 +5,7 @@
 #   2. what takes longer (error rates over a thousand trials; answers of the model libraries), the documents and the
 #      house's rules, two processes; lint, which has one process for most of its time, beside them;
 #   3. what starts real servers, builds and trains, two files at once, where no verdict rests on a time or a rate;
-#   4. the others, one by one.
+#   4. the others, one by one, and what needs a GPU, which is skipped where there is none.
 # All parts run, whichever fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -45,8 +45,7 @@ stop() {
 }
 trap stop EXIT
 
-two "unit, property, concurrency and what needs a GPU" tests/unit tests/property tests/concurrency tests/gpu -rs \
-    --durations=5
+two "unit, property and concurrency" tests/unit tests/property tests/concurrency --durations=5
 set -m # a process group of its own, so that Ctrl-C here ends what it started too
 scripts/lint.sh >"$lint_log" 2>&1 &
 lint=$!
@@ -57,7 +56,8 @@ wait "$lint" || failed+=("lint")
 lint=
 cat "$lint_log"
 two "integration, two files at once" "${untimed[@]}" --dist loadfile --durations=10
-tests "integration, one by one" tests/integration "${untimed[@]/#/--ignore=}" --durations=10
+tests "integration, one by one, and what needs a GPU" tests/integration tests/gpu "${untimed[@]/#/--ignore=}" -rs \
+    --durations=10
 
 printf '%s\n' "${took[@]}" "$((SECONDS - began)) s  in all"
 if ((${#failed[@]})); then

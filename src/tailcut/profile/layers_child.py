@@ -111,7 +111,7 @@ def _served_torch(variant: Openable, source: Callable[[], Any], arrays: Arrays, 
     """Profile a variant's module, where and in the precision that it is served in, but call by call."""
     import torch
 
-    from tailcut.runtimes.compiled import check_device, placed, placement_of
+    from tailcut.runtimes.compiled import check_device, placed, placement_of, put
     from tailcut.runtimes.torch import load_module
 
     torch.set_num_threads(threads)
@@ -119,7 +119,7 @@ def _served_torch(variant: Openable, source: Callable[[], Any], arrays: Arrays, 
     if placed(variant.settings):
         placement = placement_of(variant.settings, variant.name)
         check_device(torch, placement, variant.name)
-        module = module.to(device=placement.device, dtype=getattr(torch, placement.dtype))
+        module = put(torch, module, placement)
         if placement.buckets:
             notes = ("served, it is compiled or replayed as a CUDA graph, without the launch gaps seen here",)
     found = of_torch(module, _tensors(arrays, name, module), {}, name)

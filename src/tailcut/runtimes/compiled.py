@@ -89,10 +89,8 @@ class PlacedTorch:
                 hint="serve variant 'torch' on the CPU",
             )
         torch.set_num_threads(threads)
-        if placement.tf32:
-            torch.set_float32_matmul_precision("high")
         self._dtype = getattr(torch, placement.dtype)
-        module = load_module(variant, source).to(device=placement.device, dtype=self._dtype)
+        module = put(torch, load_module(variant, source), placement)
         self._module: Any = compiled(torch, module, placement) if placement.compile else module
         self._buckets: dict[int, _Bucket] = {}
         self._prepare(graphs)
@@ -217,6 +215,13 @@ def check_device(torch: Any, placement: Placement, variant: str) -> None:
             f"variant {variant!r} runs on a GPU, and torch {torch.__version__} finds no CUDA device here",
             hint="serve another variant, or install torch for CUDA on a machine with an NVIDIA GPU",
         )
+
+
+def put(torch: Any, module: Any, placement: Placement) -> Any:
+    """Move a module to its device and precision; products in TF32 where the placement says so, for the process."""
+    if placement.tf32:
+        torch.set_float32_matmul_precision("high")
+    return module.to(device=placement.device, dtype=getattr(torch, placement.dtype))
 
 
 def placement_of(settings: Mapping[str, Any], variant: str) -> Placement:

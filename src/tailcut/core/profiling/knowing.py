@@ -12,7 +12,7 @@ from tailcut.core.profiling.asked import read_asked
 from tailcut.core.profiling.diversity import WHOLE, Diversity
 from tailcut.core.profiling.hits import answered_shares, entity_field, keys_of
 from tailcut.core.profiling.idling import FASTEST
-from tailcut.core.profiling.on_gpu import runtime_on_gpu
+from tailcut.core.profiling.on_gpu import batch_on_gpu, runtime_on_gpu
 from tailcut.core.profiling.priors import measured
 from tailcut.core.profiling.records import TORCH_ON_GPU, Recording, Stage
 from tailcut.core.profiling.state import Known
@@ -49,8 +49,13 @@ def know(
     known, pilot = known or Known(), recording.pilot
     if not known.family:
         known = replace(known, family=_family(recording))
-    if known.family == TORCH_ON_GPU and known.runtime is None:
-        known = replace(known, runtime=runtime_on_gpu(recording.layers))
+    if known.family == TORCH_ON_GPU:
+        model = _slowest(recording)
+        known = replace(
+            known,
+            runtime=known.runtime or runtime_on_gpu(recording.layers, model),
+            batch_share=known.batch_share or batch_on_gpu(recording.layers, model),
+        )
     if known.cores == 1:
         known = replace(known, cores=max(int(recording.machine.get("cores", "1")), 1))
     if known.path is None and pilot.path_ns:
@@ -135,9 +140,22 @@ def database_ns(recording: Recording) -> float:
 def _family(recording: Recording) -> str:
     """Name the library that takes most of the models' time, as the hooks said it; empty where nobody knows."""
     took_ns = dict[str, int]()
+    for label, ns in _models_ns(recording).items():
+        library = recording.pilot.libraries.get(label, "")
+        took_ns[library] = took_ns.get(library, 0) + ns
+    return max(sorted(took_ns), key=lambda library: took_ns[library], default="")
+
+
+def _slowest(recording: Recording) -> str:
+    """Name the model that takes most time; empty where there is none."""
+    took_ns = _models_ns(recording)
+    return max(sorted(took_ns), key=lambda label: took_ns[label], default="")
+
+
+def _models_ns(recording: Recording) -> dict[str, int]:
+    took_ns = dict[str, int]()
     for one in recording.requests:
         for span in one.spans:
             if span.stage == Stage.MODEL:
-                library = recording.pilot.libraries.get(span.label, "")
-                took_ns[library] = took_ns.get(library, 0) + span.end_ns - span.start_ns
-    return max(sorted(took_ns), key=lambda library: took_ns[library], default="")
+                took_ns[span.label] = took_ns.get(span.label, 0) + span.end_ns - span.start_ns
+    return took_ns

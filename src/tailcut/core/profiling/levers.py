@@ -56,6 +56,8 @@ _OF_DRIVERS = frozenset({"aiosqlite's thread"})
 
 def begin(work: Work, known: Known) -> State:
     """Start from what was recorded: a model has an executor per core where there are several and it runs in threads."""
+    if known.family == TORCH_ON_GPU:
+        work = _waits_at_the_gpu(work)
     executors = 0 if known.family in _HOLDS_INTERPRETER else _executors_of(work, known)
     service = Service(
         executors=executors, cores=max(known.cores, 1), threads=work.threads,
@@ -66,6 +68,17 @@ def begin(work: Work, known: Known) -> State:
     return State(work, service, known, queues=_for_models(work))
 
 
+def _waits_at_the_gpu(work: Work) -> Work:
+    """Let what a model's caller waits for be the model's own: whether torch spins for a GPU or sleeps, others wait."""
+
+    def change(part: Part) -> Part:
+        if part.stage is not Stage.MODEL:
+            return part
+        return part._replace(cpu_ns=part.cpu_ns + part.wait_ns, wait_ns=0.0)
+
+    return replace(work, jobs=tuple(tuple(change(part) for part in job) for job in work.jobs))
+
+
 def _executors_of(work: Work, known: Known) -> int:
     theirs = {number for number, hold in enumerate(work.holds.found) if hold.threads}
     in_threads = any(
@@ -73,7 +86,8 @@ def _executors_of(work: Work, known: Known) -> int:
         for job in work.jobs
         for part in job
     )
-    return known.cores if in_threads and known.cores > 1 else 0
+    many = 1 if known.family == TORCH_ON_GPU else known.cores  # one GPU, which computes for one at a time
+    return many if in_threads and known.cores > 1 else 0
 
 
 def pull(state: State, lever: LeverName, *, bound: bool = False) -> State:
@@ -188,10 +202,13 @@ def _executors(state: State, bound: bool) -> State:
     service, cores = state.service, max(state.known.cores, 1)
     many = cores if bound else min(PARALLEL, cores)
     free = len(state.work.jobs)
+    executors = max(service.executors, many) if service.executors else 0
+    if state.known.family == TORCH_ON_GPU:
+        executors = 1  # all processes have the one GPU
     service = replace(
         service,
         processes=max(service.processes, many),
-        executors=max(service.executors, many) if service.executors else 0,
+        executors=executors,
         threads=0 if bound else service.threads * many,
         held=tuple(free if bound else each * many for each in service.held),
     )

@@ -58,7 +58,7 @@ NO_INT8_ON_GPU = Prior(low=1.0, mid=1.0, high=1.0, source="INT8 variants are for
 
 _BATCH = {
     "torch": Prior(low=0.5, mid=0.7, high=0.8, source=f"{_OWN}: MiniLM eager, 8 rows cost 2.8 times one"),
-    TORCH_ON_GPU: Prior(low=0.5, mid=0.9, high=1.0, source="a small encoder on an H200: 8 rows cost 1.04 times one"),
+    TORCH_ON_GPU: Prior(low=0.0, mid=0.0, high=1.0, source="what rows share on a GPU is not known without its layers"),
     "": Prior(low=0.1, mid=0.3, high=0.6, source=f"{_OWN}: MiniLM ONNX, 8 rows cost 6.1 times one"),
 }
 
@@ -68,8 +68,8 @@ cache takes 0.13 to 0.16 ms (benchmarks/results/ladder), and more where a core i
 (docs/explanation/scheduling.md). The network is the one that was recorded."""
 THREAD_SHARE = 0.67
 """Of what tailcut's own path takes: handing a batch to a thread and back, half of it computed. 0.1 of 0.15 ms
-(docs/design.md, Executors). On the way there alone requests of fourteen ladders' rungs spent 0.40 to 0.67 of what the
-path took in the same minutes, whether that was 0.13 or 0.28 ms (2026-11-26)."""
+(docs/design.md, Executors). On the way there alone requests of seven ladders spent 0.40 to 0.67 of what the path took
+in the same minutes, at either rate, whether that was 0.13 or 0.28 ms (2026-11-26)."""
 TENSORS_SHARE = 0.3
 """Of what tailcut's own path takes: a key of a request's tensors, its look-up, and keeping the answer. 0.05 of 0.15 ms
 (benchmarks/results/ladder), and 0.13 of 0.46 ms where cores are slow to wake (ladders of that machine, 2026-11-22)."""

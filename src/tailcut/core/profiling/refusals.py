@@ -181,7 +181,7 @@ def _modelling(lever: LeverName, state: State, facts: Facts) -> str:
         return ""
     if state.known.family == TORCH_ON_GPU:
         return (
-            "the GPU hardly waits in a run, and CUDA graphs win nothing; `tailcut build` tells what half precision wins"
+            "a CUDA graph would take as long as a run does; `tailcut build` tells what half precision wins"
             if lever == "runtime"
             else "INT8 variants are for the processor; half precision comes with the runtimes for a GPU"
         )

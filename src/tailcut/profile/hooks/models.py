@@ -13,7 +13,7 @@ from typing import Any
 from tailcut.core.profiling.records import TORCH_ON_GPU, Stage
 from tailcut.profile.captured import captured
 from tailcut.profile.clocks import now
-from tailcut.profile.hooks.gpu import finished, is_on_gpu
+from tailcut.profile.hooks.gpu import finished, gpu_of
 from tailcut.profile.hooks.imports import Hook
 from tailcut.profile.hooks.wrapping import called, wrap, wrap_present
 from tailcut.profile.libraries import libraries
@@ -83,13 +83,13 @@ def _hook_torch(module: ModuleType) -> None:
             if shortcut and self._compiled_call_impl is None:
                 return self._call_impl(*args, **kwargs)
             return original(self, *args, **kwargs)
-        on_gpu = is_on_gpu(self)
-        whole = finished(original) if on_gpu else original
+        gpu = gpu_of(self, args, kwargs)
+        whole = original if gpu is None else finished(original, gpu)
         if parent is None or parent.trace.over:
             return _for_nobody(whole, self, args, kwargs)
         place, at = tracer.places.spot(sys._getframe(1))
         name = type(self).__name__
-        tell(name, TORCH_ON_GPU if on_gpu else "torch")
+        tell(name, "torch" if gpu is None else TORCH_ON_GPU)
         span = open_timed(parent, model, name, place, at)
         try:
             return whole(self, *args, **kwargs)
@@ -178,12 +178,15 @@ def _hook_keras(module: ModuleType) -> None:
 
 
 def _hook_generation(module: ModuleType) -> None:
-    name, on_torch = _method("generate"), _of("torch", _method("generate"))
+    name = _method("generate")
 
     def label(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        found, torch = name(args, kwargs), sys.modules.get("torch")
         # Models on other runtimes generate with the same loop (optimum), and have modules of torch around them at most.
-        torch = sys.modules.get("torch")
-        return (on_torch if torch is not None and isinstance(args[0], torch.nn.Module) else name)(args, kwargs)
+        if torch is not None and isinstance(args[0], torch.nn.Module):
+            # It waits for the GPU by itself: after each token it looks whether that is the last.
+            libraries.tell(found, "torch" if gpu_of(args[0]) is None else TORCH_ON_GPU)
+        return found
 
     wrap(module.GenerationMixin, "generate", Stage.MODEL, label)
 
