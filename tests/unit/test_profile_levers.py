@@ -219,6 +219,19 @@ def test_at_best_a_feature_cache_has_the_features_that_code_computes() -> None:
     assert found.bound_p95_ms < 5.0
 
 
+def test_own_code_that_takes_much_is_named_before_the_levers() -> None:
+    slow = advice(pilot(sql_ms=1.0, code_ms=20.0, rate=20.0))
+    (said,) = [one for one in slow.summary if "is your own code" in one]
+    assert said.startswith("predict (app.py:1) is your own code and takes 20 ms of a request near the percentile, 8")
+    assert slow.summary.index(said) < next(
+        number for number, one in enumerate(slow.summary) if one.startswith(("in this order", "none of these"))
+    )
+    quick = advice(pilot(sql_ms=10.0, code_ms=0.2))
+    assert not [one for one in quick.summary if "is your own code" in one]
+    content = advice(pilot(sql_ms=1.0, code_ms=20.0, rate=20.0), slo="p95=100ms")
+    assert not [one for one in content.summary if "is your own code" in one]
+
+
 def test_at_best_is_never_worse_than_as_it_is() -> None:
     """Nor than the estimate; and of a lever that changes nothing it is the same, to the last digit."""
     found = advice(pilot(model_ms=0.0, code_ms=3.0))

@@ -12,13 +12,13 @@ from tailcut.core.profiling import priors
 from tailcut.core.profiling.fetching import at_once_already
 from tailcut.core.profiling.forecast import Forecast
 from tailcut.core.profiling.levers import PARALLEL, factor
+from tailcut.core.profiling.own_code import LARGE_CODE
 from tailcut.core.profiling.priors import Prior
 from tailcut.core.profiling.records import TORCH_ON_GPU, Stage
 from tailcut.core.profiling.state import LeverName, State
 from tailcut.core.worth import AGAINST
 
 LITTLE_MODEL = 0.05
-LARGE_CODE = 0.2
 MANY_ROWS = 32.0
 
 
@@ -46,7 +46,7 @@ class Facts:
         doubts: why the forecasts are not to be believed as they stand.
         strays: by stage, what of it ran for no request in particular.
         hints: what is no lever and comes first, in sentences: code that holds the event loop, statements that a request
-            runs again and again.
+            runs again and again, code that takes much of the slowest requests.
         writes: a statement that requests change a database with; empty: none is seen.
     """
 

@@ -20,6 +20,7 @@ from tailcut.core.profiling.flat import STAGE_AT, Ints, answered_ms
 from tailcut.core.profiling.forecast import Forecast, forecast
 from tailcut.core.profiling.holding import never_played, waited_share
 from tailcut.core.profiling.idling import at_rate
+from tailcut.core.profiling.own_code import own_code
 from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.profiling.refusals import Facts, figure
 from tailcut.core.profiling.repeated import repeated_fetches
@@ -156,9 +157,14 @@ def facts_of(
         limits=_limits(state, now),
         doubts=(*filter(None, map(_off, repeats)), *unknown),
         strays=stray_words(recording.strays, recording.duration_s),
-        hints=(*blocking_code(recording, found.flat), *repeated_fetches(found)),
+        hints=_hints(recording, found, near),
         writes=_writes(found),
     )
+
+
+def _hints(recording: Recording, found: Attribution, near: Ints) -> tuple[str, ...]:
+    blocking = blocking_code(recording, found.flat)
+    return (*blocking, *repeated_fetches(found), *own_code(recording, found, near, blocking))
 
 
 def _writes(found: Attribution) -> str:

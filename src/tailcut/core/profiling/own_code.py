@@ -1,0 +1,51 @@
+"""The user's own code that takes much of the slowest requests: no lever makes it quicker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tailcut.core.profiling.attribution import Attribution
+from tailcut.core.profiling.awaiting import awaited_ns
+from tailcut.core.profiling.flat import Ints
+from tailcut.core.profiling.functions import functions_of
+from tailcut.core.profiling.records import Recording, Stage
+
+LARGE_CODE = 0.2
+"""Of the time of the requests near the percentile: from there on it is worth a word."""
+_MOST = 0.5
+"""Of the samples in it: such a function is named."""
+
+
+def own_code(recording: Recording, found: Attribution, near: Ints, hints: Sequence[str] = ()) -> tuple[str, ...]:
+    """Name the function of the user's that takes most of the requests near the percentile, where that is much.
+
+    What it awaited is no part of it.
+
+    Args:
+        near: places of these requests.
+        hints: what is said already: of code that holds the event loop nothing more is.
+
+    Returns:
+        One sentence, or none.
+    """
+    flat = found.flat
+    if not len(near) or not len(flat.name):
+        return ()
+    mine = np.zeros(len(flat.requests), dtype=bool)
+    mine[near] = True
+    ran_ns = np.maximum(found.self_ns - awaited_ns(found, recording), 0.0)
+    ran_ns = np.where(flat.is_of({Stage.CODE}) & mine[flat.request], ran_ns, 0.0)
+    took_ns = np.bincount(flat.name, weights=ran_ns, minlength=len(flat.names))
+    most = int(np.argmax(took_ns))
+    name, share = flat.names[most], float(took_ns[most] / flat.wall_ns[near].sum())
+    if share < LARGE_CODE or not name.place or any(f"({name.place})" in hint for hint in hints):
+        return ()
+    seen = functions_of(recording).get((name.label, name.place), ())
+    inside = f", mostly in {seen[0].function}" if seen and seen[0].share >= _MOST else ""
+    return (
+        f"{name.label} ({name.place}) is your own code and takes {took_ns[most] / len(near) / 1e6:.3g} ms of a request"
+        f" near the percentile, {share:.0%} of it{inside}: make it quicker; no lever does, but that a feature cache"
+        " keeps what of it are features of things that repeat",
+    )
