@@ -12,8 +12,8 @@ from tailcut.build import Holdout
 if TYPE_CHECKING:
     from torch import nn
 
-TOKENS, WORDS = 128, 1000
-SHAPES = {"small": (2, 64, 4, 32), "minilm": (6, 384, 12, TOKENS), "base": (12, 768, 12, TOKENS)}
+WORDS = 1000
+SHAPES = {"small": (2, 64, 4, 32), "minilm": (6, 384, 12, 128), "base": (12, 768, 12, 128)}
 """Layers, width, heads, tokens: about flight_risk's, MiniLM's and BERT base's."""
 VARIABLE = "BENCHMARK_GPU_MODEL"
 _ROWS = 200
@@ -56,10 +56,5 @@ def ids(rows: int, seed: int = 0) -> np.ndarray[tuple[int, ...], np.dtype[np.int
 
 
 def holdout() -> Holdout:
-    """Rows with the labels that the model in FP32 gives them: what is judged is whether variants agree with it."""
-    import torch
-
-    given = ids(_ROWS, seed=3)
-    with torch.inference_mode():
-        scores = model()(torch.from_numpy(given)).numpy()
-    return Holdout(inputs={"ids": given}, labels=(scores > np.median(scores)).astype(np.int64))
+    """Rows to compare variants on; nothing is judged here, and the labels say nothing."""
+    return Holdout(inputs={"ids": ids(_ROWS, seed=3)}, labels=np.arange(_ROWS) % 2)

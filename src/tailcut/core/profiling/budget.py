@@ -205,7 +205,7 @@ def _culprits(found: Attribution, near: npt.NDArray[np.int64], recording: Record
     flat = found.flat
     if not len(near):
         return ()
-    took_ns = _by_name(found, near, found.self_ns)
+    took_ns = by_name(found, near, found.self_ns)
     in_spans: defaultdict[Stage, float] = defaultdict(float)
     for name, spent_ns in took_ns.items():
         in_spans[name.stage] += spent_ns
@@ -220,7 +220,7 @@ def _culprits(found: Attribution, near: npt.NDArray[np.int64], recording: Record
     awaited = awaited_ns(found, recording)
     waited_ns = {
         name: spent_ns
-        for name, spent_ns in _by_name(found, near, awaited).items()
+        for name, spent_ns in by_name(found, near, awaited).items()
         if spent_ns > _LEAST_AWAITED * took_ns[name]
     }
     functions = _functions(recording, poorly_seen(found, recording, awaited))
@@ -254,7 +254,7 @@ def _generators(
             yield Name(Stage.NETWORK, label, ""), part_ns
 
 
-def _by_name(
+def by_name(
     found: Attribution, near: npt.NDArray[np.int64], spent_ns: npt.NDArray[np.float64] | npt.NDArray[np.int64]
 ) -> defaultdict[Name, float]:
     """Sum what the chosen requests' spans took, by names without what differs from call to call."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -50,7 +50,7 @@ def know(
     if not known.family:
         known = replace(known, family=_family(recording))
     if known.family == TORCH_ON_GPU:
-        model = _slowest(recording)
+        model = _longest(_models_ns(recording))
         known = replace(
             known,
             runtime=known.runtime or runtime_on_gpu(recording.layers, model),
@@ -143,13 +143,11 @@ def _family(recording: Recording) -> str:
     for label, ns in _models_ns(recording).items():
         library = recording.pilot.libraries.get(label, "")
         took_ns[library] = took_ns.get(library, 0) + ns
-    return max(sorted(took_ns), key=lambda library: took_ns[library], default="")
+    return _longest(took_ns)
 
 
-def _slowest(recording: Recording) -> str:
-    """Name the model that takes most time; empty where there is none."""
-    took_ns = _models_ns(recording)
-    return max(sorted(took_ns), key=lambda label: took_ns[label], default="")
+def _longest(took_ns: Mapping[str, int]) -> str:
+    return max(sorted(took_ns), key=lambda name: took_ns[name], default="")
 
 
 def _models_ns(recording: Recording) -> dict[str, int]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from tailcut.core.profiling.attribution import Attribution
 from tailcut.core.profiling.awaiting import awaited_ns
+from tailcut.core.profiling.budget import by_name
 from tailcut.core.profiling.flat import Ints
 from tailcut.core.profiling.functions import functions_of
 from tailcut.core.profiling.records import Recording, Stage
@@ -30,22 +31,18 @@ def own_code(recording: Recording, found: Attribution, near: Ints, hints: Sequen
     Returns:
         One sentence, or none.
     """
-    flat = found.flat
-    if not len(near) or not len(flat.name):
-        return ()
-    mine = np.zeros(len(flat.requests), dtype=bool)
-    mine[near] = True
     ran_ns = np.maximum(found.self_ns - awaited_ns(found, recording), 0.0)
-    ran_ns = np.where(flat.is_of({Stage.CODE}) & mine[flat.request], ran_ns, 0.0)
-    took_ns = np.bincount(flat.name, weights=ran_ns, minlength=len(flat.names))
-    most = int(np.argmax(took_ns))
-    name, share = flat.names[most], float(took_ns[most] / flat.wall_ns[near].sum())
+    code = {name: took_ns for name, took_ns in by_name(found, near, ran_ns).items() if name.stage == Stage.CODE}
+    if not len(near) or not code:
+        return ()
+    name = max(code, key=lambda one: code[one])
+    share = code[name] / float(found.flat.wall_ns[near].sum())
     if share < LARGE_CODE or not name.place or any(f"({name.place})" in hint for hint in hints):
         return ()
     seen = functions_of(recording).get((name.label, name.place), ())
     inside = f", mostly in {seen[0].function}" if seen and seen[0].share >= _MOST else ""
     return (
-        f"{name.label} ({name.place}) is your own code and takes {took_ns[most] / len(near) / 1e6:.3g} ms of a request"
+        f"{name.label} ({name.place}) is your own code and takes {code[name] / len(near) / 1e6:.3g} ms of a request"
         f" near the percentile, {share:.0%} of it{inside}: make it quicker; no lever does, but that a feature cache"
         " keeps what of it are features of things that repeat",
     )
