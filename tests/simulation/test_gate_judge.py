@@ -42,7 +42,7 @@ def test_200_rows_decide_nothing_and_say_how_many_would() -> None:
         verdict = judge_one(rows_of(CLOSE, 200, seed), {"accuracy": 0.004, "auc": 0.004})
         assert verdict.outcome == "inconclusive"
         assert all(one.rows_needed and one.rows_needed > 200 for one in verdict.metrics)
-    assert re.search(r"200 rows decide nothing here: [\d,]+ would \(accuracy .* budget 0\.004", verdict.reason)
+    assert re.search(r"200 rows can exclude drops above .* budget 0\.004: [\d,]+ would decide it$", verdict.reason)
 
 
 def test_the_rows_said_to_be_needed_decide_it() -> None:

@@ -24,8 +24,14 @@ Y = np.array([0, 1, 1, 0])
         ({"x": X}, Y[:3], {}, "input 'x' has 4 rows, its labels have 3"),
         ({"x": X}, Y, {"carrier": np.array(["AA"])}, "slice 'carrier' has 1 rows, its labels have 4"),
         ({"x": X[:0]}, Y[:0], {}, "has no rows"),
-        ({"x": X}, np.array([0, 1, np.nan, 1]), {}, "1 of 4 labels are NaN or infinite, the first in row 2"),
-        ({"x": X}, np.array(["late", "in time", "late", "late"]), {}, "labels are <U7, expected numbers"),
+        ({"x": X}, np.array([0, 1, np.nan, 1]), {}, "1 of 4 labels are NaN, infinite or missing, the first in row 2"),
+        (
+            {"x": X},
+            np.array(["a", None, "b", "a"], dtype=object),
+            {},
+            "1 of 4 labels are .* missing, the first in row 1",
+        ),
+        ({"x": X}, np.array([1, 2, 3, 4], dtype="M8[D]"), {}, r"labels are datetime64\[D\], expected numbers, text or"),
         ({"x": X.tolist()}, Y, {}, "input 'x' is a list, expected an array"),
     ],
 )
@@ -150,6 +156,6 @@ def test_padding_that_all_rows_share_is_cut_off(tmp_path: Path) -> None:
 
 
 def test_labels_in_a_column_of_their_own_are_refused_with_the_way_out() -> None:
-    with pytest.raises(BuildError, match=r"labels have shape \[100, 1\], expected one number per row") as refused:
+    with pytest.raises(BuildError, match=r"labels have shape \[100, 1\], expected one per row") as refused:
         Holdout(inputs={"x": np.zeros((100, 2), np.float32)}, labels=np.arange(100).reshape(-1, 1) % 2)
     assert "ravel()" in refused.value.hint

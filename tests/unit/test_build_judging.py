@@ -96,27 +96,30 @@ def test_metrics_follow_from_labels_scores_and_budget(labels: list, found: list,
         ([0, 1], [-3.0, 4.5], {"auc": 0.1}, r"needs probabilities in \[0, 1\].* lies in \[-3, 4.5\]"),
         ([1, 1], [0.3, 0.5], {"auc": 0.1}, "auc needs both classes, every one of the 2 holdout labels is 1"),
         ([0.5, 2.0], [0.3, 0.5], {"auc": 0.1}, "auc needs labels of 0 and 1"),
-        ([0, 1], [[0.3, 0.7], [0.5, 0.5]], {"log_loss": 0.1}, r"log_loss needs .* one score a row.*\[2, 2\]"),
+        ([0, 1], [[0.3, 0.2, 0.5], [0.5, 0.5, 0]], {"auc": 0.1}, r"auc needs .* one score a row.*\[2, 3\]"),
+        ([1, 3], [[0.3, 0.2, 0.5], [0.5, 0.5, 0]], {"accuracy": 0.1}, r"1 of 2 labels are 3, .*classes are 0 to 2"),
+        ([1, 2], [0.3, 0.6], {"accuracy": 0.1}, r"1 of 2 labels are 2, and output 'p' has no class of that number"),
+        ([-1, 1], [0.3, 0.6], {"accuracy": 0.1}, r"1 of 2 labels are -1, .* its classes are 0 to 1"),
         ([0, 1], [0.3, 0.5], {"cosine": 0.1}, "cosine needs vectors"),
     ],
 )
 def test_what_a_metric_cannot_judge_is_refused(labels: list, found: list, budget: dict, text: str) -> None:
     holdout = Holdout(inputs={"x": np.zeros(2)}, labels=np.array(labels))
     with pytest.raises(BuildError, match=text):
-        scoring.measure(holdout, np.array(found), np.array(found), budget)
+        scoring.measure(holdout, np.array(found), np.array(found), budget, "p")
 
 
 def test_scores_outside_the_unit_interval_come_with_the_way_out() -> None:
     holdout = Holdout(inputs={"x": np.zeros(2)}, labels=np.array([0, 1]))
     with pytest.raises(BuildError) as error:
-        scoring.measure(holdout, np.array([-1.0, 2.0]), np.array([-1.0, 2.0]), {})
+        scoring.measure(holdout, np.array([-1.0, 2.0]), np.array([-1.0, 2.0]), {}, "p")
     assert "sigmoid" in error.value.hint
 
 
 def test_cosine_compares_with_the_source_model_not_with_labels() -> None:
     vectors = np.random.default_rng(0).normal(size=(2, 8))
     holdout = Holdout(inputs={"x": np.zeros(2)}, labels=np.array([0, 1]))
-    assert scoring.measure(holdout, vectors, vectors, {"cosine": 0.01}) == {"cosine": pytest.approx(1.0)}
+    assert scoring.measure(holdout, vectors, vectors, {"cosine": 0.01}, "p") == {"cosine": pytest.approx(1.0)}
 
 
 def test_agreement_counts_flipped_decisions() -> None:

@@ -48,7 +48,7 @@ def version() -> Version:
     variants = {
         "torch": VariantRecord(**known, state="passed", evidence=loaded(4.0, 1.0, faster=False)),
         "onnx": VariantRecord(**known, state="passed", evidence=quick),
-        "int8": VariantRecord(**known, refused="40 rows decide nothing here", evidence=undecided),
+        "int8": VariantRecord(**known, refused="40 rows can exclude drops above 0.1", evidence=undecided),
         "static": VariantRecord(**known, refused=f"not faster here {EVIL}", evidence=slow),
         "fp16": VariantRecord(runtime="onnxruntime", refused="not here: no CUDA device"),
         "bf16": VariantRecord(runtime="onnxruntime", refused="not here: no CUDA device"),
@@ -99,7 +99,7 @@ def test_verdicts() -> None:
 def test_what_was_not_made_is_one_line_per_reason() -> None:
     lines = list(refusals(version()))
     assert lines[-2:] == ["fp16, bf16 not here: no CUDA device", "pair not built: the recipe crashed"]
-    assert lines[0] == "int8 refused: 40 rows decide nothing here"
+    assert lines[0] == "int8 refused: 40 rows can exclude drops above 0.1"
 
 
 def test_the_table_is_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,8 +42,9 @@ def test_forty_wrong_rows_of_two_patients_show_less_than_forty_of_forty() -> Non
     assert metric.groups_needed is not None
     assert metric.groups_needed > 200
     assert metric.rows_needed == 20 * metric.groups_needed
-    assert found.reason.startswith("4,000 rows in 200 groups decide nothing here: ")
-    assert f" rows) would (accuracy fell {metric.drop:.4g}, at most " in found.reason
+    seen = f"accuracy fell {metric.drop:.4g}; 4,000 rows in 200 groups can exclude drops above {metric.upper:.4g}, "
+    assert found.reason.startswith(f"{seen}budget ")
+    assert found.reason.endswith(" rows) would decide it")
 
 
 def test_text_names_groups_as_well_as_numbers_do() -> None:

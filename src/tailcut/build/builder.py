@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from tailcut.build import hardware, here, preflight, room, sources, speed, verdicts
+from tailcut.build import hardware, here, outputs, preflight, room, sources, speed, verdicts
 from tailcut.build.building import Building, Candidate
 from tailcut.build.holdout import Holdout
 from tailcut.build.plan import applicable, base_of
@@ -29,7 +29,7 @@ from tailcut.build.records import to_add
 from tailcut.build.steps import SELECTION_FILE
 from tailcut.core.gate import QualityVerdict
 from tailcut.errors import ArtifactError, BuildError, TailcutError
-from tailcut.manifest import Manifest
+from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest.keys import to_plain
 from tailcut.registry import NewVariant, Promotion, Registry, Version, digest
 
@@ -78,6 +78,10 @@ def build(manifest: Manifest, *, from_registry: str = "", progress: Progress = s
         return version, registry.promote(deployment.name, version.id, choice.variant)
 
 
+TABLES = frozenset({"sklearn", "lightgbm", "xgboost"})
+"""Runtimes of libraries for tables."""
+
+
 def _make_others(running: Building, subject: Subject) -> None:
     """Make what can be made of the source.
 
@@ -102,15 +106,18 @@ def _make_others(running: Building, subject: Subject) -> None:
 
 
 def _check_exported(running: Building, left: Collection[Recipe]) -> None:
-    """End the build where the source could not be brought into another form and so nothing can be made of it.
+    """End the build of a torch module that could not be exported, so that nothing can be made of it.
 
-    Running servers follow what is promoted: the bare source model in place of a fast variant would slow them down.
+    Running servers follow what is promoted: a bare module in place of a fast variant would slow them down. A model on
+    tables is worth serving by its own library; its export stays refused, with the reason.
 
     Args:
         left: recipes that are still to be tried.
     """
     failed = [each for each in running.candidates.values() if each.name in PORTABLE and each.failure is not None]
     made = [each.name for each in running.made]
+    if running.candidates[running.source].runtime in TABLES:
+        return
     if not failed or failed[0].failure is None or len(made) > 1 or any(base_of(each, made) for each in left):
         return
     why = failed[0].failure
@@ -137,8 +144,20 @@ def _judge_quality(running: Building, registry: Registry, split: str) -> None:
         candidate.evidence["confirmation_uses"] = uses
         if verdict.outcome != "pass":
             candidate.refusals.append(verdict.reason)
+        candidate.refusals += _other_outputs(candidate, running.manifest.deployment)
         running.progress(Event(state="judged", variant=name, reason=candidate.refused))
     _offer_qat(running)
+
+
+def _other_outputs(candidate: Candidate, deployment: Deployment) -> list[str]:
+    """Say which outputs that are not judged refuse a variant."""
+    compared = candidate.evidence.get("outputs", {})
+    said = [
+        outputs.refusal(name, found, deployment.quality)
+        for name, found in compared.items()
+        if name != deployment.judged
+    ]
+    return [text for text in said if text]
 
 
 def _offer_qat(running: Building) -> None:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from tailcut.build.labels import Coding, numbered, strata
+from tailcut.build.labels import check as check_labels
 from tailcut.core.tensors import DATATYPE_OF, Array, Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Tensor
@@ -25,7 +27,6 @@ LEAST_ROWS = 10
 MULTIPLE = 16
 """Padded inputs are cut to multiples of this, as ``tailcut.text`` pads them."""
 
-_MOST_CLASSES = 100
 _SLICE_HINT = "give a label and every slice one value per input row"
 
 
@@ -35,14 +36,16 @@ class Holdout:
 
     Attributes:
         inputs: input name -> (rows, ...).
-        labels: (rows,) of 0 and 1, class numbers or values; None where they are not known.
+        labels: (rows,) of classes (numbers, text or booleans) or values; None where they are not known.
         slices: slice name -> (rows,) of the group that each row belongs to; optional.
         padding: name of the input, (rows, tokens) of 0 and 1, that tells values from padding; "take" then cuts off
             what is padding in all its rows, as serving would not have padded so far. Empty: nothing is padding.
         numbers: (rows,) of row numbers in the holdout that these rows are a part of; None where they are all of it.
+        raw: inputs as they were given, where the manifest's datatype is another; name -> (rows, ...).
+        given: (rows,) labels as they were given, where ``labels`` number the classes; see ``build.labels``.
 
     Raises:
-        BuildError: no rows, no inputs, different numbers of rows, or a label that is NaN or no number.
+        BuildError: no rows, no inputs, different numbers of rows, or a label that is missing.
     """
 
     inputs: Arrays
@@ -50,6 +53,8 @@ class Holdout:
     slices: Arrays = field(default_factory=dict)
     padding: str = ""
     numbers: Array | None = None
+    raw: Arrays = field(default_factory=dict)
+    given: Array | None = None
 
     def __post_init__(self) -> None:
         if not self.inputs:
@@ -75,7 +80,7 @@ class Holdout:
         if not rows:
             raise BuildError("the holdout has no rows", hint="a few thousand labelled rows judge well")
         if self.labels is not None:
-            _check_labels(self.labels)
+            check_labels(self.labels)
 
     @property
     def rows(self) -> int:
@@ -156,7 +161,19 @@ class Holdout:
             slices={name: array[places] for name, array in self.slices.items()},
             padding=self.padding,
             numbers=places if self.numbers is None else self.numbers[places],
+            raw={name: array[places] for name, array in self.raw.items()},
+            given=None if self.given is None else self.given[places],
         )
+
+    def coded(self, coding: Coding | None) -> Holdout:
+        """Return the holdout with its labels as class numbers; ``given`` keeps them as they were.
+
+        Raises:
+            BuildError: see ``labels.numbered``.
+        """
+        if self.labels is None or self.labels.ndim != 1:
+            return self
+        return replace(self, labels=numbered(self.labels, coding), given=self.labels)
 
     def split(self, selection_share: float, seed: int = 0, *, group: str = "") -> tuple[Holdout, Holdout]:
         """Part the rows into a selection and a confirmation split.
@@ -185,7 +202,7 @@ class Holdout:
                 f"the holdout has {self.rows} rows, the least is {LEAST_ROWS}",
                 hint="a few thousand labelled rows judge well",
             )
-        classes = np.zeros(self.rows, dtype=np.int64) if self.labels is None else _groups(self.labels)
+        classes = np.zeros(self.rows, dtype=np.int64) if self.labels is None else strata(self.labels)
         digest = hashlib.sha256(f"{self.digest()} {seed}".encode()).digest()
         rng = np.random.default_rng(int.from_bytes(digest[:8], "big"))
         whole = self._whole_groups(group, selection_share, rng) if group else None
@@ -221,7 +238,7 @@ class Holdout:
 
     def save(self, path: Path) -> None:
         """Write as .npz without pickle; text in slices becomes fixed-width Unicode."""
-        groups = (("input", self.inputs), ("slice", self.slices))
+        groups = (("input", self.inputs), ("slice", self.slices), ("raw", self.raw))
         arrays = {f"{group}/{name}": array for group, named in groups for name, array in named.items()}
         if self.labels is not None:
             arrays["labels"] = self.labels
@@ -238,11 +255,18 @@ class Holdout:
         """Read what ``save`` wrote."""
         with np.load(path, allow_pickle=False) as arrays:
             named = {name: arrays[name] for name in arrays.files}
-        inputs = {name[6:]: array for name, array in named.items() if name.startswith("input/")}
-        slices = {name[6:]: array for name, array in named.items() if name.startswith("slice/")}
         padding = str(named["padding"]) if "padding" in named else ""
         labels, numbers = named.get("labels"), named.get("numbers")
-        return Holdout(inputs=inputs, labels=labels, slices=slices, padding=padding, numbers=numbers)
+        inputs = {name: _text_as_objects(array) for name, array in _group(named, "input").items()}
+        return Holdout(inputs, labels, _group(named, "slice"), padding, numbers, _group(named, "raw"))
+
+
+def _group(named: Arrays, group: str) -> Arrays:
+    return {name.removeprefix(f"{group}/"): each for name, each in named.items() if name.startswith(f"{group}/")}
+
+
+def _text_as_objects(array: Array) -> Array:
+    return array.astype(np.object_) if array.dtype.kind == "U" else array
 
 
 def _not_finite(array: Array, name: str, number: Callable[[int], int]) -> BuildError:
@@ -263,38 +287,3 @@ def _by_class(classes: Array, share: float, rng: np.random.Generator) -> Bools:
         least = 1 if len(places) > 1 else 0
         chosen[places[: max(least, min(len(places) - least, round(len(places) * share)))]] = True
     return chosen
-
-
-def _check_labels(labels: Array) -> None:
-    if labels.dtype.kind not in "biuf":
-        raise BuildError(f"the holdout's labels are {labels.dtype}, expected numbers", hint="number the classes from 0")
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        raise BuildError(
-            f"the holdout's labels have shape {list(labels.shape)}, expected one number per row: ({len(labels)},)",
-            hint='write labels.ravel(), or take the column by name: frame["y"], not frame[["y"]]',
-        )
-    if labels.dtype.kind == "f":
-        bad = np.flatnonzero(~np.isfinite(labels.reshape(len(labels), -1)).all(axis=1))
-        if bad.size:
-            raise BuildError(
-                f"{bad.size} of {len(labels)} labels are NaN or infinite, the first in row {bad[0]}",
-                hint="leave out the rows whose outcome is not known",
-            )
-
-
-def _groups(labels: Array) -> Array:
-    """Return the class of each row where labels are classes, else one class for all.
-
-    Raises:
-        BuildError: all labels are the same.
-    """
-    if labels.ndim != 1:
-        return np.zeros(len(labels), dtype=np.int64)
-    values, places = np.unique(labels, return_inverse=True)
-    if values.size == 1:
-        raise BuildError(
-            f"every one of the holdout's {len(labels)} labels is {values[0]}: nothing can be told apart",
-            hint="take a holdout with every outcome in it",
-        )
-    whole = labels.dtype.kind in "biu" or bool((np.rint(labels) == labels).all())
-    return places if whole and values.size <= _MOST_CLASSES else np.zeros(len(labels), dtype=np.int64)

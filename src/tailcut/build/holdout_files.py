@@ -127,13 +127,13 @@ def _input(tensor: Tensor, columns: dict[str, Any], path: Path) -> Array:
 
 
 def _values(tensor: Tensor, values: Any, name: str) -> Array:
-    """Convert a column to the tensor's datatype; refuse what would not survive."""
+    """Return a column in the tensor's datatype (floats as they are); refuse what the datatype cannot hold."""
     wanted = NUMPY_OF[tensor.datatype]
     array = np.asarray(values)
     if array.dtype.kind == "O" and tensor.datatype != "BYTES":
         array = _plain(array, name)
     if tensor.datatype == "BYTES":
-        return np.array([str(value) for value in array.tolist()], dtype=object)
+        return _texts(array)
     if array.dtype.kind not in "biuf":
         raise BuildError(
             f"column {name!r} of the holdout holds {array.dtype}, {tensor.name!r} is {tensor.datatype}",
@@ -147,7 +147,16 @@ def _values(tensor: Tensor, values: Any, name: str) -> Array:
                 f"{tensor.datatype} ({bad.size} such rows)",
                 hint="fill the gaps as production does, or make the tensor FP32",
             )
+    if wanted.kind == "f" and array.dtype.kind in "iuf":
+        return array  # holdout_types rounds it, and keeps what it was
     return np.ascontiguousarray(array.astype(wanted))
+
+
+def _texts(array: Array) -> Array:
+    """Return text as objects: a number as its digits, a missing value as NaN."""
+    found = np.empty(len(array), np.object_)
+    found[:] = [value if value is None or value != value else str(value) for value in array.tolist()]  # noqa: PLR0124
+    return found
 
 
 def _plain(array: Array, name: str) -> Array:
@@ -163,6 +172,5 @@ def _plain(array: Array, name: str) -> Array:
 
 def _labels(values: Any) -> Array:
     array = np.asarray(values)
-    if array.dtype.kind == "O" and all(isinstance(value, bool) for value in array.tolist()):
-        return array.astype(np.int64)
-    return array.astype(np.int64) if array.dtype.kind == "b" else array
+    booleans = array.dtype.kind == "O" and all(isinstance(value, bool) for value in array.tolist())
+    return array.astype(np.bool_) if booleans else array

@@ -4,31 +4,65 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from tailcut.build.holdout import Holdout
 from tailcut.core.tensors import Array
 from tailcut.core.validation import InputSpec
 from tailcut.engine.assembly import converted, input_specs
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Model
+from tailcut.runtimes.tables import MISSING_TEXT
 
 
 def fitted(holdout: Holdout, model: Model) -> Holdout:
-    """Convert every input to its datatype, then hold all of them against the manifest.
+    """Convert every input to its datatype, then compare all of them with the manifest.
 
     Returns:
-        the holdout with, for example, float64 made float32. Where a number would not survive it is refused.
+        the holdout with, for example, float64 made float32 (``Holdout.raw`` keeps what was given). A number that the
+        datatype cannot hold at all is refused.
 
     Raises:
         BuildError: text, fractions or overflows that the datatype does not hold; and see ``Holdout.check``.
     """
     specs = {spec.name: spec for spec in input_specs(model)}
-    arrays = {
-        name: array if name not in specs or array.dtype == specs[name].dtype else _converted(array, specs[name])
+    missing = {tensor.name for tensor in model.inputs if tensor.allow_nan}
+    arrays = {name: _fitted(array, specs.get(name), name in missing) for name, array in holdout.inputs.items()}
+    rounded = {
+        name: array
         for name, array in holdout.inputs.items()
+        if array.dtype.kind in "iuf" and array.dtype != arrays[name].dtype
     }
-    found = replace(holdout, inputs=arrays)
+    found = replace(holdout, inputs=arrays, raw=rounded)
     found.check(model.inputs)
     return found
+
+
+def _fitted(array: Array, spec: InputSpec | None, may_miss: bool) -> Array:
+    if spec is None:
+        return array
+    if spec.datatype == "BYTES":
+        return _texts(array, spec, may_miss)
+    return array if array.dtype == spec.dtype else _converted(array, spec)
+
+
+def _texts(array: Array, spec: InputSpec, may_miss: bool) -> Array:
+    """Return an array of text objects; a missing value (None or NaN) is the empty text where the input allows it."""
+    values = array.ravel().tolist()
+    missing = [value is None or value != value for value in values]  # noqa: PLR0124  # NaN is unlike itself
+    if any(missing) and not may_miss:
+        raise BuildError(
+            f"the holdout's input {spec.name!r} has no text in row {missing.index(True)} ({sum(missing)} such rows)",
+            hint='set allow_nan = true on that tensor: a missing text is then sent as "" (in JSON null)',
+        )
+    if any(missing) and MISSING_TEXT in values:
+        raise BuildError(
+            f"the holdout's input {spec.name!r} has both missing texts and empty ones, which are sent alike",
+            hint="give the empty texts a word of their own, in training and in requests",
+        )
+    found = np.empty(len(values), np.object_)
+    found[:] = [MISSING_TEXT if gone else value for value, gone in zip(values, missing, strict=True)]
+    return _converted(found.reshape(array.shape), spec)
 
 
 def _converted(array: Array, spec: InputSpec) -> Array:

@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tailcut.build import outputs
 from tailcut.build.holdout import Holdout
 from tailcut.core import gate
 from tailcut.core.gate import OwnRows
 from tailcut.core.metric_names import AGREEMENT
 from tailcut.core.metrics import decide
-from tailcut.core.tensors import Array
+from tailcut.core.tensors import Array, Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Manifest, resolve
 
@@ -59,17 +60,18 @@ def _probabilities(scores: Array) -> bool:
 
 
 def judge(
-    manifest: Manifest, holdout: Holdout, scores: Mapping[str, Array], *, source: str, uses: int
+    manifest: Manifest, holdout: Holdout, answers: Mapping[str, Arrays], *, source: str, uses: int
 ) -> dict[str, Any]:
     """Judge every variant but the source; verdicts as plain values, by name.
 
     Args:
         holdout: the confirmation split.
-        scores: of every variant, the source's included.
+        answers: every output of every variant, the source's included.
         source: name of the source variant.
         uses: other sets of variants that the split has judged before.
     """
     quality, group = manifest.deployment.quality, manifest.deployment.holdout.group
+    scores = {name: found[manifest.deployment.judged] for name, found in answers.items()}
     budget = budget_of(manifest, holdout, scores[source])
     others = {name: found for name, found in scores.items() if name != source}
     own = {name: _own(name, manifest, holdout, scores, source) for name in quality.metrics if name in budget}
@@ -88,9 +90,16 @@ def judge(
         uses=uses,
         own_metrics=own,
         groups=holdout.slices[group] if group else None,
+        identical={name for name in others if _is_identical(answers[source], answers[name])},
     )
     plain: dict[str, Any] = msgspec.to_builtins(verdicts)
     return plain
+
+
+def _is_identical(source: Arrays, found: Arrays) -> bool:
+    """Tell whether every output is equal to the source's up to rounding, on rows enough to say so."""
+    compared = [outputs.compare(source[name], found[name]) for name in source]
+    return all(each["equal"] and each["rows"] >= outputs.LEAST_ROWS for each in compared)
 
 
 def _own(name: str, manifest: Manifest, holdout: Holdout, scores: Mapping[str, Array], source: str) -> OwnRows:
@@ -99,7 +108,8 @@ def _own(name: str, manifest: Manifest, holdout: Holdout, scores: Mapping[str, A
     function = resolve(reference, manifest)
     values = {}
     for variant, found in scores.items():
-        rows = np.asarray(function(holdout.labels, found), dtype=np.float64)
+        labels = holdout.labels if holdout.given is None else holdout.given
+        rows = np.asarray(function(labels, found), dtype=np.float64)
         if rows.shape != (holdout.rows,):
             raise BuildError(
                 f"quality.metrics.{name}: {reference} returned an array of shape {list(rows.shape)} "

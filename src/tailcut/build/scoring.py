@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tailcut.build import running
 from tailcut.build.holdout import Holdout
-from tailcut.core.metrics import BINARY, METRICS, PROBABILITIES, cosine, decide
-from tailcut.core.tensors import Array
+from tailcut.build.labels import check_numbers
+from tailcut.core.metrics import BINARY, METRICS, PROBABILITIES, cosine, decide, drop
+from tailcut.core.tensors import Array, Arrays, Doubles
 from tailcut.errors import BuildError
 from tailcut.runtimes import Runtime
 
@@ -18,39 +19,68 @@ BATCH_ROWS = 256
 PADDED_BATCH_ROWS = 32
 """Rows of a holdout with ``padding``; few, so that rows of about the same length come together."""
 
+MOST_VALUES = 1 << 25
+"""Values that are kept of an output that is not judged."""
+
 _DEFAULTS = ("auc", "log_loss", "accuracy")
+_NO_WORSE = 1e-9
+"""A drop below it is rounding."""
+
 _OUTSIDE = (
-    "end the model with a sigmoid (or softmax) so that its first output is a probability, "
+    "end the model with a sigmoid (or softmax) so that the judged output is a probability, "
     "or set the quality budget on mae or cosine"
 )
 
 
 def scores(runtime: Runtime, holdout: Holdout, output: str, *, alone: bool = False) -> Array:
-    """Run every row and return the wanted output, (rows, ...) in the holdout's order; (rows, 1) becomes (rows,).
+    """Run every row and return one output, (rows, ...); see ``every``."""
+    return every(runtime, holdout, [output], alone=alone)[output]
+
+
+def every(
+    runtime: Runtime, holdout: Holdout, outputs: Sequence[str], *, alone: bool = False, nan: Collection[str] = ()
+) -> Arrays:
+    """Run every row and return the wanted outputs by name, (rows, ...) in the holdout's order; (rows, 1) is (rows,).
 
     Rows of a holdout with ``padding`` run sorted by length, so that few are padded far. An output with a value per
-    token, (rows, tokens, ...), is then 0 from the end of a row's batch to the most tokens of any.
+    token, (rows, tokens, ...), is then 0 from the end of a row's batch to the most tokens of any. Of an output after
+    the first that is large, only the first rows are returned, up to ``MOST_VALUES`` values.
 
     Args:
+        outputs: names; the first is the judged one.
         alone: run each row by itself, as a variant is served whose answers depend on the rows beside them.
+        nan: names of the outputs that may hold NaN and infinity.
 
     Raises:
-        BuildError: a row is refused, or NaN or infinity in the output.
+        BuildError: a row is refused, or NaN or infinity in an output that may not hold them.
     """
     order, batch_rows = _order(holdout)
     batch_rows = 1 if alone else batch_rows
-    batches = [order[start : start + batch_rows] for start in range(0, holdout.rows, batch_rows)]
-    parts = [running.run(runtime, holdout, places, [output])[output] for places in batches]
-    sorted_found = np.concatenate(_widened(parts) if holdout.padding else parts)
-    found: Array = np.empty_like(sorted_found)
-    found[order] = sorted_found
-    bad = np.flatnonzero(~np.isfinite(found.reshape(len(found), -1).astype(np.float64)).all(axis=1))
-    if bad.size:
-        raise BuildError(
-            f"output {output!r} is NaN or infinite in {bad.size} of {holdout.rows} holdout rows, "
-            f"first in row {holdout.number(int(bad[0]))}",
-            hint="look at that row's inputs; mend the model or the preprocessing",
-        )
+    parts: dict[str, list[Array]] = {name: [] for name in outputs}
+    places: dict[str, list[Array]] = {name: [] for name in outputs}
+    for start in range(0, holdout.rows, batch_rows):
+        batch = order[start : start + batch_rows]
+        for name, array in running.run(runtime, holdout, batch, outputs).items():
+            most = holdout.rows if name == outputs[0] else MOST_VALUES // max(array[:1].size, 1) + 1
+            kept = np.asarray(batch, dtype=np.int64) < most
+            parts[name].append(array[kept])
+            places[name].append(batch[kept])
+    return {name: _in_order(name, parts[name], np.concatenate(places[name]), holdout, name in nan) for name in outputs}
+
+
+def _in_order(name: str, parts: list[Array], places: Array, holdout: Holdout, nan: bool) -> Array:
+    """Put batches of one output together, in the holdout's order, and check that it is finite."""
+    joined = np.concatenate(_widened(parts) if holdout.padding else parts)
+    found: Array = np.empty_like(joined)
+    found[places] = joined
+    if found.dtype.kind == "f" and not nan:
+        bad = np.flatnonzero(~np.isfinite(found.reshape(len(found), -1).astype(np.float64)).all(axis=1))
+        if bad.size:
+            raise BuildError(
+                f"output {name!r} is NaN or infinite in {bad.size} of {holdout.rows} holdout rows, "
+                f"first in row {holdout.number(int(bad[0]))}",
+                hint="look at that row's inputs; mend the model or the preprocessing",
+            )
     return found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found
 
 
@@ -88,11 +118,14 @@ def metric_names(labels: Array, found: Array, budget: Mapping[str, float]) -> tu
     return (*wanted, *(name for name in budget if name not in wanted))
 
 
-def measure(holdout: Holdout, found: Array, source: Array, budget: Mapping[str, float]) -> dict[str, float]:
+def measure(
+    holdout: Holdout, found: Array, source: Array, budget: Mapping[str, float], output: str
+) -> dict[str, float]:
     """Compute every chosen metric.
 
     Args:
         holdout: whose labels are the truth.
+        output: name of the judged output, for errors.
         found: the variant's scores.
         source: the source model's scores; what "cosine" compares with.
         budget: the quality budget.
@@ -102,10 +135,19 @@ def measure(holdout: Holdout, found: Array, source: Array, budget: Mapping[str, 
     """
     if holdout.labels is None:
         return {"cosine": METRICS["cosine"](source, found)} if "cosine" in budget else {}
-    names = metric_names(holdout.truth, found, budget)
-    for name in names:
-        _check(name, holdout.truth, found)
-    return {name: METRICS[name](source if name == "cosine" else holdout.truth, found) for name in names}
+    measured: dict[str, float] = {}
+    for name in metric_names(holdout.truth, found, budget):
+        scores = _second(name, found)
+        _check(name, holdout.truth, scores)
+        if name in PROBABILITIES:
+            check_numbers(holdout.truth, scores, output)
+        measured[name] = METRICS[name](source if name == "cosine" else holdout.truth, scores)
+    return measured
+
+
+def _second(name: str, found: Array) -> Array:
+    """Return the probability of the second of two classes, where a metric of two classes meets both."""
+    return found[:, 1] if name in BINARY and found.ndim == 2 and found.shape[1] == 2 else found
 
 
 def agreement(source: Array, found: Array) -> dict[str, Any]:
@@ -117,18 +159,41 @@ def agreement(source: Array, found: Array) -> dict[str, Any]:
     return {**flat, "cosine": cosine(source, found)}
 
 
-def constant(holdout: Holdout, found: Array) -> dict[str, float]:
-    """Metrics of the best constant answer (the labels' mean): what the model's own figures stand beside."""
-    if holdout.labels is None or found.ndim != 1 or holdout.labels.ndim != 1:
+def constant(holdout: Holdout, found: Array, budget: Mapping[str, float]) -> dict[str, float]:
+    """Metrics of the best constant answers: what the model's own figures stand beside.
+
+    That is the share of each class, and the median of values.
+    """
+    if holdout.labels is None or holdout.labels.ndim != 1 or found.ndim > 2:
         return {}
-    mean = float(holdout.truth.astype(np.float64).mean())
-    answer = np.full(holdout.rows, mean)
-    names = metric_names(holdout.truth, found, {})
-    return {name: METRICS[name](holdout.truth, answer) for name in names}
+    labels = holdout.truth
+    values: Doubles = labels.astype(np.float64)
+    measured: dict[str, float] = {}
+    for name in metric_names(labels, found, budget):
+        if name in {"cosine", "spearman"}:
+            continue
+        if found.ndim == 2:
+            shares = np.bincount(labels.astype(np.int64), minlength=found.shape[1]) / len(labels)
+            answer = np.tile(shares, (len(labels), 1))
+        else:
+            answer = np.full(len(labels), np.median(values) if name == "mae" else values.mean())
+        measured[name] = METRICS[name](labels, _second(name, answer))
+    return measured
+
+
+def worse_than_constant(metrics: Mapping[str, float], constants: Mapping[str, float]) -> list[str]:
+    """Say which metrics of the source model are worse than those of a constant answer."""
+    return [
+        f"the source model's {name} is {value:.4g}, worse than the {constants[name]:.4g} of a constant answer: check "
+        "the labels, the classes and the order of the columns"
+        for name, value in metrics.items()
+        if name in constants and drop(name, constants[name], value) > _NO_WORSE
+    ]
 
 
 def _check(name: str, labels: Array, found: Array) -> None:
-    if name in BINARY and (found.ndim != 1 or not np.isin(labels, (0, 1)).all()):
+    two = found.ndim == 1 and bool(np.isin(labels, (0, 1)).all())
+    if name in BINARY and not two and (name != "log_loss" or found.ndim != 2):
         raise BuildError(
             f"{name} needs labels of 0 and 1 and one score a row; labels hold {_some(labels)}, scores are "
             f"{list(found.shape)}",
@@ -142,14 +207,13 @@ def _check(name: str, labels: Array, found: Array) -> None:
     if name == "mae" and labels.shape != found.shape:
         raise BuildError(
             f"mae needs a label per score; labels are {list(labels.shape)}, scores {list(found.shape)}",
-            hint="make the first of model.outputs the one that the labels belong to",
+            hint="name the output that the labels belong to in holdout.output",
         )
     if name == "cosine" and found.ndim < 2:
         raise BuildError("cosine needs vectors, the model gives one score a row", hint="use auc, accuracy or mae")
     if name in PROBABILITIES and (found.min() < 0 or found.max() > 1):
         raise BuildError(
-            f"{name} needs probabilities in [0, 1], the model's first output lies in "
-            f"[{found.min():.4g}, {found.max():.4g}]",
+            f"{name} needs probabilities in [0, 1], the judged output lies in [{found.min():.4g}, {found.max():.4g}]",
             hint=_OUTSIDE,
         )
 

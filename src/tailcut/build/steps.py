@@ -15,7 +15,9 @@ from tailcut.build import (
     holdout_files,
     holdout_types,
     judging,
+    labels,
     neighbours,
+    outputs,
     parity,
     preflight,
     race,
@@ -29,8 +31,9 @@ from tailcut.build.recipes import recipe
 from tailcut.build.recipes.base import Work
 from tailcut.build.records import Made, Spec, manifest_of, openable
 from tailcut.build.sources import registry as sources_registry
+from tailcut.core.tensors import Arrays
 from tailcut.errors import BuildError
-from tailcut.manifest import Manifest
+from tailcut.manifest import Deployment, Manifest
 from tailcut.runtimes import Runtime, open_runtime
 from tailcut.runtimes.live import source_of
 
@@ -52,7 +55,7 @@ def load_holdout(spec: Spec) -> dict[str, Any]:
         "slices": sorted(holdout.slices),
         "labelled": holdout.labels is not None,
     }
-    if holdout.labels is not None:
+    if holdout.labels is not None and holdout.labels.dtype.kind in "biuf":
         found["label_mean"] = float(holdout.labels.astype(np.float64).mean())
     for name, part, file in zip(("selection", "confirmation"), parts, (SELECTION_FILE, CONFIRMATION_FILE), strict=True):
         part.save(Path(spec.folder) / file)
@@ -75,15 +78,33 @@ def _read_holdout(manifest: Manifest) -> Holdout:
 
 def make_source(spec: Spec) -> dict[str, Any]:
     """Load the source model, find its kind and write its artifact; a ``Found`` as plain values."""
-    found = sources.make(Path(spec.folder), manifest_of(spec), _load(spec, SELECTION_FILE))
+    manifest, folder = manifest_of(spec), Path(spec.folder)
+    found = sources.make(folder, manifest, _load(spec, SELECTION_FILE))
     plain: dict[str, Any] = msgspec.to_builtins(found)
+    plain["found"]["labels"] = _set_coding(folder, found.found.get("classes"), manifest)
     return plain
+
+
+def _set_coding(folder: Path, classes: Any, manifest: Manifest) -> dict[str, Any] | None:
+    """Say which label stands for which class, for the steps to come; and check that every label of the holdout does.
+
+    Args:
+        classes: the model's own; None where it has none.
+    """
+    coding = labels.coding_of(classes, manifest.deployment.holdout)
+    given = [Holdout.load(folder / file) for file in (SELECTION_FILE, CONFIRMATION_FILE)]
+    for part in given:
+        part.coded(coding)
+    labels.write(folder, coding)
+    return labels.describe([part.labels for part in given if part.labels is not None], coding)
 
 
 def take_base(spec: Spec) -> dict[str, Any]:
     """Fetch the portable base of the registry's version ``spec.target``; a ``registry.Base`` as plain values."""
-    base = sources_registry.fetch(Path(spec.folder), manifest_of(spec), spec.target)
+    manifest, folder = manifest_of(spec), Path(spec.folder)
+    base = sources_registry.fetch(folder, manifest, spec.target)
     plain: dict[str, Any] = msgspec.to_builtins(base)
+    plain["variants"][0]["found"]["labels"] = _set_coding(folder, base.classes, manifest)
     return plain
 
 
@@ -115,23 +136,41 @@ def score(spec: Spec) -> dict[str, Any]:
     alone, because the rows beside it change its answers, is judged by what it answers alone.
     """
     manifest = manifest_of(spec)
+    deployment = manifest.deployment
     holdout = _load(spec, CONFIRMATION_FILE)
-    output = manifest.deployment.model.outputs[0].name
+    is_source = spec.target == spec.made[0].name
     runtime = _open(spec, _made(spec, spec.target), threads=_cores())
-    if spec.target == spec.made[0].name:
-        parity.check_outputs(runtime, holdout, manifest.deployment.model.outputs)
-    found = scoring.scores(runtime, holdout, output)
-    company = neighbours.measure(runtime, holdout, output)
+    if is_source:
+        parity.check_outputs(runtime, holdout, deployment.model.outputs)
+    found = _every(runtime, holdout, deployment)
+    company = neighbours.measure(runtime, holdout, deployment.judged)
     if not company["merge"]:
-        found = scoring.scores(runtime, holdout, output, alone=True)
-    np.save(scores_file(spec.folder, spec.target), found, allow_pickle=False)
-    source = np.load(scores_file(spec.folder, spec.made[0].name), allow_pickle=False)
-    budget = judging.budget_of(manifest, holdout, source)
-    metrics = scoring.measure(holdout, found, source, judging.standard(budget, manifest))
-    evidence = {"metrics": metrics, **company}
-    if spec.target == spec.made[0].name:
-        return {**evidence, "constant": scoring.constant(holdout, found)}
-    return {**evidence, "agreement": scoring.agreement(source, found)}
+        found = _every(runtime, holdout, deployment, alone=True)
+    _save(spec, spec.target, found)
+    source = found if is_source else _scores(spec, spec.made[0].name)
+    return {**company, **_evidence(spec, holdout, found, source, is_source)}
+
+
+def _every(runtime: Runtime, holdout: Holdout, deployment: Deployment, *, alone: bool = False) -> Arrays:
+    others = [tensor for tensor in deployment.model.outputs if tensor.name != deployment.judged]
+    nan = [tensor.name for tensor in others if tensor.allow_nan]
+    names = [deployment.judged, *(tensor.name for tensor in others)]
+    return scoring.every(runtime, holdout, names, alone=alone, nan=nan)
+
+
+def _evidence(spec: Spec, holdout: Holdout, found: Arrays, source: Arrays, is_source: bool) -> dict[str, Any]:
+    """Return the judged output's metrics, and how far every output is from the source's."""
+    manifest = manifest_of(spec)
+    name = manifest.deployment.judged
+    labels.check_scores(labels.read(Path(spec.folder)), found[name], name)
+    budget = judging.standard(judging.budget_of(manifest, holdout, source[name]), manifest)
+    metrics = scoring.measure(holdout, found[name], source[name], budget, name)
+    if is_source:
+        constant = scoring.constant(holdout, found[name], budget)
+        warnings = scoring.worse_than_constant(metrics, constant)
+        return {"metrics": metrics, "constant": constant, **({"warnings": warnings} if warnings else {})}
+    compared = {each: outputs.compare(source[each], found[each]) for each in found}
+    return {"metrics": metrics, "agreement": scoring.agreement(source[name], found[name]), "outputs": compared}
 
 
 def tune(spec: Spec) -> dict[str, Any]:
@@ -142,11 +181,10 @@ def tune(spec: Spec) -> dict[str, Any]:
 
 def judge(spec: Spec) -> dict[str, Any]:
     """Judge every variant's scores on the confirmation split together; ``spec.target`` is how often it was used."""
-    folder = Path(spec.folder)
-    names = [made.name for made in spec.made]
-    found = {name: np.load(scores_file(folder, name), allow_pickle=False) for name in names}
+    manifest = manifest_of(spec)
+    found = {made.name: _scores(spec, made.name) for made in spec.made}
     return judging.judge(
-        manifest_of(spec), _load(spec, CONFIRMATION_FILE), found, source=names[0], uses=int(spec.target)
+        manifest, _load(spec, CONFIRMATION_FILE), found, source=spec.made[0].name, uses=int(spec.target)
     )
 
 
@@ -155,7 +193,7 @@ def run_race(spec: Spec) -> dict[str, Any]:
     manifest = manifest_of(spec)
     threads = {made.name: manifest.deployment.pool.threads_of(made.settings) for made in spec.made}
     runtimes = {made.name: _open(spec, made, threads=threads[made.name]) for made in spec.made}
-    found = race.run(runtimes, _load(spec, SELECTION_FILE), manifest.deployment.model.outputs[0].name)
+    found = race.run(runtimes, _load(spec, SELECTION_FILE), manifest.deployment.judged)
     return {"threads": threads, "rounds": race.ROUNDS, "seed": race.SEED, "ms": found}
 
 
@@ -177,12 +215,26 @@ def artifact(folder: str | Path, name: str) -> Path:
 
 
 def scores_file(folder: str | Path, name: str) -> Path:
-    """Where a variant's scores on the confirmation split are kept."""
-    return Path(folder) / f"scores-{name}.npy"
+    """Where a variant's outputs on the confirmation split are kept."""
+    return Path(folder) / f"scores-{name}.npz"
+
+
+def _save(spec: Spec, name: str, found: Arrays) -> None:
+    plain = {output: array.astype("U") if array.dtype.hasobject else array for output, array in found.items()}
+    with scores_file(spec.folder, name).open("wb") as file:
+        np.savez(file, **plain)  # type: ignore[arg-type]  # the stub takes any keyword for allow_pickle
+
+
+def _scores(spec: Spec, name: str) -> Arrays:
+    with np.load(scores_file(spec.folder, name), allow_pickle=False) as kept:
+        return {output: kept[output] for output in kept.files}
 
 
 def _load(spec: Spec, part: str) -> Holdout:
-    return Holdout.load(Path(spec.folder) / part)
+    """Read a part of the holdout; labels are class numbers from the step on that knows the model's classes."""
+    folder = Path(spec.folder)
+    found = Holdout.load(folder / part)
+    return found.coded(labels.read(folder)) if labels.known(folder) else found
 
 
 def _made(spec: Spec, name: str) -> Made:

@@ -91,7 +91,7 @@ def tune(
         changed = msgspec.structs.replace(made, settings={**kept, **setting.more})
         return open_runtime(openable(changed, deployment), threads=setting.threads, source=source)
 
-    bench = _Bench(open_with, made.runtime, _samples(selection), deployment.model.outputs[0].name, budget_s)
+    bench = _Bench(open_with, made.runtime, _samples(selection), deployment.judged, budget_s)
     first = bench.measured(grid(cores), lambda timings: choose(timings, deployment.slo.rate))
     best = choose(first, deployment.slo.rate)
     others = variations(made.runtime, best.setting)

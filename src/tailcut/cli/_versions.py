@@ -67,6 +67,10 @@ def summary(version: Version) -> Iterable[str]:
     evidence = version.evidence
     cpu, holdout, race = (evidence.get(name, {}) for name in ("cpu", "holdout", "race"))
     constant = version.variants[version.source].evidence.get("constant", {})
+    for warning in version.variants[version.source].evidence.get("warnings", []):
+        yield f"WARNING: {warning}"
+    yield from _labels(version)
+    yield from _outputs(version)
     if constant:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in constant.items())
         yield f"a constant answer: {figures}"
@@ -83,6 +87,23 @@ def summary(version: Version) -> Iterable[str]:
             f"bare runtime latency, threads {_threads(race.get('threads', '?'))}, medians of {race.get('rounds', '?')} "
             "interleaved rounds"
         )
+
+
+def _labels(version: Version) -> Iterable[str]:
+    """Say which label stands for which class."""
+    found = version.variants[version.source].evidence.get("recipe", {}).get("labels")
+    if found and "classes" in found:
+        yield f"classes in the order of the columns: {', '.join(map(repr, found['classes']))} ({found['from']})"
+    elif found:
+        yield f"the score stands for the label {found['positive']!r} ({found['from']})"
+
+
+def _outputs(version: Version) -> Iterable[str]:
+    """One line per variant of a model with several outputs: each beside the source's."""
+    for name, each in version.variants.items():
+        compared = each.evidence.get("outputs", {})
+        if len(compared) > 1:
+            yield f"{name}, outputs beside the source's: {'; '.join(map(build_figures.compared, compared.items()))}"
 
 
 def differences(diff: Diff) -> Iterable[str]:

@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.generic]
 Arrays = dict[str, Array]
+Bools = npt.NDArray[np.bool_]
+Doubles = npt.NDArray[np.float64]
 
 NUMPY_OF: dict[str, np.dtype[np.generic]] = {
     "BOOL": np.dtype(np.bool_),

@@ -73,6 +73,13 @@ def _tensors(deployment: Deployment) -> Iterator[ManifestError]:
             yield ManifestError(f"{path}: two tensors are named {name}", hint="give each its own name")
         for tensor in tensors:
             yield from _shape(f"{path}.{tensor.name}", tensor)
+    names = [tensor.name for tensor in deployment.model.outputs]
+    if deployment.judged not in names:
+        close = nearest(deployment.judged, names)
+        yield ManifestError(
+            f"holdout.output: the model has no output {deployment.judged}",
+            hint=f"did you mean {close}?" if close else f"its outputs are: {', '.join(names)}",
+        )
 
 
 def _shape(path: str, tensor: Tensor) -> Iterator[ManifestError]:

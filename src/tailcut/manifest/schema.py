@@ -276,3 +276,8 @@ class Deployment(Section, frozen=True, kw_only=True):
     registry: Annotated[Registry, Meta(description="the registry")] = Registry()
     server: Annotated[Server, Meta(description="the HTTP server")] = Server()
     ladder: Annotated[Ladder, Meta(description="the before/after ladder")] = Ladder()
+
+    @property
+    def judged(self) -> str:
+        """Name of the output that the holdout's labels belong to."""
+        return self.holdout.output or self.model.outputs[0].name

@@ -34,6 +34,28 @@ class Holdout(Section, frozen=True, kw_only=True):
             examples=["patient"],
         ),
     ] = ""
+    output: Annotated[
+        str,
+        Meta(
+            description="output that the labels belong to and that is judged; empty: the first",
+            examples=["probability"],
+        ),
+    ] = ""
+    classes: Annotated[
+        tuple[int | float | str | bool, ...],
+        Meta(
+            description="labels in the order of the judged output's columns (of two, a single score is the second's); "
+            "empty: the estimator's classes_, else the columns' numbers",
+            examples=[("no", "yes")],
+        ),
+    ] = ()
+    positive: Annotated[
+        int | float | str | bool | None,
+        Meta(
+            description="label that a single score stands for; every other label is the negative class",
+            examples=["fraud"],
+        ),
+    ] = None
     selection: Annotated[
         Share,
         Meta(description="share of rows that calibrate and choose; the verdict comes from the others"),
@@ -64,6 +86,21 @@ class Quality(Section, frozen=True, kw_only=True):
     ] = field(default_factory=dict)
     confidence: Annotated[float, Meta(description="one-sided confidence of a quality verdict", gt=0.5, lt=1)] = 0.95
     slice_budget: Annotated[float, Meta(description="how many times the budget a single slice may drop", ge=1)] = 2.5
+    other_agreement: Annotated[
+        Share,
+        Meta(
+            description="share of rows on which an output that is not judged must name the source's class, where it "
+            "stands for classes"
+        ),
+    ] = Share(0.99)
+    other_error: Annotated[
+        float,
+        Meta(
+            description="largest relative error of an output that is not judged, where it gives numbers: mean absolute "
+            "difference by mean absolute value of the source's",
+            ge=0,
+        ),
+    ] = 0.01
 
 
 class Build(Section, frozen=True, kw_only=True):

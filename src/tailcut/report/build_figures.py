@@ -103,6 +103,21 @@ def figure(value: float | None) -> str:
     return "?" if value is None else f"{value + 0.0:.3g}"
 
 
+def compared(output: tuple[str, Mapping[str, Any]]) -> str:
+    """One output of a variant beside the source model's, in words."""
+    name, found = output
+    if found["equal"]:
+        return f"{name} equal up to rounding"
+    if "shape" in found:
+        return f"{name} of another shape"
+    parts = []
+    if "agree" in found:
+        parts.append(f"agrees on {found['agree']:.2%} of {found['rows']:,} rows")
+    if "max_abs" in found:
+        parts.append(f"largest difference {found['max_abs']:.3g}, relative error {found['relative_error']:.3g}")
+    return f"{name} {', '.join(parts)}"
+
+
 def _open(variant: VariantRecord) -> bool:
     quality, speed = (variant.evidence.get(name) or {} for name in ("quality", "speed"))
     return quality.get("outcome") == "inconclusive" and bool(speed.get("faster"))

@@ -9,32 +9,35 @@ random_state does not).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tailcut.core.tensors import Arrays
+from tailcut.core.tensors import Array, Arrays
 from tailcut.errors import ArtifactError, InferenceError
-from tailcut.runtimes._matrix import Matrix, check_one_output, columns, matrix
+from tailcut.manifest import Tensor
 from tailcut.runtimes.base import Openable
+from tailcut.runtimes.tables import Table, check_one_output, shaped
 
 PROBE_ROWS = 32
 _RELATIVE = 1e-5
+_INPUT = "input/"
+_ANSWERS = "answers"
 
 
 class SklearnRuntime:
-    """An estimator or pipeline. Use ``open_runtime``. ``threads`` does not reach into scikit-learn: it is the
-    estimator's own n_jobs that counts.
+    """An estimator or pipeline. Use ``open_runtime``.
+
+    ``threads`` does not reach into scikit-learn: the estimator's own n_jobs counts.
     """
 
     def __init__(self, variant: Openable, *, source: Callable[[], Any]) -> None:
-        self._output = check_one_output(variant).name
-        self._names = [tensor.name for tensor in variant.inputs]
+        self._output = check_one_output(variant)
         self._name = variant.name
         self._estimator: Any = source()
-        columns(variant.inputs)
+        self._table = table_of(self._estimator, variant.inputs)
         self._check_probes(variant.artifact)
 
     def run(self, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
@@ -44,7 +47,7 @@ class SklearnRuntime:
             InferenceError: the estimator raised.
         """
         try:
-            return {self._output: answers(self._estimator, matrix(inputs, self._names))}
+            return {self._output.name: answers(self._estimator, self._table(inputs), self._output)}
         except Exception as error:
             raise InferenceError(
                 f"variant {self._name!r} failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}",
@@ -57,15 +60,14 @@ class SklearnRuntime:
 
     def _check_probes(self, artifact: Path) -> None:
         try:
-            with np.load(artifact, allow_pickle=False) as kept:
-                rows, expected = kept["rows"], kept["answers"]
+            rows, expected = read_probes(artifact)
         except Exception as error:
             raise ArtifactError(
                 f"cannot read the probe rows {artifact} (variant {self._name!r}): {error}",
                 hint="run `tailcut build` again, or promote another version",
             ) from error
         try:
-            given = answers(self._estimator, rows)
+            given = answers(self._estimator, self._table(rows), self._output)
         except Exception as error:
             raise ArtifactError(
                 f"model.source gave a {type(self._estimator).__name__} that fails on the rows of the build: "
@@ -75,21 +77,45 @@ class SklearnRuntime:
         if given.shape != expected.shape or not np.allclose(given, expected, rtol=_RELATIVE, atol=_RELATIVE):
             raise ArtifactError(
                 f"model.source gives another {type(self._estimator).__name__} than the build had: it answers its "
-                f"{len(rows)} probe rows differently",
+                f"{len(given)} probe rows differently",
                 hint="fix random_state, or load the fitted estimator from a file instead of fitting it; or build again",
             )
 
 
-def answers(estimator: Any, rows: Matrix) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Return probabilities of class 1 (rows,) of two classes, (rows, classes) of more, else predictions.
+def table_of(estimator: Any, tensors: Sequence[Tensor]) -> Table:
+    """Return what turns inputs into the form that the estimator was fitted on.
 
-    (rows, 1) predictions become (rows,).
+    Raises:
+        ArtifactError: see ``Table``.
     """
+    names = getattr(estimator, "feature_names_in_", None)
+    return Table(tensors, None if names is None else [str(name) for name in names], f"the {type(estimator).__name__}")
+
+
+def answers(estimator: Any, rows: Any, output: Tensor) -> Array:
+    """Return a classifier's probabilities, else predictions, in the form of the output; see ``tables.shaped``."""
+    classes = hasattr(estimator, "predict_proba")
     with warnings.catch_warnings():
-        # Trained on a table with column names, served on arrays: the order is the manifest's.
+        # Fitted on a DataFrame, asked with one wide tensor: the columns' order is the manifest's.
         warnings.filterwarnings("ignore", message=".*does not have valid feature names.*")
-        found = estimator.predict_proba(rows) if hasattr(estimator, "predict_proba") else estimator.predict(rows)
-    array = np.ascontiguousarray(found, dtype=np.float32)
-    if hasattr(estimator, "predict_proba") and array.ndim == 2 and array.shape[1] == 2:
-        return np.ascontiguousarray(array[:, 1])
-    return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+        found = estimator.predict_proba(rows) if classes else estimator.predict(rows)
+    return shaped(found, output, classes=classes)
+
+
+def write_probes(artifact: Path, rows: Mapping[str, Array], answered: Array) -> None:
+    """Keep rows and what the estimator answered, without pickle; text as fixed-width Unicode."""
+    plain = {f"{_INPUT}{name}": array.astype("U") if array.dtype.hasobject else array for name, array in rows.items()}
+    with artifact.open("wb") as file:
+        np.savez(file, **{_ANSWERS: answered}, **plain)  # type: ignore[arg-type]  # the stub takes any keyword for allow_pickle
+
+
+def read_probes(artifact: Path) -> tuple[Arrays, Array]:
+    """Read what ``write_probes`` wrote: rows by input name, and the answers."""
+    with np.load(artifact, allow_pickle=False) as kept:
+        arrays = {name: kept[name] for name in kept.files}
+    rows = {
+        name.removeprefix(_INPUT): array.astype(object) if array.dtype.kind == "U" else array
+        for name, array in arrays.items()
+        if name != _ANSWERS
+    }
+    return rows, arrays[_ANSWERS]

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from tailcut.core.tensors import Arrays
 from tailcut.errors import ArtifactError, InferenceError, MissingExtra
-from tailcut.runtimes._matrix import check_one_output, columns, matrix
 from tailcut.runtimes.base import Openable
+from tailcut.runtimes.tables import BoosterInput, check_one_output, shaped
 
 
 class XGBoostRuntime:
-    """An opened XGBoost model. Use ``open_runtime``."""
+    """An opened XGBoost model. Use ``open_runtime``.
+
+    Setting of the variant: "classes", whether it answers with probabilities of classes.
+    """
 
     def __init__(self, variant: Openable, *, threads: int) -> None:
         try:
@@ -23,8 +24,8 @@ class XGBoostRuntime:
             raise MissingExtra(
                 f"the xgboost runtime needs the xgboost package: {error}", hint="pip install 'tailcut[trees]'"
             ) from error
-        self._output = check_one_output(variant).name
-        self._names = [tensor.name for tensor in variant.inputs]
+        self._output = check_one_output(variant)
+        self._classes = bool(variant.settings.get("classes", False))
         self._name = variant.name
         try:
             booster: Any = xgboost.Booster({"nthread": threads, "verbosity": 0})
@@ -37,12 +38,8 @@ class XGBoostRuntime:
                 f"{str(error).strip().partition(chr(10))[0]}",
                 hint="run `tailcut build` again, or promote another version",
             ) from error
-        given, wanted = columns(variant.inputs), booster.num_features()
-        if given != wanted:
-            raise ArtifactError(
-                f"the XGBoost model {variant.artifact} has {wanted} features, model.inputs have {given} columns",
-                hint="make model.inputs agree with the model, then run `tailcut build` again",
-            )
+        what = f"the XGBoost model {variant.artifact}"
+        self._rows = BoosterInput(variant.inputs, booster.num_features(), booster.feature_names, what)
         self._booster: Any = booster
 
     def run(self, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
@@ -52,13 +49,13 @@ class XGBoostRuntime:
             InferenceError: xgboost refused the batch.
         """
         try:
-            found = self._booster.inplace_predict(matrix(inputs, self._names), validate_features=False)
+            found = self._booster.inplace_predict(self._rows(inputs), validate_features=False)
         except Exception as error:
             raise InferenceError(
                 f"variant {self._name!r} failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}",
                 hint="the other batches are not affected; try the same rows one at a time",
             ) from error
-        return {self._output: np.ascontiguousarray(found, dtype=np.float32)}
+        return {self._output.name: shaped(found, self._output, classes=self._classes)}
 
     def close(self) -> None:
         """Drop the trees."""

@@ -37,6 +37,11 @@ def booster_of(model: Any) -> Any:
     return lightgbm.Booster(model_str=booster.model_to_string())
 
 
+def is_binary(booster: Any) -> bool:
+    """Tell whether a booster answers with the probability of the second of two classes."""
+    return str(booster.dump_model(num_iteration=1).get("objective", "")).split()[:1] == ["binary"]
+
+
 def read(model: Any) -> Ensemble:
     """Read a Booster or an LGBM* estimator.
 

@@ -43,6 +43,8 @@ _MARGIN: dict[Link, Callable[[Doubles], Doubles]] = {
 def booster_of(model: Any) -> Any:
     """Return a copy of the Booster (of an estimator), with the trees that it predicts with only.
 
+    An estimator predicts with the rounds up to its best one, where early stopping found that; a Booster with all.
+
     multi:softmax becomes multi:softprob: the same trees, probabilities instead of the class's number.
     """
     import xgboost
@@ -54,7 +56,7 @@ def booster_of(model: Any) -> Any:
             f"the XGBoost estimator counts {missing} as missing; only NaN can be served",
             hint="train with missing=numpy.nan, and put NaN where a value is missing",
         )
-    if booster.attr("best_iteration") is not None:
+    if booster is not model and booster.attr("best_iteration") is not None:
         booster = booster[: int(booster.attr("best_iteration")) + 1]
     copy: Any = xgboost.Booster()
     copy.load_model(bytearray(booster.save_raw("ubj")))
@@ -67,6 +69,11 @@ def booster_of(model: Any) -> Any:
     if learner["objective"]["name"] == "multi:softmax":
         copy.set_param({"objective": "multi:softprob"})
     return copy
+
+
+def is_binary(booster: Any) -> bool:
+    """Tell whether a booster answers with the probability of the second of two classes."""
+    return bool(json.loads(booster.save_config())["learner"]["objective"]["name"] == "binary:logistic")
 
 
 def read(model: Any) -> Ensemble:

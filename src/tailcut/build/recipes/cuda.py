@@ -63,7 +63,7 @@ def sizes(deployment: Deployment) -> tuple[int, ...]:
 def answers(work: Work) -> tuple[Arrays, Callable[[Any], Array]]:
     """Return selection rows, and what runs them through a runtime, gives the first output and closes it."""
     rows = work.selection.take(min(COMPARED_ROWS, work.selection.rows))
-    output = work.manifest.deployment.model.outputs[0].name
+    output = work.manifest.deployment.judged
 
     def run(runtime: Any) -> Array:
         try:

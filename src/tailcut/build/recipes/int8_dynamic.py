@@ -36,7 +36,7 @@ class Int8Dynamic(OnnxInt8):
 
 def make(work: Work, base: Path) -> dict[str, Any]:
     """Quantise the fp32 file ``base`` to ``work.path``; return the evidence. Errors are those from ``work.base``."""
-    output = work.manifest.deployment.model.outputs[0].name
+    output = work.manifest.deployment.judged
     expected = calibration.answers(work.open(work.base), work.selection, output)
 
     def error_of(file: Path) -> float:

@@ -47,7 +47,7 @@ class Int8Static(OnnxInt8):
         Raises:
             BuildError: nothing to quantise, or no candidate could be built.
         """
-        output = work.manifest.deployment.model.outputs[0].name
+        output = work.manifest.deployment.judged
         expected = calibration.answers(work.open(work.base), work.selection, output)
 
         def error_of(file: Path) -> float:

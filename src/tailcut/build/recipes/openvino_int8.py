@@ -99,7 +99,7 @@ class _Judge:
 
 
 def _make(work: Work) -> dict[str, Any]:
-    output = work.manifest.deployment.model.outputs[0].name
+    output = work.manifest.deployment.judged
     judge = _judge(work, output)
     begun = time.perf_counter()
     model = fp32.read(Path(work.base.path))

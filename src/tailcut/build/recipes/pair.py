@@ -175,9 +175,9 @@ def _too_bad(work: Work, source: Made, others: Sequence[Made]) -> dict[str, str]
     if not others:
         return {}
     rows = work.selection.subset(np.arange(min(_SCREENED, work.selection.rows)))
-    output = work.manifest.deployment.model.outputs[0].name
-    scores = {made.name: scoring.scores(_open(work, made), rows, output) for made in (source, *others)}
-    judged = judging.judge(work.manifest, rows, scores, source=source.name, uses=0)
+    output = work.manifest.deployment.judged
+    found = {made.name: {output: scoring.scores(_open(work, made), rows, output)} for made in (source, *others)}
+    judged = judging.judge(work.manifest, rows, found, source=source.name, uses=0)
     return {name: why for name, plain in judged.items() if (why := _over(msgspec.convert(plain, QualityVerdict)))}
 
 
@@ -194,7 +194,7 @@ def _measure(work: Work, parts: Mapping[str, Made], rows: Mapping[int, list[Arra
     """Milliseconds of a lone row, median over rounds: variant -> length."""
     if not rows:
         return {name: {} for name in parts}
-    output = work.manifest.deployment.model.outputs[0].name
+    output = work.manifest.deployment.judged
     with ExitStack() as stack:
         blocks: dict[tuple[str, int], Callable[[], float]] = {}
         for name, made in parts.items():

@@ -53,14 +53,14 @@ def make(work: Work) -> Result:
         BuildError: it cannot be written, or answers otherwise; at thresholds with the number of rows.
     """
     from tailcut.build.ensembles import model as onnx_model
-    from tailcut.runtimes._matrix import columns
+    from tailcut.runtimes.tables import check_columns
 
     held = work.manifest.deployment.model
     source = _model(work)
     steps = source[:-1] if len(getattr(source, "steps", ())) > 1 else None
     end = source.steps[-1][1] if hasattr(source, "steps") else source
     trees = ensembles.of(end) if ensembles.is_trees(end) else None
-    width = columns(held.inputs)
+    width = check_columns(held.inputs)
     # Without trees the whole pipeline is skl2onnx's.
     found = onnx_model.write(
         held.inputs,
@@ -128,13 +128,13 @@ def _on_holdout(work: Work, expected: Run, given: Run, trees: Ensemble | None, s
 
 def _at_thresholds(work: Work, expected: Run, given: Run, trees: Ensemble, takes_nan: bool) -> dict[str, Any]:
     """Compare on rows that lie on thresholds and one step to either side."""
-    from tailcut.runtimes._matrix import matrix
+    from tailcut.runtimes.tables import matrix
 
     tensors = work.manifest.deployment.model.inputs
     names = [tensor.name for tensor in tensors]
     background = matrix(work.selection.take(min(_ROWS, work.selection.rows)), names)
     integral, nan = _columns(tensors, takes_nan)
-    made = probes(trees, background, integral, nan=nan)
+    made = probes(trees, background.astype(np.float32), integral, nan=nan)
     if not len(made.rows):
         return {"splits": made.splits, "rows": 0, "wrong": 0}
     inputs = split(made.rows, tensors)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from tailcut.build import reference
 from tailcut.build.calling import call
 from tailcut.build.sources.base import Found, Source, SourceWork
 from tailcut.build.sources.huggingface import HuggingFaceSource
@@ -15,7 +18,9 @@ from tailcut.build.sources.torch import TorchSource
 from tailcut.build.sources.xgboost import XGBoostSource
 from tailcut.errors import BuildError, ManifestError
 from tailcut.manifest import Manifest
-from tailcut.runtimes.live import source_path
+from tailcut.runtimes import open_runtime
+from tailcut.runtimes.base import Opening
+from tailcut.runtimes.live import source_of, source_path
 
 __all__ = ["SOURCES", "Found", "Source", "SourceWork", "check_path", "kind_of_path", "make", "source_file"]
 
@@ -47,7 +52,7 @@ def make(work_folder: Path, manifest: Manifest, selection: Any) -> Found:
         if source.matches(model, path):
             artifact = work_folder / f"{source.variant}{source.suffix}"
             result = source.make(SourceWork(manifest, model, path, work_folder, selection), artifact)
-            return Found(
+            found = Found(
                 kind=source.kind,
                 variant=source.variant,
                 runtime=source.runtime,
@@ -56,10 +61,29 @@ def make(work_folder: Path, manifest: Manifest, selection: Any) -> Found:
                 settings=dict(result.settings),
                 found=dict(result.found),
             )
+            return _compared(found, model, path, manifest, selection)
     raise BuildError(
         f"model.source {reference} gave a {type(model).__name__}, which tailcut cannot build from",
         hint="return a torch.nn.Module, or a fitted scikit-learn, LightGBM or XGBoost model",
     )
+
+
+def _compared(found: Found, model: Any, path: Path | None, manifest: Manifest, selection: Any) -> Found:
+    """Compare the source variant with the user's own object; see ``reference.check``."""
+    section = manifest.deployment.model
+    own = reference.caller(model, path, section)
+    if own is None:
+        return found
+    opening = Opening(
+        found.variant, found.runtime, Path(found.path), section.inputs, section.outputs, found.settings, {}
+    )
+    runtime = open_runtime(opening, threads=1, source=source_of(manifest, found.runtime))
+    try:
+        run = reference.of_variant(runtime, section)
+        evidence = reference.check(own, run, selection, section, variant=found.variant)
+    finally:
+        runtime.close()
+    return msgspec.structs.replace(found, found={**found.found, "reference": evidence})
 
 
 def kind_of_path(manifest: Manifest) -> str:

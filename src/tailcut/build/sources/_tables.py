@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tailcut.build.sources.base import SourceWork
+from tailcut.core.scalars import Scalar, scalar_of
 from tailcut.errors import ArtifactError, BuildError
 from tailcut.manifest import Tensor
 from tailcut.runtimes import open_runtime
@@ -16,8 +17,11 @@ from tailcut.runtimes.live import source_of
 _ROWS = 3
 
 
-def check(work: SourceWork, runtime: str, artifact: Path) -> dict[str, int]:
+def check(work: SourceWork, runtime: str, artifact: Path, settings: dict[str, Any] | None = None) -> dict[str, int]:
     """Open the source variant as serving will, and run a few rows.
+
+    Args:
+        settings: of the runtime.
 
     Returns:
         columns of its output: 1 where it is (rows,).
@@ -26,7 +30,7 @@ def check(work: SourceWork, runtime: str, artifact: Path) -> dict[str, int]:
         BuildError: other inputs or another output than the manifest's.
     """
     model = work.manifest.deployment.model
-    variant = Opening(runtime, runtime, artifact, model.inputs, model.outputs, {})
+    variant = Opening(runtime, runtime, artifact, model.inputs, model.outputs, settings or {})
     try:
         opened = open_runtime(variant, threads=1, source=source_of(work.manifest, runtime))
     except ArtifactError as error:
@@ -37,7 +41,8 @@ def check(work: SourceWork, runtime: str, artifact: Path) -> dict[str, int]:
     if not _fits(output, found.shape):
         raise BuildError(
             f"the model gives {[-1, *found.shape[1:]]}, model.outputs say {list(output.shape)} for {output.name!r}",
-            hint="two classes give the probability of the second, [-1]; more give [-1, classes]; a regressor [-1]",
+            hint="two classes give the probability of the second, [-1], or both, [-1, 2]; more give [-1, classes]; a "
+            "regressor [-1]",
         )
     return {"output_columns": found.shape[1] if found.ndim == 2 else 1}
 
@@ -78,7 +83,23 @@ def final(model: Any) -> Any:
     return steps[-1][1] if isinstance(steps, list) and steps else model
 
 
-def classes(model: Any) -> list[str] | None:
-    """Return a classifier's classes in the order of its answers, as text; None where it has none."""
+def classes(model: Any) -> list[Scalar] | None:
+    """Return a classifier's classes in the order of its answers; None where it has none.
+
+    Raises:
+        BuildError: one class only, or classes of several targets.
+    """
     found = getattr(model, "classes_", None)
-    return None if found is None else [str(each) for each in found]
+    if found is None:
+        return None
+    if isinstance(found, list):
+        raise BuildError(
+            f"the {type(model).__name__} has {len(found)} targets with classes each",
+            hint="build one model per target",
+        )
+    if len(found) < 2:
+        raise BuildError(
+            f"the {type(model).__name__} knows one class only, {found[0]!r}: its answer is always the same",
+            hint="fit it on rows of every class",
+        )
+    return [scalar_of(each) for each in found]

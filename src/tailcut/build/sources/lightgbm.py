@@ -39,10 +39,11 @@ class LightGBMSource:
         _tables.check_fitted(work.model)
         booster = trees.booster_of(work.model)
         booster.save_model(str(artifact))
-        return Result(
-            {
-                "trees": booster.num_trees(),
-                "classes": _tables.classes(work.model),
-                **_tables.check(work, self.runtime, artifact),
-            }
-        )
+        classes = _tables.classes(work.model)
+        settings = {"classes": True} if classes or trees.is_binary(booster) else {}
+        found = {
+            "trees": booster.num_trees(),
+            "classes": classes,
+            **_tables.check(work, self.runtime, artifact, settings),
+        }
+        return Result(found, settings)

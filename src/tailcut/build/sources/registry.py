@@ -16,6 +16,7 @@ import msgspec
 from tailcut.build.recipes.base import PORTABLE
 from tailcut.build.records import Made, openable
 from tailcut.build.sources import SOURCES, Found, Source, source_file
+from tailcut.core.scalars import Scalar
 from tailcut.core.tuning import without_tuned
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Manifest, Tensor, resolve
@@ -32,10 +33,12 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         version: its id.
         variants: the reference of every verdict first.
+        classes: of the model, in the order of its columns; None where it has none.
     """
 
     version: str
     variants: list[Found]
+    classes: list[Scalar] | None = None
 
 
 def fetch(folder: Path, manifest: Manifest, version: str = "promoted") -> Base:
@@ -73,7 +76,8 @@ def fetch(folder: Path, manifest: Manifest, version: str = "promoted") -> Base:
             f"nothing of the base of {record.model!r} version {record.id} can be opened here: {said}",
             hint="install what is missing, or run `tailcut build` from model.source",
         )
-    return Base(version=record.id, variants=found)
+    classes = record.variants[record.source].evidence.get("recipe", {}).get("classes")
+    return Base(version=record.id, variants=found, classes=classes)
 
 
 def _names(record: Version) -> Iterable[str]:

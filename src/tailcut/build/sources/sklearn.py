@@ -9,13 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tailcut.build import ensembles
 from tailcut.build.recipes.base import Result
 from tailcut.build.sources import _tables
 from tailcut.build.sources.base import SourceWork
-from tailcut.errors import BuildError
+from tailcut.errors import ArtifactError, BuildError
 
 
 class SklearnSource:
@@ -27,7 +25,7 @@ class SklearnSource:
     suffix = ".npz"
 
     def matches(self, model: Any, path: Path | None) -> bool:
-        """By its class; whoever has one has imported scikit-learn."""
+        """By its class: a scikit-learn estimator exists only where scikit-learn is imported."""
         base = sys.modules.get("sklearn.base")
         return base is not None and isinstance(model, base.BaseEstimator)
 
@@ -41,29 +39,35 @@ class SklearnSource:
         Raises:
             BuildError: not fitted, no probabilities or predictions, or other tensors than the manifest's.
         """
-        from tailcut.runtimes._matrix import matrix
-        from tailcut.runtimes.sklearn import PROBE_ROWS, answers
+        from tailcut.runtimes.sklearn import PROBE_ROWS, answers, table_of, write_probes
 
         _tables.check_fitted(work.model)
         _check_answers(work.model)
-        names = [tensor.name for tensor in work.manifest.deployment.model.inputs]
-        rows = matrix(work.selection.take(min(PROBE_ROWS, work.selection.rows)), names)
+        model = work.manifest.deployment.model
+        classes = _tables.classes(work.model)
         try:
-            answered = answers(work.model, rows)
+            table = table_of(work.model, model.inputs)
+        except ArtifactError as error:
+            raise BuildError(error.message, hint=error.hint) from error
+        rows = work.selection.take(min(PROBE_ROWS, work.selection.rows))
+        try:
+            answered = answers(work.model, table(rows), model.outputs[0])
         except Exception as error:
+            given = {name: f"{array.dtype} {list(array.shape)}" for name, array in rows.items()}
             raise BuildError(
-                f"the {type(work.model).__name__} fails on rows of the holdout, {list(rows.shape)} float32: "
+                f"the {type(work.model).__name__} fails on rows of the holdout, {given}: "
                 f"{type(error).__name__}: {str(error).partition(chr(10))[0]}",
-                hint="it is given one float32 array, model.inputs side by side: fit it on columns by number, not name",
+                hint="an estimator fitted on a DataFrame gets one, with the inputs' names (or columns) and datatypes; "
+                "one fitted on an array gets model.inputs side by side",
             ) from error
-        np.savez(artifact, rows=rows, answers=answered)
+        write_probes(artifact, rows, answered)
         return Result(
             {
                 "estimator": type(_tables.final(work.model)).__name__,
                 "kept": "no estimator: scikit-learn's only format is pickle, which runs code when it is loaded; it is "
                 "made by model.source, and checked against the probe rows in the artifact",
-                "probe_rows": len(rows),
-                "classes": _tables.classes(work.model),
+                "probe_rows": len(answered),
+                "classes": classes,
                 **_tables.check(work, self.runtime, artifact),
             }
         )

@@ -42,10 +42,11 @@ class XGBoostSource:
         _tables.check_fitted(work.model)
         booster = trees.booster_of(work.model)
         artifact.write_bytes(booster.save_raw("ubj"))
-        return Result(
-            {
-                "rounds": booster.num_boosted_rounds(),
-                "classes": _tables.classes(work.model),
-                **_tables.check(work, self.runtime, artifact),
-            }
-        )
+        classes = _tables.classes(work.model)
+        settings = {"classes": True} if classes or trees.is_binary(booster) else {}
+        found = {
+            "rounds": booster.num_boosted_rounds(),
+            "classes": classes,
+            **_tables.check(work, self.runtime, artifact, settings),
+        }
+        return Result(found, settings)

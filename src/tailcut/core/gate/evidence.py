@@ -13,6 +13,7 @@ from tailcut.core.gate.bootstrap import RESAMPLES, estimate
 from tailcut.core.gate.clustered import LEAST_GROUPS, Clusters, clustered, clustered_pairs, number
 from tailcut.core.gate.influence import Parts, auc_parts, f1_parts, mean_parts, spearman_parts, within
 from tailcut.core.gate.paired import count
+from tailcut.core.metric_names import AGREEMENT
 from tailcut.core.metrics import (
     BINARY,
     METRICS,
@@ -139,7 +140,11 @@ class Comparison:
     def parts(self) -> Parts:
         """What each row adds to the drop. Raises ValueError where these rows do not give the metric."""
         if self.own:
-            return mean_parts(self.source.astype(np.float64), self.variant.astype(np.float64), rises=False)
+            # The source agrees with itself on every row: that its own rows have no spread says nothing of a fault.
+            damage = 1.0 if self.metric == AGREEMENT else None
+            return mean_parts(
+                self.source.astype(np.float64), self.variant.astype(np.float64), rises=False, damage=damage
+            )
         if self.metric == "cosine":
             similar = cosine_rows(self.source, self.variant)
             return mean_parts(np.ones(similar.size), similar, rises=False, damage=1.0)

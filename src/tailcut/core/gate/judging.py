@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+import msgspec
 import numpy as np
 
 from tailcut.core.gate.agreement import compare
@@ -44,6 +45,7 @@ def judge(
     uses: int = 0,
     own_metrics: Mapping[str, OwnRows] | None = None,
     groups: Array | None = None,
+    identical: Collection[str] = (),
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> dict[str, QualityVerdict]:
@@ -60,6 +62,8 @@ def judge(
         uses: verdicts that the same rows gave before.
         own_metrics: a user's metric -> its per-row values; more is better.
         groups: (n,) whose rows hang together, such as a patient's; None where each row stands for itself.
+        identical: variants whose every output equals the source's up to rounding on all rows: they pass, and take no
+            part in the correction for several variants.
         seed: of the bootstrap; the same seed gives the same verdicts.
         resamples: of the bootstrap.
 
@@ -72,10 +76,24 @@ def judge(
     check(candidates, rows, terms)
     columns = {name: group(values) for name, values in slices.items()}
     cases = {name: _cases(name, scores, rows, terms) for name, scores in candidates.items()}
-    held = dict(zip(cases, steps([_largest_p(found, budget) for found in cases.values()]), strict=True))
-    return {
+    tested = [name for name in candidates if name not in identical]
+    held = dict(zip(tested, steps([_largest_p(cases[name], budget) for name in tested]), strict=True))
+    held |= dict(zip(identical, steps([0.0] * len(identical)), strict=True))
+    found = {
         name: _verdict(name, candidates[name], cases[name], held[name], rows, columns, terms) for name in candidates
     }
+    return {name: _passed(each) if name in identical else each for name, each in found.items()}
+
+
+def _passed(verdict: QualityVerdict) -> QualityVerdict:
+    """Pass a variant that is identical up to rounding, whatever its rows could prove of a drop."""
+    return msgspec.structs.replace(
+        verdict,
+        outcome="pass",
+        identical=True,
+        reason=f"identical up to rounding: every output equals the source model's on all {verdict.rows:,} rows",
+        metrics=tuple(msgspec.structs.replace(one, outcome="pass", rows_needed=None) for one in verdict.metrics),
+    )
 
 
 def are_decisions(source: Array, labels: Array | None, budget: Mapping[str, float]) -> bool:

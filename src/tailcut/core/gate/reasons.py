@@ -8,6 +8,9 @@ from typing import NamedTuple
 from tailcut.core.gate.verdict import Agreement, MetricVerdict, Outcome, SliceVerdict
 from tailcut.core.metrics import RISES
 
+_ROUNDING = 1e-12
+"""A drop below it is rounding of a sum over rows."""
+
 
 class Facts(NamedTuple):
     """What a reason is told besides verdicts.
@@ -96,12 +99,20 @@ def _opened(metrics: Sequence[MetricVerdict], groups: int | None) -> str:
     unknown = [one for one in metrics if one.drop is None or one.note]
     known = [one for one in metrics if one not in unknown]
     parts = [f"{one.metric} cannot be judged on these {rows}: {one.note}" for one in unknown]
-    seen = "; ".join(f"{_moved(one)}, at most {_number(one.upper)}, budget {one.budget:g}" for one in known)
+    seen = "; ".join(_excluded(one, rows) for one in known)
     if known and all(one.rows_needed is not None for one in known):
-        parts.append(f"{rows} decide nothing here: {_plan(known)} would ({seen})")
+        parts.append(f"{seen}: {_plan(known)} would decide it")
     elif known:
-        parts.append(f"{rows} decide nothing here, and a drop so near the budget no number would ({seen})")
+        parts.append(f"{seen}: a drop so near the budget is decided by no number of rows")
     return "; ".join(parts)
+
+
+def _excluded(one: MetricVerdict, rows: str) -> str:
+    """Say what drop was seen, and which drops the rows can exclude."""
+    seen = f"no drop of {one.metric} seen" if one.drop is not None and one.drop <= _ROUNDING else _moved(one)
+    if one.upper is None:
+        return f"{seen}; {rows} can exclude no drop, budget {one.budget:g}"
+    return f"{seen}; {rows} can exclude drops above {_number(one.upper)}, budget {one.budget:g}"
 
 
 def _plan(metrics: Sequence[MetricVerdict]) -> str:
@@ -116,8 +127,7 @@ def _moved(one: MetricVerdict) -> str:
 
 
 def _words(metric: str, drop: float | None) -> str:
-    # Rounding of a sum over rows is no change.
-    value = 0.0 if drop is None or abs(drop) < 1e-12 else drop
+    value = 0.0 if drop is None or abs(drop) < _ROUNDING else drop
     worse = "rose" if metric in RISES else "fell"
     return f"{metric} {worse} {value:.4g}" if value >= 0 else f"{metric} is better by {-value:.4g}"
 

@@ -93,5 +93,7 @@ class QualityVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Share of rows whose decision changed; None where the outputs are no decisions."""
     agreement: Agreement
     warning: str = ""
+    identical: bool = False
+    """Whether every output equals the source's up to rounding on all rows."""
     groups: int | None = None
     """Groups that the rows come in, whose rows hang together: holdout.group; None where each row stands for itself."""

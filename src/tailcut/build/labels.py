@@ -1,0 +1,249 @@
+"""Labels of the holdout as class numbers: which column of the judged output stands for which label.
+
+An estimator says so itself (``classes_``). Of a torch module, an ONNX file or a bare booster only the manifest can
+(``holdout.classes``, ``holdout.positive``), or the labels are the columns' numbers, 0 and 1 for a single score.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tailcut.core.scalars import Scalar, scalar_of
+from tailcut.core.tensors import Array
+from tailcut.errors import BuildError
+from tailcut.manifest import Holdout as Section
+
+FILE = "labels.json"
+_LABELS = (str, bytes, int, float, np.generic)
+_SHOWN = 6
+_MOST_CLASSES = 100
+_WAY_OUT = 'say what the outputs stand for: [holdout] classes = ["no", "yes"], in the order of the output\'s columns'
+
+
+class Coding(msgspec.Struct, frozen=True, kw_only=True):
+    """Which label stands for which class of the judged output.
+
+    Attributes:
+        classes: labels in the order of the output's columns; of two, a single score is the second's. Empty: see
+            ``positive``.
+        positive: the label that a single score stands for; every other label is the negative class.
+        origin: who says so.
+    """
+
+    classes: tuple[Scalar, ...] = ()
+    positive: Scalar | None = None
+    origin: str = ""
+
+
+def coding_of(model: Sequence[Scalar] | None, section: Section) -> Coding | None:
+    """Return the coding; None where labels are values, or the columns' own numbers.
+
+    Args:
+        model: the estimator's ``classes_``; None where the model has none.
+        section: of the manifest.
+
+    Raises:
+        BuildError: the manifest says otherwise than the model.
+    """
+    declared = tuple(map(scalar_of, section.classes))
+    known = tuple(model) if model is not None else declared
+    if model is not None and declared and declared != known:
+        raise BuildError(
+            f"holdout.classes are {_listed(declared)}, the model's classes_ are {_listed(known)}",
+            hint="leave holdout.classes out: the model says what its columns stand for",
+        )
+    positive = None if section.positive is None else scalar_of(section.positive)
+    if positive is None:
+        origin = "the model's classes_" if model is not None else "holdout.classes"
+        return Coding(classes=known, origin=origin) if known else None
+    if not known:
+        return Coding(positive=positive, origin="holdout.positive")
+    if len(known) != 2 or known[1] != positive:
+        raise BuildError(
+            f"holdout.positive is {positive!r}; the classes are {_listed(known)}, and a single score is the "
+            "probability of the second of two",
+            hint="leave holdout.positive out, or give the output the shape [-1, 2] to have the probabilities of both",
+        )
+    return Coding(classes=known, positive=positive, origin="the model's classes_" if model else "holdout.classes")
+
+
+def numbered(labels: Array, coding: Coding | None) -> Array:
+    """Return labels, (rows,), as class numbers; as they are where they are numbers and there is no coding.
+
+    Raises:
+        BuildError: a label that no class is, or text where nothing says which class it is.
+    """
+    if coding is None:
+        return _uncoded(labels)
+    values, places = np.unique(labels.astype("U") if labels.dtype.kind == "O" else labels, return_inverse=True)
+    plain = _plain(labels, values)
+    return np.array(_numbers(plain, Counter(places.tolist()), coding), dtype=np.int64)[places]
+
+
+def describe(parts: Sequence[Array], coding: Coding | None) -> dict[str, Any] | None:
+    """Return what the evidence keeps: the classes in the order of the columns, who says so, and rows per label.
+
+    Args:
+        parts: labels as they were given, (rows,) each.
+    """
+    if not parts or coding is None:
+        return None
+    counts = Counter(str(scalar_of(label)) for labels in parts for label in labels.tolist())
+    found: dict[str, Any] = {"from": coding.origin, "rows": dict(sorted(counts.items()))}
+    if coding.classes:
+        found["classes"] = list(coding.classes)
+    if coding.positive is not None:
+        found["positive"] = coding.positive
+    return found
+
+
+def check_scores(coding: Coding | None, scores: Array, output: str) -> None:
+    """Compare the number of classes with the judged output's columns.
+
+    Args:
+        scores: (rows,) or (rows, columns).
+
+    Raises:
+        BuildError: they differ.
+    """
+    if coding is None:
+        return
+    columns = scores.shape[1] if scores.ndim == 2 else 1
+    expected = 2 if coding.positive is not None or columns == 1 else len(coding.classes)
+    if columns not in {1, expected} or (columns == 1 and coding.classes and len(coding.classes) != 2):
+        raise BuildError(
+            f"there are {len(coding.classes) or 2} classes ({_listed(coding.classes) or repr(coding.positive)}), "
+            f"output {output!r} has {columns} {'column' if columns == 1 else 'columns'}",
+            hint="a single score stands for the second of two classes; more classes need one column each. Name the "
+            "output that the labels belong to in holdout.output",
+        )
+
+
+def check_numbers(labels: Array, scores: Array, output: str) -> None:
+    """Check labels that are class numbers: each must be a column of the output, or 0 or 1 for a single score.
+
+    Raises:
+        BuildError: a label that no output stands for.
+    """
+    columns = scores.shape[1] if scores.ndim == 2 else 2
+    known = np.isin(labels, np.arange(columns))
+    if known.all():
+        return
+    odd = np.unique(labels[~known])
+    raise BuildError(
+        f"{int((~known).sum())} of {len(labels)} labels are {_listed([scalar_of(each) for each in odd])}, and output "
+        f"{output!r} has no class of that number: its classes are 0 to {columns - 1}",
+        hint=f"{_WAY_OUT}; or judge it by a metric of values, such as mae",
+    )
+
+
+def check(labels: Array) -> None:
+    """Refuse labels that cannot be classes or values.
+
+    Raises:
+        BuildError: of another type, of shape (rows, 1), or missing in a row.
+    """
+    if labels.dtype.kind not in "biufUSO":
+        raise BuildError(
+            f"the holdout's labels are {labels.dtype}, expected numbers, text or booleans",
+            hint="give classes as text, numbers or booleans, and values as numbers",
+        )
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        raise BuildError(
+            f"the holdout's labels have shape {list(labels.shape)}, expected one per row: ({len(labels)},)",
+            hint='write labels.ravel(), or take the column by name: frame["y"], not frame[["y"]]',
+        )
+    if labels.dtype.kind == "f":
+        missing = np.flatnonzero(~np.isfinite(labels.reshape(len(labels), -1)).all(axis=1))
+    else:
+        flat = labels.ravel().tolist() if labels.dtype.kind == "O" else []
+        missing = np.flatnonzero([not isinstance(each, _LABELS) or each != each for each in flat])  # noqa: PLR0124
+    if missing.size:
+        raise BuildError(
+            f"{missing.size} of {len(labels)} labels are NaN, infinite or missing, the first in row {missing[0]}",
+            hint="leave out the rows whose outcome is not known",
+        )
+
+
+def strata(labels: Array) -> Array:
+    """Return the class of each row where labels are classes, else one class for all.
+
+    Raises:
+        BuildError: all labels are the same.
+    """
+    if labels.ndim != 1:
+        return np.zeros(len(labels), dtype=np.int64)
+    values, places = np.unique(labels.astype("U") if labels.dtype.kind == "O" else labels, return_inverse=True)
+    if values.size == 1:
+        raise BuildError(
+            f"every one of the holdout's {len(labels)} labels is {values[0]}: nothing can be told apart",
+            hint="take a holdout with every outcome in it",
+        )
+    whole = labels.dtype.kind != "f" or bool((np.rint(labels) == labels).all())
+    return places if whole and values.size <= _MOST_CLASSES else np.zeros(len(labels), dtype=np.int64)
+
+
+def write(folder: Path, coding: Coding | None) -> None:
+    """Keep the coding for the build's other steps."""
+    (folder / FILE).write_bytes(msgspec.json.encode(coding))
+
+
+def known(folder: Path) -> bool:
+    """Tell whether the model's classes are known yet: whether ``write`` was called."""
+    return (folder / FILE).exists()
+
+
+def read(folder: Path) -> Coding | None:
+    """Read what ``write`` kept."""
+    return msgspec.json.decode((folder / FILE).read_bytes(), type=Coding | None) if known(folder) else None
+
+
+def _uncoded(labels: Array) -> Array:
+    if labels.dtype.kind == "b":
+        return labels.astype(np.int64)
+    if labels.dtype.kind in "USO":
+        raise BuildError(
+            f"the holdout's labels are text ({_listed(sorted({str(each) for each in labels.tolist()}))}), and the "
+            "model does not say which output is which",
+            hint=_WAY_OUT,
+        )
+    return labels
+
+
+def _plain(labels: Array, values: Array) -> list[Scalar]:
+    """Return distinct labels as plain scalars, in the order of ``values``."""
+    if labels.dtype.kind != "O":
+        return [scalar_of(value) for value in values]
+    by_text = {str(label): scalar_of(label) for label in labels.tolist()}
+    return [by_text[str(value)] for value in values]
+
+
+def _numbers(labels: Sequence[Scalar], rows: Counter[int], coding: Coding) -> list[int]:
+    """Return the class number of each distinct label."""
+    if not coding.classes:
+        if coding.positive not in labels:
+            raise BuildError(
+                f"holdout.positive is {coding.positive!r}, and no label is: they are {_listed(labels)}",
+                hint="name one of the labels, spelled and typed as they are",
+            )
+        return [int(label == coding.positive) for label in labels]
+    numbers = {label: number for number, label in enumerate(coding.classes)}
+    unknown = [place for place, label in enumerate(labels) if label not in numbers]
+    if unknown:
+        raise BuildError(
+            f"labels {_listed([labels[place] for place in unknown])} ({sum(rows[place] for place in unknown)} rows) "
+            f"are none of the classes {_listed(coding.classes)} ({coding.origin})",
+            hint="give labels spelled and typed as the classes are, and no rows of other classes",
+        )
+    return [numbers[label] for label in labels]
+
+
+def _listed(labels: Sequence[Any]) -> str:
+    shown = ", ".join(repr(label) for label in labels[:_SHOWN])
+    return shown + (f", ... ({len(labels)} in all)" if len(labels) > _SHOWN else "")

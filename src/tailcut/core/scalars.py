@@ -1,0 +1,28 @@
+"""One value of a label or a class as plain Python: text, a number or a boolean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Scalar = int | float | str | bool
+
+
+def scalar_of(value: Any) -> Scalar:
+    """Return a value as the plain scalar that it stands for.
+
+    NumPy's scalars become Python's, bytes become text, and floats that are whole numbers integers: a label 1.0 is the
+    class 1. A boolean stays one, but is equal to 0 or 1, as everywhere in Python.
+
+    Raises:
+        TypeError: it is none.
+    """
+    plain = value.item() if isinstance(value, np.generic) else value
+    if isinstance(plain, bytes):
+        return plain.decode()
+    if isinstance(plain, float):
+        return int(plain) if plain.is_integer() else plain
+    if isinstance(plain, str | int):
+        return plain
+    raise TypeError(f"a {type(plain).__name__} is no text, number or boolean")

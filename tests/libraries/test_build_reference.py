@@ -1,0 +1,182 @@
+"""build.reference: the source variant gives the answers of the user's own object, or the build stops and shows rows."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import lightgbm
+import numpy as np
+import pandas
+import pytest
+import xgboost
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor, RandomForestClassifier
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from tests.build_kit import live, made
+
+from tailcut.build import Holdout, holdout_types, reference, sources
+from tailcut.core.tensors import Arrays
+from tailcut.errors import BuildError
+from tailcut.manifest import Deployment, Manifest, Model, Tensor
+
+ROWS = 400
+RNG = np.random.default_rng(5)
+IDS = 400_000_000 + RNG.integers(0, 40, ROWS)
+WHEN = 1_790_000_000 + RNG.integers(0, 4 * 3600, ROWS)
+AMOUNT = RNG.exponential(30, ROWS)
+LABELS = ((IDS % 7 == 3) | (WHEN // 60 % 10 < 2)).astype(np.int64)
+WIDE: Arrays = {"merchant": IDS, "when": WHEN, "amount": AMOUNT}
+TENSORS = (
+    Tensor(name="merchant", datatype="INT64"),
+    Tensor(name="when", datatype="INT64"),
+    Tensor(name="amount", datatype="FP64"),
+)
+STACKED = np.column_stack([IDS, WHEN, AMOUNT])
+FRAME = pandas.DataFrame(WIDE)
+SMALL: dict[str, Any] = {"n_estimators": 30, "min_child_samples": 5, "verbose": -1}
+
+
+def answers(tmp_path: Path, model: Any, inputs: Arrays = WIDE, tensors: tuple[Tensor, ...] = TENSORS) -> Any:
+    """The source variant's answers, as FP64."""
+    found, work = made(tmp_path, live(model), inputs, tensors, Tensor(name="y", datatype="FP64"))
+    assert found.found["reference"]["max_abs"] == {"y": 0.0}
+    return work.open(work.base).run(inputs, ["y"])["y"]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lightgbm.LGBMClassifier(**SMALL),
+        xgboost.XGBClassifier(n_estimators=30),
+        HistGradientBoostingClassifier(max_iter=20),
+        RandomForestClassifier(10, random_state=0),
+        make_pipeline(StandardScaler(), LogisticRegression()),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+@pytest.mark.parametrize("rows", [STACKED, FRAME], ids=["array", "frame"])
+def test_numbers_beyond_24_bits_stay_what_they_are(tmp_path: Path, model: Any, rows: Any) -> None:
+    model.fit(rows, LABELS)
+    np.testing.assert_array_equal(answers(tmp_path, model), model.predict_proba(rows)[:, 1].astype(np.float64))
+
+
+def test_a_regression_on_unix_times_is_the_objects_own(tmp_path: Path) -> None:
+    for model in (LinearRegression(), HistGradientBoostingRegressor(max_iter=10), lightgbm.LGBMRegressor(**SMALL)):
+        model.fit(STACKED, WHEN % 3600 + AMOUNT)
+        np.testing.assert_array_equal(answers(tmp_path, model), model.predict(STACKED))
+
+
+@pytest.mark.parametrize("kind", [lightgbm.LGBMClassifier(**SMALL), xgboost.XGBClassifier(n_estimators=30)])
+def test_columns_are_found_by_name(tmp_path: Path, kind: Any) -> None:
+    model = kind.fit(FRAME, LABELS)
+    turned = (TENSORS[2], TENSORS[0], TENSORS[1])
+    np.testing.assert_array_equal(answers(tmp_path, model, tensors=turned), model.predict_proba(FRAME)[:, 1])
+    with pytest.raises(BuildError, match=r"fitted on the columns merchant, when, amount; model\.inputs have shop"):
+        made(tmp_path, live(model), {**WIDE, "shop": IDS}, (Tensor(name="shop", datatype="INT64"), *TENSORS[1:]))
+
+
+def test_rows_of_mixed_types_reach_a_pipeline_as_it_was_fitted(tmp_path: Path) -> None:
+    frame = FRAME.assign(city=np.where(IDS % 2, "Bern", "Genf"))
+    prepare = make_column_transformer((OneHotEncoder(), ["city"]), (StandardScaler(), ["amount"]))
+    model = make_pipeline(prepare, LogisticRegression()).fit(frame, LABELS)
+    tensors = (Tensor(name="city", datatype="BYTES"), *TENSORS)
+    inputs = {**WIDE, "city": frame["city"].to_numpy(dtype=object)}
+    found = answers(tmp_path, model, inputs, tensors)
+    np.testing.assert_array_equal(found, model.predict_proba(frame)[:, 1])
+
+
+def test_missing_texts_are_the_models_nan(tmp_path: Path) -> None:
+    city = np.where(IDS % 3 == 0, None, np.where(IDS % 2, "Bern", "Genf")).astype(object)
+    frame = pandas.DataFrame({"city": np.where(city == None, np.nan, city)})  # noqa: E711
+    model = make_pipeline(OneHotEncoder(), LogisticRegression()).fit(frame, LABELS)
+    tensor = Tensor(name="city", datatype="BYTES", allow_nan=True)
+    given = Holdout(inputs={"city": city}, labels=LABELS)
+    section = Model(source=live(model), inputs=(tensor,), outputs=(Tensor(name="y"),))
+    holdout = holdout_types.fitted(given, section)
+    assert set(holdout.inputs["city"].tolist()) == {"", "Bern", "Genf"}
+    found = answers(tmp_path, model, holdout.inputs, (tensor,))
+    np.testing.assert_array_equal(found, model.predict_proba(frame)[:, 1])
+    with pytest.raises(BuildError, match=r"'city' has no text in row \d+ .*such rows"):
+        holdout_types.fitted(
+            given, Model(source="m:m", inputs=(Tensor(name="city", datatype="BYTES"),), outputs=section.outputs)
+        )
+
+
+def test_a_datatype_that_rounds_the_holdout_is_refused_with_the_value(tmp_path: Path) -> None:
+    model = lightgbm.LGBMClassifier(**SMALL).fit(STACKED, LABELS)
+    tensors = tuple(Tensor(name=name) for name in WIDE)  # FP32, which is the default
+    section = Model(source=live(model), inputs=tensors, outputs=(Tensor(name="y"),))
+    holdout = holdout_types.fitted(Holdout(inputs=WIDE, labels=LABELS), section)
+    with pytest.raises(
+        BuildError, match=r"answers change, .*input 'when', FP32: np\.int64\(1790\d+\) becomes"
+    ) as refused:
+        sources.make(tmp_path, Manifest(Deployment(name="m", model=section), tmp_path, {}), holdout)
+    assert "FP64, INT64" in refused.value.hint
+
+
+def test_an_array_of_integers_that_lightgbm_would_round_is_refused(tmp_path: Path) -> None:
+    both = np.column_stack([IDS, WHEN])
+    model = lightgbm.LGBMClassifier(**SMALL).fit(both.astype(float), LABELS)
+    with pytest.raises(
+        BuildError, match=r"gives other answers than the object .* row \d+ \(merchant=4000000"
+    ) as refused:
+        made(tmp_path, live(model), {"merchant": IDS, "when": WHEN}, TENSORS[:2])
+    assert "LightGBM makes float32 of an array of integers" in refused.value.hint
+    floats = tuple(Tensor(name=tensor.name, datatype="FP64") for tensor in TENSORS[:2])
+    inputs = {"merchant": IDS.astype(float), "when": WHEN.astype(float)}
+    found = answers(tmp_path, model, inputs, floats)
+    np.testing.assert_array_equal(found, model.predict_proba(both.astype(float))[:, 1])
+
+
+def test_a_booster_predicts_with_the_rounds_that_it_predicts_with(tmp_path: Path) -> None:
+    rows = RNG.normal(size=(ROWS, 3)).astype(np.float32)
+    data, watched = xgboost.DMatrix(rows[:200], LABELS[:200]), xgboost.DMatrix(rows[200:], LABELS[200:])
+    booster = xgboost.train(
+        {"objective": "binary:logistic", "eta": 0.9},
+        data,
+        40,
+        evals=[(watched, "v")],
+        early_stopping_rounds=3,
+        verbose_eval=False,
+    )
+    assert booster.best_iteration + 1 < booster.num_boosted_rounds()
+    found = answers(tmp_path, booster, {"x": rows}, (Tensor(name="x", shape=(-1, 3)),))
+    np.testing.assert_array_equal(found, booster.predict(xgboost.DMatrix(rows)))
+
+
+@pytest.mark.torch
+def test_state_outside_the_state_dict_is_seen(tmp_path: Path) -> None:
+    import torch
+
+    class Shifted(torch.nn.Module):
+        def __init__(self, shift: float) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 1)
+            self.shift = shift  # neither a parameter nor a buffer
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x).squeeze(1) + self.shift
+
+    shifts = iter((1.0, 2.0, 3.0))
+    module = live(None).partition(":")[0]
+    sys.modules[module].model = lambda: Shifted(next(shifts))  # type: ignore[attr-defined]
+    rows = RNG.normal(size=(40, 3)).astype(np.float32)
+    with pytest.raises(BuildError, match=r"output 'y' differs in 40 of 40 holdout rows, by up to 1") as refused:
+        made(tmp_path, f"{module}:model", {"x": rows}, (Tensor(name="x", shape=(-1, 3)),))
+    assert "state dict" in refused.value.hint
+
+
+def test_differs_knows_nan_infinity_and_rounding() -> None:
+    own = np.array([1.0, np.nan, np.inf, -np.inf, 1e-30, 5.0], dtype=np.float32)
+    wrong, worst = reference.differs(own, own.copy())
+    assert (wrong.any(), worst) == (False, 0.0)
+    moved = own * np.float32(1 + 2e-6)
+    assert not reference.differs(own, moved)[0].any()
+    for place, value in ((1, 0.0), (2, np.nan), (2, -np.inf), (0, 1.001), (5, np.nan)):
+        spoiled = own.copy()
+        spoiled[place] = value
+        assert np.flatnonzero(reference.differs(own, spoiled)[0]).tolist() == [place]

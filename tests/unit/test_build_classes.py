@@ -1,0 +1,127 @@
+"""build.labels: which label stands for which class, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailcut.build import Holdout, labels
+from tailcut.build.labels import Coding, coding_of, numbered
+from tailcut.errors import BuildError
+from tailcut.manifest import Holdout as Section
+
+
+@pytest.mark.parametrize(
+    ("classes", "given_labels", "expected"),
+    [
+        ([1, 2, 3], np.array([3, 1, 2]), [2, 0, 1]),
+        ([-1, 1], np.array([1.0, -1.0]), [1, 0]),
+        (["no", "yes"], np.array(["yes", "no"]), [1, 0]),
+        (["no", "yes"], np.array(["yes", "no"], dtype=object), [1, 0]),
+        (["no", "yes"], np.array([b"yes", b"no"]), [1, 0]),
+        ([False, True], np.array([True, False]), [1, 0]),
+        ([False, True], np.array([1, 0]), [1, 0]),
+        ([0.5, 2.5], np.array([2.5, 0.5]), [1, 0]),
+        ([10, 20, 30], np.array([30], dtype=np.uint8), [2]),
+    ],
+)
+def test_labels_are_numbered_by_the_models_classes(classes: list, given_labels: np.ndarray, expected: list) -> None:
+    coding = coding_of(classes, Section())
+    assert numbered(given_labels, coding).tolist() == expected
+    assert coding is not None
+    assert coding.origin == "the model's classes_"
+
+
+def test_the_manifest_says_it_where_the_model_does_not() -> None:
+    coding = coding_of(None, Section(classes=("bad", "good")))
+    assert numbered(np.array(["good", "bad"]), coding).tolist() == [1, 0]
+    one = coding_of(None, Section(positive="fraud"))
+    assert numbered(np.array(["fraud", "ok", "unknown"]), one).tolist() == [1, 0, 0]
+    assert coding_of(None, Section()) is None
+
+
+def test_without_classes_labels_are_numbers_already() -> None:
+    assert numbered(np.array([True, False]), None).tolist() == [1, 0]
+    np.testing.assert_array_equal(numbered(np.array([2.5, 3.5]), None), [2.5, 3.5])
+    with pytest.raises(BuildError, match=r"labels are text \('no', 'yes'\), and the model does not say") as refused:
+        numbered(np.array(["yes", "no"]), None)
+    assert 'classes = ["no", "yes"]' in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("model", "section", "given_labels", "text"),
+    [
+        (["a", "b"], Section(), ["a", "c", "c"], r"labels 'c' \(2 rows\) are none of the classes 'a', 'b'"),
+        ([1, 2], Section(), ["1", "2"], r"labels '1', '2' \(2 rows\) are none of the classes 1, 2"),
+        (
+            None,
+            Section(classes=(1, 2)),
+            [1, 3],
+            r"labels 3 \(1 rows\) are none of the classes 1, 2 \(holdout.classes\)",
+        ),
+        (None, Section(positive="x"), ["a", "b"], r"holdout\.positive is 'x', and no label is"),
+        (["a", "b"], Section(classes=("b", "a")), ["a"], r"classes are 'b', 'a', the model's classes_ are 'a', 'b'"),
+        (["a", "b"], Section(positive="a"), ["a"], r"holdout\.positive is 'a'; the classes are 'a', 'b'"),
+        ([1, 2, 3], Section(positive=3), [1], r"probability of the second of two"),
+    ],
+)
+def test_a_label_that_no_output_stands_for_is_refused(
+    model: list | None, section: Section, given_labels: list, text: str
+) -> None:
+    with pytest.raises(BuildError, match=text) as refused:
+        numbered(np.array(given_labels), coding_of(model, section))
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("coding", "scores", "text"),
+    [
+        (Coding(classes=("a", "b", "c")), np.zeros(4), r"3 classes \('a', 'b', 'c'\), output 'y' has 1 column"),
+        (Coding(classes=("a", "b")), np.zeros((4, 3)), r"2 classes \('a', 'b'\), output 'y' has 3 columns"),
+        (Coding(positive="x"), np.zeros((4, 3)), r"2 classes \('x'\), output 'y' has 3 columns"),
+    ],
+)
+def test_classes_and_columns_must_be_as_many(coding: Coding, scores: np.ndarray, text: str) -> None:
+    with pytest.raises(BuildError, match=text):
+        labels.check_scores(coding, scores, "y")
+    labels.check_scores(Coding(classes=("a", "b")), np.zeros(4), "y")
+    labels.check_scores(Coding(classes=("a", "b")), np.zeros((4, 2)), "y")
+    labels.check_scores(None, scores, "y")
+
+
+def test_the_coding_and_the_labels_as_given_stay_with_the_build(tmp_path: Path) -> None:
+    assert not labels.known(tmp_path)
+    coding = Coding(classes=("no", True, 3), origin="holdout.classes")
+    labels.write(tmp_path, coding)
+    assert labels.read(tmp_path) == coding
+    holdout = Holdout(inputs={"x": np.zeros(3)}, labels=np.array(["no", "yes", "no"]))
+    coded = holdout.coded(Coding(classes=("no", "yes")))
+    assert (coded.truth.tolist(), coded.given.tolist()) == ([0, 1, 0], ["no", "yes", "no"])  # type: ignore[union-attr]
+    coded.save(tmp_path / "part.npz")
+    assert Holdout.load(tmp_path / "part.npz").subset(np.array([1])).truth.tolist() == [1]
+
+
+def test_the_evidence_names_classes_and_counts_labels() -> None:
+    parts = [np.array(["a", "b", "a"]), np.array(["b"])]
+    found = labels.describe(parts, Coding(classes=("a", "b"), origin="holdout.classes"))
+    assert found == {"from": "holdout.classes", "rows": {"a": 2, "b": 2}, "classes": ["a", "b"]}
+    assert labels.describe(parts, None) is None
+
+
+@given(
+    st.lists(st.one_of(st.integers(-5, 5), st.text(max_size=3), st.floats(-2, 2)), min_size=2, max_size=6, unique=True),
+    st.data(),
+)
+def test_numbers_lead_back_to_the_labels(classes: list, data: st.DataObject) -> None:
+    """Whatever the classes are, the class of a label's number is that label."""
+    known = list(dict.fromkeys(labels.scalar_of(each) for each in classes))
+    if len({str(each) for each in known}) < len(known):
+        return  # text and number that look alike are another test's
+    chosen = data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=20))
+    array = np.empty(len(chosen), dtype=object)
+    array[:] = chosen
+    assert [known[number] for number in numbered(array, Coding(classes=tuple(known)))] == chosen
