@@ -13,10 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from tailcut.build import running
+from tailcut.build.calling import said
 from tailcut.build.holdout import Holdout
 from tailcut.core.tensors import Array, Arrays, Bools, Doubles
-from tailcut.errors import BuildError, TailcutError
+from tailcut.errors import BuildError
 from tailcut.manifest import Model, Tensor
+from tailcut.runtimes import Runtime
 
 Call = Callable[[Arrays], Arrays]
 
@@ -39,7 +42,7 @@ _SHOWN = 3
 _LONGEST = 60
 
 
-def caller(model: Any, path: Path | None, section: Model) -> Call | None:
+def caller(model: Any, path: Path | None, section: Model) -> Call:
     """Return what calls the user's object: input arrays by name -> outputs by name.
 
     An estimator is called with a DataFrame where it was fitted on one, else with one array; a torch module with the
@@ -47,26 +50,23 @@ def caller(model: Any, path: Path | None, section: Model) -> Call | None:
 
     Args:
         model: what ``model.source`` gave; None where it is a path.
-        path: of an .onnx file or a Hugging Face folder.
+        path: of an .onnx file.
         section: the manifest's model.
-
-    Returns:
-        None for a Hugging Face folder.
     """
     if path is not None:
-        return _session(path, section) if path.suffix == ".onnx" else None
+        return _session(path, section)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
         return _module(torch, model.eval(), section)
     return _table(model, section)
 
 
-def check(call: Call, run: Call, holdout: Holdout, section: Model, *, variant: str) -> dict[str, Any]:
+def check(call: Call, runtime: Runtime, holdout: Holdout, section: Model, *, variant: str) -> dict[str, Any]:
     """Compare the source variant with the user's object on rows of the holdout, every output.
 
     Args:
         call: the user's object.
-        run: the source variant.
+        runtime: the source variant, opened.
         holdout: rows in the manifest's datatypes; ``raw`` holds those that its datatypes round.
         variant: its name.
 
@@ -78,7 +78,9 @@ def check(call: Call, run: Call, holdout: Holdout, section: Model, *, variant: s
     """
     tables = variant not in {"torch", "onnx"}
     count = min(holdout.rows, TABLE_ROWS if tables else MODULE_ROWS)
-    own, given = _answers(call, holdout, count, section), _answers(run, holdout, count, section)
+    names = [tensor.name for tensor in section.outputs]
+    given = _joined_by_name([running.run(runtime, holdout, places, names) for places in _batches(count)], count)
+    own = _answers(call, holdout, count, section)
     found: dict[str, Any] = {"rows": count, "max_abs": {}}
     for tensor in section.outputs:
         wrong, worst = differs(own[tensor.name], given[tensor.name])
@@ -114,23 +116,46 @@ def differs(own: Array, given: Array) -> tuple[Bools, float]:
     return wrong, float(numbers.max(initial=0.0))
 
 
+def _batches(count: int) -> list[Array]:
+    """Return the row numbers of each batch; the last rows make a batch of their own size."""
+    return [np.arange(start, min(start + _BATCH, count)) for start in range(0, count, _BATCH)]
+
+
 def _answers(call: Call, holdout: Holdout, count: int, section: Model, raw: bool = False) -> Arrays:
-    """Run the first rows in batches; the last rows make a batch of their own size."""
+    """Call the user's object on the first rows, batch by batch.
+
+    Raises:
+        BuildError: it raised, or gives fewer outputs than the manifest names.
+    """
     names = [tensor.name for tensor in section.outputs]
     parts = []
-    for start in range(0, count, _BATCH):
-        places = np.arange(start, min(start + _BATCH, count))
+    for places in _batches(count):
         inputs = holdout.at(places)
         if raw:
             inputs |= {name: array[places] for name, array in holdout.raw.items()}
-        found = call(inputs)
+        try:
+            found = call(inputs)
+        except Exception as error:
+            raise BuildError(
+                f"the object that model.source returns fails on rows {holdout.number(int(places[0]))} to "
+                f"{holdout.number(int(places[-1]))} of the holdout: {said(error)}",
+                hint="give it rows as it was trained on: check their order, categories and gaps",
+            ) from error
         if set(names) - set(found):
             raise BuildError(
                 f"the source model gives {len(found)} outputs, model.outputs names {len(names)} ({', '.join(names)})",
                 hint="name every output of the model in model.outputs, in its order",
             )
-        parts.append({name: _per_row(found[name], len(places)) for name in names})
-    return {name: _joined([part[name] for part in parts]) for name in names}
+        parts.append({name: found[name] for name in names})
+    return _joined_by_name(parts, count)
+
+
+def _joined_by_name(parts: list[Arrays], count: int) -> Arrays:
+    sizes = [len(places) for places in _batches(count)]
+    return {
+        name: _joined([_per_row(part[name], rows) for part, rows in zip(parts, sizes, strict=True)])
+        for name in parts[0]
+    }
 
 
 def _per_row(array: Array, rows: int) -> Array:
@@ -151,7 +176,7 @@ def _check_rounding(call: Call, own: Arrays, holdout: Holdout, count: int, secti
     """Compare the user's object on rows as the holdout gives them and as the manifest's datatypes round them."""
     try:
         unrounded = _answers(call, holdout, count, section, raw=True)
-    except Exception:  # the object does not take the holdout's own datatypes
+    except BuildError:  # the object does not take the holdout's own datatypes
         return {}
     name = section.outputs[0].name
     wrong, worst = differs(unrounded[name], own[name])
@@ -257,19 +282,5 @@ def _session(path: Path, section: Model) -> Call:
     def call(inputs: Arrays) -> Arrays:
         plain = {name: array.astype(str).astype(object) if name in texts else array for name, array in inputs.items()}
         return dict(zip(names, session.run(names, plain), strict=True))
-
-    return call
-
-
-def of_variant(runtime: Any, section: Model) -> Call:
-    """Return what calls an opened variant."""
-    names = [tensor.name for tensor in section.outputs]
-
-    def call(inputs: Arrays) -> Arrays:
-        try:
-            found: Arrays = runtime.run(inputs, names)
-        except TailcutError as error:
-            raise BuildError(error.message, hint=error.hint) from error
-        return found
 
     return call

@@ -71,16 +71,15 @@ def make(work_folder: Path, manifest: Manifest, selection: Any) -> Found:
 def _compared(found: Found, model: Any, path: Path | None, manifest: Manifest, selection: Any) -> Found:
     """Compare the source variant with the user's own object; see ``reference.check``."""
     section = manifest.deployment.model
-    own = reference.caller(model, path, section)
-    if own is None:
+    if path is not None and path.is_dir():
         return found
     opening = Opening(
         found.variant, found.runtime, Path(found.path), section.inputs, section.outputs, found.settings, {}
     )
     runtime = open_runtime(opening, threads=1, source=source_of(manifest, found.runtime))
     try:
-        run = reference.of_variant(runtime, section)
-        evidence = reference.check(own, run, selection, section, variant=found.variant)
+        own = reference.caller(model, path, section)
+        evidence = reference.check(own, runtime, selection, section, variant=found.variant)
     finally:
         runtime.close()
     return msgspec.structs.replace(found, found={**found.found, "reference": evidence})
