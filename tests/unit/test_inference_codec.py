@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -79,7 +80,7 @@ def test_id_timeout_and_outputs_are_taken_over() -> None:
         (tensor(shape=[-1, 2]), r"input 'x' has shape \[-1, 2\]"),
         (tensor(shape=[1, 2], data=[1]), r"input 'x' has 1 values for shape \[1, 2\], expected 2"),
         (tensor(shape=[1, 2], data=[1, 2, 3]), "has 3 values"),
-        (tensor(data=[1, None]), "input 'x' holds None"),
+        (tensor(data=[1, None]), r"input 'x' holds NaN \(in JSON null\) in row 0, which this model cannot take"),
         (tensor(data=[1, "2"]), "input 'x' holds '2'"),
         (tensor(data=[1, True]), "input 'x' holds True"),
         (tensor(data=[1, [2]]), r"input 'x' holds \[2\]"),
@@ -235,12 +236,14 @@ def test_nan_in_an_output_is_refused_where_it_is_no_answer() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 100])
-def test_nan_is_null_where_it_is_an_answer(count: int) -> None:
+def test_nan_is_null_and_infinity_1e999_where_they_are_answers(count: int) -> None:
     codec = InferenceCodec("m", "7", [InputSpec("x", "FP32", (-1, 2))], ("y", "z"), max_rows=8, nan_outputs=["y"])
     parsed = codec.decode(body(tensor()))
     wrong = np.array([np.nan, np.inf, -np.inf] * count, np.float32)
     right = np.zeros(1, np.float64)
-    assert json.loads(codec.encode(parsed, {"y": wrong, "z": right}))["outputs"][0]["data"] == [None] * 3 * count
+    text = codec.encode(parsed, {"y": wrong, "z": right})
+    assert json.loads(text)["outputs"][0]["data"] == [None, math.inf, -math.inf] * count
+    assert b"null,1e999,-1e999" in text
     with pytest.raises(InferenceError, match="output 'z'"):
         codec.encode(parsed, {"y": right, "z": wrong})
     with pytest.raises(InferenceError, match="output 'z'"):
@@ -278,7 +281,7 @@ def test_whole_numbers_are_read_flat_nested_and_in_their_limits(datatype: str, c
         for data in ([*row[1:], wrong], [[*row[1:], wrong]]):
             said = refused(codec, body(tensor("n", [1, count], datatype, data)))
             assert said == f"input 'n' holds a value that {datatype} cannot hold: {wrong}"
-    for other, shown in ((1.0, "1.0 (float)"), (True, "True (bool)"), (None, "None (NoneType)")):
+    for other, shown in ((1.0, "1.0 (float)"), (True, "True (bool)"), (None, "null")):
         for data in ([*row[1:], other], [[*row[1:], other]]):
             said = refused(codec, body(tensor("n", [1, count], datatype, data)))
             assert said == f"input 'n' holds {shown}, which is no {datatype}"
