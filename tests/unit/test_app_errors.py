@@ -6,7 +6,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Awaitable, Callable
-from math import inf
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +55,11 @@ WRONG: list[tuple[str, str, Any, dict[str, str], int, str, str]] = [
     ("POST", INFER, tensor(data=[[1, 2], [3]]), {}, 400, "bad_request", "input 'x'"),
     ("POST", INFER, tensor(data=[1, None]), {}, 400, "bad_request", "input 'x' holds NaN"),
     ("POST", INFER, tensor(data=[1, 1e39]), {}, 400, "bad_request", "input 'x' holds a value that FP32 cannot"),
-    ("POST", INFER, b'{"inputs":[{"name":"x","data":[NaN]}]}', {}, 400, "bad_request", "malformed"),
-    ("POST", INFER, b'{"inputs":[{"name":"x","data":[Infinity]}]}', {}, 400, "bad_request", "malformed"),
+    ("POST", INFER, tensor(data=[1, nan]), {}, 400, "bad_request", "input 'x' holds NaN"),
+    ("POST", INFER, tensor(data=[1, inf]), {}, 400, "bad_request", "input 'x' holds infinity"),
+    ("POST", INFER, b'{"inputs":[{"name":"x","data":[NaN]}]}', {}, 400, "bad_request", "missing required field"),
+    ("POST", INFER, b'{"inputs":[{"name":"x","data":[NaN,]}]}', {}, 400, "bad_request", r"char 3\d\)"),
+    ("POST", INFER, b'{"inputs":[NaN' + b"[" * 100_000, {}, 400, "bad_request", "no inference request"),
     ("POST", INFER, tensor(name="w"), {}, 400, "bad_request", "input 'x' is missing; input 'w' is unknown"),
     ("POST", INFER, {"inputs": []}, {}, 400, "bad_request", "input 'x' is missing"),
     ("POST", INFER, {"inputs": GOOD["inputs"] * 2}, {}, 400, "bad_request", "input 'x' is given twice"),

@@ -82,7 +82,10 @@ class TensorForm:
                 return None
             data = b"" if datatype == "BYTES" else array.tobytes()
             tensors.append(_StoredTensor(name, datatype, array.shape, data, elements))
-        return self._encode(tensors)
+        try:
+            return self._encode(tensors)
+        except UnicodeEncodeError:  # half a surrogate pair
+            return None
 
     def unpack(self, raw: bytes) -> Arrays | None:
         """Read what ``pack`` has written."""

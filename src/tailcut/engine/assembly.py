@@ -13,7 +13,7 @@ from tailcut.core.texts import texts_of
 from tailcut.core.validation import InputSpec, all_finite, check_rows, not_finite
 from tailcut.engine import blame
 from tailcut.engine.conversion import converted
-from tailcut.errors import BadRequest, HookError, TailcutError
+from tailcut.errors import BadRequest, HookError, InferenceError, TailcutError
 from tailcut.manifest import Model
 
 Rows = Sequence[Mapping[str, Any]]
@@ -91,7 +91,8 @@ class Assembly:
         """Return one JSON value per row.
 
         Raises:
-            InferenceError: an output holds NaN or infinity where the manifest does not allow it.
+            InferenceError: an output holds NaN or infinity where the manifest does not allow it; without a hook, bytes
+                that are no text.
             HookError: the hook failed or returned another number of values.
         """
         for name in self._finite:
@@ -101,6 +102,8 @@ class Assembly:
         try:
             values = self._postprocess(outputs)
         except (Exception, SystemExit) as error:
+            if isinstance(error, InferenceError) and not self._checks_answers:
+                raise  # there is no hook to blame
             raise blame.postprocess_failed(error) from error
         if not isinstance(values, list | tuple | np.ndarray):
             raise HookError(
