@@ -298,3 +298,25 @@ def test_data_nested_in_another_way_than_its_shape_is_refused(datatype: str, val
     cube = InferenceCodec("m", "7", [InputSpec("x", datatype, (-1, 1, 2))], ("y",), max_rows=8)
     assert cube.decode(body(tensor("x", [1, 1, 2], datatype, [[[value, value]]]))).rows == 1
     assert "unevenly" in refused(cube, body(tensor("x", [2, 1, 2], datatype, [[value], [value]])))
+
+
+@pytest.mark.parametrize("raw", [True, False])
+@pytest.mark.parametrize(
+    ("value", "says"), [("\ud800", "no Unicode"), (1, "a int in an output of BYTES"), (b"\xff", "")]
+)
+def test_an_output_that_is_no_text_is_an_error(raw: bool, value: object, says: str) -> None:
+    """Bytes that are no text pass where they are asked for raw."""
+    parsed = ONE.decode(body(tensor(), parameters={"binary_data_output": raw}))
+    outputs = {"y": np.array([value, "a"], object)}
+    if raw and not says:
+        assert ONE.encode(parsed, outputs).body.endswith(b"\x01\0\0\0\xff\x01\0\0\0a")
+        return
+    with pytest.raises(InferenceError, match=says or "no UTF-8") as caught:
+        ONE.encode(parsed, outputs)
+    assert ("binary_data_output" in caught.value.hint) is not bool(says)
+
+
+def test_bytes_of_an_output_are_the_same_text_in_json() -> None:
+    parsed = ONE.decode(body(tensor()))
+    for value in ("é", "é".encode(), np.str_("é"), np.bytes_("é".encode())):
+        assert json.loads(ONE.encode(parsed, {"y": np.array([value], object)}))["outputs"][0]["data"] == ["é"]
