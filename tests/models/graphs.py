@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -85,5 +86,19 @@ def expanding(path: Path) -> Path:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch"])],
         weights,
     )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+def identities(path: Path, tensors: Mapping[str, tuple[int, str]]) -> Path:
+    """Each input (batch, n) -> an output of the same values.
+
+    Args:
+        tensors: input -> (type of TensorProto, output).
+    """
+    nodes = [helper.make_node("Identity", [name], [output]) for name, (_, output) in tensors.items()]
+    inputs = [helper.make_tensor_value_info(name, kind, ["batch", "n"]) for name, (kind, _) in tensors.items()]
+    outputs = [helper.make_tensor_value_info(output, kind, ["batch", "n"]) for kind, output in tensors.values()]
+    graph = helper.make_graph(nodes, "identities", inputs, outputs)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
     return path

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from tailcut.core.json_numbers import NULL, way_of
+from tailcut.core.json_numbers import NULL, way_of, with_infinity
 from tailcut.core.tensors import NUMPY_OF
 
 FLOATS = {"FP16": np.uint16, "FP32": np.uint32, "FP64": np.uint64}
@@ -44,6 +44,15 @@ def test_floats_read_as_doubles_and_cast_are_the_same_bits(array: np.ndarray[Any
     assert [value is not None for value in values] == finite.tolist()
     read = np.array([value for value in values if value is not None], array.dtype)
     np.testing.assert_array_equal(bits(read), bits(array.ravel()[finite]))
+
+
+@given(floats(), st.booleans())
+def test_of_nulls_those_that_are_infinity_are_told(array: np.ndarray[Any, Any], turned: bool) -> None:
+    array = array.T if turned else array
+    values = json.loads(with_infinity(written(array), array))
+    read = np.array([np.nan if value is None else value for value in values], array.dtype)
+    assert [value is None for value in values] == np.isnan(array.ravel()).tolist()
+    np.testing.assert_array_equal(read, array.ravel())
 
 
 @given(floats())

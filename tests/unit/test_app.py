@@ -7,16 +7,19 @@ import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.app_kit import FEATURES, GOOD, INFER, Client, counters, deployment, running
 
 import tailcut
-from tailcut.engine import engine
+from tailcut.core.tensors import Arrays
+from tailcut.engine import engine, seating
 from tailcut.engine.path import Call
 from tailcut.engine.path import Path as EnginePath
 from tailcut.errors import TailcutError
 from tailcut.server.asgi import ASGIApplication
 from tailcut.server.models import EXTENSIONS
+from tailcut.testing.runtimes import StubRuntime
 
 Test = Callable[[Client], Awaitable[None]]
 
@@ -361,3 +364,24 @@ def test_an_unforeseen_error_while_loading_is_a_failed_deployment(
         await app.stop()
 
     asyncio.run(main())
+
+
+def test_infinity_is_kept_in_the_entity_cache(serve: Serve) -> None:
+    async def test(client: Client) -> None:
+        for cache in ("miss", "hit"):
+            answer = await client.post("/predict/m", {"entities": [1]})
+            assert answer.json["predictions"] == [{"y": math.inf, "z": [None, math.inf]}]
+            assert answer.headers["x-tailcut-cache"] == cache
+        for wrong in (math.nan, math.inf, None):
+            answer = await client.post("/predict/m", {"entities": [wrong]})
+            assert (answer.status, answer.json["code"]) == (400, "bad_request")
+
+    def odd(inputs: Arrays) -> Arrays:
+        return {
+            "y": np.full(len(inputs["x"]), np.inf, np.float32),
+            "z": np.array([[np.nan, np.inf]] * len(inputs["x"]), np.float32),
+        }
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(seating, "open_runtime", lambda *_, **__: StubRuntime(odd))
+        serve(test, FEATURES, "model.outputs.y.allow_nan=true", "model.outputs.z.allow_nan=true")

@@ -6,6 +6,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Awaitable, Callable
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,13 @@ WRONG: list[tuple[str, str, Any, dict[str, str], int, str, str]] = [
     ("POST", INFER, tensor(shape=[0, 2], data=[]), {}, 400, "bad_request", "input 'x' has shape"),
     ("POST", INFER, tensor(data=[1]), {}, 400, "bad_request", "input 'x' has 1 values"),
     ("POST", INFER, tensor(data=[[1, 2], [3]]), {}, 400, "bad_request", "input 'x'"),
-    ("POST", INFER, tensor(data=[1, None]), {}, 400, "bad_request", "input 'x' holds None"),
+    ("POST", INFER, tensor(data=[1, None]), {}, 400, "bad_request", "input 'x' holds NaN"),
     ("POST", INFER, tensor(data=[1, 1e39]), {}, 400, "bad_request", "input 'x' holds a value that FP32 cannot"),
-    ("POST", INFER, b'{"inputs":[{"name":"x","data":[NaN]}]}', {}, 400, "bad_request", "malformed"),
-    ("POST", INFER, b'{"inputs":[{"name":"x","data":[Infinity]}]}', {}, 400, "bad_request", "malformed"),
+    ("POST", INFER, tensor(data=[1, nan]), {}, 400, "bad_request", "input 'x' holds NaN"),
+    ("POST", INFER, tensor(data=[1, inf]), {}, 400, "bad_request", "input 'x' holds infinity"),
+    ("POST", INFER, b'{"inputs":[{"name":"x","data":[NaN]}]}', {}, 400, "bad_request", "missing required field"),
+    ("POST", INFER, b'{"inputs":[{"name":"x","data":[NaN,]}]}', {}, 400, "bad_request", r"char 3\d\)"),
+    ("POST", INFER, b'{"inputs":[NaN' + b"[" * 100_000, {}, 400, "bad_request", "no inference request"),
     ("POST", INFER, tensor(name="w"), {}, 400, "bad_request", "input 'x' is missing; input 'w' is unknown"),
     ("POST", INFER, {"inputs": []}, {}, 400, "bad_request", "input 'x' is missing"),
     ("POST", INFER, {"inputs": GOOD["inputs"] * 2}, {}, 400, "bad_request", "input 'x' is given twice"),
@@ -328,9 +332,9 @@ def test_nan_in_an_output_is_an_error_unless_the_manifest_says_that_it_is_an_ans
             check(await client.post(path, body), 500, "inference_failed", "NaN or infinity in output 'y'")
 
     async def allowed(client: Client) -> None:
-        assert (await client.post(INFER, big)).json["outputs"][0]["data"] == [None]
+        assert (await client.post(INFER, big)).json["outputs"][0]["data"] == [inf]
         answer = await client.post(*wanted[1])
-        assert answer.json["predictions"] == [{"y": None, "z": [None, None]}]
+        assert answer.json["predictions"] == [{"y": inf, "z": [inf, inf]}]
 
     serve(test, tmp_path, "[cache.tensor]\nenabled = true")
     serve(allowed, tmp_path, "", "model.outputs.y.allow_nan=true", "model.outputs.z.allow_nan=true")

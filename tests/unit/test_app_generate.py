@@ -177,6 +177,20 @@ def test_a_stream_is_events_and_counted_once(tmp_path: Path, streams: Callable[.
     serve(tmp_path, test)
 
 
+def test_infinity_and_nan_are_told_apart_in_events(tmp_path: Path, streams: Callable[..., CallableRuntime]) -> None:
+    def odd(inputs: Arrays) -> Iterator[Arrays]:
+        yield {"y": np.array([np.inf], np.float32), "z": np.array([[np.nan, -np.inf]], np.float32)}
+
+    streams(odd)
+
+    async def test(client: Client) -> None:
+        (event,) = await Stream(client.app, {"x": [np.nan, np.inf], "id": np.inf}).end()
+        assert (event["y"], event["z"], event["id"]) == (np.inf, [None, -np.inf], np.inf)
+
+    allowed = [f"model.{each}.allow_nan=true" for each in ("inputs.x", "outputs.y", "outputs.z")]
+    serve(tmp_path, test, *allowed)
+
+
 def test_an_error_before_the_first_part_has_its_status(tmp_path: Path, streams: Callable[..., CallableRuntime]) -> None:
     def broken(inputs: Arrays) -> Iterator[Arrays]:
         raise RuntimeError("secret")

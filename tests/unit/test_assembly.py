@@ -3,7 +3,9 @@ from __future__ import annotations
 import json
 import re
 import tracemalloc
+from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -13,6 +15,13 @@ import pytest
 from tailcut.engine.assembly import Assembly, encode_answer
 from tailcut.errors import BadRequest, HookError, InferenceError
 from tailcut.manifest import Model, Tensor
+
+
+@dataclass
+class Answer:
+    """A hook's own class of answers."""
+
+    p: Any
 
 
 def model(*inputs: Tensor) -> Model:
@@ -80,6 +89,11 @@ def test_values_that_would_not_survive_the_datatype_are_refused(datatype: str, v
     ("datatype", "value", "becomes"),
     [
         ("INT64", 2.0, 2),
+        ("INT64", Decimal("9007199254740993"), 2**53 + 1),
+        ("INT64", np.int64(2**53 + 1), 2**53 + 1),
+        ("FP64", 2**53 + 1, 2.0**53),
+        ("FP32", 2**54 + 2**30 + 1, 2.0**54),  # by way of the nearest double, as in a tensor of JSON
+        ("BYTES", "é".encode(), "é"),
         ("INT64", -(2**63), -(2**63)),
         ("UINT64", 2**64 - 1, 2**64 - 1),
         ("INT8", True, 1),
@@ -96,6 +110,54 @@ def test_values_that_survive_pass(datatype: str, value: object, becomes: object)
 def test_of_two_values_the_one_that_does_not_survive_is_named() -> None:
     with pytest.raises(BadRequest, match=r"holds 70000\.0, which is no FP16"):
         assembly("FP16").inputs([{"a": 65510.0, "b": 70000.0}], from_client=True)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "values"),
+    [
+        ("INT64", [2**53 + 1, 2.0]),
+        ("INT64", [2**53 + 1, Decimal(2)]),
+        ("INT64", [-(2**63), 2**63 - 1]),
+        ("UINT64", [2**63 + 5, 3]),
+        ("UINT64", [2**64 - 1, 1.0]),
+        ("UINT64", [2**64 - 1, True]),
+    ],
+)
+def test_a_whole_number_is_exact_whatever_is_beside_it(datatype: str, values: list[Any]) -> None:
+    a, b = values
+    given = assembly(datatype).inputs([{"a": a, "b": b}, {"a": b, "b": a}], from_client=True)["x"]
+    assert given.tolist() == [[int(a), int(b)], [int(b), int(a)]]
+    assert given.dtype == datatype.lower()
+
+
+@pytest.mark.parametrize(
+    ("datatype", "value"),
+    [
+        ("INT64", None),
+        ("INT64", np.nan),
+        ("INT64", np.inf),
+        ("INT64", 2.0**53),
+        ("INT64", 0.5),
+        ("INT64", 2**63),
+        ("UINT64", -1),
+        ("UINT64", 2**64),
+        ("INT64", Decimal("NaN")),
+        ("INT64", Decimal("1.5")),
+    ],
+)
+@pytest.mark.parametrize("beside", [1, 2**53 + 1, 1.0])
+def test_what_is_no_whole_number_is_named_whatever_is_beside_it(datatype: str, value: Any, beside: Any) -> None:
+    with pytest.raises(BadRequest) as caught:
+        assembly(datatype).inputs([{"a": beside, "b": value}], from_client=True)
+    assert caught.value.message.endswith(f"input 'x' holds {value!r}, which is no {datatype}")
+
+
+def test_bytes_of_a_hook_reach_the_model_as_text() -> None:
+    model = Model(source="m:m", inputs=(Tensor(name="x", datatype="BYTES"),), outputs=(Tensor(name="y"),))
+    assembly = Assembly(model, lambda rows: {"x": np.array([row["x"] for row in rows], object)}, None)
+    assert assembly.inputs([{"x": b"a"}, {"x": "é"}], from_client=True)["x"].tolist() == ["a", "é"]
+    with pytest.raises(BadRequest, match="is no UTF-8 text"):
+        assembly.inputs([{"x": b"\xff"}], from_client=True)
 
 
 def test_none_is_nan_where_the_model_takes_nan_but_overflow_is_still_refused() -> None:
@@ -279,10 +341,24 @@ def test_a_value_error_of_preprocess_refuses_the_rows_and_keeps_its_text_to_the_
 
 
 @pytest.mark.parametrize(
-    "value", [np.nan, [1.0, np.inf], {"p": [np.nan]}, np.array([np.nan]), np.float32("nan"), {1, 2}]
+    "value",
+    [
+        *[
+            np.nan,
+            [1.0, np.inf],
+            {"p": [np.nan]},
+            np.array([np.nan]),
+            np.float32("nan"),
+            {1, 2},
+            b"a",
+            [np.bytes_(b"a")],
+        ],
+        *[Answer(np.nan), {"p": (Answer([np.inf]),)}, OrderedDict(p=np.nan), np.array([0.5, np.nan], object)],
+        *[np.array([b"a"]), {"p": bytearray(b"a")}],
+    ],
 )
 def test_a_postprocess_may_not_answer_what_json_does_not_have(value: Any) -> None:
-    with pytest.raises(HookError, match=r"postprocess returned (NaN or infinity|a set) in the answer for row 1"):
+    with pytest.raises(HookError, match=r"postprocess returned (NaN or infinity|a set|bytes) in the answer for row 1"):
         with_hooks(post=lambda outputs: [0.5, value]).answers({"y": np.zeros(2)}, 2)
 
 
@@ -290,6 +366,33 @@ def test_a_postprocess_may_answer_nan_where_an_output_may_hold_it() -> None:
     model = Model(source="m:m", inputs=(Tensor(name="x"),), outputs=(Tensor(name="y", allow_nan=True),))
     answers = Assembly(model, None, lambda outputs: outputs["y"].tolist()).answers({"y": np.array([np.nan])}, 1)
     assert json.loads(encode_answer(answers)) == [None]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (np.inf, b"1e999"),
+        (-np.inf, b"-1e999"),
+        ([None, np.nan, np.inf], b"[null,null,1e999]"),
+        (np.array([[np.nan, -np.inf]], np.float32), b"[[null,-1e999]]"),
+        (np.float32("inf"), b"1e999"),
+        (Answer([np.inf]), b'{"p":[1e999]}'),
+        ({"p": "null"}, b'{"p":"null"}'),
+    ],
+)
+def test_infinity_is_never_answered_as_null(value: Any, text: bytes) -> None:
+    model = Model(source="m:m", inputs=(Tensor(name="x"),), outputs=(Tensor(name="y", allow_nan=True),))
+    answers = Assembly(model, None, lambda outputs: [value]).answers({"y": np.array([np.nan])}, 1)
+    assert encode_answer(answers) == b"[" + text + b"]"
+
+
+def test_bytes_of_a_model_are_text_in_answers_or_an_error() -> None:
+    model = Model(source="m:m", inputs=(Tensor(name="x"),), outputs=(Tensor(name="y", datatype="BYTES"),))
+    found = Assembly(model, None, None).answers({"y": np.array([["é".encode(), "a"]], object)}, 1)
+    assert found == [{"y": ["é", "a"]}]
+    with pytest.raises(InferenceError, match="no UTF-8") as caught:
+        Assembly(model, None, None).answers({"y": np.array([b"\xff"], object)}, 1)
+    assert "binary_data_output" in caught.value.hint
 
 
 @pytest.mark.parametrize("value", [[1e308, 1e308], [], {"p": [0.5, None, "a"]}, [[0.5], [1]], np.array([1])])

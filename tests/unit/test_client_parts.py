@@ -202,3 +202,32 @@ def test_arrays_without_a_name_are_refused_with_how_they_are_given() -> None:
 
 def test_other_headers_are_sent() -> None:
     assert checked_headers({"X-Tenant": "acme é"}) == {"x-tenant": "acme é"}
+
+
+# -- Rows ------------------------------------------------------------------------------------------------------------
+
+
+def rows_of(*values: Any) -> Any:
+    with Client("http://h", model="m") as client:
+        return client._settings.predict([{"a": value} for value in values], None).body
+
+
+def test_rows_are_written_as_the_server_reads_them() -> None:
+    values = [np.nan, np.inf, np.float32("-inf"), b"a", np.array([np.inf, 1.0]), np.str_("b"), 2**64 - 1, -0.0]
+    texts = ["null", "1e999", "-1e999", '"a"', "[1e999,1.0]", '"b"', "18446744073709551615", "-0.0"]
+    assert rows_of(*values).decode() == '{"rows":[' + ",".join(f'{{"a":{text}}}' for text in texts) + "]}"
+
+
+def test_rows_that_json_has_not_are_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    for wrong in (b"\xff", "\ud800", object(), 1j, endless):
+        with pytest.raises(BadRequest, match="cannot be written as JSON"):
+            rows_of(wrong)
+    with pytest.raises(BadRequest, match="holds text that is no Unicode"):
+        encode({"x": np.array(["\ud800"], object)}, None)
+
+
+def test_infinity_and_nan_in_json_answers_are_read() -> None:
+    tensor = '{"outputs":[{"name":"y","datatype":"FP32","shape":[3],"data":[1e999,null,-1e999]}]}'
+    np.testing.assert_array_equal(decode({}, tensor.encode())["y"], np.array([np.inf, np.nan, -np.inf], np.float32))

@@ -194,3 +194,13 @@ def test_metadata_is_printable_ascii_of_a_bounded_length() -> None:
         ("x-tailcut-hint", "h"),
         ("x-tailcut-incident", "ab"),
     )
+
+
+@pytest.mark.parametrize("raw", [True, False])
+@pytest.mark.parametrize(("value", "says"), [("\ud800", "no Unicode"), (1, "a int in an output of BYTES")])
+def test_an_answer_that_is_no_text_is_an_error(raw: bool, value: object, says: str) -> None:
+    contents: dict[str, Any] = {"contents": {"fp32_contents": [1, 2, 3, 4]}}
+    sent = {"raw_input_contents": [raw_of(array_of("FP32"))]} if raw else contents
+    found = codec().decode(request(**sent))
+    with pytest.raises(InferenceError, match=says):
+        codec().encode(found, {"y": np.array([value, "a"], object)})

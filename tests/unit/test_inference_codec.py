@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -79,7 +80,7 @@ def test_id_timeout_and_outputs_are_taken_over() -> None:
         (tensor(shape=[-1, 2]), r"input 'x' has shape \[-1, 2\]"),
         (tensor(shape=[1, 2], data=[1]), r"input 'x' has 1 values for shape \[1, 2\], expected 2"),
         (tensor(shape=[1, 2], data=[1, 2, 3]), "has 3 values"),
-        (tensor(data=[1, None]), "input 'x' holds None"),
+        (tensor(data=[1, None]), r"input 'x' holds NaN \(in JSON null\) in row 0, which this model cannot take"),
         (tensor(data=[1, "2"]), "input 'x' holds '2'"),
         (tensor(data=[1, True]), "input 'x' holds True"),
         (tensor(data=[1, [2]]), r"input 'x' holds \[2\]"),
@@ -235,12 +236,14 @@ def test_nan_in_an_output_is_refused_where_it_is_no_answer() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 100])
-def test_nan_is_null_where_it_is_an_answer(count: int) -> None:
+def test_nan_is_null_and_infinity_1e999_where_they_are_answers(count: int) -> None:
     codec = InferenceCodec("m", "7", [InputSpec("x", "FP32", (-1, 2))], ("y", "z"), max_rows=8, nan_outputs=["y"])
     parsed = codec.decode(body(tensor()))
     wrong = np.array([np.nan, np.inf, -np.inf] * count, np.float32)
     right = np.zeros(1, np.float64)
-    assert json.loads(codec.encode(parsed, {"y": wrong, "z": right}))["outputs"][0]["data"] == [None] * 3 * count
+    text = codec.encode(parsed, {"y": wrong, "z": right})
+    assert json.loads(text)["outputs"][0]["data"] == [None, math.inf, -math.inf] * count
+    assert b"null,1e999,-1e999" in text
     with pytest.raises(InferenceError, match="output 'z'"):
         codec.encode(parsed, {"y": right, "z": wrong})
     with pytest.raises(InferenceError, match="output 'z'"):
@@ -278,7 +281,7 @@ def test_whole_numbers_are_read_flat_nested_and_in_their_limits(datatype: str, c
         for data in ([*row[1:], wrong], [[*row[1:], wrong]]):
             said = refused(codec, body(tensor("n", [1, count], datatype, data)))
             assert said == f"input 'n' holds a value that {datatype} cannot hold: {wrong}"
-    for other, shown in ((1.0, "1.0 (float)"), (True, "True (bool)"), (None, "None (NoneType)")):
+    for other, shown in ((1.0, "1.0 (float)"), (True, "True (bool)"), (None, "null")):
         for data in ([*row[1:], other], [[*row[1:], other]]):
             said = refused(codec, body(tensor("n", [1, count], datatype, data)))
             assert said == f"input 'n' holds {shown}, which is no {datatype}"
@@ -295,3 +298,25 @@ def test_data_nested_in_another_way_than_its_shape_is_refused(datatype: str, val
     cube = InferenceCodec("m", "7", [InputSpec("x", datatype, (-1, 1, 2))], ("y",), max_rows=8)
     assert cube.decode(body(tensor("x", [1, 1, 2], datatype, [[[value, value]]]))).rows == 1
     assert "unevenly" in refused(cube, body(tensor("x", [2, 1, 2], datatype, [[value], [value]])))
+
+
+@pytest.mark.parametrize("raw", [True, False])
+@pytest.mark.parametrize(
+    ("value", "says"), [("\ud800", "no Unicode"), (1, "a int in an output of BYTES"), (b"\xff", "")]
+)
+def test_an_output_that_is_no_text_is_an_error(raw: bool, value: object, says: str) -> None:
+    """Bytes that are no text pass where they are asked for raw."""
+    parsed = ONE.decode(body(tensor(), parameters={"binary_data_output": raw}))
+    outputs = {"y": np.array([value, "a"], object)}
+    if raw and not says:
+        assert ONE.encode(parsed, outputs).body.endswith(b"\x01\0\0\0\xff\x01\0\0\0a")
+        return
+    with pytest.raises(InferenceError, match=says or "no UTF-8") as caught:
+        ONE.encode(parsed, outputs)
+    assert ("binary_data_output" in caught.value.hint) is not bool(says)
+
+
+def test_bytes_of_an_output_are_the_same_text_in_json() -> None:
+    parsed = ONE.decode(body(tensor()))
+    for value in ("é", "é".encode(), np.str_("é"), np.bytes_("é".encode())):
+        assert json.loads(ONE.encode(parsed, {"y": np.array([value], object)}))["outputs"][0]["data"] == ["é"]

@@ -76,6 +76,13 @@ def test_payload_lines_become_requests_and_repeat(tmp_path: Path) -> None:
     )
 
 
+def test_payloads_may_hold_infinity_and_nan(tmp_path: Path) -> None:
+    file = tmp_path / "bodies.jsonl"
+    file.write_text("[1e999, NaN]\n")
+    (request,) = build_requests(LoadPlan(url=URL, payloads=str(file)), parse_url(URL), 1)
+    assert request.endswith(b"[1e999, NaN]")
+
+
 @pytest.mark.parametrize(("text", "says"), [("", "are empty"), ('{"a": 1}\n{oops\n', "line 2 of .* is not JSON")])
 def test_bad_payload_files_are_refused(tmp_path: Path, text: str, says: str) -> None:
     file = tmp_path / "bodies.jsonl"

@@ -64,3 +64,11 @@ def test_inputs_and_outputs_are_described_as_the_manifest_has_them() -> None:
     assert x["shape"]["prefixItems"] == [{"type": "integer", "minimum": 1}, {"const": 2}]
     outputs = schemas["InferenceReply"]["properties"]["outputs"]["items"]["oneOf"]
     assert [one["properties"]["name"]["const"] for one in outputs] == ["y", "z"]
+
+
+def test_null_is_a_value_where_nan_is() -> None:
+    takes = Model(source="m:m", inputs=(Tensor(name="x", shape=(-1, 2), allow_nan=True),), outputs=(Tensor(name="y"),))
+    for model, kind in ((MODEL, "number"), (takes, ["number", "null"])):
+        found = msgspec.json.encode(openapi(Deployment(name="m", model=model)))
+        assert b'"items":' + msgspec.json.encode({"type": kind}) in found
+        assert (b"null is NaN" in found) is (kind != "number")

@@ -92,9 +92,11 @@ def _row(text: str | None) -> dict[str, Any] | None:
 def _decoded(text: str, flag: str) -> object:
     import msgspec
 
+    from tailcut.core.json_values import UNREADABLE, decode
+
     try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+        return decode(msgspec.json.Decoder(), text.encode("utf-8", "surrogateescape"))
+    except UNREADABLE as error:
         raise typer.BadParameter(
             f"{flag} is {text!r}, which is not JSON: {error}; strings need double quotes"
         ) from None

@@ -10,10 +10,12 @@ from typing import Any
 import msgspec
 
 from tailcut.client.failures import UnexpectedReply, error_of
-from tailcut.client.tensors import decode
+from tailcut.client.tensors import decode as arrays_of
 from tailcut.client.wire import Received
+from tailcut.core.json_values import UNREADABLE, decode
 from tailcut.core.tensors import Array
 
+_OBJECT = msgspec.json.Decoder(dict[str, Any])
 _STAGE = re.compile(r"([a-z_-]+);dur=([0-9]+(?:\.[0-9]+)?)")
 
 
@@ -58,8 +60,8 @@ def outputs_of(received: Received) -> Outputs:
     """Return the arrays of an inference reply; raises what an error says."""
     _check(received)
     try:
-        found = Outputs(decode(received.headers, received.body))
-    except (ValueError, KeyError, TypeError, msgspec.DecodeError) as error:
+        found = Outputs(arrays_of(received.headers, received.body))
+    except (ValueError, KeyError, TypeError, *UNREADABLE) as error:
         raise _unexpected(received, error) from error
     found.reply = _reply(received.headers)
     return found
@@ -83,8 +85,8 @@ def metadata_of(received: Received) -> dict[str, Any]:
 def _json(received: Received) -> dict[str, Any]:
     _check(received)
     try:
-        return msgspec.json.decode(received.body, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return decode(_OBJECT, received.body)
+    except UNREADABLE as error:
         raise _unexpected(received, error) from error
 
 

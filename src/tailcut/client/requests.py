@@ -8,11 +8,11 @@ from typing import Any
 from urllib.parse import quote
 
 import msgspec
-import numpy as np
 
 from tailcut.client.attempts import Attempts
 from tailcut.client.tensors import encode
 from tailcut.client.wire import Address, Request, address_of, checked_headers
+from tailcut.core.json_values import plain
 from tailcut.core.tensors import Array
 from tailcut.errors import BadRequest
 
@@ -56,8 +56,8 @@ class Settings:
             )
         form = {"rows": list(rows)} if rows is not None else {"entities": list(entities or ())}
         try:
-            body = msgspec.json.encode(form, enc_hook=_plain)
-        except (TypeError, ValueError) as error:
+            body = msgspec.json.encode(plain(form))
+        except (TypeError, ValueError, NotImplementedError, RecursionError) as error:
             raise BadRequest(
                 f"the rows cannot be written as JSON: {error}", hint="send numbers, text, lists"
             ) from error
@@ -87,11 +87,3 @@ def _checked_timeout(timeout_s: float | None) -> float | None:
     if timeout_s is not None and not 0 < timeout_s < 1e6:
         raise BadRequest(f"timeout_s is {timeout_s}", hint="seconds above 0, or None for the server's own")
     return timeout_s
-
-
-def _plain(value: object) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    raise TypeError(f"a {type(value).__name__} has no form in JSON")

@@ -12,11 +12,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tailcut.core import json_values
 from tailcut.core.tensors import DATATYPE_OF, NUMPY_OF, Array, Arrays
 from tailcut.errors import BadRequest
 
 BINARY_HEADER = "inference-header-content-length"
 _LENGTH_BYTES = 4
+_ANY = msgspec.json.Decoder()
 
 
 def encode(inputs: Mapping[str, Array], outputs: Sequence[str] | None) -> tuple[dict[str, str], bytes]:
@@ -51,7 +53,7 @@ def decode(headers: Mapping[str, str], body: bytes) -> Arrays:
     """
     length = headers.get(BINARY_HEADER)
     at = len(body) if length is None else int(length)
-    reply = msgspec.json.decode(body[:at])
+    reply = json_values.decode(_ANY, body[:at])
     found: Arrays = {}
     for tensor in reply["outputs"]:
         dtype, shape = NUMPY_OF[tensor["datatype"]], tensor["shape"]
@@ -86,7 +88,12 @@ def _raw(name: str, array: Array) -> tuple[str, bytes]:
 
 def _element(name: str, value: object) -> bytes:
     if isinstance(value, str):
-        value = value.encode()
+        try:
+            value = value.encode()
+        except UnicodeEncodeError as error:
+            raise BadRequest(
+                f"input {name!r} holds text that is no Unicode: {error.reason}", hint="send text without surrogates"
+            ) from error
     if not isinstance(value, bytes):
         raise BadRequest(
             f"input {name!r} holds a {type(value).__name__}", hint="an array of objects holds text or bytes"

@@ -125,10 +125,10 @@ def all_finite(array: Array) -> bool:
 
 
 def not_finite(output: str) -> InferenceError:
-    """Return the error for an output that holds NaN or infinity, which JSON would have as null."""
+    """Return the error for an output that holds NaN or infinity where neither is an answer."""
     return InferenceError(
         f"the model answered NaN or infinity in output {output!r}",
-        hint="look at the inputs of such a request; set allow_nan = true for this output if null is an answer",
+        hint="look at the inputs of such a request; set allow_nan = true for this output if these are answers",
     )
 
 

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from tailcut.cache import BypassedStore
+from tailcut.core.json_values import is_json
 from tailcut.core.tensors import DATATYPE_OF, NUMPY_OF, Arrays
 
 V = TypeVar("V")
@@ -52,11 +53,7 @@ class JsonForm:
 
     def unpack(self, raw: bytes) -> msgspec.Raw | None:
         """Take the text if it is JSON: it becomes a part of replies as it is."""
-        try:
-            msgspec.json.decode(raw)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            return None
-        return msgspec.Raw(raw)
+        return msgspec.Raw(raw) if is_json(raw) else None
 
 
 class _StoredTensor(msgspec.Struct, array_like=True, frozen=True):
@@ -85,7 +82,10 @@ class TensorForm:
                 return None
             data = b"" if datatype == "BYTES" else array.tobytes()
             tensors.append(_StoredTensor(name, datatype, array.shape, data, elements))
-        return self._encode(tensors)
+        try:
+            return self._encode(tensors)
+        except UnicodeEncodeError:  # half a surrogate pair
+            return None
 
     def unpack(self, raw: bytes) -> Arrays | None:
         """Read what ``pack`` has written."""

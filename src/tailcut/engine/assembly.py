@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
-from itertools import chain
-from reprlib import repr as shown
 from typing import Any
 
-import msgspec
 import numpy as np
 
+from tailcut.core.json_values import encode
 from tailcut.core.tensors import Array, Arrays
+from tailcut.core.texts import texts_of
 from tailcut.core.validation import InputSpec, all_finite, check_rows, not_finite
 from tailcut.engine import blame
-from tailcut.errors import BadRequest, HookError, TailcutError
+from tailcut.engine.conversion import converted
+from tailcut.errors import BadRequest, HookError, InferenceError, TailcutError
 from tailcut.manifest import Model
 
 Rows = Sequence[Mapping[str, Any]]
@@ -92,7 +91,8 @@ class Assembly:
         """Return one JSON value per row.
 
         Raises:
-            InferenceError: an output holds NaN or infinity where the manifest does not allow it.
+            InferenceError: an output holds NaN or infinity where the manifest does not allow it; without a hook, bytes
+                that are no text.
             HookError: the hook failed or returned another number of values.
         """
         for name in self._finite:
@@ -102,6 +102,8 @@ class Assembly:
         try:
             values = self._postprocess(outputs)
         except (Exception, SystemExit) as error:
+            if isinstance(error, InferenceError) and not self._checks_answers:
+                raise  # there is no hook to blame
             raise blame.postprocess_failed(error) from error
         if not isinstance(values, list | tuple | np.ndarray):
             raise HookError(
@@ -123,7 +125,7 @@ class Assembly:
                 seen = f"{type(array).__name__} for input {spec.name!r}"
             names = ", ".join(each.name for each in self.specs)
             raise HookError(f"preprocess returned {seen}", hint=f"return a dict of NumPy arrays: {names}")
-        if array.dtype != spec.dtype:
+        if array.dtype != spec.dtype or array.dtype.hasobject:
             array = converted(array, spec)
         self._check_shape(spec, array)
         spec.check_values(array)
@@ -158,7 +160,10 @@ class Assembly:
 
 def _as_records(outputs: Arrays) -> list[Any]:
     names = list(outputs)
-    columns = [array.tolist() for array in outputs.values()]
+    columns = [
+        (np.array(texts_of(array), object).reshape(array.shape) if array.dtype.hasobject else array).tolist()
+        for array in outputs.values()
+    ]
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
@@ -170,114 +175,15 @@ def _said(error: BaseException) -> str:
 
 
 def encode_answer(value: Any) -> bytes:
-    """Return answers as JSON, NumPy scalars and arrays included.
+    """Return answers as JSON, NumPy scalars and arrays included; NaN is null, infinity 1e999.
 
     Raises:
         HookError: postprocess returned something that JSON does not have.
     """
     try:
-        return _encoder.encode(value)
+        return encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
         raise HookError(
             f"postprocess returned what cannot be written as JSON: {error}",
             hint="return numbers, text, lists and objects only",
         ) from error
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
-    raise NotImplementedError(f"a {type(value).__name__}")
-
-
-_encoder = msgspec.json.Encoder(enc_hook=_plain)
-
-
-_NUMBERS = (int, float, Decimal, np.number, type(None))
-
-
-def converted(values: Any, spec: InputSpec) -> Array:
-    """Return values in the input's datatype; refuse those that would not survive (text, fractions, overflow).
-
-    NumPy alone would parse text, cut fractions off and wrap integers around. None becomes NaN in a float input.
-
-    Raises:
-        BadRequest: naming the input and a value.
-    """
-    if spec.datatype == "BYTES":
-        array = np.array(values, dtype=object)
-        _only(array, (str, bytes), spec)
-        return array
-    if not isinstance(values, np.ndarray):
-        _refuse_text(values, spec)
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise BadRequest(
-            f"input {spec.name!r} cannot be made one array: lists of different lengths, too deep, or a list beside"
-            " another value",
-            hint="send numbers",
-        ) from None
-    kind = array.dtype.kind
-    if kind not in "biufO" or (kind != "b" and spec.datatype == "BOOL"):
-        # Of mixed values NumPy made text, so the wrong one is looked for in what was given.
-        _only(np.array(values, dtype=object), _NUMBERS if spec.datatype != "BOOL" else (bool,), spec)
-    if kind == "O":
-        _only(array, _NUMBERS, spec)
-        array = _floats(array, spec)
-    if spec.is_float:
-        try:
-            with np.errstate(over="raise"):
-                return array.astype(spec.dtype)
-        except FloatingPointError:
-            with np.errstate(over="ignore"):
-                lost = ~np.isfinite(array.astype(spec.dtype))
-            raise _unfit(array[np.isfinite(array) & lost][0], spec) from None
-    if array.dtype.kind != "b" and array.size:
-        _check_whole(array, spec)
-    return array.astype(spec.dtype)
-
-
-def _floats(array: Array, spec: InputSpec) -> Array:
-    try:
-        return array.astype(np.float64)
-    except OverflowError:
-        raise _unfit(max(filter(None, array.ravel().tolist()), key=abs), spec) from None
-
-
-_EXACT = 2.0**53
-"""Floats hold every whole number up to here."""
-
-
-def _check_whole(array: Array, spec: InputSpec) -> None:
-    limits: Any = np.iinfo(spec.dtype.str)
-    if array.dtype.kind == "f":
-        bad = ~((np.rint(array) == array) & (np.abs(array) <= _EXACT))
-        if bad.any():
-            raise _unfit(array[bad][0], spec)
-    for value in (array.min(), array.max()):
-        if not limits.min <= int(value) <= limits.max:
-            raise _unfit(value, spec)
-
-
-def _refuse_text(values: Any, spec: InputSpec) -> None:
-    """Refuse text before NumPy sees it: it would give every value as much memory as the longest text needs."""
-    level = values
-    while True:
-        kinds = set(map(type, level))
-        if any(issubclass(kind, str | bytes) for kind in kinds):
-            raise _unfit(next(value for value in level if isinstance(value, str | bytes)), spec)
-        if not kinds or not kinds <= {list, tuple}:
-            return  # numbers, or unevenly nested lists, of which NumPy makes nothing
-        level = list(chain.from_iterable(level))
-
-
-def _only(array: Array, kinds: tuple[type, ...], spec: InputSpec) -> None:
-    for value in array.ravel().tolist():
-        if not isinstance(value, kinds):
-            raise _unfit(value, spec)
-
-
-def _unfit(value: Any, spec: InputSpec) -> BadRequest:
-    value = value.item() if isinstance(value, np.generic) else value
-    return BadRequest(f"input {spec.name!r} holds {shown(value)}, which is no {spec.datatype}")

@@ -6,7 +6,7 @@ only. What a hook wants a client to read it raises as ``tailcut.errors.BadReques
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from reprlib import repr as shown
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tailcut.core.blame import place
+from tailcut.core.json_values import to_builtins
 from tailcut.errors import BadRequest, HookError, TailcutError
 
 _LONGEST_SHOWN = 500
@@ -78,10 +79,11 @@ def check_answers(values: Sequence[Any], *, nan: bool) -> None:
     """Refuse what a postprocess hook must not answer.
 
     Args:
-        nan: whether NaN and infinity are answers here (null in JSON).
+        nan: whether NaN and infinity are answers here.
 
     Raises:
-        HookError: an answer holds a set, whose order means nothing, or a number that JSON does not have.
+        HookError: an answer holds a set, whose order means nothing, bytes, which JSON does not have, or NaN or infinity
+            where these are no answers.
     """
     for number, value in enumerate(values):
         try:
@@ -91,22 +93,37 @@ def check_answers(values: Sequence[Any], *, nan: bool) -> None:
         if wrong:
             raise HookError(
                 f"postprocess returned {wrong} in the answer for row {number}",
-                hint="answer with numbers, text, lists and dicts; say with None that there is no number",
+                hint="answer with numbers, text, lists and dicts; say with None that there is no number, decode bytes",
             )
 
 
 def _wrong(value: Any, nan: bool) -> str:
-    kind = type(value)
-    if kind is list or kind is tuple:
-        if set(map(type, value)) == {float} and isfinite(sum(value)):
-            return ""  # long lists of numbers are common, and this is quick
-        return next((wrong for each in value if (wrong := _wrong(each, nan))), "")
-    if kind is dict:
-        return next((wrong for each in value.values() if (wrong := _wrong(each, nan))), "")
+    if isinstance(value, list | tuple) and set(map(type, value)) == {float} and isfinite(sum(value)):
+        return ""  # long lists of numbers are common, and this is quick
     if isinstance(value, set | frozenset):
-        return f"a {kind.__name__}"
-    has_floats = kind is float or (isinstance(value, np.ndarray | np.floating) and value.dtype.kind == "f")
-    return "NaN or infinity" if has_floats and not nan and not np.isfinite(value).all() else ""
+        return f"a {type(value).__name__}"
+    if isinstance(value, bytes | bytearray | memoryview):
+        return "bytes"
+    if isinstance(value, float | np.floating) or (isinstance(value, np.ndarray) and value.dtype.kind == "f"):
+        return "" if nan or np.isfinite(value).all() else "NaN or infinity"
+    return next((wrong for each in _parts(value) if (wrong := _wrong(each, nan))), "")
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    """Return the values inside a value; none where it is a plain one."""
+    if value is None or isinstance(value, str | int | float):
+        return ()
+    if isinstance(value, dict):
+        return value.values()
+    if isinstance(value, list | tuple):
+        return value
+    if isinstance(value, np.generic | np.ndarray):
+        return (value.tolist(),) if value.dtype.kind in "OS" else ()
+    try:
+        plain = to_builtins(value)
+    except (TypeError, NotImplementedError):
+        return ()  # encoding says so
+    return () if plain is value else (plain,)
 
 
 def _equal(key: object, value: object) -> bool:

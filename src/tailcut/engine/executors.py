@@ -13,6 +13,7 @@ from tailcut.core.tensors import Arrays
 from tailcut.engine.ticket import Ticket, failed, run_batch, run_rows
 from tailcut.errors import TailcutError
 from tailcut.runtimes.base import DividingRuntime, Runtime
+from tailcut.runtimes.floats import mode_of_models, take_mode_of_models
 
 THREADS = "tailcut-executor-"
 """What the names of the threads begin with in which models run."""
@@ -58,13 +59,15 @@ class InlineExecutor:
 
     def start(self, batch: Sequence[Ticket]) -> None:
         started_ns = perf_counter_ns()
-        result = _attempt(self._runtime, batch)
+        with mode_of_models():
+            result = _attempt(self._runtime, batch)
         self._done(self, batch, result, started_ns, perf_counter_ns())
 
     def run_now(self, inputs: Arrays, rows: int, outputs: Sequence[str]) -> Arrays:
         """Run rows without a ticket; raises what ``run_rows`` raises."""
         try:
-            return run_rows(self._runtime, inputs, rows, outputs)
+            with mode_of_models():
+                return run_rows(self._runtime, inputs, rows, outputs)
         except TailcutError:
             raise
         except BaseException as error:
@@ -100,6 +103,7 @@ class ThreadExecutor:
         self._thread.join(timeout_s)
 
     def _work(self) -> None:
+        take_mode_of_models()
         while (batch := self._inbox.get()) is not None:
             started_ns = perf_counter_ns()
             result = _attempt(self._runtime, batch)

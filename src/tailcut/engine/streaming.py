@@ -15,6 +15,7 @@ from tailcut.engine.lending import borrow
 from tailcut.engine.ticket import failed
 from tailcut.errors import BadRequest, InferenceError, InferTimeout, NotReady, Shed
 from tailcut.runtimes.base import StreamingRuntime
+from tailcut.runtimes.floats import take_mode_of_models
 
 _AHEAD = 16
 """Parts that a runtime may be ahead of what the server has taken, which takes no more than its client does; over HTTP/2
@@ -170,6 +171,7 @@ class _Stream:
 
     def _produce(self) -> None:
         last: BaseException | None = None
+        take_mode_of_models()
         try:
             parts = iter(self._runtime.stream(self._inputs, self.outputs))
             try:

@@ -12,6 +12,7 @@ from tailcut.engine.version import version_of
 from tailcut.errors import ArtifactError, StartError, TailcutError
 from tailcut.manifest import Deployment, Tensor
 from tailcut.registry import Variant
+from tailcut.runtimes.floats import take_mode_of_models
 from tailcut.runtimes.priority import low_priority
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ async def in_background(work: Callable[[], T], drop: Callable[[T], None]) -> T:
     def run() -> None:
         result: list[T] = []
         error: TailcutError | None = None
+        take_mode_of_models()  # warm runs take as long as those of requests
         try:
             with low_priority():
                 result.append(work())

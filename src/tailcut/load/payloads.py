@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from tailcut.core.json_values import UNREADABLE, decode, encode
 from tailcut.errors import LoadTestError
 from tailcut.load.plan import LoadPlan, Target
 
@@ -109,12 +110,13 @@ def _lines(path: Path) -> Iterator[bytes]:
         raise LoadTestError(
             f"cannot read the payloads {path}: {error.strerror}", hint="give a .jsonl file or module:callable"
         ) from None
+    any_json: msgspec.json.Decoder[object] = msgspec.json.Decoder()
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            msgspec.json.decode(line)
-        except msgspec.DecodeError as error:
+            decode(any_json, line)
+        except UNREADABLE as error:
             raise LoadTestError(
                 f"line {number} of {path} is not JSON: {error}", hint="write one body per line"
             ) from None
@@ -143,7 +145,7 @@ def _as_body(item: object, source: str) -> Body:
     if isinstance(item, str):
         return path, item.encode()
     if isinstance(item, dict | list):
-        return path, msgspec.json.encode(item)
+        return path, encode(item)
     raise LoadTestError(
         f"the payloads {source!r} yielded a {type(item).__name__}",
         hint="yield bytes, text, a JSON object or (path, body)",

@@ -37,6 +37,42 @@ class subnormals_kept:  # noqa: N801  # used as a statement: with subnormals_kep
             library.fesetenv(self._before)
 
 
+_of_models: list[tuple[Any, Any]] = []
+"""fesetenv, and the mode that models run in; empty where that is the thread's own."""
+
+
+def confine_to_models() -> None:
+    """Keep this thread's mode for threads and blocks that run models, and give this thread the default back.
+
+    A thread that reads and writes requests must not flush: turning a double into FP32 and back would make 0 of a
+    subnormal number that a client sent or that a model answered.
+    """
+    library = _library()
+    if library is not None:
+        mode = ctypes.create_string_buffer(_ENVIRONMENT_BYTES)
+        library.fegetenv(mode)
+        _of_models[:] = [(library.fesetenv, mode)]
+        library.fesetenv(_DEFAULT)
+
+
+def take_mode_of_models() -> None:
+    """Let this thread run models from now on, and those that it starts."""
+    for set_mode, mode in _of_models:
+        set_mode(mode)
+
+
+class mode_of_models:  # noqa: N801  # used as a statement: with mode_of_models()
+    """Run a model in a thread that has other work, too (1 us)."""
+
+    def __enter__(self) -> None:
+        for set_mode, mode in _of_models:
+            set_mode(mode)
+
+    def __exit__(self, *_: object) -> None:
+        for set_mode, _mode in _of_models:
+            set_mode(_DEFAULT)
+
+
 @cache
 def _library() -> Any:
     """The C library; calls of nanoseconds, so the GIL is kept."""

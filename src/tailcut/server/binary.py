@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from tailcut.core.tensors import DATATYPE_OF, Array
+from tailcut.core.texts import bytes_of, text_of
 from tailcut.core.validation import InputSpec
 from tailcut.errors import BadRequest, InferenceError
 
@@ -74,7 +75,8 @@ def raw_of(array: Array) -> bytes:
     """Return the bytes of an output tensor.
 
     Raises:
-        InferenceError: an element of a BYTES tensor is neither text nor bytes, or longer than its length can say.
+        InferenceError: an element of a BYTES tensor is neither text nor bytes, is text that is no Unicode, or is longer
+            than its length can say.
     """
     if array.dtype.hasobject:
         return b"".join([part for value in array.ravel().tolist() for part in _element(value)])
@@ -135,32 +137,8 @@ def _elements(raw: memoryview, name: str, count: int) -> Array:
     return found
 
 
-def text_of(value: bytes, name: str = "") -> str:
-    """Return an element of a BYTES input as the model gets it: text, as from JSON.
-
-    Args:
-        name: of the input, for the error.
-
-    Raises:
-        BadRequest: it is no UTF-8. onnxruntime would make "b'...'" of bytes, and no other runtime takes either.
-    """
-    try:
-        return value.decode()
-    except UnicodeDecodeError as error:
-        what = f"an element of input {name!r}" if name else "an element of a BYTES input"
-        raise BadRequest(
-            f"{what} is no UTF-8 text: {error.reason} at its byte {error.start}",
-            hint="send text; of other bytes send base64 or hex",
-        ) from error
-
-
-def _element(value: object) -> tuple[bytes, bytes]:
-    if isinstance(value, str):
-        value = value.encode("utf-8", "surrogatepass")
-    if not isinstance(value, bytes):
-        raise InferenceError(
-            f"the model answered a {type(value).__name__} in an output of BYTES", hint="answer text or bytes there"
-        )
+def _element(element: object) -> tuple[bytes, bytes]:
+    value = bytes_of(element)
     if len(value) >= 1 << 32:
         raise InferenceError(
             f"the model answered an element of {len(value)} bytes, the limit is {(1 << 32) - 1}",

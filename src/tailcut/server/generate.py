@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from tailcut.core.json_values import UNREADABLE, decode, encode
 from tailcut.core.tensors import Arrays
 from tailcut.core.timings import Stage
 from tailcut.core.validation import InputSpec, check_rows
@@ -26,7 +27,7 @@ from tailcut.engine.streaming import no_stream
 from tailcut.errors import BadRequest
 from tailcut.server.answering import Answering
 from tailcut.server.http import Body, HeaderMap, Reply, clipped, timeout_ns, unread
-from tailcut.server.inference import UNREADABLE, InferenceCodec
+from tailcut.server.inference import InferenceCodec
 from tailcut.server.json_tensors import AnyTensor, array_of_json
 from tailcut.server.parameters import timeout_ns as asked_timeout_ns
 from tailcut.server.routing import Handler, Route, path_of
@@ -50,7 +51,6 @@ class Generate:
         self._answering = answering
         self._decoder = msgspec.json.Decoder(dict[str, Any])
         self._codec: tuple[Path, InferenceCodec] | None = None
-        self._encode = msgspec.json.Encoder().encode
 
     def routes(self) -> dict[str, Route]:
         """Routes by path."""
@@ -87,7 +87,7 @@ class Generate:
         """Read and admit a request."""
         path = path_of(self._engine, version)
         try:
-            request = self._decoder.decode(raw)
+            request = decode(self._decoder, raw)
         except UNREADABLE as error:
             raise BadRequest(
                 f"the body is no generate request: {unread(error, raw)}", hint=_form(path.specs)
@@ -115,7 +115,7 @@ class Generate:
             array = outputs[output]
             values = codec.values(output, array)
             reply[output] = msgspec.Raw(values[1:-1] if array.size == 1 else values)
-        return self._encode(reply)
+        return encode(reply)
 
     def _codec_of(self, path: Path) -> InferenceCodec:
         if self._codec is not None and self._codec[0] is path:

@@ -16,6 +16,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from tailcut.core.json_values import UNREADABLE
+from tailcut.core.json_values import decode as decoded
 from tailcut.core.tensors import Array, Arrays
 from tailcut.core.validation import InputSpec, all_finite, check_names, check_rows, not_finite
 from tailcut.errors import BadRequest
@@ -36,9 +38,6 @@ from tailcut.server.raw_replies import BINARY_HEADER, BinaryReply, RawWriter
 from tailcut.server.raw_requests import JsonLength, RawReader, RawRequest
 
 __all__ = ["BINARY_HEADER", "UNREADABLE", "BinaryReply", "Inference", "InferenceCodec"]
-
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes that are no JSON of the wanted form: not UTF-8 and nested too deeply included."""
 
 
 class _Output(msgspec.Struct):
@@ -83,7 +82,7 @@ class InferenceCodec:
         specs: what each input must be.
         outputs: the model's outputs in the manifest's order.
         max_rows: a request of more is refused before its data is looked at.
-        nan_outputs: names of the outputs in which NaN and infinity are answers; both are null in JSON.
+        nan_outputs: names of the outputs in which NaN and infinity are answers.
     """
 
     def __init__(
@@ -138,8 +137,9 @@ class InferenceCodec:
                 break
             except msgspec.ValidationError:
                 continue
-            except UNREADABLE as error:
-                raise _malformed(error, body) from error
+            except UNREADABLE:
+                request = self._decode_any(body)
+                break
         else:
             request = self._decode_any(body)
         tensors = request.inputs
@@ -266,7 +266,7 @@ class InferenceCodec:
 
     def _decode_any(self, body: bytes | memoryview) -> _Request[AnyTensor]:
         try:
-            return self._any.decode(body)
+            return decoded(self._any, body)
         except UNREADABLE as error:
             raise _malformed(error, body) from error
 

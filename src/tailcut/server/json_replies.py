@@ -10,13 +10,14 @@ from collections.abc import Collection, Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tailcut.core.json_numbers import NULL, Way, way_of
+from tailcut.core.json_numbers import NULL, Way, way_of, with_infinity
 from tailcut.core.tensors import Array, Arrays
 from tailcut.core.validation import not_finite
 from tailcut.server.binary import output_datatype
 
-_Known = tuple[object, bytes, Way, bool]
-"""An output's datatype and shape, its JSON as far as its values, what writes those, and whether none may be null."""
+_Known = tuple[object, bytes, Way, bool, bool]
+"""An output's datatype and shape, its JSON as far as its values, what writes those, whether it is a float, and whether
+all of its values must be finite."""
 
 
 class JsonWriter:
@@ -38,7 +39,8 @@ class JsonWriter:
         """Write one.
 
         Raises:
-            InferenceError: an output holds NaN or infinity, or has a datatype that the protocol has not.
+            InferenceError: an output holds NaN or infinity and must not, or bytes that are no text, or has a datatype
+                that the protocol has not.
         """
         start = self._start if id is UNSET else b"".join((self._start, b',"id":', self._encode(id)))
         if len(names) == 1:
@@ -51,7 +53,7 @@ class JsonWriter:
         return b"".join(parts)
 
     def values(self, name: str, array: Array) -> bytes:
-        """Write an output's values flat, in row-major order; bytes as text, which is what JSON has.
+        """Write an output's values flat, in row-major order; NaN as null, infinity as 1e999, bytes as text.
 
         Raises:
             InferenceError: see ``write``.
@@ -64,15 +66,17 @@ class JsonWriter:
         known = self._known.get(name)
         if known is None or known[0] != what:
             known = self._known[name] = what, self._described(name, array), *self._way(name, array)
-        _, described, way, is_finite = known
+        _, described, way, is_float, is_finite = known
         values = way(array)
-        if is_finite and NULL in values:
-            raise not_finite(name)
+        if is_float and NULL in values:
+            if is_finite:
+                raise not_finite(name)
+            values = with_infinity(values, array)
         return described, values
 
     def _described(self, name: str, array: Array) -> bytes:
         tensor = {"name": name, "datatype": output_datatype(array), "shape": array.shape}
         return self._encode(tensor).removesuffix(b"}") + b',"data":'
 
-    def _way(self, name: str, array: Array) -> tuple[Way, bool]:
-        return way_of(array.dtype, array.size), array.dtype.kind == "f" and name not in self._nan_outputs
+    def _way(self, name: str, array: Array) -> tuple[Way, bool, bool]:
+        return way_of(array.dtype, array.size), array.dtype.kind == "f", name not in self._nan_outputs

@@ -5,6 +5,7 @@ Source: Open Inference Protocol, REST, "Tensor Data": flat or nested, in row-maj
 
 from __future__ import annotations
 
+import math
 import struct
 import sys
 from collections.abc import Sequence
@@ -90,7 +91,7 @@ def array_of_json(tensor: Tensor, spec: InputSpec, max_rows: int) -> Array:
     spec.check_size(shape, max_rows)
     kind = type(tensor)
     if kind is not FlatTensor:
-        is_typed = kind is RowsTensor and len(shape) == 2
+        is_typed = kind is RowsTensor and len(shape) == 2  # then it holds numbers only
         data = _unnested(tensor.name, data, shape) if is_typed else flat(tensor.name, data, shape, spec)
     if len(data) != (shape[0] * spec.tail_size if spec.fixed else prod(shape)):
         raise BadRequest(
@@ -98,12 +99,15 @@ def array_of_json(tensor: Tensor, spec: InputSpec, max_rows: int) -> Array:
             hint="send as many values as the shape holds, in row-major order",
         )
     try:
-        return pack(data, spec).reshape(shape)
+        array = pack(data, spec).reshape(shape)
     except _UNFIT as error:
         raise BadRequest(
             f"input {tensor.name!r} holds a value that {spec.datatype} cannot hold: {_unfit(data, spec)}",
             hint=f"values must fit {spec.datatype}",
         ) from error
+    if kind is AnyTensor:
+        spec.check_values(array)
+    return array
 
 
 class LoneRow:
@@ -144,7 +148,7 @@ def pack(data: list[Any], spec: InputSpec) -> Array:
     """Turn flat JSON values into an array.
 
     Floats are packed, which refuses what the datatype cannot hold (NumPy would make it infinite) and is faster; so are
-    many whole numbers. JSON has no NaN and no infinity, so there is nothing left to check in the values.
+    many whole numbers.
     """
     if spec.is_float or (len(data) > _FEW and spec.datatype in _PACKED):
         packed = bytearray(struct.pack(f"{_ORDER}{len(data)}{_PACKED[spec.datatype]}", *data))
@@ -171,7 +175,7 @@ def flat(name: str, data: list[Any], shape: Sequence[int], spec: InputSpec) -> l
     kinds = set(map(type, data))
     allowed: set[type] = {bool}
     if spec.is_float:
-        allowed = {int, float}
+        allowed = {int, float, type(None)}
     elif spec.datatype == "BYTES":
         allowed = {str}
     elif spec.datatype != "BOOL":
@@ -179,10 +183,19 @@ def flat(name: str, data: list[Any], shape: Sequence[int], spec: InputSpec) -> l
     if kinds - allowed:
         wrong = next(value for value in data if type(value) not in allowed)
         raise BadRequest(
-            f"input {name!r} holds {shown(wrong)} ({type(wrong).__name__}), which is no {spec.datatype}",
-            hint=f"send {' or '.join(sorted(kind.__name__ for kind in allowed))} values",
+            f"input {name!r} holds {_said(wrong)}, which is no {spec.datatype}",
+            hint=f"send {' or '.join(sorted(kind.__name__ for kind in allowed - {type(None)}))} values",
         )
-    return data
+    return [math.nan if value is None else value for value in data] if type(None) in kinds else data
+
+
+def _said(value: Any) -> str:
+    """Return a value of JSON for an error."""
+    if value is None:
+        return "null"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "infinity"
+    return f"{shown(value)} ({type(value).__name__})"
 
 
 def _unnested(name: str, data: list[Any], shape: Sequence[int]) -> list[Any]:

@@ -131,7 +131,8 @@ def _tensor(tensor: Tensor) -> dict[str, Any]:
             "shape": {"type": "array", "prefixItems": shape, "minItems": len(shape), "maxItems": len(shape)},
             "data": {
                 "type": "array",
-                "description": f"{_TYPES.get(tensor.datatype, 'integer')} values, flat or nested, in row-major order",
+                "description": f"{_TYPES.get(tensor.datatype, 'integer')} values, flat or nested, in row-major order"
+                + ("; null is NaN" if tensor.allow_nan and _TYPES.get(tensor.datatype) == "number" else ""),
             },
         },
     }
@@ -167,7 +168,8 @@ def _generate_reply(deployment: Deployment) -> dict[str, Any]:
 
 def _value(tensor: Tensor) -> dict[str, Any]:
     """One row of a tensor: a single value, or a flat list."""
-    single = {"type": _TYPES.get(tensor.datatype, "integer")}
+    kind = _TYPES.get(tensor.datatype, "integer")
+    single: dict[str, Any] = {"type": [kind, "null"] if tensor.allow_nan and kind == "number" else kind}
     if len(tensor.shape) == 1:
         return single
     width = tensor.shape[1]

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from tailcut.core.json_values import UNREADABLE, decode
 from tailcut.core.timings import Stage
 from tailcut.engine.assembly import encode_answer
 from tailcut.engine.engine import Engine
@@ -19,7 +20,7 @@ from tailcut.engine.path import Call, Path
 from tailcut.errors import BadRequest
 from tailcut.server.answering import Answering
 from tailcut.server.http import HeaderMap, timeout_ns, unread
-from tailcut.server.inference import BINARY_HEADER, UNREADABLE, BinaryReply, InferenceCodec
+from tailcut.server.inference import BINARY_HEADER, BinaryReply, InferenceCodec
 from tailcut.server.routing import Handler, Route, path_of
 
 _PREDICT_FORM = 'send {"entities": [...]} or {"rows": [{...}, ...]}; see /openapi.json'
@@ -72,7 +73,7 @@ class Predictions:
     async def _predict(self, call: Call, headers: HeaderMap, raw: bytes) -> bytes:
         path = self._engine.path
         try:
-            request = self._decoder.decode(raw)
+            request = decode(self._decoder, raw)
         except UNREADABLE as error:
             raise BadRequest(f"the body is no prediction request: {unread(error, raw)}", hint=_PREDICT_FORM) from error
         has_entities, has_rows = request.entities is not msgspec.UNSET, request.rows is not msgspec.UNSET

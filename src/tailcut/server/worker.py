@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from tailcut.engine.engine import Engine
 from tailcut.errors import TailcutError
 from tailcut.manifest import Manifest
+from tailcut.runtimes.floats import confine_to_models
 from tailcut.runtimes.onnxruntime import flush_subnormals
 from tailcut.server.app import Application
 from tailcut.server.auth import Guard
@@ -86,8 +87,9 @@ class Worker:
         # They reach the whole process group; the supervisor decides when this process stops.
         for number in (signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, _ignore)
-        # In this thread, because inline executors run in it and thread executors inherit from it.
+        # onnxruntime does it for the thread that opens the first session; this one also reads and writes numbers.
         flush_subnormals()
+        confine_to_models()
         self._loading = loop.create_task(self._load())
         self._watch_parent(loop)
         self._scheduling.watch(loop)

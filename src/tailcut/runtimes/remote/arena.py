@@ -6,6 +6,7 @@ import mmap
 import os
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -106,7 +107,9 @@ class Arena:
 
     def _array(self, place: Placed) -> Array:
         if place.datatype == "BYTES":
-            values = msgspec.msgpack.decode(self._view(place), type=list[str | bytes])
+            values = msgspec.msgpack.decode(self._view(place), type=list[Any])
+            if not all([type(value) in (str, bytes) for value in values]):
+                raise ValueError(f"tensor {place.name!r} holds an element that is neither text nor bytes")
             found = np.empty(len(values), object)
             found[:] = values
             return found.reshape(place.shape)

@@ -16,9 +16,10 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from tailcut.core.tensors import Array, Arrays
+from tailcut.core.texts import bytes_of, text_of
 from tailcut.core.validation import InputSpec, all_finite, check_names, check_rows, not_finite
 from tailcut.errors import BadRequest
-from tailcut.server.binary import array_of, output_datatype, raw_of, text_of
+from tailcut.server.binary import array_of, output_datatype, raw_of
 from tailcut.server.grpc.open_inference_pb2 import InferTensorContents, ModelInferRequest, ModelInferResponse
 from tailcut.server.http import clipped
 from tailcut.server.parameters import refuse_sequences
@@ -229,7 +230,7 @@ def _typed(tensor: ModelInferRequest.InferInputTensor, spec: InputSpec, shape: l
             hint="send as many values as the shape holds, in row-major order",
         )
     if spec.datatype == "BYTES":
-        values = [text_of(value) for value in values]
+        values = [text_of(value, tensor.name) for value in values]
     try:
         array = np.array(list(values), dtype=spec.dtype).reshape(shape)
     except OverflowError as error:
@@ -244,7 +245,7 @@ def _typed(tensor: ModelInferRequest.InferInputTensor, spec: InputSpec, shape: l
 def _values(array: Array) -> list[Any]:
     values: list[Any] = array.ravel().tolist()
     if array.dtype.hasobject:
-        return [value.encode() if isinstance(value, str) else value for value in values]
+        return [bytes_of(value) for value in values]
     return values
 
 
