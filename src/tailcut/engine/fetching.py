@@ -21,4 +21,4 @@ async def fetch(features: FeatureService, call: Call, keys: Sequence[EntityKey])
         return await task
     finally:
         call.waiting = None
-        call.timings.lap(Stage.FEATURES, perf_counter_ns())
+        call.timings.lap(Stage.FEATURES, perf_counter_ns())  # also where it fails

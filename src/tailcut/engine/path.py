@@ -212,11 +212,8 @@ class Path:
         self, features: FeatureService, call: Call, keys: Sequence[EntityKey]
     ) -> tuple[list[Any], list[float]]:
         """Return the answers and how long each may be kept: not longer than the features it was made from."""
-        found = features.fetch_nowait(keys, call.tenant)
-        if found is None:
-            found = await fetch(features, call, keys)
-        else:
-            call.timings.lap(Stage.FEATURES, perf_counter_ns())
+        found = features.fetch_nowait(keys, call.tenant) or await fetch(features, call, keys)
+        call.timings.lap(Stage.FEATURES, perf_counter_ns())
         if self.limits is not None:
             self.limits.check_fetched(found.rows)
         fetched_ns = perf_counter_ns()
