@@ -40,6 +40,11 @@ def bounds_of(tensor: Tensor, bounds: Sequence[Bound]) -> tuple[Bound, ...]:
     return (*own, *(bound for bound in bounds if bound.input == tensor.name))
 
 
+def fields_of(tensor: Tensor) -> tuple[str, ...]:
+    """Return the fields that fill an input one value each, in order, where no hook does; none where one has a list."""
+    return tensor.columns or ((tensor.name,) if len(tensor.shape) == 1 else ())
+
+
 def field_rules(model: Model, bounds: Sequence[Bound], *, hook: bool) -> Rules:
     """Return the rules of each field: ``model.fields``, and without a hook the limits of the inputs that it fills.
 
@@ -50,10 +55,9 @@ def field_rules(model: Model, bounds: Sequence[Bound], *, hook: bool) -> Rules:
     for field in model.fields:
         found.setdefault(field.name, []).append(_declared(field))
     for tensor in () if hook else model.inputs:
-        names = tensor.columns or ((tensor.name,) if len(tensor.shape) == 1 else ())
         for bound in bounds_of(tensor, bounds):
             rule = _of_bound(tensor, bound)
-            for position, name in enumerate(names):
+            for position, name in enumerate(fields_of(tensor)):
                 if rule is not None and (not bound.columns or position in bound.columns):
                     found.setdefault(name, []).append(rule)
     return {name: tuple(rules) for name, rules in found.items()}

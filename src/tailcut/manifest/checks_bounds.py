@@ -116,8 +116,8 @@ def _field_names(deployment: Deployment) -> Iterator[ManifestError]:
     names = [field.name for field in model.fields]
     for name in dict.fromkeys(name for name in names if names.count(name) > 1):
         yield ManifestError(f"model.fields: {name} stands there twice", hint="write its limits in one block")
-    if model.preprocess or (":" not in model.source and not model.source.endswith(".onnx")):
-        return  # a hook, or a folder's tokenizer, may read any field
+    if model.reads_any_field:
+        return
     known = {*features.entity, *(column for group in features.groups for column in group.columns)}
     for tensor in model.inputs:
         known.update(tensor.columns or (tensor.name,))

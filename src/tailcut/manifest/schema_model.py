@@ -107,3 +107,8 @@ class Model(Section, frozen=True, kw_only=True):
             examples=["my_model:postprocess"],
         ),
     ] = ""
+
+    @property
+    def reads_any_field(self) -> bool:
+        """Whether a hook, or the tokenizer of a folder, fills the inputs: nobody else knows from which fields."""
+        return bool(self.preprocess) or (":" not in self.source and not self.source.endswith(".onnx"))
