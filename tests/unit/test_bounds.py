@@ -9,6 +9,7 @@ import pytest
 
 from tailcut.core.bounds import Bound, Limits
 from tailcut.core.fields import FieldRule, Kind
+from tailcut.core.tensors import NUMPY_OF
 from tailcut.errors import BadRequest
 
 EMBEDDING = "embedding e.weight has 50 rows"
@@ -55,6 +56,26 @@ def test_columns_are_positions_of_the_flattened_row(columns: tuple[int, ...]) ->
             limits.check(array)
 
 
+def test_columns_that_a_free_dimension_leaves_out_hold_nothing() -> None:
+    for columns in ((0, 2, 5), (5, 2, 0), (5,), (0, 2)):
+        limits = of("INT64", (-1, -1), columns=columns, max=3)
+        limits.check(np.zeros((2, 1), np.int64))
+        wide = np.zeros((2, 6), np.int64)
+        wide[1, columns[-1]] = 4
+        assert f"holds 4 in row 1, position {columns[-1]}" in refused(limits, wide)
+        if 2 in columns:
+            narrow = np.zeros((2, 3), np.int64)
+            narrow[1, 2] = 4
+            assert "holds 4 in row 1, position 2" in refused(limits, narrow)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3)])
+@pytest.mark.parametrize("datatype", ["INT64", "FP32", "BYTES"])
+def test_an_empty_tensor_holds_nothing_beyond_a_limit(shape: tuple[int, ...], datatype: str) -> None:
+    limits: dict[str, Any] = {"max_length": 3} if datatype == "BYTES" else {"min": 1, "columns": (0,)}
+    of(datatype, (-1, *shape[1:]), **limits).check(np.empty(shape, NUMPY_OF[datatype]))
+
+
 def test_whole_numbers_beyond_2_to_the_53_are_compared_exactly() -> None:
     limit = 2**53 + 1
     limits = of("INT64", max=limit)
@@ -72,6 +93,7 @@ def test_a_limit_counts_as_the_input_holds_it(size: int) -> None:
     """FP32 0.1 is above 0.1 in double precision, and still the value that the limit names."""
     of("FP32", max=0.1).check(np.full(size, 0.1, np.float32))
     of("FP16", values=(0.1, 0.3)).check(np.full(size, 0.3, np.float16))
+    of("FP64", values=(0, 1)).check(np.full(size, -0.0))
     above = np.nextafter(np.float32(0.1), np.float32(1))
     message = refused(of("FP32", max=0.1), np.full(size, above, np.float32))
     assert message == "input 'x' holds 0.10000001 in row 0, allowed are values of at most 0.1"

@@ -79,8 +79,9 @@ class Limits:
         Raises:
             BadRequest: naming the input, the row, the value and what is allowed.
         """
-        for check in self._checks:
-            check(array)
+        if array.size:
+            for check in self._checks:
+                check(array)
 
 
 def allowed(low: float | None, high: float | None, values: Iterable[object] | None, why: str = "") -> str:
@@ -130,14 +131,15 @@ def _length_check(name: str, datatype: str, shape: Sequence[int], bound: Bound) 
 
 
 def _text_check(name: str, longest: int, bound: Bound) -> Callable[[Array], None]:
-    index = _index(bound.columns)
+    columns = sorted(set(bound.columns))
+    index = _index(columns)
 
     def check(array: Array) -> None:
         texts = _texts(_part(array, index))
         if not texts or max(map(len, texts)) <= longest:
             return
         at = next(at for at, text in enumerate(texts) if len(text) > longest)
-        what = f"input {name!r} has a text in {_place(array, at, bound.columns)} whose characters are"
+        what = f"input {name!r} has a text in {_place(array, at, columns)} whose characters are"
         raise BadRequest(
             too_long(what, len(texts[at]), longest, bound.why), hint=f"send texts of at most {longest} characters"
         )
@@ -150,7 +152,9 @@ def _values_check(name: str, datatype: str, bound: Bound, allow_nan: bool) -> Ca
     values = None if bound.values is None else frozenset(_value(one, datatype) for one in bound.values)
     if low is None and high is None and values is None:
         return None
-    columns, index = bound.columns, _index(bound.columns)
+    columns = sorted(set(bound.columns))
+    index = _index(columns)
+    holds_only = _membership(values or frozenset(), datatype)
     may_be_nan = allow_nan and NUMPY_OF[datatype].kind == "f"
 
     def beyond(value: Any) -> bool:
@@ -161,8 +165,10 @@ def _values_check(name: str, datatype: str, bound: Bound, allow_nan: bool) -> Ca
 
     def check(array: Array) -> None:
         part = array if index is None else _part(array, index)
+        if not part.size:
+            return
         within = (low is None and high is None) or _inside(part, low, high, may_be_nan)
-        if within and (values is None or values.issuperset(_plain(part))):
+        if within and (values is None or holds_only(part)):
             return
         at = next((at for at, value in enumerate(_plain(part)) if beyond(value)), None)
         if at is not None:  # else NaN, which is in no set
@@ -174,6 +180,18 @@ def _values_check(name: str, datatype: str, bound: Bound, allow_nan: bool) -> Ca
             )
 
     return check
+
+
+def _membership(values: frozenset[Any], datatype: str) -> Callable[[Array], bool]:
+    """Return what says of a part whether it holds nothing else; NaN it takes for something else."""
+    dtype = NUMPY_OF[datatype]
+    if dtype.kind != "f":
+        return lambda part: values.issuperset(_plain(part))
+    # By their bits: hashing fractions takes several times as long as hashing whole numbers. Zero has two.
+    as_bits = np.dtype(f"u{dtype.itemsize}")
+    listed: Any = np.array([*values, *(-value for value in values if value == 0)], dtype)
+    bits = frozenset(listed.view(as_bits).tolist())
+    return lambda part: bits.issuperset(part.ravel().view(as_bits).tolist())
 
 
 def _inside(part: Array, low: float | None, high: float | None, may_be_nan: bool) -> bool:
@@ -190,17 +208,22 @@ def _inside(part: Array, low: float | None, high: float | None, may_be_nan: bool
 
 
 def _index(columns: Sequence[int]) -> Index | None:
-    """Return what picks columns fastest: a slice where they are evenly spaced; None for all."""
+    """Return what picks ascending columns fastest: a slice where they are evenly spaced; None for all."""
     if not columns:
         return None
     step = columns[1] - columns[0] if len(columns) > 1 else 1
-    if step > 0 and list(columns) == list(range(columns[0], columns[-1] + 1, step)):
+    if list(columns) == list(range(columns[0], columns[-1] + 1, step)):
         return slice(columns[0], columns[-1] + 1, step)
     return np.array(columns, np.intp)
 
 
 def _part(array: Array, index: Index | None) -> Array:
-    return array if index is None else array.reshape(len(array), -1)[:, index]
+    if index is None:
+        return array
+    rows = array.reshape(len(array), -1)
+    if not isinstance(index, slice) and index[-1] >= rows.shape[1]:
+        index = index[index < rows.shape[1]]  # a free dimension may leave some out
+    return rows[:, index]
 
 
 def _plain(part: Array) -> list[Any]:
@@ -218,10 +241,10 @@ def _value(value: Any, datatype: str) -> Any:
 
 def _place(array: Array, at: int, columns: Sequence[int]) -> str:
     """Name the row, and the position in it where it has several, of a value of the part that a bound is about."""
-    width = len(columns) or array.size // len(array)
-    row, position = divmod(at, width)
-    position = columns[position] if columns else position
-    return f"row {row}" if array.size == len(array) else f"row {row}, position {position}"
+    width = array.size // len(array)
+    present = [column for column in columns if column < width] or range(width)
+    row, position = at // len(present), present[at % len(present)]
+    return f"row {row}" if width == 1 else f"row {row}, position {position}"
 
 
 def _said(value: Any) -> str:
