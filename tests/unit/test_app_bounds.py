@@ -167,12 +167,16 @@ def test_what_a_hook_makes_beyond_a_limit_is_the_servers_fault(tmp_path: Path) -
     serve(shop(tmp_path, fields, overrides=hooked), test)
 
 
-def test_generate_takes_what_infer_takes(tmp_path: Path) -> None:
+def test_generate_and_rows_of_lists_take_what_infer_takes(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         said = error(await client.post("/v2/models/m/generate", {"tokens": [1, 50]}), 400)
         assert said == "input 'tokens' holds 50 in row 0, position 1, allowed are 0 to 49"
         assert "is 7, the limit is 6" in error(await client.post("/v2/models/m/generate", {"tokens": [1] * 7}), 400)
         assert (await client.post("/v2/models/m/generate", {"tokens": [1] * 6})).json["y"] == 6.0
+        assert (await client.post(PREDICT, {"rows": [{"tokens": [1, 2]}]})).json["predictions"] == [{"y": 3.0}]
+        answer = await client.post(PREDICT, {"rows": [{"tokens": [1, 2]}, {"tokens": [1, 50]}]})
+        assert error(answer, 400) == "input 'tokens' holds 50 in row 1, position 1, allowed are 0 to 49"
+        assert "the limit is 6" in error(await client.post(PREDICT, {"rows": [{"tokens": [1] * 7}]}), 400)
 
     serve(deployed(tmp_path, TOKENS), test)
 

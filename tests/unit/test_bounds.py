@@ -83,6 +83,8 @@ def test_whole_numbers_beyond_2_to_the_53_are_compared_exactly() -> None:
     assert f"holds {limit + 1}" in refused(limits, np.array([limit + 1]))
     limits.check(np.full(500, limit))
     assert f"holds {limit + 1}" in refused(limits, np.full(500, limit + 1))
+    for size in (1, 500):
+        assert f"holds {limit} in row 0" in refused(of("INT64", max=2**53), np.full(size, limit))
     largest = of("UINT64", min=2**64 - 1)
     largest.check(np.array([2**64 - 1], np.uint64))
     assert "holds 18446744073709551614" in refused(largest, np.array([2**64 - 2], np.uint64))

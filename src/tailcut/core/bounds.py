@@ -171,7 +171,7 @@ def _values_check(name: str, datatype: str, bound: Bound, allow_nan: bool) -> Ca
         if within and (values is None or holds_only(part)):
             return
         at = next((at for at, value in enumerate(_plain(part)) if beyond(value)), None)
-        if at is not None:  # else NaN, which is in no set
+        if at is not None:
             said = _said(part.ravel()[at])
             raise BadRequest(
                 f"input {name!r} holds {said} in {_place(array, at, columns)}, "
@@ -183,13 +183,13 @@ def _values_check(name: str, datatype: str, bound: Bound, allow_nan: bool) -> Ca
 
 
 def _membership(values: frozenset[Any], datatype: str) -> Callable[[Array], bool]:
-    """Return what says of a part whether it holds nothing else; NaN it takes for something else."""
+    """Return what says of a part whether it holds nothing else; it may take NaN and -0.0 for something else."""
     dtype = NUMPY_OF[datatype]
     if dtype.kind != "f":
         return lambda part: values.issuperset(_plain(part))
-    # By their bits: hashing fractions takes several times as long as hashing whole numbers. Zero has two.
+    # By their bits: hashing fractions takes several times as long as hashing whole numbers.
     as_bits = np.dtype(f"u{dtype.itemsize}")
-    listed: Any = np.array([*values, *(-value for value in values if value == 0)], dtype)
+    listed: Any = np.array(list(values), dtype)
     bits = frozenset(listed.view(as_bits).tolist())
     return lambda part: bits.issuperset(part.ravel().view(as_bits).tolist())
 
