@@ -53,3 +53,33 @@ def test_a_run_is_hopeless_once_too_many_were_not_answered(status: int) -> None:
     assert hopeless(slo, recorder.tally) == ""
     recorder.finish(5, status, 1_000_000)
     assert hopeless(slo, recorder.tally).startswith("p95 (limit 2000 ms): 6 of 100")
+
+
+@pytest.mark.parametrize("status", [400, 404, 413, 422])
+def test_requests_that_were_themselves_wrong_count_for_no_objective(status: int) -> None:
+    result = result_of([200] * 90 + [status] * 10, 1.0, "p95=2s,errors=0%")
+    assert result.met
+    assert (result.requests, result.answered, result.failed) == (100, 90, 10)
+    assert "0 of 90" in str(result.findings[1])
+    assert result.errors == {"status_4xx": 10}
+    assert any("10.0% of the requests were refused as wrong" in warning for warning in result.warnings)
+    slower = result_of([200] * 84 + [500] * 6 + [status] * 10, 1.0, "p95=2s,errors=6%")
+    assert [finding.met for finding in slower.findings] == [False, False], "6 of 90 are more than 6 %"
+
+
+def test_a_run_of_nothing_but_wrong_requests_meets_nothing() -> None:
+    result = result_of([400] * 100, 1.0, "p95=2s,errors=0.1%")
+    assert [finding.met for finding in result.findings] == [False, False]
+
+
+def test_wrong_requests_make_no_run_hopeless_and_leave_less_to_fail() -> None:
+    slo = parse_objectives("p95=2s,errors=5%")
+    recorder = Recorder(np.arange(100, dtype=np.int64), 0, slo)
+    for index in range(40):
+        recorder.finish(index, 400, 1_000_000)
+    assert hopeless(slo, recorder.tally) == ""
+    for index in range(40, 43):
+        recorder.finish(index, 500, 1_000_000)
+    assert hopeless(slo, recorder.tally) == ""
+    recorder.finish(43, 500, 1_000_000)
+    assert hopeless(slo, recorder.tally).startswith("p95 (limit 2000 ms): 4 of 60")

@@ -9,8 +9,8 @@ import numpy as np
 from tailcut.build.holdout import Holdout
 from tailcut.core.tensors import Array
 from tailcut.core.validation import InputSpec
-from tailcut.engine.assembly import input_specs
 from tailcut.engine.conversion import converted
+from tailcut.engine.limits import input_specs
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Model
 from tailcut.runtimes.tables import MISSING_TEXT

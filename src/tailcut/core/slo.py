@@ -14,6 +14,10 @@ _NUMBER = re.compile(r"^\d+(?:\.\d+)?$", re.ASCII)
 _PERCENTILE = re.compile(r"^p(\d{1,2}(?:\.\d+)?)$")
 
 
+CLIENT_STATUSES = frozenset({400, 404, 413, 422})
+"""HTTP statuses by which a request itself was wrong: the server is not to blame, and no objective is about them."""
+
+
 class LatencyObjective(msgspec.Struct, frozen=True, kw_only=True):
     """At least ``share`` of all requests are answered within ``limit_s``."""
 
@@ -35,7 +39,8 @@ class Objectives(msgspec.Struct, frozen=True, kw_only=True):
     """What a run must meet: latency limits, and the largest share of failed and shed requests (None: no own limit).
 
     A latency limit is about all requests: one that was not answered, however quickly it failed, is later than any
-    limit. Otherwise a server could meet it by refusing.
+    limit. Otherwise a server could meet it by refusing. Only a request that was itself wrong counts for nothing; where
+    no other is left, every objective is missed.
     """
 
     latency: tuple[LatencyObjective, ...] = ()
@@ -74,7 +79,7 @@ class Tally(msgspec.Struct, kw_only=True):
     """Counts of a run so far, enough to say that an objective can no longer be met.
 
     Args:
-        planned: requests that will be measured.
+        planned: requests that will be measured, less those that were themselves wrong.
         failed: of them, failed or shed so far.
         late: per latency objective, those beyond its limit so far (answered late, not answered, or still waiting).
     """

@@ -9,7 +9,7 @@ from enum import IntEnum
 import numpy as np
 
 from tailcut.core.arrivals import Offsets
-from tailcut.core.slo import Objectives, Tally
+from tailcut.core.slo import CLIENT_STATUSES, Objectives, Tally
 from tailcut.load.samples import Samples
 
 _MAX_NAMES = 64
@@ -66,6 +66,9 @@ class Recorder:
         self.status[index] = status
         self.finished += 1
         if index < self.first_measured:
+            return
+        if status in CLIENT_STATUSES:
+            self.tally.planned -= 1
             return
         answered = 200 <= status < 300
         if not answered:

@@ -38,7 +38,8 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
         cpu_s_per_1000: the same per 1,000 replies.
         generator_cpu_share: CPU of this process over wall time; near 1 the generator is the limit.
         sent_again: requests that went out twice, as the connection of the first time ended at once; warm-up included.
-        findings: each objective and what was seen, over all requests: one that was not answered is within no limit.
+        findings: each objective and what was seen, over all requests but those refused as wrong (400, 404, 413, 422):
+            one that was not answered is within no limit.
         warnings: what makes the figures weaker than they look.
         bodies: first body of each failing status.
         stopped: why the run was ended early; empty when it was not.

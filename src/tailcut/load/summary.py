@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.core.slo import Objectives, judge
+from tailcut.core.slo import CLIENT_STATUSES, Finding, Objectives, judge
 from tailcut.core.statistics import Percentiles, percentile, samples_needed, summarise
 from tailcut.load.plan import LoadPlan
 from tailcut.load.recorder import Failure
@@ -49,7 +49,7 @@ def summarise_run(plan: LoadPlan, samples: Samples, facts: RunFacts) -> LoadResu
     answered = (status >= 200) & (status < 300)
     lag_ms = summarise((samples.sent_ns - samples.intended_ns)[measured & (samples.sent_ns >= 0)] / 1e6)
     latency_ms = summarise(took_ms[answered | (status == Failure.TIMEOUT)])
-    requests, failed = int(status.size), int((~answered).sum())
+    requests = int(status.size)
     stages_ms, cache, cache_total_ms = _server_side(samples, measured, answered)
     return LoadResult(
         plan=plan,
@@ -76,8 +76,8 @@ def summarise_run(plan: LoadPlan, samples: Samples, facts: RunFacts) -> LoadResu
         sent_again=facts.sent_again,
         delayed_by_cap=facts.delayed_by_cap,
         max_outstanding=facts.max_outstanding,
-        findings=judge(plan.slo, _seen(plan.slo, took_ms, answered), failed, requests),
-        warnings=(*_unjudged(plan, failed, requests), *_warnings(plan, facts, latency_ms, lag_ms)),
+        findings=_findings(plan.slo, status, took_ms, answered),
+        warnings=(*_about_failures(plan, status, answered), *_warnings(plan, facts, latency_ms, lag_ms)),
         bodies=facts.bodies,
         stopped=facts.stopped,
     )
@@ -113,6 +113,18 @@ def _errors(status: npt.NDArray[np.int16]) -> dict[str, int]:
     return {kind: count for kind, count in errors.items() if count}
 
 
+def _findings(
+    slo: Objectives,
+    status: npt.NDArray[np.int16],
+    took_ms: npt.NDArray[np.float64],
+    answered: npt.NDArray[np.bool_],
+) -> tuple[Finding, ...]:
+    """Judge all requests but those that were themselves wrong."""
+    judged = ~np.isin(status, list(CLIENT_STATUSES))
+    seen_ms = _seen(slo, took_ms[judged], answered[judged])
+    return judge(slo, seen_ms, int((judged & ~answered).sum()), int(judged.sum()))
+
+
 def _seen(
     slo: Objectives, took_ms: npt.NDArray[np.float64], answered: npt.NDArray[np.bool_]
 ) -> dict[str, float | None]:
@@ -145,10 +157,18 @@ def _server_side(
     return {name: shape for name, shape in stages.items() if shape}, {k: n for k, n in cache.items() if n}, per_outcome
 
 
-def _unjudged(plan: LoadPlan, failed: int, requests: int) -> tuple[str, ...]:
-    if not failed or plan.slo.latency or plan.slo.errors is not None:
+def _about_failures(plan: LoadPlan, status: npt.NDArray[np.int16], answered: npt.NDArray[np.bool_]) -> tuple[str, ...]:
+    if answered.all():
         return ()
-    return (f"{failed / requests:.1%} of the requests failed, and nothing is judged: give --slo",)
+    if not plan.slo.latency and plan.slo.errors is None:
+        return (f"{1 - answered.mean():.1%} of the requests failed, and nothing is judged: give --slo",)
+    wrong = np.isin(status, list(CLIENT_STATUSES)).mean()
+    if not wrong:
+        return ()
+    return (
+        f"{wrong:.1%} of the requests were refused as wrong (400, 404, 413, 422): the client's errors count for no"
+        " objective; send bodies that the server takes, or less is measured than asked for",
+    )
 
 
 def _warnings(
