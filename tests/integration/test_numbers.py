@@ -65,7 +65,8 @@ CASES = {
     "infinity, `allow_nan = false`": Case("f32", INF, SPECIAL[2:], strict=True),
     "null, NaN, infinity as INT64": Case("i64", None, SPECIAL),
     "null, NaN, infinity as BOOL": Case("b", None, SPECIAL),
-    "null, NaN, infinity as BYTES": Case("s", None, SPECIAL),
+    "null, NaN, infinity as BYTES": Case("s", None, SPECIAL, strict=True),
+    "missing text, `allow_nan = true`": Case("s", ""),
     "-0.0": Case("f32", -0.0),
     "0.0": Case("f32", 0.0),
     "the smallest FP16, a subnormal": Case("f16", np.array([1], np.uint16).view(np.float16)[0]),
@@ -95,10 +96,10 @@ OUT = [cell for cell in CELLS if cell[1].endswith(" out") and cell[0] not in SHA
 
 @pytest.fixture(scope="module")
 def taking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lanes]:
-    """All floats take and answer NaN."""
+    """All floats take and answer NaN; text may be missing."""
     floats = {"f32", "f64"}
     with (
-        Numbers(tmp_path_factory.mktemp("taking"), floats, floats) as server,
+        Numbers(tmp_path_factory.mktemp("taking"), floats | {"s"}, floats) as server,
         lanes(server.port, server.grpc_port) as found,
     ):
         yield found

@@ -8,12 +8,12 @@ import numpy as np
 
 from tailcut.build.holdout import Holdout
 from tailcut.core.tensors import Array
+from tailcut.core.texts import MISSING_TEXT
 from tailcut.core.validation import InputSpec
 from tailcut.engine.conversion import converted
 from tailcut.engine.limits import input_specs
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Model
-from tailcut.runtimes.tables import MISSING_TEXT
 
 
 def fitted(holdout: Holdout, model: Model) -> Holdout:
@@ -27,8 +27,7 @@ def fitted(holdout: Holdout, model: Model) -> Holdout:
         BuildError: text, fractions or overflows that the datatype does not hold; and see ``Holdout.check``.
     """
     specs = {spec.name: spec for spec in input_specs(model)}
-    missing = {tensor.name for tensor in model.inputs if tensor.allow_nan}
-    arrays = {name: _fitted(array, specs.get(name), name in missing) for name, array in holdout.inputs.items()}
+    arrays = {name: _fitted(array, specs.get(name)) for name, array in holdout.inputs.items()}
     rounded = {
         name: array
         for name, array in holdout.inputs.items()
@@ -39,19 +38,19 @@ def fitted(holdout: Holdout, model: Model) -> Holdout:
     return found
 
 
-def _fitted(array: Array, spec: InputSpec | None, may_miss: bool) -> Array:
+def _fitted(array: Array, spec: InputSpec | None) -> Array:
     if spec is None:
         return array
     if spec.datatype == "BYTES":
-        return _texts(array, spec, may_miss)
+        return _texts(array, spec)
     return array if array.dtype == spec.dtype else _converted(array, spec)
 
 
-def _texts(array: Array, spec: InputSpec, may_miss: bool) -> Array:
+def _texts(array: Array, spec: InputSpec) -> Array:
     """Return an array of text objects; a missing value (None or NaN) is the empty text where the input allows it."""
     values = array.ravel().tolist()
     missing = [value is None or value != value for value in values]  # noqa: PLR0124  # NaN is unlike itself
-    if any(missing) and not may_miss:
+    if any(missing) and not spec.allow_nan:
         raise BuildError(
             f"the holdout's input {spec.name!r} has no text in row {missing.index(True)} ({sum(missing)} such rows)",
             hint='set allow_nan = true on that tensor: a missing text is then sent as "" (in JSON null)',

@@ -5,6 +5,9 @@ from __future__ import annotations
 from tailcut.core.tensors import Array
 from tailcut.errors import BadRequest, InferenceError
 
+MISSING_TEXT = ""
+"""In a BYTES input with ``allow_nan``: a missing value, null in JSON, which an estimator gets as NaN."""
+
 
 def text_of(value: bytes, name: str = "") -> str:
     """Return an element of a BYTES input as the model gets it: text, as from JSON.

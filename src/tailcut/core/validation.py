@@ -27,7 +27,7 @@ class InputSpec:
 
     Args:
         shape: with -1 for the batch (first) and for every free dimension.
-        allow_nan: whether NaN and infinity pass.
+        allow_nan: whether NaN and infinity pass, and missing texts.
         bounds: of its values.
 
     Attributes:
@@ -37,6 +37,7 @@ class InputSpec:
     __slots__ = (
         "_last",
         "_tail_list",
+        "allow_nan",
         "datatype",
         "dtype",
         "fixed",
@@ -68,6 +69,7 @@ class InputSpec:
         self.fixed = -1 not in self.tail
         self.tail_size = int(np.prod(self.tail)) if self.fixed else -1
         self.is_float = datatype in {"FP16", "FP32", "FP64"}
+        self.allow_nan = allow_nan
         self.must_be_finite = self.is_float and not allow_nan
         self.limits = Limits(name, datatype, self.shape, bounds, allow_nan=allow_nan) if bounds else None
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tailcut.core.tensors import Array
-from tailcut.core.texts import text_of
+from tailcut.core.texts import MISSING_TEXT, text_of
 from tailcut.core.validation import InputSpec
 from tailcut.errors import BadRequest
 
@@ -20,8 +20,8 @@ _NUMBERS = (int, float, Decimal, np.number, type(None))
 def converted(values: Any, spec: InputSpec) -> Array:
     """Return values in the input's datatype; refuse those that would not survive (text, fractions, overflow).
 
-    NumPy alone would parse text, cut fractions off and wrap integers around. None becomes NaN in a float input. Bytes
-    become text, which is what models take.
+    NumPy alone would parse text, cut fractions off and wrap integers around. None becomes NaN in a float input, and a
+    missing text in one of BYTES that allows it. Bytes become text, which is what models take.
 
     Raises:
         BadRequest: naming the input and a value.
@@ -70,13 +70,19 @@ def _cast(array: Array, given: Array, spec: InputSpec) -> Array:
 
 def _texts(given: Any, spec: InputSpec) -> Array:
     array: Array = np.array(given, dtype=object)
-    _only(array, (str, bytes), spec)
+    _only(array, (str, bytes, type(None)) if spec.allow_nan else (str, bytes), spec)
     values = array.ravel().tolist()
-    if bytes not in set(map(type, values)):
+    if set(map(type, values)) <= {str}:
         return array
     found: Array = np.empty(len(values), object)
-    found[:] = [value if isinstance(value, str) else text_of(value, spec.name) for value in values]
+    found[:] = [_text(value, spec) for value in values]
     return found.reshape(array.shape)
+
+
+def _text(value: str | bytes | None, spec: InputSpec) -> str:
+    if value is None:
+        return MISSING_TEXT
+    return value if isinstance(value, str) else text_of(value, spec.name)
 
 
 def _floats(array: Array, spec: InputSpec) -> Array:

@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 
 from tailcut.core.tensors import NUMPY_OF, Array, Arrays
+from tailcut.core.texts import MISSING_TEXT
 from tailcut.errors import ArtifactError, MissingExtra
 from tailcut.manifest import Tensor
 from tailcut.runtimes.base import Openable
-
-MISSING_TEXT = ""
-"""In a BYTES input with ``allow_nan``: a missing value, which the model gets as NaN."""
 
 
 def check_columns(tensors: Sequence[Tensor], *, text: bool = False) -> int:

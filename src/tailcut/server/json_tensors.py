@@ -19,6 +19,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from tailcut.core.tensors import Array
+from tailcut.core.texts import MISSING_TEXT
 from tailcut.core.validation import InputSpec
 from tailcut.errors import BadRequest
 
@@ -177,7 +178,7 @@ def flat(name: str, data: list[Any], shape: Sequence[int], spec: InputSpec) -> l
     if spec.is_float:
         allowed = {int, float, type(None)}
     elif spec.datatype == "BYTES":
-        allowed = {str}
+        allowed = {str, type(None)} if spec.allow_nan else {str}
     elif spec.datatype != "BOOL":
         allowed = {int}
     if kinds - allowed:
@@ -186,7 +187,10 @@ def flat(name: str, data: list[Any], shape: Sequence[int], spec: InputSpec) -> l
             f"input {name!r} holds {_said(wrong)}, which is no {spec.datatype}",
             hint=f"send {' or '.join(sorted(kind.__name__ for kind in allowed - {type(None)}))} values",
         )
-    return [math.nan if value is None else value for value in data] if type(None) in kinds else data
+    if type(None) not in kinds:
+        return data
+    missing = MISSING_TEXT if spec.datatype == "BYTES" else math.nan
+    return [missing if value is None else value for value in data]
 
 
 def _said(value: Any) -> str:

@@ -40,7 +40,8 @@ def data_schema(tensor: Tensor, bounds: Sequence[Bound]) -> Schema:
     nested = flat
     for _ in tensor.shape[1:]:
         nested = {"type": "array", "items": nested}
-    described = {"description": "values, flat or nested, in row-major order"}
+    null = f"; null is {'a missing text' if tensor.datatype == 'BYTES' else 'NaN'}" if tensor.allow_nan else ""
+    described = {"description": f"values, flat or nested, in row-major order{null}"}
     return {**flat, **described} if nested is flat else {"anyOf": [flat, nested], **described}
 
 
