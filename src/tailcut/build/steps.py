@@ -111,18 +111,19 @@ def make_variant(spec: Spec) -> dict[str, Any]:
 def score(spec: Spec) -> dict[str, Any]:
     """Score one variant on the confirmation split; the first one scored in a build is the source model.
 
-    Batches come first: they are quick, and name the rows that are refused. A variant that will be served each request
-    alone, because the rows beside it change its answers, is judged by what it answers alone.
+    Batches come first: they are quick, and name the rows that are refused. A variant whose rows will run alone, because
+    other rows in a batch change their answers, is judged by what it answers alone.
     """
     manifest = manifest_of(spec)
     holdout = _load(spec, CONFIRMATION_FILE)
-    output = manifest.deployment.model.outputs[0].name
-    runtime = _open(spec, _made(spec, spec.target), threads=_cores())
+    model = manifest.deployment.model
+    output, made = model.outputs[0].name, _made(spec, spec.target)
+    runtime = _open(spec, made, threads=_cores())
     if spec.target == spec.made[0].name:
-        parity.check_outputs(runtime, holdout, manifest.deployment.model.outputs)
+        parity.check_outputs(runtime, holdout, model.outputs)
     found = scoring.scores(runtime, holdout, output)
-    company = neighbours.measure(runtime, holdout, output)
-    if not company["merge"]:
+    company = neighbours.coupling(runtime, holdout, model, _files(made))
+    if company["rows_alone"]:
         found = scoring.scores(runtime, holdout, output, alone=True)
     np.save(scores_file(spec.folder, spec.target), found, allow_pickle=False)
     source = np.load(scores_file(spec.folder, spec.made[0].name), allow_pickle=False)
@@ -155,7 +156,9 @@ def run_race(spec: Spec) -> dict[str, Any]:
     manifest = manifest_of(spec)
     threads = {made.name: manifest.deployment.pool.threads_of(made.settings) for made in spec.made}
     runtimes = {made.name: _open(spec, made, threads=threads[made.name]) for made in spec.made}
-    found = race.run(runtimes, _load(spec, SELECTION_FILE), manifest.deployment.model.outputs[0].name)
+    output = manifest.deployment.model.outputs[0].name
+    alone = [made.name for made in spec.made if made.rows_alone]
+    found = race.run(runtimes, _load(spec, SELECTION_FILE), output, alone=alone)
     return {"threads": threads, "rounds": race.ROUNDS, "seed": race.SEED, "ms": found}
 
 
@@ -179,6 +182,10 @@ def artifact(folder: str | Path, name: str) -> Path:
 def scores_file(folder: str | Path, name: str) -> Path:
     """Where a variant's scores on the confirmation split are kept."""
     return Path(folder) / f"scores-{name}.npy"
+
+
+def _files(made: Made) -> tuple[Path, ...]:
+    return (Path(made.path), *made.of_parts().values())
 
 
 def _load(spec: Spec, part: str) -> Holdout:
