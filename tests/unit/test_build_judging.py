@@ -198,7 +198,7 @@ def test_a_race_times_rows_one_by_one_where_they_will_run_alone() -> None:
     assert set(runtimes["int8-dynamic"].rows) == {1}
     assert set(runtimes["onnx"].rows) == {1, 8}
     whole, apart = (set(np.concatenate([batch["x"] for batch in each.batches]).tolist()) for each in runtimes.values())
-    assert whole < apart, "the same rows, of as many batches as there is time for"
+    assert apart <= whole, "the same rows, of as many batches as there is time for"
 
 
 def test_a_race_begins_each_round_with_another_variant() -> None:
