@@ -92,7 +92,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 
 @pytest.fixture
 def linear(tmp_path: Path) -> Path:
-    graphs.linear(tmp_path / "model.onnx", width=64, hidden=128)
+    graphs.linear(tmp_path / "model.onnx", width=64, hidden=128, seed=4)
     (tmp_path / "tailcut.toml").write_text(LINEAR.format(root=str(ROOT)))
     return tmp_path
 
