@@ -86,8 +86,8 @@ def _extremes(holdout: Holdout, inputs: Sequence[Tensor]) -> dict[str, Change]:
     if any(_is_float(holdout.inputs[tensor.name]) for tensor in inputs):
         found |= {
             "zeros": _floats(np.zeros_like),
-            "1000 times": _floats(lambda array: array * 1e3),
-            "-1000 times": _floats(lambda array: array * -1e3),
+            "1000 times": _floats(lambda array: np.multiply(array, 1e3)),
+            "-1000 times": _floats(lambda array: np.multiply(array, -1e3)),
             "1e7": _floats(lambda array: np.full_like(array, 1e7)),
             "-1e7": _floats(lambda array: np.full_like(array, -1e7)),
             "1e-3 to 1e7": _floats(_mixed),

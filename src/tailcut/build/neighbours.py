@@ -86,9 +86,10 @@ def measure(
             parts = zip(company.rows, company.places, strict=True)
             change = max(change_of(alone[row][name], given[name][place : place + 1]) for row, place in parts)
             changes[name][company.kind] = max(change, changes[name].get(company.kind, 0.0))
-    found = {name: {"max_abs": changes[name], "limit": limit_of([row[name] for row in alone])} for name in names}
-    apart = any(change > each["limit"] for each in found.values() for change in each["max_abs"].values())
-    return {"neighbour": {"rows": len(alone), "outputs": found}, "rows_alone": apart}
+    limits = {name: limit_of([row[name] for row in alone]) for name in names}
+    apart = any(change > limits[name] for name in names for change in changes[name].values())
+    outputs = {name: {"max_abs": changes[name], "limit": limits[name]} for name in names}
+    return {"neighbour": {"rows": len(alone), "outputs": outputs}, "rows_alone": apart}
 
 
 def _alone(runtime: Runtime, holdout: Holdout, names: Sequence[str], clock_s: Callable[[], float]) -> list[Arrays]:
