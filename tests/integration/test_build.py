@@ -15,7 +15,6 @@ import pytest
 from tests.models import graphs, tabular
 
 from tailcut.build import build
-from tailcut.build.here import look
 from tailcut.errors import BuildError
 from tailcut.manifest import load
 from tailcut.registry import Registry

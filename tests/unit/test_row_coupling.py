@@ -16,7 +16,7 @@ import numpy.typing as npt
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from tests.app_kit import Answer, running
+from tests.app_kit import Answer, counters, running
 from tests.models import coupled
 
 from tailcut.core.tensors import Arrays
@@ -331,3 +331,93 @@ def test_a_longer_neighbour_adds_no_padding_where_rows_run_alone(tmp_path: Path,
     assert caches == ["miss", "miss", "hit"]
     assert refused.status == 400
     assert ("row 1 of 2" if alone else "row 1 has no field") in refused.json["error"]
+
+
+# -- Other ways to the model -----------------------------------------------------------------------------------------
+
+
+def add(found: Manifest, **alone: bool) -> None:
+    """Put variants of one file into the registry; the first is promoted."""
+    model = found.deployment.model
+    path = coupled.less_mean(found.directory / "model.onnx")
+    news = []
+    for number, (name, flag) in enumerate(alone.items()):
+        file = found.directory / f"{name}.onnx"
+        file.write_bytes(path.read_bytes())
+        given = {"evidence": {"rows_alone": flag}, "settings": {"spin_us": number}}  # told apart by their settings
+        news.append(NewVariant(name, "onnxruntime", file, **given))
+    registry = Registry.of(found)
+    first = news[0].name
+    version = registry.add("rows", source=first, inputs=model.inputs, outputs=model.outputs, variants=news)
+    registry.promote("rows", version.id, first)
+
+
+def test_a_fallback_runs_rows_alone_though_the_variant_that_has_no_room_does_not(
+    tmp_path: Path, rows_run: list[int]
+) -> None:
+    found = manifest(
+        tmp_path, "serve.variant=promoted", 'serve.fallback=["spare"]', "registry.path=registry", "pool.executors=1"
+    )
+    add(found, together=False, spare=True)
+
+    async def main() -> Answer:
+        async with running(found) as client:
+            async with asyncio.timeout(20):
+                while not any((await counters(client, "tailcut_fallback_ready")).values()):
+                    await asyncio.sleep(0.01)
+            opened = client.app.engine.opened
+            assert (opened.rows_alone, opened.fallback.rows_alone) == (False, True)
+            assert opened.path.version != opened.fallback.path.version
+            for executor in list(opened.path.dispatcher.running.executors):
+                opened.path.dispatcher.remove(executor)
+            rows_run.clear()
+            return await client.post("/v2/models/rows/infer", body(np.eye(8, dtype=np.float32)[:5]))
+
+    answer = asyncio.run(main())
+    assert answer.headers["x-tailcut-variant"].startswith("spare")
+    assert rows_run == [1] * 5
+
+
+ENTITIES = """
+name = "rows"
+python_path = ["."]
+[model]
+source = "model.onnx"
+inputs = [{ name = "x", shape = [-1, 8], columns = ["a", "b", "c", "d", "e", "f", "g", "h"] }]
+outputs = [{ name = "y", shape = [-1] }]
+[serve]
+variant = "source"
+[features]
+entity = ["id"]
+refresh_ahead = false
+[[features.groups]]
+name = "values"
+key = ["id"]
+columns = ["a", "b", "c", "d", "e", "f", "g", "h"]
+ttl = "1h"
+function = "entity_values:values"
+[cache.entity]
+enabled = true
+auto = false
+"""
+
+
+def test_the_entity_cache_keeps_what_an_entity_has_alone(tmp_path: Path) -> None:
+    coupled.quantised(tmp_path / "model.onnx")
+    (tmp_path / "tailcut.toml").write_text(ENTITIES)
+    code = (
+        "def values(keys, context):\n    return [dict.fromkeys('abcdefgh', 9e6 if key[0] else 0.5) for key in keys]\n"
+    )
+    (tmp_path / "entity_values.py").write_text(code)
+    found = load(tmp_path, environment={})
+
+    async def main() -> list[Answer]:
+        async with running(found) as client:
+            post = partial(client.post, "/predict/rows")
+            return [await post({"entities": [{"id": each} for each in ids]}) for ids in ([1, 0], [0])]
+
+    both, one = asyncio.run(main())
+    runtime = open_runtime(opening.find_variant(found), threads=1)
+    wanted = runtime.run({"x": np.full((1, 8), 0.5, np.float32)}, ["y"])["y"][0]
+    assert both.json["predictions"][1]["y"] == one.json["predictions"][0]["y"] == pytest.approx(wanted, rel=1e-6)
+    assert one.headers["x-tailcut-cache"] == "hit"
