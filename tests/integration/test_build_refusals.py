@@ -138,7 +138,10 @@ def refused(
         (["holdout.source=cases:empty"], ["the holdout has no rows", "a few thousand"]),
         (["holdout.source=cases:small"], ["the holdout has 9 rows, the least is 10"]),
         (["holdout.source=cases:one_class"], ["every one of the holdout's 60 labels is 1.0", "every outcome"]),
-        (["holdout.source=cases:nan_labels"], ["3 of 60 labels are NaN, infinite or missing, the first in row 5", "leave out"]),
+        (
+            ["holdout.source=cases:nan_labels"],
+            ["3 of 60 labels are NaN, infinite or missing, the first in row 5", "leave out"],
+        ),
         (["holdout.source=cases:nan_inputs"], ["input 'x' holds nan in row 7 (1 of 60 rows", "allow_nan"]),
         (["holdout.source=cases:other_inputs"], ["inputs are ['z'], the manifest's model.inputs are ['x']"]),
         (["holdout.source=cases:narrow"], ["is FP32 [60, 3], the manifest says FP32 [-1, 4]", "reshape"]),

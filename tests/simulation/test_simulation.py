@@ -189,3 +189,27 @@ def most_in_time(arrivals: npt.NDArray[np.int64], row_ns: float, limit_ns: float
             free_ns = end_ns
             found += 1
     return found
+
+
+def test_requests_of_more_rows_than_a_batch_are_cut_and_answered_when_their_last_part_ends() -> None:
+    arrivals = np.arange(5) * 1000 * MS
+    outcome = simulate(
+        Scenario(
+            arrivals_ns=arrivals, service=lambda rows: rows * 10.0 * MS, known={1: 10.0 * MS}, max_rows=1, rows=(3,),
+            loop_ns=0.0, timeout_ns=500 * MS,
+        )
+    )  # fmt: skip
+    assert outcome.batches == {1: 15}
+    np.testing.assert_allclose(outcome.latency_ns / MS, 30.0)
+
+
+def test_what_waits_of_a_request_of_which_a_part_was_too_late_is_dropped() -> None:
+    """The first part takes longer than foreseen, so that the others cannot be in time."""
+    outcome = simulate(
+        Scenario(
+            arrivals_ns=[0, 1000 * MS], service=lambda rows: 60.0 * MS, known={1: 10.0 * MS}, max_rows=1, rows=(6,),
+            loop_ns=0.0, timeout_ns=100 * MS,
+        )
+    )  # fmt: skip
+    assert np.isnan(outcome.latency_ns).all()
+    assert sum(outcome.batches.values()) < 8

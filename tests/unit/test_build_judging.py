@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tailcut.build import Holdout, hardware, neighbours, parity, race, scoring
+from tailcut.build import Holdout, hardware, parity, race, scoring
 from tailcut.core.tensors import Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Tensor
@@ -192,6 +192,18 @@ def test_a_race_measures_each_variant_in_every_round_on_the_same_rows() -> None:
     assert len({batch["x"].tobytes() for batch in runtimes["onnx"].batches}) > 8
 
 
+def test_a_race_times_rows_one_by_one_where_they_will_run_alone() -> None:
+    clock = Clock()
+    runtimes = {"onnx": clock.runtime(2_000_000), "int8-dynamic": clock.runtime(500_000)}
+    found = race.run(runtimes, HOLDOUT, "p", clock_ns=lambda: clock.now_ns, alone=["int8-dynamic"])
+    assert found["onnx"] == {1: [2.0] * race.ROUNDS, 8: [2.0] * race.ROUNDS}
+    assert found["int8-dynamic"] == {1: [0.5] * race.ROUNDS, 8: [4.0] * race.ROUNDS}
+    assert set(runtimes["int8-dynamic"].rows) == {1}
+    assert set(runtimes["onnx"].rows) == {1, 8}
+    whole, apart = (set(np.concatenate([batch["x"] for batch in each.batches]).tolist()) for each in runtimes.values())
+    assert apart <= whole, "the same rows, of as many batches as there is time for"
+
+
 def test_a_race_begins_each_round_with_another_variant() -> None:
     begun: list[str] = []
 
@@ -228,35 +240,3 @@ def test_the_evidence_names_processor_and_versions() -> None:
     assert hardware.cpu()["model"]
     assert {"python", "numpy", "onnxruntime"} <= set(hardware.versions())
     assert "no-such-package" not in hardware.versions(["no-such-package"])
-
-
-# -- Neighbours ------------------------------------------------------------------------------------------------------
-
-
-def test_rows_that_do_not_see_each_other_may_share_batches() -> None:
-    found = neighbours.measure(StubRuntime(identity), HOLDOUT, "p")
-    assert found["merge"] is True
-    assert found["neighbour"] == {
-        "rows": 64,
-        "max_abs": {"batch of 8": 0.0, "batch of 32": 0.0, "extreme": 0.0},
-        "limit": 0.001,
-    }
-
-
-def test_one_scale_for_the_whole_batch_is_found_out_by_the_extreme_neighbour() -> None:
-    """As dynamic quantisation does: the largest value of the batch decides how coarse all of it is."""
-
-    def quantised(inputs: Arrays) -> Arrays:
-        scale = max(float(np.abs(inputs["x"]).max()), 1e-9) / 127
-        return {"p": np.clip(np.round(inputs["x"] / scale) * scale, 0, 1)}
-
-    found = neighbours.measure(StubRuntime(quantised), HOLDOUT, "p")
-    assert found["merge"] is False
-    assert found["neighbour"]["max_abs"]["extreme"] > 0.05
-
-
-def test_a_neighbour_that_turns_scores_into_nan_forbids_merging() -> None:
-    def mean(inputs: Arrays) -> Arrays:
-        return {"p": inputs["x"] * (np.nan if len(inputs["x"]) > 1 else 1.0)}
-
-    assert neighbours.measure(StubRuntime(mean), HOLDOUT, "p")["merge"] is False

@@ -154,3 +154,34 @@ def test_a_page_without_measurements_has_no_plot() -> None:
     page = render(msgspec.structs.replace(version(), variants=variants, source="onnx"), None)
     assert "<svg" not in page
     assert "No slice was named" in page
+
+
+@pytest.mark.parametrize(
+    ("evidence", "says"),
+    [
+        ({}, []),
+        ({"rows_alone": False, "merge": True}, []),
+        (
+            {"merge": False, "neighbour": {"max_abs": {"batch of 8": 0.5, "extreme": 10.0}, "limit": 0.004}},
+            ["v: each row runs alone", "a change by 10 (company: extreme; limit 0.004)"],
+        ),
+        (
+            {
+                "rows_alone": True,
+                "neighbour": {
+                    "operators": ["DynamicQuantizeLinear"],
+                    "outputs": {
+                        "y": {"max_abs": {"random": 0.5}, "limit": 1.0},
+                        "z": {"max_abs": {"random": 0.4, "largest": 1.7e308}, "limit": 0.1},
+                    },
+                },
+            },
+            ["DynamicQuantizeLinear takes one scale for all rows", "of output 'z' to NaN or infinity"],
+        ),
+    ],
+)
+def test_a_line_says_why_rows_run_alone(evidence: dict[str, Any], says: list[str]) -> None:
+    record = VariantRecord(runtime="onnxruntime", sha256="0" * 64, evidence=evidence)
+    found = build_figures.rows_alone(msgspec.structs.replace(version(), variants={"v": record}))
+    assert len(found) == bool(says)
+    assert all(text in found[0] for text in says)

@@ -6,11 +6,23 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.models import coupled
 
 from tailcut.cli.app import run
 from tailcut.cli.console import ExitCode
 
 COST = ["--cost", "1=9ms,8=40ms", "--duration", "5s"]
+
+
+MANIFEST = """
+name = "rows"
+[model]
+source = "NAME.onnx"
+inputs = [{ name = "x", shape = [-1, 8] }]
+outputs = [{ name = "y", shape = [-1] }]
+[serve]
+variant = "source"
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -78,3 +90,20 @@ def test_what_is_wrong_is_said(arguments: list[str], says: str, capsys: pytest.C
 def test_without_costs_there_is_nothing_to_simulate(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["simulate"]) not in {ExitCode.OK, ExitCode.BUG}
     assert "hint: " in capsys.readouterr().err
+
+
+def test_rows_that_run_alone_are_simulated_one_by_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Four rows a request: four runs one after the other, and no wait for company."""
+    coupled.quantised(tmp_path / "alone.onnx")
+    coupled.mlp(tmp_path / "together.onnx")
+    lines, assumed = {}, {}
+    for name in ("alone", "together"):
+        (tmp_path / "tailcut.toml").write_text(MANIFEST.replace("NAME", name))
+        run(["simulate", "--measure", "--rate", "20", "--rows", "4", "--duration", "2s", "--json", "out.json"])
+        out = capsys.readouterr().out
+        assert ("each row runs alone" in out) is (name == "alone")
+        found = json.loads((tmp_path / "out.json").read_text())
+        lines[name], assumed[name] = found["lines"][0], found["assumed"]
+    assert (lines["alone"]["batch_rows"], lines["together"]["batch_rows"]) == (1.0, 4.0)
+    assert (assumed["alone"]["max_rows"], assumed["together"]["max_rows"]) == (1, 32)
+    assert lines["alone"]["shed"] == 0

@@ -123,11 +123,14 @@ class Building:
 
     def score(self, candidate: Candidate) -> None:
         """Score a variant on the holdout; without scores it is no variant."""
+        assert candidate.made is not None
         try:
-            candidate.evidence |= self.step("score", candidate.name)
+            found = self.step("score", candidate.name)
         except TailcutError:
             candidate.made = None
             raise
+        candidate.evidence |= found
+        candidate.made = msgspec.structs.replace(candidate.made, rows_alone=found["rows_alone"])
 
     def tune_all(self) -> None:
         """Choose the runtime settings of every variant that was made and has none of its own yet."""

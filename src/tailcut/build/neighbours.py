@@ -1,24 +1,34 @@
-"""Whether the rows beside it in a batch change a row's answer, as they do where one scale serves a whole batch.
+"""Whether other rows in a batch change the answer of a row; then each row has to run alone.
 
-Dynamic quantisation takes the scale of the activations from the batch (onnxruntime, "Quantize ONNX models": scale and
-zero point per tensor), so that one extreme row makes all others coarse. Requests of different clients may only share
-batches of a variant whose answers do not depend on the company.
+Dynamic quantisation does that: it takes the scale of the activations from the whole batch. So does a model that
+subtracts the mean of the batch, or that looks at padding, which a longer neighbour adds. Every output is compared.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tailcut.build import running
+from tailcut.build.companies import companies
 from tailcut.build.holdout import Holdout
 from tailcut.core.tensors import Array, Arrays
+from tailcut.errors import BuildError, InferenceError
+from tailcut.manifest import Model
 from tailcut.runtimes import Runtime
+from tailcut.runtimes.row_coupling import coupling_operators
 
 ROWS = 64
-BATCHES = (8, 32)
-EXTREME = 1000.0
-"""The floats of the extreme neighbour are those of a holdout row, this many times."""
+LEAST_ROWS = 8
+BUDGET_S = 10.0
+"""Of rows that are compared there are fewer where they take longer, but no fewer than ``LEAST_ROWS``."""
+
+_SHARE_ALONE = 0.1
+"""Of the budget: the rows with company cost about nine times as much as the rows alone."""
 
 LIMIT = 0.001
 """Largest change of a probability: a thousandth is below what a decision or a displayed percentage shows."""
@@ -26,54 +36,109 @@ LIMIT = 0.001
 _LIMIT_OF_SPREAD = 0.001
 """Of what is no probability: this share of the standard deviation of the scores."""
 
+_CLOSE = 0.01
+"""Where probabilities lie close together, as of rare events, LIMIT would hide much: this share of their spread."""
 
-def measure(runtime: Runtime, holdout: Holdout, output: str) -> dict[str, Any]:
-    """Compare rows alone with the same rows in company.
+_ROUNDING = 8
+"""Units in the last place of the largest score: batches of another size add up in another order."""
+
+_LARGEST = float(np.finfo(np.float64).max)
+
+
+def coupling(runtime: Runtime, holdout: Holdout, model: Model, files: Sequence[Path]) -> dict[str, Any]:
+    """Return the evidence of whether rows run alone: by the operators in the variant's files, and as ``measure`` sees.
+
+    Operators decide whatever was measured: more extreme rows may come than were tried. ``merge`` says the same to a
+    tailcut that knows no ``rows_alone``.
+    """
+    operators = coupling_operators(files)
+    found = measure(runtime, holdout, model)
+    alone = bool(operators) or found["rows_alone"]
+    return {"neighbour": {**found["neighbour"], "operators": operators}, "rows_alone": alone, "merge": not alone}
+
+
+def measure(
+    runtime: Runtime, holdout: Holdout, model: Model, clock_s: Callable[[], float] = time.perf_counter
+) -> dict[str, Any]:
+    """Compare rows alone with the same rows in company, in every output.
+
+    Company that the model refuses counts as none: such a batch is run again request by request. Real rows are no such
+    company: see ``running.run``.
 
     Returns:
-        {"neighbour": {"rows", "max_abs" by kind of company, "limit"}, "merge": whether requests may share batches}.
+        {"neighbour": {"rows", "outputs": by name {"max_abs" by kind of company, "limit"}}, "rows_alone": whether rows
+        must run alone}.
+
+    Raises:
+        BuildError: a row of the holdout is refused, or does not get one answer.
     """
-    count = min(ROWS, holdout.rows)
-    alone = np.concatenate([_run(runtime, holdout.take(1, row), output) for row in range(count)])
-    changes = {f"batch of {size}": _of_batches(runtime, holdout, output, alone, size) for size in BATCHES}
-    changes["extreme"] = _of_extreme(runtime, holdout, output, alone)
-    probabilities = bool(alone.min() >= 0 and alone.max() <= 1)
-    limit = LIMIT if probabilities else _LIMIT_OF_SPREAD * float(alone.std())
-    return {
-        "neighbour": {"rows": count, "max_abs": changes, "limit": limit},
-        "merge": all(change <= limit for change in changes.values()),
-    }
+    names = [tensor.name for tensor in model.outputs]
+    alone = _alone(runtime, holdout, names, clock_s)
+    changes: dict[str, dict[str, float]] = {name: {} for name in names}
+    for company in companies(holdout, model.inputs, len(alone)):
+        try:
+            given = runtime.run(company.inputs, names)
+        except InferenceError:
+            if company.is_real:
+                raise
+            continue
+        for name in names:
+            parts = zip(company.rows, company.places, strict=True)
+            change = max(change_of(alone[row][name], given[name][place : place + 1]) for row, place in parts)
+            changes[name][company.kind] = max(change, changes[name].get(company.kind, 0.0))
+    limits = {name: limit_of([row[name] for row in alone]) for name in names}
+    apart = any(change > limits[name] for name in names for change in changes[name].values())
+    outputs = {name: {"max_abs": changes[name], "limit": limits[name]} for name in names}
+    return {"neighbour": {"rows": len(alone), "outputs": outputs}, "rows_alone": apart}
 
 
-def _of_batches(runtime: Runtime, holdout: Holdout, output: str, alone: Array, size: int) -> float:
-    found = [
-        _run(runtime, holdout.take(size, start), output)[: len(alone) - start] for start in range(0, len(alone), size)
-    ]
-    return _change(alone, np.concatenate(found))
+def _alone(runtime: Runtime, holdout: Holdout, names: Sequence[str], clock_s: Callable[[], float]) -> list[Arrays]:
+    """Run up to ``ROWS`` rows one by one, as many as the budget allows."""
+    found: list[Arrays] = []
+    begun_s = clock_s()
+    while len(found) < min(ROWS, holdout.rows):
+        if len(found) >= LEAST_ROWS and clock_s() - begun_s > _SHARE_ALONE * BUDGET_S:
+            break
+        row = running.run(runtime, holdout, np.array([len(found)]), names)
+        wrong = [name for name in names if not row[name].ndim or len(row[name]) != 1]
+        if wrong:
+            raise BuildError(
+                f"output {wrong[0]!r} has shape {list(row[wrong[0]].shape)} for a single row",
+                hint="every output's first dimension must be the batch, also where it is 1: look for squeeze()",
+            )
+        found.append(row)
+    return found
 
 
-def _of_extreme(runtime: Runtime, holdout: Holdout, output: str, alone: Array) -> float:
-    found = []
-    for row in range(len(alone)):
-        # Both at once, so that they are padded alike.
-        rows = holdout.at(np.array([row, len(alone) % holdout.rows]))
-        pair = {name: np.concatenate([array[:1], _times(array[1:])]) for name, array in rows.items()}
-        found.append(_run(runtime, pair, output)[:1])
-    return _change(alone, np.concatenate(found))
+def change_of(alone: Array, together: Array) -> float:
+    """Return the largest difference of one row's answer, (1, ...); very large where only one of both is finite.
+
+    Of an output that follows the tokens what both have is compared. Text that differs counts as 1.
+    """
+    if alone.ndim != together.ndim or len(together) != 1:
+        return _LARGEST
+    both = tuple(slice(0, min(sizes)) for sizes in zip(alone.shape, together.shape, strict=True))
+    first, second = alone[both], together[both]
+    if first.dtype.kind not in "biuf":
+        return float(bool((first != second).any()))
+    first, second = first.astype(np.float64), second.astype(np.float64)
+    apart = (first != second) & ~(np.isnan(first) & np.isnan(second))
+    if not apart.any():
+        return 0.0
+    change = float(np.abs(first[apart] - second[apart]).max())
+    return change if np.isfinite(change) else _LARGEST
 
 
-def _times(array: Array) -> Array:
-    if array.dtype.kind != "f":
-        return array
-    largest = float(np.finfo(np.dtype(array.dtype.str)).max)
-    return np.clip(array.astype(np.float64) * EXTREME, -largest, largest).astype(array.dtype)
-
-
-def _run(runtime: Runtime, inputs: Arrays, output: str) -> Array:
-    return runtime.run(inputs, [output])[output].astype(np.float64)
-
-
-def _change(alone: Array, together: Array) -> float:
-    """Return the largest difference; infinite where company turns a score into NaN."""
-    change = np.abs(alone.astype(np.float64) - together.astype(np.float64)).max()
-    return float(change) if np.isfinite(change) else float(np.finfo(np.float64).max)
+def limit_of(answers: Sequence[Array]) -> float:
+    """Return by how much company may change an output of these rows, each (1, ...)."""
+    if answers[0].dtype.kind not in "biuf":
+        return 0.0
+    values = np.concatenate([answer.ravel() for answer in answers])
+    rounding = float(np.finfo(np.dtype(values.dtype.str)).eps) if values.dtype.kind == "f" else 0.0
+    scores = values[np.isfinite(values)].astype(np.float64) if values.dtype.kind == "f" else values.astype(np.float64)
+    if not scores.size:
+        return 0.0
+    spread = float(scores.std())
+    is_probability = bool(scores.min() >= 0 and scores.max() <= 1)
+    limit = min(LIMIT, _CLOSE * spread) if is_probability else _LIMIT_OF_SPREAD * spread
+    return max(limit, _ROUNDING * rounding * float(np.abs(scores).max()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import cycle, islice
 
 import numpy as np
@@ -23,33 +23,43 @@ _WARM_UP_CALLS = 10
 
 
 def run(
-    runtimes: Mapping[str, Runtime], holdout: Holdout, output: str, clock_ns: Callable[[], int] = time.perf_counter_ns
+    runtimes: Mapping[str, Runtime],
+    holdout: Holdout,
+    output: str,
+    clock_ns: Callable[[], int] = time.perf_counter_ns,
+    alone: Collection[str] = (),
 ) -> dict[str, dict[int, list[float]]]:
     """Time every runtime in turn, round after round, on the same rows.
 
     Each round runs a block of calls per variant and begins with another variant than the last, so that a slow spell
     of the machine meets all of them. Rows differ from call to call.
 
+    Args:
+        alone: variants that are served row by row: of a batch its rows are timed one after the other.
+
     Returns:
         variant -> batch rows -> median milliseconds of each round.
     """
     found: dict[str, dict[int, list[float]]] = {name: {} for name in runtimes}
     for rows in BATCH_ROWS:
-        samples = _samples(holdout, rows)
+        whole, apart = _samples(holdout, rows)
+        samples = {name: apart if name in alone else whole for name in runtimes}
         calls = {
-            name: _calls(_block(runtime, samples, output, _WARM_UP_CALLS, clock_ns))
+            name: _calls(_block(runtime, samples[name], output, _WARM_UP_CALLS, clock_ns))
             for name, runtime in runtimes.items()
         }
         for order in _orders(list(runtimes)):
             for name in order:
-                ms = _block(runtimes[name], samples, output, calls[name], clock_ns)
+                ms = _block(runtimes[name], samples[name], output, calls[name], clock_ns)
                 found[name].setdefault(rows, []).append(ms)
     return found
 
 
-def _samples(holdout: Holdout, rows: int) -> list[Arrays]:
-    starts = np.random.default_rng(SEED).integers(0, holdout.rows, size=_SAMPLES)
-    return [holdout.take(rows, int(start)) for start in starts]
+def _samples(holdout: Holdout, rows: int) -> tuple[list[list[Arrays]], list[list[Arrays]]]:
+    """Return batches, each as one run of the model, and the same rows with a run each."""
+    starts = np.random.default_rng(SEED).integers(0, holdout.rows, size=_SAMPLES).tolist()
+    whole = [[holdout.take(rows, start)] for start in starts]
+    return whole, [[holdout.take(1, start + row) for row in range(rows)] for start in starts]
 
 
 def _orders(names: list[str]) -> Iterator[list[str]]:
@@ -63,10 +73,13 @@ def _calls(ms: float) -> int:
     return max(least, min(most, int(_BLOCK_S * 1000.0 / max(ms, 1e-6))))
 
 
-def _block(runtime: Runtime, samples: list[Arrays], output: str, calls: int, clock_ns: Callable[[], int]) -> float:
+def _block(
+    runtime: Runtime, samples: list[list[Arrays]], output: str, calls: int, clock_ns: Callable[[], int]
+) -> float:
     taken = []
-    for inputs in islice(cycle(samples), calls):
+    for runs in islice(cycle(samples), calls):
         begun = clock_ns()
-        runtime.run(inputs, [output])
+        for inputs in runs:
+            runtime.run(inputs, [output])
         taken.append(clock_ns() - begun)
     return statistics.median(taken) / 1e6

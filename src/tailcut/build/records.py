@@ -24,6 +24,8 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     """Of the runtime, such as its provider; they belong to the variant."""
     parts: dict[str, str] = {}
     """Of a pair: artifacts of the variants that it runs, by their names."""
+    rows_alone: bool = False
+    """Whether it is served row by row; known once it was scored."""
 
     def of_parts(self) -> dict[str, Path]:
         """Return ``parts`` as paths."""
@@ -101,6 +103,7 @@ def to_add(made: Made) -> NewVariant:
         name=made.name,
         runtime=made.runtime,
         artifact=Path(made.path),
+        evidence={"rows_alone": made.rows_alone},
         settings=made.settings,
         parts=made.of_parts(),
     )

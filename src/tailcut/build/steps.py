@@ -132,19 +132,20 @@ def make_variant(spec: Spec) -> dict[str, Any]:
 def score(spec: Spec) -> dict[str, Any]:
     """Score one variant on the confirmation split; the first one scored in a build is the source model.
 
-    Batches come first: they are quick, and name the rows that are refused. A variant that will be served each request
-    alone, because the rows beside it change its answers, is judged by what it answers alone.
+    Batches come first: they are quick, and name the rows that are refused. A variant whose rows will run alone, because
+    other rows in a batch change their answers, is judged by what it answers alone.
     """
     manifest = manifest_of(spec)
     deployment = manifest.deployment
     holdout = _load(spec, CONFIRMATION_FILE)
     is_source = spec.target == spec.made[0].name
-    runtime = _open(spec, _made(spec, spec.target), threads=_cores())
+    made = _made(spec, spec.target)
+    runtime = _open(spec, made, threads=_cores())
     if is_source:
         parity.check_outputs(runtime, holdout, deployment.model.outputs)
     found = _every(runtime, holdout, deployment)
-    company = neighbours.measure(runtime, holdout, deployment.judged)
-    if not company["merge"]:
+    company = neighbours.coupling(runtime, holdout, deployment.model, _files(made))
+    if company["rows_alone"]:
         found = _every(runtime, holdout, deployment, alone=True)
     _save(spec, spec.target, found)
     source = found if is_source else _scores(spec, spec.made[0].name)
@@ -193,7 +194,8 @@ def run_race(spec: Spec) -> dict[str, Any]:
     manifest = manifest_of(spec)
     threads = {made.name: manifest.deployment.pool.threads_of(made.settings) for made in spec.made}
     runtimes = {made.name: _open(spec, made, threads=threads[made.name]) for made in spec.made}
-    found = race.run(runtimes, _load(spec, SELECTION_FILE), manifest.deployment.judged)
+    alone = [made.name for made in spec.made if made.rows_alone]
+    found = race.run(runtimes, _load(spec, SELECTION_FILE), manifest.deployment.judged, alone=alone)
     return {"threads": threads, "rounds": race.ROUNDS, "seed": race.SEED, "ms": found}
 
 
@@ -228,6 +230,10 @@ def _save(spec: Spec, name: str, found: Arrays) -> None:
 def _scores(spec: Spec, name: str) -> Arrays:
     with np.load(scores_file(spec.folder, name), allow_pickle=False) as kept:
         return {output: kept[output] for output in kept.files}
+
+
+def _files(made: Made) -> tuple[Path, ...]:
+    return (Path(made.path), *made.of_parts().values())
 
 
 def _load(spec: Spec, part: str) -> Holdout:

@@ -50,6 +50,7 @@ _WARM_UP_CALLS = 2
 _COST_CALLS = (3, 100)
 """Of each size at least, however long it takes, and at most."""
 
+Found = dict[str, Any]
 Open = Callable[[Setting], Runtime]
 
 Block = tuple[float, float, float]
@@ -58,14 +59,12 @@ Block = tuple[float, float, float]
 Decide = Callable[[Sequence[Timing]], Timing]
 
 
-def tune(
-    manifest: Manifest, made: Made, selection: Holdout, *, cores: int, budget_s: float = BUDGET_S
-) -> dict[str, Any]:
+def tune(manifest: Manifest, made: Made, selection: Holdout, *, cores: int, budget_s: float = BUDGET_S) -> Found:
     """Choose the settings of one variant.
 
     Args:
         manifest: its SLO's rate decides how many executors there must be.
-        made: the variant.
+        made: the variant; where its rows run alone no batch of more is timed.
         selection: rows to run.
         cores: that this process may use.
         budget_s: of each of the two tables, and of the sizes' costs.
@@ -91,7 +90,8 @@ def tune(
         changed = msgspec.structs.replace(made, settings={**kept, **setting.more})
         return open_runtime(openable(changed, deployment), threads=setting.threads, source=source)
 
-    bench = _Bench(open_with, made.runtime, _samples(selection), deployment.judged, budget_s)
+    samples = _samples(selection, 1 if made.rows_alone else BATCH_ROWS)
+    bench = _Bench(open_with, made.runtime, samples, deployment.judged, budget_s)
     first = bench.measured(grid(cores), lambda timings: choose(timings, deployment.slo.rate))
     best = choose(first, deployment.slo.rate)
     others = variations(made.runtime, best.setting)
@@ -103,8 +103,8 @@ def tune(
         "table": msgspec.to_builtins(first),
         "variations": msgspec.to_builtins(second),
         "rate": deployment.slo.rate,
-        "batch_rows": BATCH_ROWS,
-        **bench.costs(best.setting, selection, deployment.batching.max_rows),
+        "batch_rows": samples.rows,
+        **bench.costs(best.setting, selection, 1 if made.rows_alone else deployment.batching.max_rows),
     }
 
 
@@ -125,7 +125,7 @@ class _Bench(NamedTuple):
             opened = [stack.enter_context(closing(self.opened(setting))) for setting in settings]
             return measure(settings, [each.block for each in opened], decide, budget_s=self.budget_s)
 
-    def costs(self, setting: Setting, selection: Holdout, max_rows: int) -> dict[str, Any]:
+    def costs(self, setting: Setting, selection: Holdout, max_rows: int) -> Found:
         try:
             with closing(self.opened(setting)) as opened:
                 return {"costs": opened.costs(selection, max_rows, self.budget_s)}
@@ -137,21 +137,23 @@ def _vary(timings: Sequence[Timing]) -> Timing:
     return choose_variation(timings[0], timings[1:])
 
 
-def _nothing(why: str) -> dict[str, Any]:
+def _nothing(why: str) -> Found:
     return {"settings": {}, "table": [], "variations": [], "why": why}
 
 
 class _Samples(NamedTuple):
     lone: list[Arrays]
     batches: list[Arrays]
+    rows: int  # of a batch
 
 
-def _samples(selection: Holdout) -> _Samples:
+def _samples(selection: Holdout, rows: int) -> _Samples:
     """Rows of the real length mix: each batch is padded as far as its own rows need."""
     starts = np.random.default_rng(SEED).integers(0, selection.rows, size=_SAMPLES)
     return _Samples(
         [selection.take(1, int(start)) for start in starts],
-        [selection.take(BATCH_ROWS, int(start)) for start in starts],
+        [selection.take(rows, int(start)) for start in starts],
+        rows,
     )
 
 
@@ -182,7 +184,7 @@ class _Opened:
         """Run every executor; say how many calls make a block."""
         self._select()
         counts = []
-        for inputs, least in zip(self._samples, _LEAST_CALLS, strict=True):
+        for inputs, least in zip((self._samples.lone, self._samples.batches), _LEAST_CALLS, strict=True):
             taken_s = [_timed(runtime, inputs[:_WARM_UP_CALLS], self._outputs) for runtime in self._runtimes]
             counts.append(max(least, min(_SAMPLES, int(_BLOCK_S / max(min(taken_s[0]), 1e-6)))))
         return counts[0], counts[1]
@@ -243,7 +245,7 @@ class _Opened:
         else:
             list(self._threads.map(lambda runtime: _timed(runtime, batches, self._outputs), self._runtimes))
         took_s = time.perf_counter() - begun_s
-        return len(batches) * BATCH_ROWS * len(self._runtimes) / took_s
+        return len(batches) * self._samples.rows * len(self._runtimes) / took_s
 
 
 def measure(

@@ -98,7 +98,7 @@ class Failure(msgspec.Struct):
 
 
 class Report(msgspec.Struct):
-    """Everything that was seen; what comes after a failure is empty."""
+    """Everything that was seen; what comes after a failure is empty. ``rows_alone``: each row runs alone."""
 
     deployment: str
     directory: str
@@ -109,6 +109,7 @@ class Report(msgspec.Struct):
     variant: Variant | None = None
     executor: str = ""
     executors: int = 0
+    rows_alone: bool = False
     warm_up_ms: dict[int, float] = {}
     groups_opened: list[str] = []
     groups: list[Group] = []
@@ -174,8 +175,7 @@ class Inspection:
         with self._step("load"):
             await engine.start()
         opened = engine.opened
-        report.executor = opened.executor
-        report.executors = opened.executors
+        report.executor, report.executors, report.rows_alone = opened.executor, opened.executors, opened.rows_alone
         report.warm_up_ms = {rows: _ms(ns) for rows, ns in opened.warm_up_ns.items()}
         report.groups_opened = [group.name for group in self._manifest.deployment.features.groups]
         return opened

@@ -35,6 +35,7 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
         request_us: event loop's time per request.
         timeout_ms: deadline of a request.
         target: the SLO's latency objective that the lines are judged by: (percentile, milliseconds); None: no SLO.
+        rows_alone: whether each row runs alone, those of one request too.
     """
 
     cost_ms: dict[int, float]
@@ -46,6 +47,7 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
     target: tuple[float, float] | None
     max_rows: int
     max_queue_rows: int
+    rows_alone: bool
     inline: bool
     shared_core: bool
     arrivals: str
@@ -73,11 +75,15 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Known(NamedTuple):
-    """What batches take: rows -> nanoseconds, where that is from, and their spread where that is known, too."""
+    """What batches take: rows -> nanoseconds, where that is from, and their spread where that is known, too.
+
+    ``rows_alone`` says whether each row of the variant runs alone.
+    """
 
     points: dict[int, float]
     found_in: str
     sigma: float | None = None
+    rows_alone: bool = False
 
 
 def known_cost(manifest: Manifest | None, given: Mapping[int, float], measure: bool) -> Known:
@@ -91,17 +97,18 @@ def known_cost(manifest: Manifest | None, given: Mapping[int, float], measure: b
     if manifest is None:
         raise LoadTestError("nothing is known of what a batch takes: there is no manifest here", hint=_WAY_OUT)
     from tailcut.engine.opening import find_variant
+    from tailcut.engine.row_coupling import rows_alone, with_row_coupling
 
-    variant = find_variant(manifest)
+    variant = with_row_coupling(find_variant(manifest))
+    alone = rows_alone(variant)
     if measure:
         from tailcut.engine.limits import input_specs
         from tailcut.engine.seating import open_variant
 
         warm = open_variant(manifest, variant, input_specs(manifest.deployment.model))
         warm.close()
-        return Known(
-            {rows: float(ns) for rows, ns in warm.warm_up_ns.items()}, f"variant {variant.name}, timed here now"
-        )
+        timed = {rows: float(ns) for rows, ns in warm.warm_up_ns.items()}
+        return Known(timed, f"variant {variant.name}, timed here now", rows_alone=alone)
     points = tuned_points(variant.evidence)
     if not points:
         raise LoadTestError(f"variant {variant.name!r} has no timings in its evidence", hint=_WAY_OUT)
@@ -109,7 +116,7 @@ def known_cost(manifest: Manifest | None, given: Mapping[int, float], measure: b
         raise LoadTestError(
             f"the timings of variant {variant.name!r} are of another machine: {variant.trust.reason}", hint=_WAY_OUT
         )
-    return Known(points, f"evidence of variant {variant.name}", tuned_spread(variant.evidence))
+    return Known(points, f"evidence of variant {variant.name}", tuned_spread(variant.evidence), alone)
 
 
 def play(
@@ -132,8 +139,8 @@ def play(
                 limit_ns=limit_ns,
                 max_rows=assumed.max_rows,
                 max_queue_rows=assumed.max_queue_rows,
-                merge=batching.mode != "off",
-                window=partial(_window, batching, slo),
+                merge=batching.mode != "off" and not assumed.rows_alone,
+                window=None if assumed.rows_alone else partial(_window, batching, slo),
                 loop_ns=assumed.request_us * 1e3,
                 inline=assumed.inline,
                 shared=assumed.shared_core,
@@ -230,6 +237,7 @@ def render(assumed: Assumptions, lines: Sequence[Line]) -> str:
     where = "on the event loop" if assumed.inline else "sharing one core with the event loop" * assumed.shared_core
     head = [
         f"a batch by rows: {costs} ({assumed.cost_from}), noise {assumed.sigma:.0%}, hiccups {assumed.hiccups:.2%}",
+        *(["each row runs alone: other rows in its batch would change its answer"] if assumed.rows_alone else []),
         f"{assumed.arrivals} arrivals for {assumed.duration_s:g} s, {assumed.rows} rows each, deadline "
         f"{assumed.timeout_ms:g} ms; {assumed.request_us:g} us of the event loop per request {where}".rstrip(),
         "",

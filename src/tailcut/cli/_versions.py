@@ -74,13 +74,7 @@ def summary(version: Version) -> Iterable[str]:
     if constant:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in constant.items())
         yield f"a constant answer: {figures}"
-    for name, each in version.variants.items():
-        if not each.evidence.get("merge", True):
-            found = each.evidence["neighbour"]
-            yield (
-                f"{name}: requests never share its batches, because a neighbour in the batch changes a row's score by "
-                f"up to {max(found['max_abs'].values()):.2g} (limit {found['limit']:.2g})"
-            )
+    yield from build_figures.rows_alone(version)
     if cpu and holdout:
         yield (
             f"on {cpu['model']}, {cpu['cores']} cores ({', '.join(cpu['flags'])}); holdout of {holdout['rows']} rows; "

@@ -152,6 +152,7 @@ class _Run:
         self.batches: Counter[int] = Counter()
         self.idle = list(range(scenario.executors))
         self.running: dict[int, tuple[float, int, list[Arrival]]] = {}
+        self.parts: dict[int, list[Arrival]] = {}
         self.events: list[tuple[float, int, int, float]] = []
         self.ready: deque[tuple[Callable[[int], float], int]] = deque()
         self.now_ns = 0.0
@@ -178,16 +179,8 @@ class _Run:
                 break
             self.now_ns = min(moments)
         scenario = self.scenario
-        return Outcome(
-            self.latency_ns,
-            self.shed,
-            scenario.timeout_ns,
-            self.batches,
-            self.now_ns,
-            self.busy_ns,
-            self.loop_ns,
-            scenario.executors,
-        )
+        spent_ns = self.now_ns, self.busy_ns, self.loop_ns
+        return Outcome(self.latency_ns, self.shed, scenario.timeout_ns, self.batches, *spent_ns, scenario.executors)
 
     def _event(self) -> None:
         at_ns, kind, number, seen_ns = heappop(self.events)
@@ -218,9 +211,12 @@ class _Run:
                 self.shed[number] = True
                 return took_ns
         target_ns = self.planner.target_ns(int(scenario.arrivals_ns[number]), deadline_ns)
-        entry = Arrival(number, rows, deadline_ns, priority, tenant, target_ns)
-        entry.arrived_ns = now_ns
-        self.planner.offer(entry)
+        self.parts[number] = []
+        for at in range(0, rows, scenario.max_rows):  # as the dispatcher cuts requests of more rows than a batch
+            part = Arrival(number, min(scenario.max_rows, rows - at), deadline_ns, priority, tenant, target_ns)
+            part.arrived_ns = now_ns
+            if self.planner.offer(part):
+                self.parts[number].append(part)
         self._schedule_kick()
         return took_ns
 
@@ -234,6 +230,7 @@ class _Run:
         count = self.scenario.executors
         plan = self.planner.plan(now_ns, len(self.idle), self.costs, executors=count, probe=not self.running)
         self.admission.learn(len(plan.expired))
+        self._give_up(plan.expired)
         for batch in plan.batches:
             took_ns += self._start(batch)
         if plan.again_ns:
@@ -258,18 +255,29 @@ class _Run:
         started_ns, rows, batch = self.running.pop(executor)
         self.idle.append(executor)
         self.costs.observe(rows, self.now_ns - started_ns)
-        self.planner.expire(int(self.now_ns))
+        self._give_up(self.planner.expire(int(self.now_ns)))
         if self.planner.queue_rows and not self.scenario.inline:
             self._schedule_kick()  # before the answers are written, as the dispatcher does
         for entry in batch:
-            self.ready.append((self._answer, entry.number))
+            parts = self.parts.get(entry.number, [])
+            if entry in parts:
+                parts.remove(entry)
+                if not parts:
+                    self.ready.append((self._answer, entry.number))
         if self.planner.queue_rows:
             self._schedule_kick()
         else:
             self.planner.rest(nothing_runs=not self.running)
         return 0.0
 
+    def _give_up(self, expired: list[Arrival]) -> None:
+        """Drop what waits of requests of which a part was too late."""
+        for entry in expired:
+            for part in self.parts.pop(entry.number, []):
+                self.planner.cancel(part)
+
     def _answer(self, number: int) -> float:
+        del self.parts[number]
         took_ns = self.scenario.loop_ns * (1.0 - _RECEIVING)
         self.now_ns += took_ns
         self.latency_ns[number] = self.now_ns - self.scenario.arrivals_ns[number]

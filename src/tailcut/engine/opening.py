@@ -22,6 +22,7 @@ from tailcut.engine.path import Path
 from tailcut.engine.planning import make_dispatcher
 from tailcut.engine.pool import Pool
 from tailcut.engine.refusals import unavailable
+from tailcut.engine.row_coupling import rows_alone
 from tailcut.engine.seating import Warm, open_variant
 from tailcut.engine.stores import Caches, open_caches
 from tailcut.engine.streaming import streaming_of
@@ -97,6 +98,7 @@ class Opened:
         executor: "inline", "thread" or "process".
         warm_up_ns: nanoseconds per batch size: the median of its runs, of what was loaded in the background the least.
         merges: whether requests share batches: the manifest and the variant's evidence both have a say.
+        rows_alone: whether each row runs alone, those of one request too, because rows influence each other.
         code: the user's functions, as they were imported.
         device: how long the variant has held its device; None where it runs on none.
         close: closes the runtimes.
@@ -111,6 +113,7 @@ class Opened:
         self.pool = pool
         self.device = device
         self.merges = path.dispatcher.planner.merge
+        self.rows_alone = path.rows_alone
         self.variant = warm.variant
         self.executor = warm.executor
         self.warm_up_ns = warm.warm_up_ns
@@ -190,6 +193,7 @@ async def open_deployment(
         entity_cache=caches.entity,
         tensor_cache=caches.tensor,
         fallback_stale="stale" in deployment.serve.fallback,
+        rows_alone=rows_alone(variant),
         in_flight=in_flight,
         limits=_limits(deployment, variant, code),
     )
@@ -241,7 +245,7 @@ def open_beside(manifest: Manifest, running: Opened, warm: Warm, recorder: Recor
     loop = asyncio.get_running_loop()
     dispatcher = make_dispatcher(deployment, warm.variant, warm.warm_up_ns, device or recorder, loop)
     limits = _limits(deployment, warm.variant, running.code)
-    path = running.path.beside(version, served, dispatcher, limits)
+    path = running.path.beside(version, served, dispatcher, limits, rows_alone=rows_alone(warm.variant))
     return Opened(path, _pool(deployment, dispatcher, warm, recorder), warm, running.code, device)
 
 

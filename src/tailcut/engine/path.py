@@ -8,7 +8,7 @@ Receiving and encoding belong to the protocol in front (server/). Every stage's 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence, Sized
+from collections.abc import Callable, Coroutine, Hashable, Sequence, Sized
 from functools import partial
 from time import perf_counter_ns
 from typing import Any
@@ -18,7 +18,7 @@ import msgspec
 from tailcut.core.tensors import Arrays
 from tailcut.core.timings import Stage
 from tailcut.core.validation import InputSpec
-from tailcut.engine.assembly import Assembly
+from tailcut.engine.assembly import Assembly, Rows
 from tailcut.engine.caching import infer_cached, predict_cached
 from tailcut.engine.call import Call
 from tailcut.engine.dispatcher import Dispatcher
@@ -26,6 +26,7 @@ from tailcut.engine.fetching import fetch
 from tailcut.engine.hooks import Hooks, ran_inline
 from tailcut.engine.limits import PathLimits
 from tailcut.engine.predictions import STALE, PredictionStore
+from tailcut.engine.single_rows import answer_singly
 from tailcut.engine.ticket import join, ran_ns
 from tailcut.errors import BadRequest, DeadlineExceeded, NotReady, Shed
 from tailcut.features import EntityKey, FeatureService
@@ -44,6 +45,7 @@ class Path:
         features: None where the deployment has no feature groups.
         entity_cache, tensor_cache: None where they are off.
         fallback_stale: whether an answer past its TTL is given where there is no room for a request.
+        rows_alone: whether each row runs alone, because rows of a batch influence each other.
         in_flight: the requests that are being answered, this one included, and those that are about to be; a request
             that is alone does not wait for the end of the loop iteration to see who else comes.
         limits: of the values of requests; None where the inputs' form is all that counts.
@@ -65,6 +67,7 @@ class Path:
         entity_cache: PredictionStore[msgspec.Raw] | None = None,
         tensor_cache: PredictionStore[Arrays] | None = None,
         fallback_stale: bool = False,
+        rows_alone: bool = False,
         in_flight: Sized = (),
         limits: PathLimits | None = None,
     ) -> None:
@@ -79,6 +82,7 @@ class Path:
         self.entity_cache = entity_cache
         self.tensor_cache = tensor_cache
         self.fallback_stale = fallback_stale
+        self.rows_alone = rows_alone
         self.fallback: Path | None = None
         self._in_flight = in_flight
         self._predict: Callable[..., Coroutine[Any, Any, list[Any]]] = self._predict_plain
@@ -87,7 +91,13 @@ class Path:
         self._one_lane = all(spec.fixed for spec in assembly.specs)
 
     def beside(
-        self, version: bytes, served: tuple[str, str], dispatcher: Dispatcher, limits: PathLimits | None
+        self,
+        version: bytes,
+        served: tuple[str, str],
+        dispatcher: Dispatcher,
+        limits: PathLimits | None,
+        *,
+        rows_alone: bool,
     ) -> Path:
         """Return a path that differs in the variant that answers, and its limits; all else is shared."""
         return Path(
@@ -101,6 +111,7 @@ class Path:
             entity_cache=self.entity_cache,
             tensor_cache=self.tensor_cache,
             fallback_stale=self.fallback_stale,
+            rows_alone=rows_alone,
             in_flight=self._in_flight,
             limits=limits,
         )
@@ -176,14 +187,14 @@ class Path:
             return self.compute(call, inputs, rows, outputs)
         return infer_cached(self, cache, call, inputs, rows, outputs)
 
-    async def predict_rows(self, call: Call, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+    async def predict_rows(self, call: Call, rows: Rows) -> list[Any]:
         """Answer feature rows that the client sent; one JSON value per row."""
         if self.limits is not None:
             self.limits.check_rows(rows)
         call.timings.lap(Stage.VALIDATE, perf_counter_ns())
         # Preprocessing for nothing is what a server without room can spare least.
         self.admit(call, len(rows), recalls=self.tensor_cache is not None and self.fallback_stale)
-        return await self._predict(call, rows, from_client=True)
+        return await self._answer(call, rows, from_client=True)
 
     async def predict_entities(self, call: Call, entities: Sequence[object]) -> list[Any]:
         """Answer entities: look them up, fetch what is missing, predict; one JSON value (or Raw) per entity.
@@ -217,14 +228,19 @@ class Path:
         if self.limits is not None:
             self.limits.check_fetched(found.rows)
         fetched_ns = perf_counter_ns()
-        values = await self._predict(call, found.rows, from_client=False)
+        values = await self._answer(call, found.rows, from_client=False)
         if any(found.stale):
             call.cache = "stale"
         elapsed_s = (perf_counter_ns() - fetched_ns) / 1e9
         lives_s = zip(found.fresh_for_s, found.stale, strict=True)
         return values, [STALE if stale else life_s - elapsed_s for life_s, stale in lives_s]
 
-    async def _predict_plain(self, call: Call, rows: Sequence[Mapping[str, Any]], *, from_client: bool) -> list[Any]:
+    def _answer(self, call: Call, rows: Rows, *, from_client: bool) -> Coroutine[Any, Any, list[Any]]:
+        if len(rows) > 1 and not self._one_lane and (call.path or self).rows_alone:
+            return answer_singly(partial(self._predict, from_client=from_client), call, rows)
+        return self._predict(call, rows, from_client=from_client)
+
+    async def _predict_plain(self, call: Call, rows: Rows, *, from_client: bool) -> list[Any]:
         inputs = self.assembly.inputs(rows, from_client=from_client)
         if self.limits is not None:
             self.limits.check_inputs(inputs, from_client=from_client)
@@ -234,9 +250,7 @@ class Path:
         call.timings.lap(Stage.POSTPROCESS, perf_counter_ns())
         return values
 
-    async def _predict_hooked(
-        self, hooks: Hooks, call: Call, rows: Sequence[Mapping[str, Any]], *, from_client: bool
-    ) -> list[Any]:
+    async def _predict_hooked(self, hooks: Hooks, call: Call, rows: Rows, *, from_client: bool) -> list[Any]:
         count = len(rows)
         if count <= hooks.preprocess.inline_rows:
             try:

@@ -15,6 +15,7 @@ from tailcut.core.overload import Target
 from tailcut.core.tuning import tuned_points
 from tailcut.core.windows import Fixed, Gain, Window
 from tailcut.engine.dispatcher import Dispatcher
+from tailcut.engine.row_coupling import rows_alone
 from tailcut.engine.running import BatchObserver, Running
 from tailcut.engine.ticket import Ticket
 from tailcut.engine.warming import FREE_DIMENSION
@@ -42,11 +43,11 @@ def make_dispatcher(
     """
     settings = deployment.batching
     planner: Planner[Ticket] = Planner(
-        max_rows=settings.max_rows,
+        max_rows=most_rows(settings, variant),
         max_queue_rows=settings.max_queue_rows,
         max_queue_bytes=int(settings.max_queue_bytes),
         merge=merges(settings, variant),
-        window=make_window(settings, deployment.slo),
+        window=None if rows_alone(variant) else make_window(settings, deployment.slo),
         target=make_target(settings, deployment.slo),
     )
     costs = make_costs(deployment, variant, warm_up_ns)
@@ -78,7 +79,12 @@ def at_once(runtime: str, settings: Mapping[str, Any], cores: float) -> int | No
 
 def merges(settings: Batching, variant: Variant) -> bool:
     """Whether requests share batches: the manifest and the variant's evidence both have a say."""
-    return settings.mode != "off" and bool(variant.evidence.get("merge", True))
+    return settings.mode != "off" and not rows_alone(variant)
+
+
+def most_rows(settings: Batching, variant: Variant) -> int:
+    """Return the rows of the largest batch: one where rows run alone, those of one request too."""
+    return 1 if rows_alone(variant) else settings.max_rows
 
 
 def divides(settings: Batching, variant: Variant) -> bool:

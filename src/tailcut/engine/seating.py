@@ -11,6 +11,7 @@ from tailcut.core.fingerprint import Machine, uses_gpu
 from tailcut.core.validation import InputSpec
 from tailcut.engine import planning
 from tailcut.engine.lending import lendable
+from tailcut.engine.row_coupling import with_row_coupling
 from tailcut.engine.warming import BRIEF, THOROUGH, Warmth, choose_executor, warm_up
 from tailcut.manifest import Manifest
 from tailcut.registry import Variant
@@ -77,16 +78,16 @@ def open_variant(
     Raises:
         TailcutError: it cannot be opened, or fails on a batch size.
     """
-    deployment = manifest.deployment
+    deployment, variant = manifest.deployment, with_row_coupling(variant)
     pool, outputs = deployment.pool, tuple(tensor.name for tensor in deployment.model.outputs)
-    asked = pool.executors_of(variant.settings)
+    max_rows, asked = planning.most_rows(deployment.batching, variant), pool.executors_of(variant.settings)
     took_ns: dict[int, int] = {}
 
     def open_one(warmth: Warmth) -> Runtime:
         runtime = lendable(_open(manifest, variant))
         clock_ns = thread_time_ns if warmth is BRIEF and _runs_in_one_thread(manifest, variant) else perf_counter_ns
         try:
-            took_ns.update(warm_up(runtime, specs, outputs, deployment.batching.max_rows, warmth, clock_ns))
+            took_ns.update(warm_up(runtime, specs, outputs, max_rows, warmth, clock_ns))
         except BaseException:
             runtime.close()
             raise

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tailcut import text
 from tailcut.core.buckets import powers
+from tailcut.core.tensors import Arrays
 from tailcut.engine.assembly import Assembly, Postprocess, Preprocess
 from tailcut.engine.hooks import Hooks, time_postprocess
 from tailcut.engine.ticket import run_rows
@@ -78,8 +81,15 @@ async def place_hooks(
     )
     if code.postprocess is not None:
         sizes = powers(deployment.batching.max_rows)
-        computed = (run_rows(runtime, example_inputs(assembly.specs, rows), rows, outputs) for rows in sizes)
+        computed = _repeated(partial(run_rows, runtime, example_inputs(assembly.specs, 1), 1, outputs), sizes)
         timed = partial(time_postprocess, assembly, computed, WARM_UP_RUNS)
         for rows, took_ns in await asyncio.get_running_loop().run_in_executor(None, timed):
             hooks.postprocess.observe(rows, took_ns)
     return hooks
+
+
+def _repeated(run: Callable[[], Arrays], sizes: Sequence[int]) -> Iterator[Arrays]:
+    """Yield what the model gives for one row, repeated to each size: it runs what it will be served with."""
+    one = run()
+    for rows in sizes:
+        yield {name: np.repeat(array, rows, axis=0) for name, array in one.items()}

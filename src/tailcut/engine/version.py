@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from tailcut.engine.row_coupling import rows_alone
 from tailcut.manifest import Deployment
 from tailcut.manifest.keys import to_plain
 from tailcut.registry import Variant
@@ -40,8 +41,14 @@ def deployment_version(deployment: Deployment, artifact: str, hooks: Sequence[Ca
 
 
 def version_of(deployment: Deployment, variant: Variant, functions: Sequence[Callable[..., Any]]) -> bytes:
-    """Return the deployment version of a variant: another runtime or other settings may round otherwise, too."""
+    """Return the deployment version of a variant: another runtime or other settings may round otherwise, too.
+
+    A variant whose rows run alone has another version than the same artifact had before: what a server kept that ran
+    its rows together is no answer any more.
+    """
     served = (variant.sha256, variant.runtime, *sorted(f"{name}={value!r}" for name, value in variant.settings.items()))
+    if rows_alone(variant):
+        served = (*served, "rows_alone")
     return deployment_version(deployment, " ".join(served), functions)
 
 

@@ -11,6 +11,8 @@ from tailcut.core.units import UnitError, parse_duration
 from tailcut.registry import Promotion, VariantRecord, Version, state_of
 
 NONE = "-"
+_NO_NUMBER = 1e300
+"""A change of an answer that is recorded as larger is one to NaN or infinity, or from it."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +46,32 @@ def rows(version: Version, promotion: Promotion | None) -> list[Row]:
         for name, each in version.variants.items()
         if each.sha256
     ]
+
+
+def rows_alone(version: Version) -> list[str]:
+    """One line per variant whose rows run alone: why, and the largest change that was seen, measured by its limit."""
+    return [
+        f"{name}: each row runs alone, because other rows in its batch change its answer{_change(each.evidence)}"
+        for name, each in version.variants.items()
+        if each.evidence.get("rows_alone", not each.evidence.get("merge", True))
+    ]
+
+
+def _change(evidence: Mapping[str, Any]) -> str:
+    found = evidence.get("neighbour") or {}
+    seen = [
+        (change, each["limit"], kind, output)
+        for output, each in (found.get("outputs") or {"": found}).items()
+        for kind, change in each.get("max_abs", {}).items()
+    ]
+    operators = ", ".join(found.get("operators", ()))
+    parts = [f"{operators} takes one scale for all rows"] if operators else []
+    if seen:
+        change, limit, kind, output = max(seen, key=lambda one: one[0] / max(one[1], 1e-300))
+        of = f" of output {output!r}" if output else ""
+        by = f"by {change:.2g}" if change < _NO_NUMBER else "to NaN or infinity"
+        parts.append(f"seen is a change{of} {by} (company: {kind}; limit {limit:.2g})")
+    return f" ({'; '.join(parts)})" if parts else ""
 
 
 def not_made(version: Version) -> list[str]:

@@ -80,7 +80,10 @@ def _variants(version: Version, promotion: Promotion | None) -> str:
         for row in rows
     ]
     made = [f"{name} refused: {one.refused}" for name, one in version.variants.items() if one.sha256 and one.refused]
-    notes = "".join(f"<li>{escape(line)}</li>" for line in (*made, *build_figures.not_made(version)))
+    notes = "".join(
+        f"<li>{escape(line)}</li>"
+        for line in (*made, *build_figures.rows_alone(version), *build_figures.not_made(version))
+    )
     return _section("Variants", "", f"{_table(head, cells)}<ul>{notes}</ul>")
 
 

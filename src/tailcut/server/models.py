@@ -126,6 +126,9 @@ def metadata_of(engine: Engine) -> dict[str, Any]:
 def config_of(engine: Engine) -> dict[str, Any]:
     """Triton's ModelConfig as far as it has a meaning here.
 
+    ``max_batch_size`` tells clients how many rows a request should hold at most. It stays as it is where each row runs
+    alone: such a request is taken apart here, and Triton's clients would refuse to send it.
+
     Source: https://github.com/triton-inference-server/server, docs/protocol/extension_model_configuration.md.
     """
     deployment, opened = engine.deployment, engine.opened
@@ -144,6 +147,7 @@ def config_of(engine: Engine) -> dict[str, Any]:
         "parameters": {
             "variant": {"string_value": variant.name},
             "executor": {"string_value": opened.executor},
+            "rows_alone": {"string_value": str(opened.rows_alone).lower()},
         },
     }
     if opened.merges:

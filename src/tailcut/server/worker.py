@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NoReturn
 
 from tailcut.engine.engine import Engine
+from tailcut.engine.opening import Opened
 from tailcut.errors import TailcutError
 from tailcut.manifest import Manifest
 from tailcut.runtimes.floats import confine_to_models
@@ -161,9 +162,15 @@ class Worker:
             f"tailcut: {self.manifest.deployment.name} is ready on {self._url}{grpc} after "
             f"{perf_counter() - started_s:.1f} s: variant {opened.variant.name} ({opened.variant.runtime}, version "
             f"{opened.variant.version}), {opened.executor} executor, ms per batch of rows {batch_ms}"
-            f"{'' if opened.merges else ', requests do not share batches'}"
+            f"{_sharing(opened)}"
             f"{f'; the gate refused it: {opened.variant.refused}' if opened.variant.refused else ''}"
         )
+
+
+def _sharing(opened: Opened) -> str:
+    if opened.rows_alone:
+        return ", each row runs alone: other rows in its batch would change its answer"
+    return "" if opened.merges else ", requests do not share batches"
 
 
 def _ignore() -> None:

@@ -1,4 +1,6 @@
-"""Recipe "int8-dynamic": weights of MatMul and Gemm as 8-bit integers, activations quantised batch by batch.
+"""Recipe "int8-dynamic": weights of MatMul and Gemm as 8-bit integers, activations quantised while the model runs.
+
+One scale serves all rows of a run, so each row runs alone when it is served.
 
 Weights are signed (QInt8), activations unsigned, which is what x86 kernels want. Where the processor's 8-bit products
 saturate (see ``hardware.saturates``) weights keep to 7 bits (reduce_range); the other choice is built as well and its
@@ -24,10 +26,10 @@ _WORSE = 1.1
 
 
 class Int8Dynamic(OnnxInt8):
-    """Linear layers with 8-bit weights; activations are quantised batch by batch."""
+    """Linear layers with 8-bit weights; activations are quantised row by row."""
 
     name = "int8-dynamic"
-    summary = "INT8 weights, activations quantised per batch; needs no calibration"
+    summary = "INT8 weights, activations quantised per row, so each row runs alone; needs no calibration"
 
     def make(self, work: Work) -> Result:
         """Quantise the fp32 file every way that fits this processor; keep the closest, and the faster form of it."""
@@ -37,10 +39,11 @@ class Int8Dynamic(OnnxInt8):
 def make(work: Work, base: Path) -> dict[str, Any]:
     """Quantise the fp32 file ``base`` to ``work.path``; return the evidence. Errors are those from ``work.base``."""
     output = work.manifest.deployment.judged
-    expected = calibration.answers(work.open(work.base), work.selection, output)
+    # Row by row, as it will be served.
+    expected = calibration.answers(work.open(work.base), work.selection, output, chunk_rows=1)
 
     def error_of(file: Path) -> float:
-        given = calibration.answers(work.open_file(file, "onnxruntime"), work.selection, output)
+        given = calibration.answers(work.open_file(file, "onnxruntime"), work.selection, output, chunk_rows=1)
         return mean_abs_error(expected, given)
 
     found = quantize(base, work.path, saturates=work.here.saturates, error_of=error_of)

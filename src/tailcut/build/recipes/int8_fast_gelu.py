@@ -14,7 +14,7 @@ from tailcut.errors import DoesNotApply
 
 
 class Int8FastGelu(OnnxInt8):
-    """Linear layers with 8-bit weights, activations quantised batch by batch, approximated GELU."""
+    """Linear layers with 8-bit weights, activations quantised row by row, approximated GELU."""
 
     name = "int8-fast-gelu"
     summary = "as int8-dynamic, with GELU approximated by tanh"

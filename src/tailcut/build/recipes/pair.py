@@ -176,7 +176,10 @@ def _too_bad(work: Work, source: Made, others: Sequence[Made]) -> dict[str, str]
         return {}
     rows = work.selection.subset(np.arange(min(_SCREENED, work.selection.rows)))
     output = work.manifest.deployment.judged
-    found = {made.name: {output: scoring.scores(_open(work, made), rows, output)} for made in (source, *others)}
+    found = {
+        made.name: {output: scoring.scores(_open(work, made), rows, output, alone=made.rows_alone)}
+        for made in (source, *others)
+    }
     judged = judging.judge(work.manifest, rows, found, source=source.name, uses=0)
     return {name: why for name, plain in judged.items() if (why := _over(msgspec.convert(plain, QualityVerdict)))}
 
