@@ -32,7 +32,7 @@ class Known(msgspec.Struct, frozen=True):
 def known(model: Any) -> list[Known]:
     """Return the lists of categories of all encoders inside an estimator, whatever step they are in."""
     found: list[Known] = []
-    for part in _parts(model, set()):
+    for part in _parts(model, {}):
         lists = getattr(part, "categories_", None)
         if isinstance(lists, list) and all(isinstance(each, np.ndarray) for each in lists):
             found += [Known(type(part).__name__, _values(each)) for each in lists]
@@ -107,11 +107,12 @@ def _values(array: Any) -> tuple[Value, ...]:
     )
 
 
-def _parts(model: Any, seen: set[int]) -> Iterator[Any]:
+def _parts(model: Any, seen: dict[int, Any]) -> Iterator[Any]:
     """Yield an estimator and everything of its kind inside it."""
     if id(model) in seen:
         return
-    seen.add(id(model))
+    # Kept, so that no other object gets its number.
+    seen[id(model)] = model
     if isinstance(model, (list, tuple)):
         for each in model:
             yield from _parts(each, seen)
