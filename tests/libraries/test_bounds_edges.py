@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 import torch
-from tests.bounds_kit import of_module
+from tests.derived_kit import of_module
 from torch import nn
 
 from tailcut.build.bounds import Edges, Finding, of_source, sizes_of
@@ -217,3 +218,13 @@ def test_a_model_that_allocates_by_a_value_raises_and_is_not_killed() -> None:
 
     findings = found(counts, clipped, sizes=())
     assert {finding.value for finding in findings if finding.kind == "answers"} >= {2**31, 2**53 + 1}
+
+
+def test_what_native_code_logs_of_a_trial_is_dropped(capfd: pytest.CaptureFixture[str]) -> None:
+    def logs(arrays: Arrays) -> Arrays:
+        os.write(2, b"[E:onnxruntime] out of data bounds")
+        return table(arrays)
+
+    assert found(logs, table) == []
+    os.write(2, b"after")
+    assert capfd.readouterr().err == "after"

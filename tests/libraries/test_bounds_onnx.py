@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.bounds_kit import bounds_of, lengths_of, of_file
+from tests.derived_kit import bounds_of, lengths_of, of_file
 
 from tailcut.core.bounds import Bound
 from tailcut.core.tensors import Arrays

@@ -13,7 +13,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, OrdinalEncoder, StandardScaler
-from tests.bounds_kit import Call, bounds_of
+from tests.derived_kit import Call, bounds_of
 
 from tailcut.core.bounds import Bound
 from tailcut.core.tensors import NUMPY_OF
@@ -130,6 +130,22 @@ def test_a_pipeline_on_a_frame_bounds_text_and_numbers() -> None:
         "plan": (("b", "c", "z"), None),
         "age": (None, FLOAT32),
     }
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_missing_text_is_a_value_where_the_estimator_takes_it(known: bool) -> None:
+    """The empty text stands for a missing value of an input with allow_nan."""
+    frame = pd.DataFrame({"city": ["a", "b", None if known else "a", "b"] * 50}, dtype=object)
+    model = make_pipeline(OneHotEncoder(), LogisticRegression()).fit(frame, CLASSES)
+
+    def call(arrays: Any) -> Any:
+        texts = [None if text == "" else text for text in arrays["city"]]
+        return {"y": model.predict_proba(pd.DataFrame({"city": texts}, dtype=object))}
+
+    city = Tensor(name="city", datatype="BYTES", allow_nan=True)
+    rows = {"city": np.array(["a", "b"], dtype=object)}
+    values = bounds_of(model, call, (city,), rows)["city", ()].values
+    assert values == (("a", "b", "") if known else ("a", "b"))
 
 
 def _of_twelve(codes: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.bounds_kit import bounds_of, lengths_of, of_module
+from tests.derived_kit import bounds_of, lengths_of, of_module
 from torch import nn
 from torch.nn import functional
 

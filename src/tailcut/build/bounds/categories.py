@@ -60,7 +60,7 @@ def bounds_of(trials: Trials, tensor: Tensor, columns: Sequence[int], lists: Seq
         Bound(
             input=tensor.name,
             columns=() if len(places) == trials.columns(tensor) else tuple(places),
-            values=each.values,
+            values=each.values + (("",) if _takes_missing(trials, tensor, places) else ()),
             why=f"{each.encoder} knows {len(each.values)} values",
         )
         for each, places in groups.items()
@@ -74,6 +74,11 @@ def _proven(trials: Trials, tensor: Tensor, column: int, one: Known, lists: Sequ
         return False
     foreign = [value for other in lists if _of_kind(tensor, other) for value in other.values if value not in one.values]
     return trials.refuses(tensor, [column], foreign[:_FOREIGN])
+
+
+def _takes_missing(trials: Trials, tensor: Tensor, places: Sequence[int]) -> bool:
+    """Tell whether the empty text, which stands for a missing value where ``allow_nan`` is set, is answered."""
+    return tensor.datatype == "BYTES" and tensor.allow_nan and trials.takes(tensor, places, [""])
 
 
 def _of_kind(tensor: Tensor, one: Known) -> bool:

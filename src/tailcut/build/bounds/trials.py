@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -104,12 +106,12 @@ class Trials:
 
 
 def run(call: Call, arrays: Arrays) -> Arrays:
-    """Run rows without warnings of overflow, and with a limit on memory.
+    """Run rows without warnings of overflow and native error logs, and with a limit on memory.
 
     Raises:
         Exception: whatever the object raises.
     """
-    with warnings.catch_warnings(), np.errstate(all="ignore"), _limited_memory():
+    with warnings.catch_warnings(), np.errstate(all="ignore"), _limited_memory(), _quiet():
         warnings.simplefilter("ignore")
         return call(arrays)
 
@@ -163,6 +165,21 @@ def sample(count: int, most: int) -> list[int]:
     if count <= most:
         return list(range(count))
     return sorted({round(place) for place in np.linspace(0, count - 1, most)})
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Drop what native code writes to stderr: onnxruntime logs every error, and here errors are wanted."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 @contextmanager
