@@ -121,7 +121,7 @@ def own(path: Path, folder: Path) -> Workload:
     import onnx
     import onnxruntime
 
-    from tailcut.engine.assembly import input_specs
+    from tailcut.engine.limits import input_specs
     from tailcut.engine.opening import example_inputs
     from tailcut.manifest import load
     from tailcut.registry import NewVariant, Registry
@@ -173,7 +173,7 @@ def _body(model: Any, arrays: dict[str, Any]) -> bytes:
 
 def existing(directory: Path, variants: list[str], folder: Path) -> Workload:
     """Two variants of what a deployment has promoted, in a copy of its registry."""
-    from tailcut.engine.assembly import input_specs
+    from tailcut.engine.limits import input_specs
     from tailcut.engine.opening import example_inputs
     from tailcut.manifest import load
     from tailcut.registry import Registry

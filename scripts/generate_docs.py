@@ -25,7 +25,7 @@ from tailcut.cli.app import COMMANDS, build
 from tailcut.cli.console import EXIT_REASONS
 from tailcut.core.tuning import Setting, variations
 from tailcut.manifest import Build, Deployment, Model, Tensor
-from tailcut.manifest.keys import Key, expected, keys_of, to_toml, variable
+from tailcut.manifest.keys import Key, expected, keys_at, keys_of, to_toml, variable
 from tailcut.manifest.overrides import OTHER_VARIABLES
 from tailcut.manifest.section import Section
 
@@ -181,7 +181,7 @@ def _section(section: type[Section], path: tuple[str, ...]) -> Iterator[str]:
         yield f"`[[{'.'.join(path[:-1])}]]`, once for each.\n"
     yield f"{inspect.getdoc(section)}\n"
     below = [key for key in keys_of(section).values() if key.section or key.element]
-    values = [key for key in keys_of(section).values() if key not in below]
+    values = [key for key in keys_at(section, path) if key not in below]
     if values:
         yield "| key | type | default | environment | meaning |\n|---|---|---|---|---|"
         yield from (_row(key, path) for key in values)

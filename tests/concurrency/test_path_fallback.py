@@ -206,7 +206,7 @@ def test_a_tenant_pays_a_fallback_for_what_it_takes_and_for_nothing_else() -> No
             )
             executor = ManualExecutor(bench.runtime, dispatcher.on_done, bench.clock)
             dispatcher.add(executor)
-            path.fallback = fallback = path.beside(b"v2", ("spare", "2"), dispatcher)
+            path.fallback = fallback = path.beside(b"v2", ("spare", "2"), dispatcher, None)
             asking = []
             for at in range(2):  # one runs, and one waits: the share of the queue
                 path.admit(call := bench.call("a"), 1)

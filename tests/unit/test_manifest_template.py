@@ -24,14 +24,16 @@ def test_it_loads_as_it_is_and_sets_nothing_but_what_is_required(tmp_path: Path)
 
 
 def test_every_commented_setting_can_be_uncommented(tmp_path: Path) -> None:
-    """All at once; only the second source of the example group has to go, and windows are of the fixed mode."""
+    """All at once; only the second source of the example group and the length of an input without a free dimension
+    have to go, and windows are of the fixed mode."""
     text = re.sub(r"(?m)^#(?=[a-z\[])", "", template()).replace('mode = "auto"', 'mode = "fixed"')
-    text = re.sub(r"(?m)^function = .*\n", "", text)
+    text = re.sub(r"(?m)^(function = .*|max_length = 512)\n", "", text)
     (tmp_path / "tailcut.toml").write_text(text)
     deployment = load(tmp_path, environment={}).deployment
     assert deployment.server.port == 8700
     assert deployment.slo.p95_s == 0.025
     assert deployment.features.groups[0].columns == ("temperature", "wind")
+    assert (deployment.model.inputs[0].max, deployment.model.fields[0].min) == (1, -60)
     assert deployment.ladder.rungs[0].set == ("features.cache=memory",)
 
 

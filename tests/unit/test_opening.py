@@ -18,7 +18,7 @@ from tailcut import text
 from tailcut.core.tensors import Arrays
 from tailcut.core.validation import InputSpec
 from tailcut.engine import opening, seating, user_code, warming
-from tailcut.engine.assembly import input_specs
+from tailcut.engine.limits import input_specs
 from tailcut.engine.version import version_of
 from tailcut.errors import NotInRegistry, StartError
 from tailcut.manifest import load

@@ -7,7 +7,8 @@ from dataclasses import replace
 from tailcut.build.holdout import Holdout
 from tailcut.core.tensors import Array
 from tailcut.core.validation import InputSpec
-from tailcut.engine.assembly import converted, input_specs
+from tailcut.engine.assembly import converted
+from tailcut.engine.limits import input_specs
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Model
 

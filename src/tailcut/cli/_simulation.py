@@ -94,7 +94,7 @@ def known_cost(manifest: Manifest | None, given: Mapping[int, float], measure: b
 
     variant = find_variant(manifest)
     if measure:
-        from tailcut.engine.assembly import input_specs
+        from tailcut.engine.limits import input_specs
         from tailcut.engine.seating import open_variant
 
         warm = open_variant(manifest, variant, input_specs(manifest.deployment.model))

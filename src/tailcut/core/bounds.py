@@ -1,8 +1,31 @@
-"""Limits of an input's values that the model itself has."""
+"""Limits of a model's inputs, and whether an array keeps them.
+
+A limit is compared in the input's own datatype: FP32 0.1 is not beyond a maximum of 0.1, and whole numbers of any size
+are compared exactly. NaN is left to ``allow_nan``; infinity is beyond every maximum.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from math import isnan
+from reprlib import repr as shown
+from typing import Any
+
 import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tailcut.core.tensors import NUMPY_OF, Array
+from tailcut.errors import BadRequest
+
+_FEW = 32
+"""Up to here a list's least and greatest value are found faster than an array's."""
+
+_SHOWN_VALUES = 5
+
+Index = slice | npt.NDArray[np.intp]
+
+_TEXT = "BYTES"
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -11,8 +34,8 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         input: name of the tensor.
         columns: positions in the flattened row (the dimensions behind the first) that it is about; empty: all.
-        min: smallest value allowed, included; None: no limit. NaN is not its business (allow_nan is).
-        max: largest value allowed, included; None: no limit.
+        min, max: smallest and largest value allowed, both included; None: no limit. NaN is not their business
+            (allow_nan is).
         values: the only values allowed; None: any.
         max_length: most characters of a text, or the largest size of a free dimension of a tensor of numbers; None:
             any.
@@ -26,3 +49,180 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     values: tuple[int | float | str | bool, ...] | None = None
     max_length: int | None = None
     why: str = ""
+
+
+class Limits:
+    """The bounds of one input, compiled.
+
+    Args:
+        name: of the input.
+        shape: of the input, with -1 for the batch (first) and for every free dimension.
+        bounds: all that hold for it, at least one.
+        allow_nan: whether the array may hold NaN, which no bound is about.
+    """
+
+    __slots__ = ("_checks",)
+
+    def __init__(
+        self, name: str, datatype: str, shape: Sequence[int], bounds: Iterable[Bound], *, allow_nan: bool = False
+    ) -> None:
+        self._checks: tuple[Callable[[Array], None], ...] = tuple(
+            each
+            for bound in bounds
+            for each in (_length_check(name, datatype, shape, bound), _values_check(name, datatype, bound, allow_nan))
+            if each is not None
+        )
+
+    def check(self, array: Array) -> None:
+        """Refuse an array of the input's datatype and shape that holds a value beyond a bound.
+
+        Raises:
+            BadRequest: naming the input, the row, the value and what is allowed.
+        """
+        for check in self._checks:
+            check(array)
+
+
+def allowed(low: float | None, high: float | None, values: Iterable[object] | None, why: str = "") -> str:
+    """Say what is allowed, as the end of a sentence: "allowed are 0 to 49 (embedding e.weight has 50 rows)"."""
+    because = f" ({why})" if why else ""
+    if values is not None:
+        every = list(values)
+        more = f" and {len(every) - _SHOWN_VALUES} more" if len(every) > _SHOWN_VALUES else ""
+        return f"allowed are {', '.join(map(shown, every[:_SHOWN_VALUES]))}{more}{because}"
+    if low is not None and high is not None:
+        return f"allowed are {low} to {high}{because}"
+    return f"allowed are values of at {f'most {high}' if low is None else f'least {low}'}{because}"
+
+
+def too_long(what: str, length: int, longest: int, why: str = "") -> str:
+    """Say that there is too much of something, with the limit."""
+    return f"{what} {length}, the limit is {longest}{f' ({why})' if why else ''}"
+
+
+def in_datatype(limit: float, datatype: str) -> float:
+    """Return a limit as values of the datatype are compared with it: rounded to it, whole numbers exactly."""
+    dtype: Any = NUMPY_OF[datatype]
+    if dtype.kind != "f":
+        return limit
+    with np.errstate(over="ignore"):
+        rounded = float(dtype.type(limit))
+    largest = float(np.finfo(dtype).max)
+    return min(max(rounded, -largest), largest)
+
+
+def _length_check(name: str, datatype: str, shape: Sequence[int], bound: Bound) -> Callable[[Array], None] | None:
+    longest, why = bound.max_length, bound.why
+    if longest is None:
+        return None
+    if datatype == _TEXT:
+        return _text_check(name, longest, bound)
+    free = [axis for axis, size in enumerate(shape) if axis and size == -1]
+
+    def check(array: Array) -> None:
+        for axis in free:
+            size = array.shape[axis]
+            if size > longest:
+                what = f"input {name!r} has shape {list(array.shape)}, of which dimension {axis} is"
+                raise BadRequest(too_long(what, size, longest, why), hint=f"send at most {longest} values a row there")
+
+    return check if free else None
+
+
+def _text_check(name: str, longest: int, bound: Bound) -> Callable[[Array], None]:
+    index = _index(bound.columns)
+
+    def check(array: Array) -> None:
+        texts = _texts(_part(array, index))
+        if not texts or max(map(len, texts)) <= longest:
+            return
+        at = next(at for at, text in enumerate(texts) if len(text) > longest)
+        what = f"input {name!r} has a text in {_place(array, at, bound.columns)} whose characters are"
+        raise BadRequest(
+            too_long(what, len(texts[at]), longest, bound.why), hint=f"send texts of at most {longest} characters"
+        )
+
+    return check
+
+
+def _values_check(name: str, datatype: str, bound: Bound, allow_nan: bool) -> Callable[[Array], None] | None:
+    low, high = (None if one is None else in_datatype(one, datatype) for one in (bound.min, bound.max))
+    values = None if bound.values is None else frozenset(_value(one, datatype) for one in bound.values)
+    if low is None and high is None and values is None:
+        return None
+    columns, index = bound.columns, _index(bound.columns)
+    may_be_nan = allow_nan and NUMPY_OF[datatype].kind == "f"
+
+    def beyond(value: Any) -> bool:
+        if isinstance(value, float) and isnan(value):
+            return False
+        outside = (low is not None and value < low) or (high is not None and value > high)
+        return outside or (values is not None and value not in values)
+
+    def check(array: Array) -> None:
+        part = array if index is None else _part(array, index)
+        within = (low is None and high is None) or _inside(part, low, high, may_be_nan)
+        if within and (values is None or values.issuperset(_plain(part))):
+            return
+        at = next((at for at, value in enumerate(_plain(part)) if beyond(value)), None)
+        if at is not None:  # else NaN, which is in no set
+            said = _said(part.ravel()[at])
+            raise BadRequest(
+                f"input {name!r} holds {said} in {_place(array, at, columns)}, "
+                + allowed(bound.min, bound.max, bound.values, bound.why),
+                hint="send a value that is allowed; /openapi.json has the limits of every input",
+            )
+
+    return check
+
+
+def _inside(part: Array, low: float | None, high: float | None, may_be_nan: bool) -> bool:
+    """Return whether all values are within two limits, NaN left out."""
+    numbers: Any = part
+    if may_be_nan:
+        least, greatest = np.fmin.reduce(numbers, axis=None), np.fmax.reduce(numbers, axis=None)
+    elif part.size <= _FEW:
+        flat = part.ravel().tolist()
+        least, greatest = min(flat), max(flat)
+    else:
+        least, greatest = numbers.min().item(), numbers.max().item()
+    return not ((low is not None and least < low) or (high is not None and greatest > high))
+
+
+def _index(columns: Sequence[int]) -> Index | None:
+    """Return what picks columns fastest: a slice where they are evenly spaced; None for all."""
+    if not columns:
+        return None
+    step = columns[1] - columns[0] if len(columns) > 1 else 1
+    if step > 0 and list(columns) == list(range(columns[0], columns[-1] + 1, step)):
+        return slice(columns[0], columns[-1] + 1, step)
+    return np.array(columns, np.intp)
+
+
+def _part(array: Array, index: Index | None) -> Array:
+    return array if index is None else array.reshape(len(array), -1)[:, index]
+
+
+def _plain(part: Array) -> list[Any]:
+    return _texts(part) if part.dtype.hasobject else part.ravel().tolist()
+
+
+def _texts(part: Array) -> list[str]:
+    """Return text elements; a hook may have made them bytes."""
+    return [one.decode("utf-8", "replace") if isinstance(one, bytes) else one for one in part.ravel().tolist()]
+
+
+def _value(value: Any, datatype: str) -> Any:
+    return value if datatype in {_TEXT, "BOOL"} else in_datatype(value, datatype)
+
+
+def _place(array: Array, at: int, columns: Sequence[int]) -> str:
+    """Name the row, and the position in it where it has several, of a value of the part that a bound is about."""
+    width = len(columns) or array.size // len(array)
+    row, position = divmod(at, width)
+    position = columns[position] if columns else position
+    return f"row {row}" if array.size == len(array) else f"row {row}, position {position}"
+
+
+def _said(value: Any) -> str:
+    return shown(value) if isinstance(value, str | bytes) else str(value)

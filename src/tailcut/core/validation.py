@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import isfinite
 from reprlib import repr as shown
 from typing import Any
 
 import numpy as np
 
+from tailcut.core.bounds import Bound, Limits
 from tailcut.core.tensors import NUMPY_OF, Array
 from tailcut.errors import BadRequest, InferenceError, TooLarge
 
@@ -27,6 +28,10 @@ class InputSpec:
     Args:
         shape: with -1 for the batch (first) and for every free dimension.
         allow_nan: whether NaN and infinity pass.
+        bounds: of its values.
+
+    Attributes:
+        limits: the bounds, compiled; None where there are none.
     """
 
     __slots__ = (
@@ -36,6 +41,7 @@ class InputSpec:
         "dtype",
         "fixed",
         "is_float",
+        "limits",
         "must_be_finite",
         "name",
         "shape",
@@ -43,7 +49,15 @@ class InputSpec:
         "tail_size",
     )
 
-    def __init__(self, name: str, datatype: str, shape: Sequence[int], *, allow_nan: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        datatype: str,
+        shape: Sequence[int],
+        *,
+        allow_nan: bool = False,
+        bounds: Sequence[Bound] = (),
+    ) -> None:
         self.name = name
         self.datatype = datatype
         self.dtype = NUMPY_OF[datatype]
@@ -55,6 +69,7 @@ class InputSpec:
         self.tail_size = int(np.prod(self.tail)) if self.fixed else -1
         self.is_float = datatype in {"FP16", "FP32", "FP64"}
         self.must_be_finite = self.is_float and not allow_nan
+        self.limits = Limits(name, datatype, self.shape, bounds, allow_nan=allow_nan) if bounds else None
 
     def check_shape(self, shape: Sequence[int]) -> None:
         """Refuse a shape with another rank, another fixed dimension, or no rows."""
@@ -107,6 +122,11 @@ class InputSpec:
                 f"input {self.name!r} holds {value} in row {place[0]}, which this model cannot take",
                 hint="send a number, or set allow_nan = true for this input if the model handles NaN",
             )
+
+
+def limits_of(specs: Iterable[InputSpec]) -> tuple[tuple[str, Limits], ...]:
+    """Return the limits of the inputs that have any, by name."""
+    return tuple((spec.name, spec.limits) for spec in specs if spec.limits is not None)
 
 
 def all_finite(array: Array) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 from tailcut.core.tensors import Array, Arrays
 from tailcut.core.validation import InputSpec, all_finite, check_rows, not_finite
 from tailcut.engine import blame
+from tailcut.engine.limits import input_specs
 from tailcut.errors import BadRequest, HookError, TailcutError
 from tailcut.manifest import Model
 
@@ -22,11 +23,6 @@ Preprocess = Callable[[Rows], Arrays]
 Postprocess = Callable[[Arrays], list[Any]]
 
 _LONGEST_SHOWN = 500
-
-
-def input_specs(model: Model) -> tuple[InputSpec, ...]:
-    """Return what each input of the manifest must be."""
-    return tuple(InputSpec(t.name, t.datatype, t.shape, allow_nan=t.allow_nan) for t in model.inputs)
 
 
 class Assembly:

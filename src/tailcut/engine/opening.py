@@ -17,6 +17,7 @@ from tailcut.core.validation import InputSpec
 from tailcut.engine.assembly import Assembly
 from tailcut.engine.device_time import DeviceTime
 from tailcut.engine.dispatcher import Dispatcher
+from tailcut.engine.limits import PathLimits
 from tailcut.engine.path import Path
 from tailcut.engine.planning import make_dispatcher
 from tailcut.engine.pool import Pool
@@ -190,6 +191,7 @@ async def open_deployment(
         tensor_cache=caches.tensor,
         fallback_stale="stale" in deployment.serve.fallback,
         in_flight=in_flight,
+        limits=_limits(deployment, variant, code),
     )
     opened = Opened(path, _pool(deployment, dispatcher, warm, recorder), warm, code, device)
     opened.loading = loading
@@ -238,8 +240,15 @@ def open_beside(manifest: Manifest, running: Opened, warm: Warm, recorder: Recor
     device = _device_time(warm, recorder)
     loop = asyncio.get_running_loop()
     dispatcher = make_dispatcher(deployment, warm.variant, warm.warm_up_ns, device or recorder, loop)
-    path = running.path.beside(version, served, dispatcher)
+    limits = _limits(deployment, warm.variant, running.code)
+    path = running.path.beside(version, served, dispatcher, limits)
     return Opened(path, _pool(deployment, dispatcher, warm, recorder), warm, running.code, device)
+
+
+def _limits(deployment: Deployment, variant: Variant, code: UserCode) -> PathLimits | None:
+    """Return the limits of requests to a variant: those of the manifest, and what its version's build found."""
+    found = PathLimits(deployment, variant.bounds, hook=code.preprocess is not None)
+    return None if found.is_empty else found
 
 
 def _device_time(warm: Warm, recorder: Recorder) -> DeviceTime | None:

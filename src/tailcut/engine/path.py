@@ -22,7 +22,9 @@ from tailcut.engine.assembly import Assembly
 from tailcut.engine.caching import infer_cached, predict_cached
 from tailcut.engine.call import Call
 from tailcut.engine.dispatcher import Dispatcher
+from tailcut.engine.fetching import fetch
 from tailcut.engine.hooks import Hooks, ran_inline
+from tailcut.engine.limits import PathLimits
 from tailcut.engine.predictions import STALE, PredictionStore
 from tailcut.engine.ticket import join, ran_ns
 from tailcut.errors import BadRequest, DeadlineExceeded, NotReady, Shed
@@ -44,6 +46,7 @@ class Path:
         fallback_stale: whether an answer past its TTL is given where there is no room for a request.
         in_flight: the requests that are being answered, this one included, and those that are about to be; a request
             that is alone does not wait for the end of the loop iteration to see who else comes.
+        limits: of the values of requests; None where the inputs' form is all that counts.
 
     Attributes:
         fallback: the path of another variant, which takes what this one has no room for; None where there is none.
@@ -63,11 +66,13 @@ class Path:
         tensor_cache: PredictionStore[Arrays] | None = None,
         fallback_stale: bool = False,
         in_flight: Sized = (),
+        limits: PathLimits | None = None,
     ) -> None:
         self.version = version
         self.served = served
         self.outputs = outputs
         self.assembly = assembly
+        self.limits = limits
         self.dispatcher = dispatcher
         self.hooks = hooks
         self.features = features
@@ -81,8 +86,10 @@ class Path:
             self._predict = partial(self._predict_hooked, hooks)
         self._one_lane = all(spec.fixed for spec in assembly.specs)
 
-    def beside(self, version: bytes, served: tuple[str, str], dispatcher: Dispatcher) -> Path:
-        """Return a path that differs only in the variant that answers; hooks, features and caches are shared."""
+    def beside(
+        self, version: bytes, served: tuple[str, str], dispatcher: Dispatcher, limits: PathLimits | None
+    ) -> Path:
+        """Return a path that differs in the variant that answers, and its limits; all else is shared."""
         return Path(
             version=version,
             served=served,
@@ -95,6 +102,7 @@ class Path:
             tensor_cache=self.tensor_cache,
             fallback_stale=self.fallback_stale,
             in_flight=self._in_flight,
+            limits=limits,
         )
 
     async def close(self) -> None:
@@ -108,7 +116,7 @@ class Path:
     @property
     def specs(self) -> tuple[InputSpec, ...]:
         """What each input must be."""
-        return self.assembly.specs
+        return self.assembly.specs if self.limits is None else self.limits.specs
 
     def admit(self, call: Call, rows: int, *, recalls: bool = False) -> None:
         """Refuse what cannot be answered: the deadline has passed, or the queue is full already.
@@ -170,6 +178,8 @@ class Path:
 
     async def predict_rows(self, call: Call, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
         """Answer feature rows that the client sent; one JSON value per row."""
+        if self.limits is not None:
+            self.limits.check_rows(rows)
         call.timings.lap(Stage.VALIDATE, perf_counter_ns())
         # Preprocessing for nothing is what a server without room can spare least.
         self.admit(call, len(rows), recalls=self.tensor_cache is not None and self.fallback_stale)
@@ -189,6 +199,8 @@ class Path:
         # Before the entities are read: reading too many would hold the event loop up for seconds.
         self.admit(call, len(entities), recalls=self.entity_cache is not None)
         keys = [self.features.parse_entity(entity) for entity in entities]
+        if self.limits is not None:
+            self.limits.check_entities(keys)
         call.timings.lap(Stage.VALIDATE, perf_counter_ns())
         if self.entity_cache is None:
             values, _ = await self.predict_keys(self.features, call, keys)
@@ -200,18 +212,10 @@ class Path:
         self, features: FeatureService, call: Call, keys: Sequence[EntityKey]
     ) -> tuple[list[Any], list[float]]:
         """Return the answers and how long each may be kept: not longer than the features it was made from."""
-        found = features.fetch_nowait(keys, call.tenant)
-        if found is None:
-            # A task of its own, so that it can be cancelled when the client goes.
-            fetch = features.fetch(keys, call.tenant, call.deadline_ns / 1e9)
-            call.waiting = asyncio.get_running_loop().create_task(fetch)
-            try:
-                found = await call.waiting
-            finally:
-                call.waiting = None
-                call.timings.lap(Stage.FEATURES, perf_counter_ns())
-        else:
-            call.timings.lap(Stage.FEATURES, perf_counter_ns())
+        found = features.fetch_nowait(keys, call.tenant) or await fetch(features, call, keys)
+        call.timings.lap(Stage.FEATURES, perf_counter_ns())
+        if self.limits is not None:
+            self.limits.check_fetched(found.rows)
         fetched_ns = perf_counter_ns()
         values = await self._predict(call, found.rows, from_client=False)
         if any(found.stale):
@@ -222,6 +226,8 @@ class Path:
 
     async def _predict_plain(self, call: Call, rows: Sequence[Mapping[str, Any]], *, from_client: bool) -> list[Any]:
         inputs = self.assembly.inputs(rows, from_client=from_client)
+        if self.limits is not None:
+            self.limits.check_inputs(inputs, from_client=from_client)
         call.timings.lap(Stage.PREPROCESS, perf_counter_ns())
         outputs = await self.infer(call, inputs, len(rows), self.outputs)
         values = self.assembly.answers(outputs, len(rows))
@@ -239,6 +245,8 @@ class Path:
                 ran_inline(hooks.preprocess, call, Stage.PREPROCESS, count)
         else:
             inputs = await hooks.inputs(call, rows, from_client)
+        if self.limits is not None:
+            self.limits.check_inputs(inputs, from_client=from_client)
         outputs = await self.infer(call, inputs, count, self.outputs)
         if count > hooks.postprocess.inline_rows:
             return await hooks.answers(call, outputs, count)

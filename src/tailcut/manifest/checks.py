@@ -11,6 +11,7 @@ from tailcut.core.metric_names import AGREEMENT, METRIC_NAMES
 from tailcut.core.units import Duration, format_duration
 from tailcut.errors import ManifestError
 from tailcut.manifest.checks_batching import batching_problems
+from tailcut.manifest.checks_bounds import bounds_problems
 from tailcut.manifest.checks_cache import cache_problems
 from tailcut.manifest.checks_features import feature_problems
 from tailcut.manifest.checks_server import server_problems
@@ -40,6 +41,7 @@ def problems(deployment: Deployment) -> Iterator[ManifestError]:
         feature_problems,
         cache_problems,
         _columns,
+        bounds_problems,
         _rung_names,
     )
     for check in checks:

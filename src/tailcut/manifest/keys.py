@@ -15,6 +15,7 @@ from msgspec import inspect
 
 from tailcut.core.units import Duration, Share, Size, format_duration, format_share, format_size
 from tailcut.manifest.schema import Deployment
+from tailcut.manifest.schema_model import LIMITS
 from tailcut.manifest.section import NAME_PATTERN, Section
 
 ENVIRONMENT_PREFIX = "TAILCUT_"
@@ -23,6 +24,7 @@ _ITEM_WORDS: dict[type[inspect.Type], str] = {
     inspect.StrType: "strings",
     inspect.IntType: "integers",
     inspect.FloatType: "numbers",
+    inspect.BoolType: "booleans",
 }
 
 
@@ -69,9 +71,15 @@ def keys_of(section: type[Section]) -> dict[str, Key]:
     return {field.encode_name: _key(field, annotations[field.name]) for field in _struct(section).fields}
 
 
+def keys_at(section: type[Section], path: tuple[str, ...]) -> list[Key]:
+    """The keys of a section that may be set where it stands: an output has no limits, though it is a ``Tensor`` too."""
+    keys = keys_of(section).values()
+    return [key for key in keys if not (path[:2] == ("model", "outputs") and key.name in LIMITS)]
+
+
 def leaves(section: type[Section] = Deployment, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Key]]:
     """Every value key with its path; elements of named lists stand under ``NAME``."""
-    for key in keys_of(section).values():
+    for key in keys_at(section, path):
         below = (*path, key.name)
         if key.section is not None:
             yield from leaves(key.section, below)
@@ -121,15 +129,30 @@ def expected(kind: inspect.Type) -> str:
         case inspect.CustomType():
             words = {Duration: "a duration", Size: "a size", Share: "a share"}[kind.cls]
         case inspect.UnionType():
-            words = " or ".join(expected(one) for one in kind.types if not isinstance(one, inspect.NoneType))
+            words = " or ".join(expected(one) for one in _alternatives(kind))
         case inspect.VarTupleType():
-            words = f"an array of {_ITEM_WORDS.get(type(kind.item_type), 'tables')}"
+            words = f"an array of {_items(kind.item_type)}"
             words += " with at least one element" if kind.min_length else ""
         case inspect.DictType():
             words = f"a table whose values are each {expected(kind.value_type)}"
         case _:
             words = "a table"
     return words
+
+
+def _items(kind: inspect.Type) -> str:
+    if not isinstance(kind, inspect.UnionType):
+        return _ITEM_WORDS.get(type(kind), "tables")
+    *words, last = [_ITEM_WORDS[type(one)] for one in _alternatives(kind)]
+    return f"{', '.join(words)} or {last}"
+
+
+def _alternatives(kind: inspect.UnionType) -> list[inspect.Type]:
+    """The types of a union as people tell them apart: None is no value, and an integer is a number."""
+    skipped: tuple[type, ...] = (inspect.NoneType,)
+    if any(isinstance(one, inspect.FloatType) for one in kind.types):
+        skipped = (inspect.NoneType, inspect.IntType)
+    return [one for one in kind.types if not isinstance(one, skipped)]
 
 
 def to_toml(value: Any) -> str:

@@ -19,6 +19,7 @@ from tailcut.manifest.schema_batching import Batching
 from tailcut.manifest.schema_build import Build, Cost, Holdout, Quality
 from tailcut.manifest.schema_cache import Cache, PredictionCache, TensorCache
 from tailcut.manifest.schema_features import FeatureGroup, Features
+from tailcut.manifest.schema_model import Datatype, Field, Model, Tensor
 from tailcut.manifest.schema_server import Server
 from tailcut.manifest.section import NAME_PATTERN, Section
 
@@ -32,6 +33,7 @@ __all__ = [
     "Duration",
     "FeatureGroup",
     "Features",
+    "Field",
     "Holdout",
     "Ladder",
     "Model",
@@ -48,62 +50,6 @@ __all__ = [
     "Tensor",
     "TensorCache",
 ]
-
-Datatype = Literal[
-    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BYTES"
-]
-
-
-class Tensor(Section, frozen=True, kw_only=True):
-    """One input or output tensor of the model. Dimension -1 is the batch (first) or a free dimension."""
-
-    name: Annotated[str, Meta(description="tensor name, as the model knows it", examples=["features"])]
-    datatype: Annotated[Datatype, Meta(description="Open Inference Protocol datatype")] = "FP32"
-    shape: Annotated[
-        tuple[int, ...],
-        Meta(description="shape; the first dimension is the batch and is -1", min_length=1),
-    ] = (-1,)
-    columns: Annotated[
-        tuple[str, ...],
-        Meta(description="feature columns that fill this tensor, in order, where no preprocess hook does it"),
-    ] = ()
-    allow_nan: Annotated[bool, Meta(description="whether the model can take NaN or infinity here")] = False
-
-
-class Model(Section, frozen=True, kw_only=True):
-    """Where the source model is and what goes in and out of it."""
-
-    source: Annotated[
-        str,
-        Meta(
-            description="'package.module:callable' that returns a torch.nn.Module, or a scikit-learn, LightGBM or "
-            "XGBoost model; or a path to an .onnx file or a Hugging Face folder",
-            examples=["my_model:build"],
-        ),
-    ]
-    inputs: Annotated[
-        tuple[Tensor, ...],
-        Meta(description="input tensors", min_length=1, examples=[{"name": "features", "shape": [-1, 64]}]),
-    ]
-    outputs: Annotated[
-        tuple[Tensor, ...], Meta(description="output tensors", min_length=1, examples=[{"name": "probability"}])
-    ]
-    preprocess: Annotated[
-        str,
-        Meta(
-            description="'package.module:callable', feature rows (list of dicts) -> dict of input arrays; "
-            "a plain function, called from several threads at once",
-            examples=["my_model:preprocess"],
-        ),
-    ] = ""
-    postprocess: Annotated[
-        str,
-        Meta(
-            description="'package.module:callable', dict of output arrays -> list with one JSON value a row; "
-            "a plain function, called from several threads at once",
-            examples=["my_model:postprocess"],
-        ),
-    ] = ""
 
 
 class Slo(Section, frozen=True, kw_only=True):

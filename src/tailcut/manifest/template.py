@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tailcut.manifest.keys import Key, keys_of, to_toml
+from tailcut.manifest.keys import Key, keys_at, to_toml
 from tailcut.manifest.schema import Deployment
 from tailcut.manifest.section import Section
 
@@ -35,7 +35,7 @@ def sample(key: Key) -> Any:
 
 def _section(section: type[Section], path: str, values: Mapping[str, Any], live: bool) -> Iterator[str]:
     """The lines of one section: values first, as TOML wants it, then the sections below it."""
-    keys = keys_of(section).values()
+    keys = keys_at(section, tuple(path.split(".")))
     for key in keys:
         if key.section is None and key.element is None:
             yield from _value(key, values, live)

@@ -5,13 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
+from tailcut.core.bounds import Bound
 from tailcut.core.fingerprint import LEVELS, Machine, Trust, keys_of, trust, uses_gpu
 from tailcut.errors import ArtifactError, NotInRegistry
 from tailcut.registry.records import Variant, VariantRecord, Version
 
 FROM_REGISTRY = "`tailcut build --from-registry` makes and judges the variants for this machine"
+
+
+def bounds_of(version: Version) -> tuple[Bound, ...]:
+    """Return what the build found of the limits of a version's inputs; older builds did not look.
+
+    Raises:
+        ArtifactError: they cannot be read, and serving without them would answer what the model refuses.
+    """
+    try:
+        return msgspec.convert(version.evidence.get("bounds", ()), tuple[Bound, ...])
+    except msgspec.ValidationError as error:
+        raise ArtifactError(
+            f"the bounds of model {version.model!r} version {version.id} cannot be read: {error}",
+            hint="run `tailcut build` again; the record may be of a later tailcut",
+        ) from None
 
 
 def trust_here(version: Version, name: str, machine: Machine) -> Trust:

@@ -239,6 +239,7 @@ class Reader:
             settings=found.settings,
             trust=trust or self.trust(record, name),
             parts={part: self._part(record, what, part, sha) for part, sha in found.parts.items()},
+            bounds=checking.bounds_of(record),
         )
 
     def _part(self, record: Version, what: str, part: str, sha: str) -> Path:

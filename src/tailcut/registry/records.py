@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from tailcut.core.bounds import Bound
 from tailcut.core.fingerprint import Keys, Trust
 from tailcut.manifest import Tensor
 
@@ -68,6 +69,7 @@ class Variant:
         settings: of the runtime.
         trust: how far the evidence holds on this machine.
         parts: of a pair: the artifacts of the variants that it runs, by their names; checked as its own.
+        bounds: of the inputs, which the build found in the model.
     """
 
     model: str
@@ -84,6 +86,7 @@ class Variant:
     settings: Mapping[str, Any] = field(default_factory=dict)
     trust: Trust = field(default_factory=Trust)
     parts: Mapping[str, Path] = field(default_factory=dict)
+    bounds: tuple[Bound, ...] = ()
 
 
 class VariantRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,7 +170,10 @@ def version_id(
         for name, each in sorted(variants.items())
         if each.sha256
     ]
-    content = msgspec.json.encode((_ID_SCHEMA, model, inputs, outputs, artifacts))
+    # Limits of values say which requests are refused, and change no answer.
+    names = ("name", "datatype", "shape", "columns", "allow_nan")
+    forms = [[{name: getattr(each, name) for name in names} for each in given] for given in (inputs, outputs)]
+    content = msgspec.json.encode((_ID_SCHEMA, model, *forms, artifacts))
     return hashlib.sha256(content).hexdigest()[:12]
 
 

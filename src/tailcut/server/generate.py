@@ -19,7 +19,7 @@ import msgspec
 
 from tailcut.core.tensors import Arrays
 from tailcut.core.timings import Stage
-from tailcut.core.validation import InputSpec, check_rows
+from tailcut.core.validation import InputSpec, check_rows, limits_of
 from tailcut.engine.engine import Engine
 from tailcut.engine.path import Call, Path
 from tailcut.engine.streaming import no_stream
@@ -145,6 +145,8 @@ def _inputs(request: dict[str, Any], parameters: dict[str, Any], specs: tuple[In
         value = request[spec.name] if spec.name in request else parameters[spec.name]
         inputs[spec.name] = array_of_json(_tensor(spec, value), spec, 1)
     check_rows({name: len(array) for name, array in inputs.items()})
+    for name, limits in limits_of(specs):
+        limits.check(inputs[name])
     return inputs
 
 

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from tailcut.core.tensors import Array, Arrays
-from tailcut.core.validation import InputSpec, all_finite, check_names, check_rows, not_finite
+from tailcut.core.validation import InputSpec, all_finite, check_names, check_rows, limits_of, not_finite
 from tailcut.errors import BadRequest
 from tailcut.server.binary import array_of, output_datatype, raw_of
 from tailcut.server.http import unread
@@ -98,6 +98,7 @@ class InferenceCodec:
     ) -> None:
         self._specs = {spec.name: spec for spec in specs}
         self._names = [spec.name for spec in specs]
+        self._limits = limits_of(specs)
         self._outputs = outputs
         self._max_rows = max_rows
         self._nan_outputs = frozenset(nan_outputs)
@@ -195,6 +196,8 @@ class InferenceCodec:
 
     def _checked(self, request: _Request[Any], inputs: Arrays, rows: int) -> Inference:
         """Put a request together whose inputs are read."""
+        for name, limits in self._limits:
+            limits.check(inputs[name])
         outputs = self._outputs
         parameters = request.parameters
         asked = request.outputs
@@ -216,6 +219,8 @@ class InferenceCodec:
     def _read_raw(self, request: RawRequest, array: Array) -> Inference:
         """Put the common binary request together."""
         assert self._only is not None
+        if self._only.limits is not None:
+            self._only.limits.check(array)
         if self._known is None or self._known[0] is not request:
             outputs = self._wanted(request.names) if request.outputs else self._outputs
             binary: Sequence[str] = request.raw_names

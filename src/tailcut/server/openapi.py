@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tailcut
+from tailcut.core.bounds import Bound
 from tailcut.manifest import Deployment, Tensor
+from tailcut.server.openapi_limits import data_schema, field_schemas, row_value, sizes, type_of
 from tailcut.server.openapi_paths import INFERENCE, MANAGEMENT, SCHEMAS, paths
 
-_TYPES = {"BOOL": "boolean", "FP16": "number", "FP32": "number", "FP64": "number", "BYTES": "string"}
 
+def openapi(deployment: Deployment, bounds: Sequence[Bound] = ()) -> dict[str, Any]:
+    """Return the OpenAPI 3.1 description of a deployment's HTTP interface.
 
-def openapi(deployment: Deployment) -> dict[str, Any]:
-    """Return the OpenAPI 3.1 description of a deployment's HTTP interface."""
+    Args:
+        bounds: of the inputs, beside the manifest's own: those of the version that is served.
+    """
     server = deployment.server
     document: dict[str, Any] = {
         "openapi": "3.1.0",
@@ -23,7 +28,7 @@ def openapi(deployment: Deployment) -> dict[str, Any]:
             "prediction says in Server-Timing where its time went; every error has a code and the way out.",
         },
         "paths": paths(deployment),
-        "components": {"schemas": _schemas(deployment)},
+        "components": {"schemas": _schemas(deployment, bounds)},
     }
     schemes = {}
     if server.tokens:
@@ -35,16 +40,16 @@ def openapi(deployment: Deployment) -> dict[str, Any]:
     return document
 
 
-def _schemas(deployment: Deployment) -> dict[str, Any]:
+def _schemas(deployment: Deployment, bounds: Sequence[Bound]) -> dict[str, Any]:
     model = deployment.model
     return {
-        "PredictionRequest": _prediction_request(deployment),
+        "PredictionRequest": _prediction_request(deployment, bounds),
         "PredictionReply": {
             "type": "object",
             "required": ["model", "predictions"],
             "properties": {"model": {"const": deployment.name}, "predictions": {"type": "array"}},
         },
-        "InferenceRequest": _inference_request(model.inputs),
+        "InferenceRequest": _inference_request(model.inputs, bounds),
         "InferenceReply": {
             "type": "object",
             "required": ["model_name", "model_version", "outputs"],
@@ -55,7 +60,7 @@ def _schemas(deployment: Deployment) -> dict[str, Any]:
                 "outputs": {"type": "array", "items": {"oneOf": [_tensor(tensor) for tensor in model.outputs]}},
             },
         },
-        "GenerateRequest": _generate_request(model.inputs),
+        "GenerateRequest": _generate_request(model.inputs, bounds),
         "GenerateReply": _generate_reply(deployment),
         **SCHEMAS,
         "Error": {
@@ -69,10 +74,12 @@ def _schemas(deployment: Deployment) -> dict[str, Any]:
     }
 
 
-def _prediction_request(deployment: Deployment) -> dict[str, Any]:
-    properties: dict[str, Any] = {"rows": {"type": "array", "minItems": 1, "items": {"type": "object"}}}
+def _prediction_request(deployment: Deployment, bounds: Sequence[Bound]) -> dict[str, Any]:
+    fields = field_schemas(deployment.model, bounds)
+    row: dict[str, Any] = {"type": "object", "properties": fields} if fields else {"type": "object"}
+    properties: dict[str, Any] = {"rows": {"type": "array", "minItems": 1, "items": row}}
     if deployment.features.groups:
-        items = _entity(deployment.features.entity)
+        items = _entity(deployment.features.entity, fields)
         properties["entities"] = {"type": "array", "minItems": 1, "items": items}
     return {
         "type": "object",
@@ -83,7 +90,7 @@ def _prediction_request(deployment: Deployment) -> dict[str, Any]:
     }
 
 
-def _inference_request(inputs: tuple[Tensor, ...]) -> dict[str, Any]:
+def _inference_request(inputs: tuple[Tensor, ...], bounds: Sequence[Bound]) -> dict[str, Any]:
     return {
         "type": "object",
         "required": ["inputs"],
@@ -100,7 +107,7 @@ def _inference_request(inputs: tuple[Tensor, ...]) -> dict[str, Any]:
                 "type": "array",
                 "minItems": len(inputs),
                 "maxItems": len(inputs),
-                "items": {"oneOf": [_tensor(tensor) for tensor in inputs]},
+                "items": {"oneOf": [_input(tensor, bounds) for tensor in inputs]},
             },
             "outputs": {
                 "type": "array",
@@ -120,8 +127,15 @@ def _inference_request(inputs: tuple[Tensor, ...]) -> dict[str, Any]:
     }
 
 
+def _input(tensor: Tensor, bounds: Sequence[Bound]) -> dict[str, Any]:
+    found = _tensor(tensor)
+    found["properties"]["shape"]["prefixItems"] = sizes(tensor, bounds)
+    found["properties"]["data"] = data_schema(tensor, bounds)
+    return found
+
+
 def _tensor(tensor: Tensor) -> dict[str, Any]:
-    shape = [{"const": size} if size != -1 else {"type": "integer", "minimum": 1} for size in tensor.shape]
+    shape = sizes(tensor, ())
     return {
         "type": "object",
         "required": ["name", "shape", "datatype", "data"],
@@ -131,27 +145,27 @@ def _tensor(tensor: Tensor) -> dict[str, Any]:
             "shape": {"type": "array", "prefixItems": shape, "minItems": len(shape), "maxItems": len(shape)},
             "data": {
                 "type": "array",
-                "description": f"{_TYPES.get(tensor.datatype, 'integer')} values, flat or nested, in row-major order",
+                "description": f"{type_of(tensor)} values, flat or nested, in row-major order",
             },
         },
     }
 
 
-def _entity(fields: tuple[str, ...]) -> dict[str, Any]:
-    scalar = {"type": ["string", "integer", "number"]}
+def _entity(fields: tuple[str, ...], limits: Mapping[str, Any]) -> dict[str, Any]:
+    parts = {field: {"type": ["string", "integer", "number"], **limits.get(field, {})} for field in fields}
     if len(fields) == 1:
-        return {**scalar, "description": fields[0]}
-    return {"type": "object", "required": list(fields), "properties": {field: scalar for field in fields}}
+        return {**parts[fields[0]], "description": fields[0]}
+    return {"type": "object", "required": list(fields), "properties": parts}
 
 
-def _generate_request(inputs: tuple[Tensor, ...]) -> dict[str, Any]:
+def _generate_request(inputs: tuple[Tensor, ...], bounds: Sequence[Bound]) -> dict[str, Any]:
     return {
         "type": "object",
         "required": [tensor.name for tensor in inputs],
         "properties": {
             "id": {},
             "parameters": {"type": "object"},
-            **{tensor.name: _value(tensor) for tensor in inputs},
+            **{tensor.name: row_value(tensor, bounds) for tensor in inputs},
         },
         "additionalProperties": False,
     }
@@ -163,14 +177,3 @@ def _generate_reply(deployment: Deployment) -> dict[str, Any]:
         "required": ["model_name", "model_version", *(tensor.name for tensor in deployment.model.outputs)],
         "properties": {"model_name": {"const": deployment.name}, "model_version": {"type": "string"}},
     }
-
-
-def _value(tensor: Tensor) -> dict[str, Any]:
-    """One row of a tensor: a single value, or a flat list."""
-    single = {"type": _TYPES.get(tensor.datatype, "integer")}
-    if len(tensor.shape) == 1:
-        return single
-    width = tensor.shape[1]
-    limits = {"minItems": 1} if width == -1 else {"minItems": width, "maxItems": width}
-    flat = {"type": "array", "items": single, **limits}
-    return {"oneOf": [single, flat]} if width in {-1, 1} else flat

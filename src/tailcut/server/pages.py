@@ -5,6 +5,8 @@ GET /metrics, /openapi.json, /docs
 
 from __future__ import annotations
 
+from typing import Any
+
 from tailcut.engine.engine import Engine
 from tailcut.observe.exposition import CONTENT_TYPE
 from tailcut.server.docs_page import docs_page
@@ -37,7 +39,12 @@ class Pages:
         return Reply(200, [("content-type", CONTENT_TYPE)], self._engine.exposition.render())
 
     async def _openapi(self, headers: HeaderMap, body: Body) -> Reply:
-        return json_reply(openapi(self._engine.deployment))
+        return json_reply(self._document())
 
     async def _docs(self, headers: HeaderMap, body: Body) -> Reply:
-        return Reply(200, list(_HTML), docs_page(openapi(self._engine.deployment)).encode())
+        return Reply(200, list(_HTML), docs_page(self._document()).encode())
+
+    def _document(self) -> dict[str, Any]:
+        """Describe the interface, with the bounds of what is served where anything is."""
+        engine = self._engine
+        return openapi(engine.deployment, engine.running.variant.bounds if engine.is_loaded else ())

@@ -16,7 +16,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from tailcut.core.tensors import Array, Arrays
-from tailcut.core.validation import InputSpec, all_finite, check_names, check_rows, not_finite
+from tailcut.core.validation import InputSpec, all_finite, check_names, check_rows, limits_of, not_finite
 from tailcut.errors import BadRequest
 from tailcut.server.binary import array_of, output_datatype, raw_of, text_of
 from tailcut.server.grpc.open_inference_pb2 import InferTensorContents, ModelInferRequest, ModelInferResponse
@@ -107,6 +107,7 @@ class MessageCodec:
         self._version = version
         self._specs = {spec.name: spec for spec in specs}
         self._names = [spec.name for spec in specs]
+        self._limits = limits_of(specs)
         self._outputs = outputs
         self._max_rows = max_rows
         self._nan_outputs = frozenset(nan_outputs)
@@ -142,6 +143,8 @@ class MessageCodec:
             else:
                 inputs[tensor.name] = array_of(raws[index], spec, shape, self._max_rows)
         rows = check_rows({name: len(array) for name, array in inputs.items()})
+        for name, limits in self._limits:
+            limits.check(inputs[name])
         if names != self._names:
             inputs = {name: inputs[name] for name in self._names}
         outputs = self._wanted(request) if request.outputs else self._outputs

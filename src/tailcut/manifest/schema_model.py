@@ -1,0 +1,114 @@
+"""The part of the manifest that says what goes in and out of the model. Public names are those of ``schema``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from tailcut.manifest.section import Section
+
+Datatype = Literal[
+    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BYTES"
+]
+
+
+class Tensor(Section, frozen=True, kw_only=True):
+    """One input or output tensor of the model. Dimension -1 is the batch (first) or a free dimension."""
+
+    name: Annotated[str, Meta(description="tensor name, as the model knows it", examples=["features"])]
+    datatype: Annotated[Datatype, Meta(description="Open Inference Protocol datatype")] = "FP32"
+    shape: Annotated[
+        tuple[int, ...],
+        Meta(description="shape; the first dimension is the batch and is -1", min_length=1),
+    ] = (-1,)
+    columns: Annotated[
+        tuple[str, ...],
+        Meta(description="feature columns that fill this tensor, in order, where no preprocess hook does it"),
+    ] = ()
+    allow_nan: Annotated[bool, Meta(description="whether the model can take NaN or infinity here")] = False
+    min: Annotated[
+        float | int | None, Meta(description="smallest value of an input; below it a request is refused", examples=[0])
+    ] = None
+    max: Annotated[
+        float | int | None, Meta(description="largest value of an input; above it a request is refused", examples=[1])
+    ] = None
+    values: Annotated[
+        tuple[int | float | str | bool, ...],
+        Meta(description="the only values that an input may hold; empty: any", examples=[(0, 1)]),
+    ] = ()
+    max_length: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(
+            description="most characters of a text (BYTES) of an input, or the largest size of a free dimension",
+            examples=[512],
+        ),
+    ] = None
+
+
+LIMITS = ("min", "max", "values", "max_length")
+"""Keys of an input that an output does not have."""
+
+
+class Field(Section, frozen=True, kw_only=True):
+    """Limits of one field, wherever it occurs: in an entity, in a client's row, in a feature group's row."""
+
+    name: Annotated[str, Meta(description="name of the field", examples=["temperature"])]
+    type: Annotated[
+        Literal["any", "integer", "number", "text", "boolean"],
+        Meta(description="what its values are; a whole float is an integer, a boolean is neither integer nor number"),
+    ] = "any"
+    min: Annotated[float | int | None, Meta(description="its smallest value", examples=[-60])] = None
+    max: Annotated[float | int | None, Meta(description="its largest value", examples=[60])] = None
+    values: Annotated[
+        tuple[int | float | str | bool, ...],
+        Meta(description="the only values that it may have; empty: any", examples=[(0, 10, 20)]),
+    ] = ()
+    max_length: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="most characters of a text, or most elements of a list", examples=[100]),
+    ] = None
+
+
+class Model(Section, frozen=True, kw_only=True):
+    """Where the source model is and what goes in and out of it."""
+
+    source: Annotated[
+        str,
+        Meta(
+            description="'package.module:callable' that returns a torch.nn.Module, or a scikit-learn, LightGBM or "
+            "XGBoost model; or a path to an .onnx file or a Hugging Face folder",
+            examples=["my_model:build"],
+        ),
+    ]
+    inputs: Annotated[
+        tuple[Tensor, ...],
+        Meta(description="input tensors", min_length=1, examples=[{"name": "features", "shape": [-1, 64]}]),
+    ]
+    outputs: Annotated[
+        tuple[Tensor, ...], Meta(description="output tensors", min_length=1, examples=[{"name": "probability"}])
+    ]
+    fields: Annotated[
+        tuple[Field, ...], Meta(description="limits of the fields of entities, rows and feature groups")
+    ] = ()
+    preprocess: Annotated[
+        str,
+        Meta(
+            description="'package.module:callable', feature rows (list of dicts) -> dict of input arrays; "
+            "a plain function, called from several threads at once",
+            examples=["my_model:preprocess"],
+        ),
+    ] = ""
+    postprocess: Annotated[
+        str,
+        Meta(
+            description="'package.module:callable', dict of output arrays -> list with one JSON value a row; "
+            "a plain function, called from several threads at once",
+            examples=["my_model:postprocess"],
+        ),
+    ] = ""
+
+    @property
+    def reads_any_field(self) -> bool:
+        """Whether a hook, or the tokenizer of a folder, fills the inputs: nobody else knows from which fields."""
+        return bool(self.preprocess) or (":" not in self.source and not self.source.endswith(".onnx"))
