@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from tailcut.core.bounds import Bound
+from tailcut.core.tensors import Arrays
+from tailcut.manifest import Manifest, resolve
 from tailcut.manifest.keys import to_toml
 from tailcut.manifest.template import Block, Filled
+from tailcut.runtimes.live import source_path
 
 if TYPE_CHECKING:
     from tailcut.build.describing import Described
@@ -29,6 +34,48 @@ def filled(model: Described, source: str, holdout: str) -> Filled:
     outputs = [_block(tensor, (), ()) for tensor in model.outputs]
     found: dict[str, Any] = {"model.source": source, "model.inputs": inputs, "model.outputs": outputs}
     return found | ({"holdout.source": holdout} if holdout else {})
+
+
+def undeclared(manifest: Manifest, rows: Arrays) -> list[Bound]:
+    """Return the limits that the source model proves and the manifest does not have.
+
+    Args:
+        manifest: the deployment's.
+        rows: input rows that the model answers.
+
+    Returns:
+        empty where the source model cannot be loaded here: serving may have neither its code nor its packages.
+    """
+    tensors = {tensor.name: tensor for tensor in manifest.deployment.model.inputs}
+    try:
+        # The user's code may print, and the report goes to stdout.
+        with redirect_stdout(sys.stderr):
+            found = _of_source(manifest, rows)
+    except Exception:
+        return []
+    return [bound for bound in found if any(not _declares(tensors[bound.input], key) for key in keys_of(bound))]
+
+
+def _of_source(manifest: Manifest, rows: Arrays) -> list[Bound]:
+    from tailcut.build.bounds import of_source
+    from tailcut.build.objects import caller, session
+
+    section = manifest.deployment.model
+    path = source_path(manifest)
+    model: Any = None
+    if path is None:
+        model = resolve(section.source, manifest)()
+    elif path.is_dir():
+        from tailcut.runtimes.huggingface import module
+
+        model = module(path, tuple(tensor.name for tensor in section.inputs), weights=True)
+    run = caller(model, section.inputs) if path is None or path.is_dir() else session(path)[1]
+    names = [tensor.name for tensor in section.outputs]
+    return of_source(model, lambda given: dict(zip(names, run(given), strict=False)), section.inputs, rows, path=path)
+
+
+def _declares(tensor: Tensor, key: str) -> bool:
+    return getattr(tensor, key) not in (None, ())
 
 
 def keys_of(bound: Bound) -> dict[str, Any]:

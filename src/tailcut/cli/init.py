@@ -74,8 +74,9 @@ def init(
     except OSError as error:
         raise ManifestError(f"{file}: cannot be written: {error.strerror}", hint="choose another path") from None
     flag = _manifest_flag(file)
+    what = "name, [model], the tensors and" if from_model is None else "name, the outputs' names and shapes, and"
     note(
-        "fill in name, [model], the tensors and [holdout] (labelled rows: a function or a file), then run: "
+        f"fill in {what} [holdout] (labelled rows: a function or a file), then run: "
         f"tailcut build{flag} && tailcut check{flag}\n"
         'an .onnx file is served as it is, without holdout and build: [serve] variant = "source"'
     )

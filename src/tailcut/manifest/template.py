@@ -85,7 +85,8 @@ def _blocks(key: Key, element: type[Section], path: str, live: bool, filled: Fil
 
 def _value(key: Key, values: Mapping[str, Any], live: bool) -> Iterator[str]:
     is_default = not key.required and sample(key) == key.default
-    note = " (required)" if key.required else "" if is_default else " (an example; the default is empty)"
+    known = is_default or (live and key.name in values)
+    note = " (required)" if key.required else "" if known else " (an example; the default is empty)"
     yield from _comment(key.description + note)
     mark = "" if live and (key.required or key.name in values) else "#"
     yield f"{mark}{key.name} = {to_toml(values.get(key.name, sample(key)))}"
