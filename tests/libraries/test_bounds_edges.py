@@ -84,6 +84,16 @@ def test_the_limits_themselves_are_tried() -> None:
     assert [finding.value for finding in wide] == [60]
 
 
+def test_the_limits_of_floats_are_tried_too() -> None:
+    def cheap(arrays: Arrays) -> Arrays:
+        if (arrays["price"] > 50).any():
+            raise ValueError("too dear")
+        return {"y": arrays["price"][:, 0]}
+
+    wide = found(cheap, lambda arrays: {"y": arrays["price"][:, 0]}, (PRICE,), [Bound(input="price", max=60.5)], ())
+    assert {finding.value for finding in wide} == {60.5}
+
+
 def test_numbers_that_differ_are_found_unless_the_gate_judges_them() -> None:
     def off(arrays: Arrays) -> Arrays:
         return {"y": np.float64(np.float32(arrays["price"][:, 0]))}

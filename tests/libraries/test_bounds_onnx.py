@@ -25,6 +25,7 @@ CONSTANTS = {
     "one": np.array([1]),
     "two": np.array([2]),
     "fifty": np.array(50),
+    "seventy": np.array(70),
     "flat": np.array([-1, 1]),
     "columns": np.array([2, 0]),
 }
@@ -96,6 +97,21 @@ CHANGED: dict[str, list[Any]] = {
         node("Clip", "x least most", "i"),
         node("Gather", "shops i", "y"),
     ],
+    "one code replaced": [
+        node("Equal", "x seventy", "is"),
+        node("Cast", "is", "flag", to=TensorProto.INT64),
+        node("Mul", "flag seventy", "less"),
+        node("Sub", "x less", "i"),
+        node("Gather", "shops i", "y"),
+    ],
+    "cut by its own values": [
+        node("Gather", "x zero", "row"),
+        node("Gather", "row zero", "first", axis=1),
+        node("Squeeze", "first zero", "count"),
+        node("Min", "count two", "end"),
+        node("Slice", "x zero end one", "i"),
+        node("Gather", "shops i", "y"),
+    ],
     "moved by its own values": [
         node("Gather", "x zero", "row"),
         node("Squeeze", "row zero", "places"),
@@ -109,10 +125,22 @@ CHANGED: dict[str, list[Any]] = {
 def test_an_input_that_is_changed_on_its_way_has_no_bounds(name: str, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     save(path, CHANGED[name], IDS)
-    rows: Arrays = {"x": np.array([[1, 2, 0], [0, 1, 2], [1, 0, 2]])}
+    rows: Arrays = {"x": np.array([[2, 1, 0], [0, 1, 2], [2, 0, 1]])}
     call = of_file(path)
     assert call(rows)["y"].size
     assert bounds_of(None, call, (IDS,), rows, path) == {}
+
+
+def test_a_constant_beside_a_column_is_no_column(tmp_path: Path) -> None:
+    nodes = [
+        node("Slice", "x zero one one", "first"),
+        node("Shape", "x", "rows", start=0, end=1),
+        node("Concat", "rows one", "shape", axis=0),
+        node("Expand", "two shape", "beside"),
+        node("Concat", "beside first", "i", axis=1),
+        node("Gather", "shops i", "y"),
+    ]
+    assert list(derived(save(tmp_path / "m.onnx", nodes, IDS), IDS)) == [("x", (0,))]
 
 
 def test_columns_of_one_input_have_the_bounds_of_their_own_tables(tmp_path: Path) -> None:

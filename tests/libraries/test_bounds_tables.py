@@ -100,6 +100,36 @@ def test_an_encoder_that_must_know_its_values_bounds_them(datatype: str) -> None
     assert found["x", (0,)].why == "OneHotEncoder knows 4 values"
 
 
+def test_a_list_within_another_columns_list_is_its_own_columns() -> None:
+    codes = np.column_stack([np.arange(200) % 4, np.arange(200) % 2 + 1])
+    model = make_pipeline(OneHotEncoder(), LogisticRegression()).fit(codes, CLASSES)
+    found = of_array(model, codes, "INT64")
+    assert {columns: bound.values for (_, columns), bound in found.items()} == {(0,): (0, 1, 2, 3), (1,): (1, 2)}
+
+
+def _with_another_code(codes: Any) -> Any:
+    return np.where(codes == 12, 0, codes) if codes.shape[1] == 1 else codes
+
+
+def test_values_that_a_function_changes_before_the_encoder_have_no_bounds() -> None:
+    first = make_pipeline(FunctionTransformer(_with_another_code), OneHotEncoder())
+    steps = [("first", first, [0]), ("second", OneHotEncoder(), [1])]
+    model = make_pipeline(ColumnTransformer(steps), LogisticRegression()).fit(CODES, CLASSES)
+    assert of_array(model, CODES, "INT64") == {}
+
+
+def test_a_list_is_not_proven_where_other_values_are_answered() -> None:
+    """As where the caller changes them: 12, a value of the second column, becomes 0 in the first."""
+    codes = np.column_stack([np.arange(200) % 4, np.arange(200) % 7 + 10])
+    model = make_pipeline(OneHotEncoder(), LogisticRegression()).fit(codes, CLASSES)
+
+    def call(arrays: Any) -> Any:
+        return {"y": model.predict_proba(np.where(arrays["x"] == [12, -1], 0, arrays["x"]))}
+
+    tensor = Tensor(name="x", datatype="INT64", shape=(-1, 2))
+    assert list(bounds_of(model, call, (tensor,), {"x": codes[:3]})) == [("x", (1,))]
+
+
 def test_an_encoder_that_ignores_unknown_values_bounds_nothing() -> None:
     model = make_pipeline(OneHotEncoder(handle_unknown="ignore"), LogisticRegression())
     assert of_array(model.fit(CODES, CLASSES), CODES, "INT64") == {}

@@ -69,6 +69,12 @@ CHANGED: dict[str, Forward] = {
     "clamped": lambda m, ids: m.shops(ids.clamp(0, 49)),
     "clamped in place": lambda m, ids: m.shops(ids.clone().clamp_(0, 49)),
     "clamped view in place": lambda m, ids: (copy := ids.clone(), copy.view(-1).clamp_(0, 49), m.shops(copy))[2],
+    "one code replaced in place": lambda m, ids: (
+        copy := ids.clone(),
+        copy.view(-1).masked_fill_(copy.view(-1) == 70, 0),
+        m.shops(copy),
+    )[2],
+    "refused inside": lambda m, ids: m.shops(ids) if int(ids.max()) != 49 else m.nothing,
     "shifted": lambda m, ids: m.shops((ids - 1).clamp(min=0)),
     "replaced": lambda m, ids: m.shops(torch.where(ids >= 50, 0, ids)),
     "masked": lambda m, ids: m.shops(ids[ids[:, 0] >= 0]),

@@ -13,6 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tailcut.build.objects import session
 from tailcut.cli.app import run
 from tailcut.cli.console import ExitCode
 from tailcut.manifest import Deployment, load
@@ -198,6 +199,21 @@ def test_check_proposes_nothing_that_is_declared_already(command: Command) -> No
     assert (code, json.loads(out)["limits"]) == (ExitCode.OK, [])
     Path("tailcut.toml").write_text(MANIFEST.format(source="m.onnx", limits="min = 0"))
     assert [limit["max"] for limit in json.loads(command("check", "--json")[1])["limits"]] == [49]
+
+
+def test_what_a_source_prints_is_not_in_the_report(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_graph()
+    Path("tailcut.toml").write_text(MANIFEST.format(source="m.onnx", limits=""))
+    opened = session(Path("m.onnx"))[1]
+
+    def printing(path: Path) -> object:
+        sys.stdout.write(f"loading {path}")
+        return None, opened
+
+    monkeypatch.setattr("tailcut.build.objects.session", printing)
+    code, out, err = command("check", "--json")
+    assert (code, len(json.loads(out)["limits"])) == (ExitCode.OK, 1)
+    assert "loading" in err
 
 
 def test_check_does_not_fail_where_the_source_cannot_be_loaded(

@@ -18,6 +18,7 @@ MOST_VALUES = 10_000
 """Longer lists of categories are not tried."""
 
 UNKNOWN = "tailcut: no category"
+_LIBRARIES = ("sklearn.", "lightgbm.", "xgboost.")
 _FOREIGN = 5
 """Categories of other encoders that are tried where a list is proven."""
 
@@ -37,6 +38,15 @@ def known(model: Any) -> list[Known]:
         if isinstance(lists, list) and all(isinstance(each, np.ndarray) for each in lists):
             found += [Known(type(part).__name__, _values(each)) for each in lists]
     return [each for each in dict.fromkeys(found) if each.values]
+
+
+def has_own_code(model: Any) -> bool:
+    """Tell whether a step of an estimator is no plain one of a library: its values may be any function's."""
+    return any(
+        # A FunctionTransformer without a function stands for columns that pass through.
+        not type(part).__module__.startswith(_LIBRARIES) or getattr(part, "func", None) is not None
+        for part in _parts(model, {})
+    )
 
 
 def closed(trials: Trials, tensor: Tensor, lists: Sequence[Known]) -> list[int]:

@@ -20,10 +20,12 @@ def bounds_of(model: Any, trials: Trials) -> list[Bound]:
         trials: of that object.
     """
     lists = categories.known(model)
+    # Code of the user's may bring other values to an encoder than those that come in: "A" as "a".
+    unchanged = not categories.has_own_code(model)
     found: list[Bound] = []
     for tensor in trials.inputs:
         closed = categories.closed(trials, tensor, lists)
-        found += categories.bounds_of(trials, tensor, closed, lists)
+        found += categories.bounds_of(trials, tensor, closed, lists) if unchanged else []
         others = [place for place in range(trials.columns(tensor)) if place not in closed]
         found += ranges.bounds_of(trials, tensor, others, MOST_COLUMNS if _has_steps(model) else _FEW_COLUMNS)
     return found
@@ -31,4 +33,4 @@ def bounds_of(model: Any, trials: Trials) -> list[Bound]:
 
 def _has_steps(model: Any) -> bool:
     """Tell whether columns may go different ways in an object, as in a pipeline or in code of the user's."""
-    return hasattr(model, "steps") or not type(model).__module__.startswith(("sklearn.", "lightgbm.", "xgboost."))
+    return hasattr(model, "steps") or categories.has_own_code(model)
