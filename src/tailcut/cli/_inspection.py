@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter, perf_counter_ns
@@ -10,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from tailcut.core.bounds import Bound
 from tailcut.core.tensors import DATATYPE_OF, Arrays
 from tailcut.core.timings import STAGE_NAMES
 from tailcut.engine.assembly import encode_answer
@@ -122,6 +124,7 @@ class Report(msgspec.Struct):
     references: list[str] = []
     """Keys for the build and the ladder whose references were imported; serving does not need them."""
     untried: list[Untried] = []
+    limits: list[Bound] = []
     failure: Failure | None = None
 
 
@@ -135,14 +138,11 @@ class Inspection:
     """
 
     def __init__(self, manifest: Manifest, entity: object = msgspec.UNSET, row: dict[str, Any] | None = None) -> None:
-        origin: Origin = "example tensors" if row is None else "row"
-        if entity is not msgspec.UNSET:
-            origin = "entity"
-        counts: dict[str, int] = {}
-        for where in manifest.origins.values():
-            counts[where] = counts.get(where, 0) + 1
+        origin: Origin = "entity" if entity is not msgspec.UNSET else "example tensors" if row is None else "row"
+        counts = dict(Counter(manifest.origins.values()))
         self.report = Report(manifest.deployment.name, str(manifest.directory), counts, origin)
         self.report.untried = list(_untried(manifest.deployment, origin))
+        self.inputs: Arrays = {}
         self.step = ""
         self._manifest = manifest
         self._entity = entity
@@ -191,7 +191,7 @@ class Inspection:
         if rows:
             with self._step("preprocess"):
                 inputs = path.assembly.inputs(rows, from_client=report.origin == "row")
-        report.inputs = _tensors(inputs)
+        self.inputs, report.inputs = inputs, _tensors(inputs)
         with self._step("infer"), _call(engine, _PATIENCE_S) as call:
             outputs = await path.infer(call, inputs, 1, path.outputs)
         report.outputs = _tensors(outputs)

@@ -44,7 +44,9 @@ def check(
     """Load everything, send one row through every stage and say what was seen.
 
     Without --entity and --row the model gets zeros of the right shape, and the stages before it are named as not
-    tried. What only build and ladder use (holdout.source, ladder.setup, ladder.traffic) is imported and not called.
+    tried. Limits of inputs that the source model proves and the manifest lacks are proposed, where that model can be
+    loaded here. What only build and ladder use (holdout.source, ladder.setup, ladder.traffic) is imported and not
+    called.
     Exit code 0: it works; 1: it loaded, but the row or such a reference failed; 2, 3, 4: it did not load.
     """
     import msgspec
@@ -65,6 +67,10 @@ def check(
         note(f"failed at: {inspection.step}")
         raise
     report = inspection.report
+    if error is None:
+        from tailcut.cli._limits import undeclared
+
+        report.limits = undeclared(loaded, inspection.inputs)
     write(_as_json(report) if as_json else "\n".join(_lines(report)))
     if error is not None:
         print_error(f"{inspection.step}: {error.explained}", error.hint)
@@ -131,6 +137,12 @@ def _lines(report: Report) -> Iterator[str]:
         stages = ", ".join(f"{name} {ms:.3f}" for name, ms in report.request.stages_ms.items())
         total = f"total {report.request.total_ms:.3f} ms, cache {report.request.cache}"
         yield _line("once more", f"{stages}, {total}")
+    for bound in report.limits:
+        from tailcut.cli._limits import text, where
+
+        yield _line(
+            "limit", f"{' '.join(filter(None, (bound.input, where(bound))))}: {text(bound)}; not in the manifest"
+        )
     if report.references:
         yield _line("imported", f"{', '.join(report.references)} (not called)")
     for one in report.untried:

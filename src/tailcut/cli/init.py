@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tailcut.cli.console import note, write
 from tailcut.cli.options import DEFAULT_MANIFEST, examples
 from tailcut.errors import ManifestError
+
+if TYPE_CHECKING:
+    from tailcut.manifest.template import Filled
 
 FILE_NAME = "tailcut.toml"
 
@@ -22,6 +25,8 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             ("tailcut init", "write ./tailcut.toml"),
             ("tailcut init services/flight", "write services/flight/tailcut.toml"),
+            ("tailcut init --from-model model.onnx", "with the tensors of the model and the limits that it proves"),
+            ("tailcut init --from-model my_model:build --holdout my_model:holdout", "the same of a Python object"),
             ("tailcut init --force", "write it anew; what was there is lost"),
         ),
     )(init)
@@ -31,26 +36,67 @@ def init(
     path: Annotated[
         Path, typer.Argument(metavar="PATH", help="File to write, or an existing folder to write tailcut.toml in.")
     ] = DEFAULT_MANIFEST,
+    from_model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REF",
+            help="Fill in the tensors of this model and the limits of their values that it proves: an .onnx file, or "
+            "module:function as model.source has it.",
+        ),
+    ] = None,
+    holdout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REF",
+            help="Rows as the model takes them: module:function, or a .npz, .csv or .parquet file; needed with a "
+            "module:function.",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is already there.")] = False,
 ) -> None:
-    """Write a commented tailcut.toml: every key with its meaning and default, required ones filled with examples."""
+    """Write a commented tailcut.toml: every key with its meaning and default, required ones filled with examples.
+
+    With --from-model the model is loaded and run on a few rows: its tensors are filled in, limits of inputs only where
+    the model itself raises beyond them, and the holdout's ranges as comments.
+    """
     from tailcut.manifest.template import template
 
+    if holdout is not None and from_model is None:
+        raise typer.BadParameter("--holdout needs --from-model")
     file = path / FILE_NAME if path.is_dir() or not path.suffix else path
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        _write(file, template(), force)
+        if file.exists() and not force:
+            raise FileExistsError
+        _write(file, template(_filled(from_model, holdout or "", file.parent)), force)
     except FileExistsError:
         raise ManifestError(f"{file}: is there already", hint="--force overwrites it") from None
     except OSError as error:
         raise ManifestError(f"{file}: cannot be written: {error.strerror}", hint="choose another path") from None
     flag = _manifest_flag(file)
+    what = "name, [model], the tensors and" if from_model is None else "name, the outputs' names and shapes, and"
     note(
-        "fill in name, [model], the tensors and [holdout] (labelled rows: a function or a file), then run: "
+        f"fill in {what} [holdout] (labelled rows: a function or a file), then run: "
         f"tailcut build{flag} && tailcut check{flag}\n"
         'an .onnx file is served as it is, without holdout and build: [serve] variant = "source"'
     )
     write(str(file))
+
+
+def _filled(model: str | None, holdout: str, folder: Path) -> Filled:
+    """Return the keys of the manifest that follow from the model."""
+    if model is None:
+        return {}
+    from tailcut.build.describing import describe
+    from tailcut.cli._limits import filled
+
+    model, holdout = _from(model, folder), _from(holdout, folder)
+    return filled(describe(model, holdout, folder), model, holdout)
+
+
+def _from(reference: str, folder: Path) -> str:
+    """Return a reference as the manifest has it: paths are given from here and kept from the manifest's folder."""
+    return os.path.relpath(reference, folder) if reference and Path(reference).is_file() else reference
 
 
 def _write(file: Path, text: str, force: bool) -> None:

@@ -1,0 +1,8 @@
+"""Limits of the inputs that a model itself has: found in the model, proven by running it."""
+
+from __future__ import annotations
+
+from tailcut.build.bounds.edges import Edges, Finding
+from tailcut.build.bounds.source import of_source, sizes_of
+
+__all__ = ["Edges", "Finding", "of_source", "sizes_of"]

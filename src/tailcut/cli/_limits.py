@@ -1,0 +1,116 @@
+"""Limits that a model proves, as ``init`` writes them into a manifest and ``check`` proposes them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
+from typing import TYPE_CHECKING, Any
+
+from tailcut.core.bounds import Bound
+from tailcut.core.tensors import Arrays
+from tailcut.manifest import Manifest, resolve
+from tailcut.manifest.keys import to_toml
+from tailcut.manifest.template import Block, Filled
+from tailcut.runtimes.live import source_path
+
+if TYPE_CHECKING:
+    from tailcut.build.describing import Described
+    from tailcut.manifest import Tensor
+
+_KEYS = ("min", "max", "values", "max_length")
+_MOST_PLACES = 8
+
+
+def filled(model: Described, source: str, holdout: str) -> Filled:
+    """Return the keys of a manifest that follow from a described model.
+
+    Args:
+        model: its tensors, limits and ranges.
+        source: as ``model.source`` has it.
+        holdout: as ``holdout.source`` has it; empty: none.
+    """
+    inputs = [_block(tensor, model.bounds, model.ranges.get(tensor.name, [])) for tensor in model.inputs]
+    outputs = [_block(tensor, (), ()) for tensor in model.outputs]
+    found: dict[str, Any] = {"model.source": source, "model.inputs": inputs, "model.outputs": outputs}
+    return found | ({"holdout.source": holdout} if holdout else {})
+
+
+def undeclared(manifest: Manifest, rows: Arrays) -> list[Bound]:
+    """Return the limits that the source model proves and the manifest does not have.
+
+    Args:
+        manifest: the deployment's.
+        rows: input rows that the model answers.
+
+    Returns:
+        empty where the source model cannot be loaded here: serving may have neither its code nor its packages.
+    """
+    tensors = {tensor.name: tensor for tensor in manifest.deployment.model.inputs}
+    try:
+        # The user's code may print, and the report goes to stdout.
+        with redirect_stdout(sys.stderr):
+            found = _of_source(manifest, rows)
+    except Exception:
+        return []
+    return [bound for bound in found if any(not _declares(tensors[bound.input], key) for key in keys_of(bound))]
+
+
+def _of_source(manifest: Manifest, rows: Arrays) -> list[Bound]:
+    from tailcut.build.bounds import of_source
+    from tailcut.build.objects import caller, session
+
+    section = manifest.deployment.model
+    path = source_path(manifest)
+    model: Any = None
+    if path is None:
+        model = resolve(section.source, manifest)()
+    elif path.is_dir():
+        from tailcut.runtimes.huggingface import module
+
+        model = module(path, tuple(tensor.name for tensor in section.inputs), weights=True)
+    run = caller(model, section.inputs) if path is None or path.is_dir() else session(path)[1]
+    names = [tensor.name for tensor in section.outputs]
+    return of_source(model, lambda given: dict(zip(names, run(given), strict=False)), section.inputs, rows, path=path)
+
+
+def _declares(tensor: Tensor, key: str) -> bool:
+    return getattr(tensor, key) not in (None, ())
+
+
+def keys_of(bound: Bound) -> dict[str, Any]:
+    """Return a bound's limits by the manifest's keys."""
+    found = {key: getattr(bound, key) for key in _KEYS}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def text(bound: Bound) -> str:
+    """Return a bound as a person reads it, with what proves it."""
+    limits = ", ".join(f"{key} = {to_toml(value)}" for key, value in keys_of(bound).items())
+    return f"{limits} ({bound.why})"
+
+
+def where(bound: Bound) -> str:
+    """Return the columns of a bound for people; empty where it is about all of them."""
+    places = [str(place) for place in bound.columns]
+    more = ", ..." if len(places) > _MOST_PLACES else ""
+    named = f"column {places[0]}" if len(places) == 1 else f"columns {', '.join(places[:_MOST_PLACES])}{more}"
+    return named if places else ""
+
+
+def _block(tensor: Tensor, bounds: Sequence[Bound], ranges: Sequence[str]) -> Block:
+    own = [bound for bound in bounds if bound.input == tensor.name]
+    values: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+    values |= {"allow_nan": True} if tensor.allow_nan else {}
+    for bound in own:
+        values |= keys_of(bound) if not bound.columns else {}
+    return Block(values, [*ranges, *_comments(own)])
+
+
+def _comments(bounds: Sequence[Bound]) -> Iterator[str]:
+    for bound in bounds:
+        if bound.columns:
+            # A key of a tensor is about all of its columns.
+            yield f"{where(bound)}: {text(bound)}; found by the build, enforced in serving"
+        else:
+            yield f"limits below: {bound.why}"

@@ -1,0 +1,230 @@
+"""``tailcut init --from-model`` writes the limits that a model proves, ``tailcut check`` proposes those that lack."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tailcut.build.objects import session
+from tailcut.cli.app import run
+from tailcut.cli.console import ExitCode
+from tailcut.manifest import Deployment, load
+
+Command = Callable[..., tuple[int, str, str]]
+
+SHOPS = """
+    import numpy as np
+    import torch
+    from tailcut.build import Holdout
+
+    class Shops(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.shops, self.days = torch.nn.Embedding(50, 4), torch.nn.Embedding(7, 4)
+
+        def forward(self, shop, packed):
+            print("a module that prints")
+            return (self.shops(shop) + self.days(packed[:, 1].long())).sum(dim=1)
+
+    def build():
+        return Shops()
+
+    def holdout():
+        packed = np.stack([np.linspace(18, 93, 20), np.arange(20) % 7], axis=1)
+        return Holdout(inputs={"shop": np.arange(20), "packed": packed})
+"""
+TABLE = """
+    import pandas
+    from sklearn.compose import make_column_transformer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder
+
+    def build():
+        frame = pandas.DataFrame({"city": ["a", "b", "c", "a"] * 5, "age": [18.0, 93.0, 40.5, 20.0] * 5})
+        frame.assign(label=1).to_csv("rows.csv", index=False)
+        steps = make_column_transformer((OneHotEncoder(), ["city"]), remainder="passthrough")
+        return make_pipeline(steps, LogisticRegression()).fit(frame, [0, 1, 1, 0] * 5)
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run a command in an empty folder; (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def ran(*arguments: str) -> tuple[int, str, str]:
+        code = run(list(arguments))
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return ran
+
+
+def module(name: str, code: str) -> str:
+    """Write a module of the user's in the present folder; its name is the test's own, as modules stay imported."""
+    Path(f"{name}.py").write_text(textwrap.dedent(code))
+    return name
+
+
+def written(folder: str = ".") -> Deployment:
+    return load(Path(folder), environment={}).deployment
+
+
+def save_graph() -> None:
+    """An embedding of 50 shops in ONNX, whose Gather counts negative indices from the end."""
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["shops", "shop"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("shop", TensorProto.INT64, ["rows"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows"])],
+        [numpy_helper.from_array(np.arange(50, dtype=np.float32), "shops")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), "m.onnx")
+
+
+def test_init_of_a_module_fills_in_tensors_limits_and_ranges(command: Command) -> None:
+    name = module("limits_of_shops", SHOPS)
+    code, out, err = command("init", "--from-model", f"{name}:build", "--holdout", f"{name}:holdout")
+    assert (code, out) == (ExitCode.OK, "a module that prints\n" * out.count("a module") + "tailcut.toml\n"), err
+    model = written().model
+    assert written().holdout.source == f"{name}:holdout"
+    assert [(one.name, one.datatype, one.shape, one.min, one.max) for one in model.inputs] == [
+        ("shop", "INT64", (-1,), 0, 49),
+        ("packed", "FP32", (-1, 2), None, None),
+    ]
+    assert [(one.name, one.datatype, one.shape) for one in model.outputs] == [("output", "FP32", (-1,))]
+    lines = Path("tailcut.toml").read_text().splitlines()
+    assert "# limits below: embedding shops.weight has 50 rows" in lines
+    assert "# holdout: 0 to 19" in lines
+    assert "# holdout, column 0: 18 to 93" in lines
+    (column,) = (line for line in lines if line.startswith("# column 1: "))
+    assert column.endswith("(embedding days.weight has 7 rows); found by the build, enforced in serving")
+
+
+def test_init_of_a_pipeline_reads_the_columns_of_a_file(command: Command) -> None:
+    name = module("limits_of_table", TABLE)
+    code, _, err = command("init", "--from-model", f"{name}:build", "--holdout", "rows.csv")
+    assert code == ExitCode.OK, err
+    model = written().model
+    assert [(one.name, one.datatype, one.values) for one in model.inputs] == [
+        ("city", "BYTES", ("a", "b", "c")),
+        ("age", "FP64", ()),
+    ]
+    assert [one.name for one in model.outputs] == ["probability"]
+    text = Path("tailcut.toml").read_text()
+    assert "# holdout: 3 values ('a', 'b', 'c'), at most 1 characters\n" in text
+    assert "# holdout: 18 to 93\n" in text
+
+
+def test_init_of_a_graph_needs_no_holdout(command: Command) -> None:
+    save_graph()
+    Path("sub").mkdir()
+    code, _, err = command("init", "sub", "--from-model", "m.onnx")
+    assert code == ExitCode.OK, err
+    model = written("sub").model
+    assert model.source == "../m.onnx"
+    assert [(one.name, one.datatype, one.shape, one.min, one.max) for one in model.inputs] == [
+        ("shop", "INT64", (-1,), 0, 49)
+    ]
+    assert command("check", "--manifest", "sub", "--set", "serve.variant=source")[0] == ExitCode.OK
+
+
+def test_init_says_what_it_lacks(command: Command) -> None:
+    name = module("limits_of_nothing", SHOPS)
+    code, _, err = command("init", "--from-model", f"{name}:build")
+    assert code == ExitCode.FAILED
+    assert "gave a Shops, which does not tell its input tensors by itself" in err
+    assert "--holdout module:function" in err
+    assert not Path("tailcut.toml").exists()
+    assert command("init", "--holdout", "rows.csv")[0] == ExitCode.USAGE
+    Path("bad.onnx").write_bytes(b"no model")
+    assert "cannot open" in command("init", "--from-model", "bad.onnx")[2]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("return 3", "gave a int, expected a tailcut.build.Holdout"),
+        ("return Holdout(inputs={'shop': np.array([77]), 'packed': np.ones((1, 2))})", "IndexError"),
+        ("return Holdout(inputs={'shop': np.array([1j]), 'packed': np.ones((1, 2))})", "no datatype"),
+    ],
+)
+def test_init_refuses_a_holdout_that_the_model_cannot_take(code: str, said: str, command: Command) -> None:
+    head, _, _ = textwrap.dedent(SHOPS).partition("def holdout():")
+    name = module(f"limits_of_{abs(hash(code))}", f"{head}def holdout():\n    {code}\n")
+    failed, _, err = command("init", "--from-model", f"{name}:build", "--holdout", f"{name}:holdout")
+    assert failed == ExitCode.FAILED
+    assert said in err
+
+
+MANIFEST = """
+name = "shops"
+[model]
+source = "{source}"
+[[model.inputs]]
+name = "shop"
+datatype = "INT64"
+{limits}
+[[model.outputs]]
+name = "y"
+[serve]
+variant = "source"
+"""
+
+
+def test_check_proposes_limits_that_the_manifest_lacks(command: Command) -> None:
+    save_graph()
+    Path("tailcut.toml").write_text(MANIFEST.format(source="m.onnx", limits=""))
+    code, out, err = command("check")
+    assert code == ExitCode.OK, err
+    assert "limit         shop: min = 0, max = 49 (table shops has 50 rows); not in the manifest\n" in out
+    limits = json.loads(command("check", "--json")[1])["limits"]
+    assert limits == [{"input": "shop", "min": 0, "max": 49, "why": "table shops has 50 rows"}]
+
+
+def test_check_proposes_nothing_that_is_declared_already(command: Command) -> None:
+    save_graph()
+    Path("tailcut.toml").write_text(MANIFEST.format(source="m.onnx", limits="min = 0\nmax = 40"))
+    code, out, _ = command("check", "--json")
+    assert (code, json.loads(out)["limits"]) == (ExitCode.OK, [])
+    Path("tailcut.toml").write_text(MANIFEST.format(source="m.onnx", limits="min = 0"))
+    assert [limit["max"] for limit in json.loads(command("check", "--json")[1])["limits"]] == [49]
+
+
+def test_what_a_source_prints_is_not_in_the_report(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_graph()
+    Path("tailcut.toml").write_text(MANIFEST.format(source="m.onnx", limits=""))
+    opened = session(Path("m.onnx"))[1]
+
+    def printing(path: Path) -> object:
+        sys.stdout.write(f"loading {path}")
+        return None, opened
+
+    monkeypatch.setattr("tailcut.build.objects.session", printing)
+    code, out, err = command("check", "--json")
+    assert (code, len(json.loads(out)["limits"])) == (ExitCode.OK, 1)
+    assert "loading" in err
+
+
+def test_check_does_not_fail_where_the_source_cannot_be_loaded(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_graph()
+    Path("tailcut.toml").write_text(MANIFEST.format(source="m.onnx", limits=""))
+
+    def missing(path: Path) -> None:
+        raise ImportError("no package onnx")
+
+    monkeypatch.setattr("tailcut.build.objects.session", missing)
+    code, out, _ = command("check", "--json")
+    assert (code, json.loads(out)["limits"]) == (ExitCode.OK, [])
