@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from tailcut.build import hardware, here, outputs, preflight, room, sources, speed, verdicts
+from tailcut.build import hardware, here, limits, outputs, preflight, room, sources, speed, verdicts
 from tailcut.build.building import Building, Candidate
 from tailcut.build.holdout import Holdout
 from tailcut.build.plan import applicable, base_of
@@ -69,6 +69,7 @@ def build(manifest: Manifest, *, from_registry: str = "", progress: Progress = s
             "cpu": hardware.cpu(),
             "versions": hardware.versions(),
             "holdout": holdout,
+            "bounds": _bounds(running),
             "race": race,
             "choice": msgspec.to_builtins(choice),
             "slo": {"percentile": speed.objective(deployment).name, "rate": deployment.slo.rate},
@@ -145,6 +146,8 @@ def _judge_quality(running: Building, registry: Registry, split: str) -> None:
         if verdict.outcome != "pass":
             candidate.refusals.append(verdict.reason)
         candidate.refusals += _other_outputs(candidate, running.manifest.deployment)
+        if beyond := limits.refusal(candidate.evidence.get("edges", [])):
+            candidate.refusals.append(beyond)
         running.progress(Event(state="judged", variant=name, reason=candidate.refused))
     _offer_qat(running)
 
@@ -223,6 +226,12 @@ def _judge_speed(running: Building) -> verdicts.Choice:
             hint="try `tailcut check` and `tailcut serve`; the registry is as it was",
         )
     return chosen
+
+
+def _bounds(running: Building) -> list[dict[str, Any]]:
+    """Return the limits that the source proves of its inputs: serving holds every variant's requests to them."""
+    found: list[dict[str, Any]] = running.candidates[running.source].evidence["recipe"]["limits"]["bounds"]
+    return found
 
 
 def _store(running: Building, registry: Registry, evidence: dict[str, Any], origins: dict[Path, str]) -> Version:

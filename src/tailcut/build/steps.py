@@ -16,6 +16,7 @@ from tailcut.build import (
     holdout_types,
     judging,
     labels,
+    limits,
     neighbours,
     outputs,
     parity,
@@ -82,6 +83,7 @@ def make_source(spec: Spec) -> dict[str, Any]:
     found = sources.make(folder, manifest, _load(spec, SELECTION_FILE))
     plain: dict[str, Any] = msgspec.to_builtins(found)
     plain["found"]["labels"] = _set_coding(folder, found.found.get("classes"), manifest)
+    limits.write(folder, msgspec.convert(found.found["limits"], limits.Found))
     return plain
 
 
@@ -104,7 +106,9 @@ def take_base(spec: Spec) -> dict[str, Any]:
     manifest, folder = manifest_of(spec), Path(spec.folder)
     base = sources_registry.fetch(folder, manifest, spec.target)
     plain: dict[str, Any] = msgspec.to_builtins(base)
-    plain["variants"][0]["found"]["labels"] = _set_coding(folder, base.classes, manifest)
+    first = plain["variants"][0]["found"]
+    first["labels"], first["limits"] = _set_coding(folder, base.classes, manifest), msgspec.to_builtins(base.limits)
+    limits.write(folder, base.limits)
     return plain
 
 
@@ -148,8 +152,22 @@ def score(spec: Spec) -> dict[str, Any]:
     if company["rows_alone"]:
         found = _every(runtime, holdout, deployment, alone=True)
     _save(spec, spec.target, found)
-    source = found if is_source else _scores(spec, spec.made[0].name)
-    return {**company, **_evidence(spec, holdout, found, source, is_source)}
+    if is_source:
+        return {**company, **_evidence(spec, holdout, found, found, is_source)}
+    evidence = _evidence(spec, holdout, found, _scores(spec, spec.made[0].name), is_source)
+    return {**company, **evidence, "edges": _edges(spec, runtime, holdout, deployment)}
+
+
+def _edges(spec: Spec, runtime: Runtime, holdout: Holdout, deployment: Deployment) -> list[dict[str, Any]]:
+    """Try a variant and the source at and beyond the edges of the inputs."""
+    source = _open(spec, spec.made[0], threads=_cores())
+    names = [tensor.name for tensor in deployment.model.outputs]
+    found = limits.read(Path(spec.folder))
+
+    def calls(opened: Runtime) -> Callable[[Arrays], Arrays]:
+        return lambda inputs: opened.run(inputs, names)
+
+    return limits.edges(spec.target, calls(source), calls(runtime), holdout, deployment.model, found)
 
 
 def _every(runtime: Runtime, holdout: Holdout, deployment: Deployment, *, alone: bool = False) -> Arrays:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from tailcut.cli.console import stdout
+from tailcut.core.bounds import Bound, allowed
 from tailcut.registry import Change, Diff, Promotion, Version
 from tailcut.report import build_figures
 from tailcut.report.build_figures import size
@@ -71,6 +74,7 @@ def summary(version: Version) -> Iterable[str]:
         yield f"WARNING: {warning}"
     yield from _labels(version)
     yield from _outputs(version)
+    yield from _limits(version)
     if constant:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in constant.items())
         yield f"a constant answer: {figures}"
@@ -90,6 +94,17 @@ def _labels(version: Version) -> Iterable[str]:
         yield f"classes in the order of the columns: {', '.join(map(repr, found['classes']))} ({found['from']})"
     elif found:
         yield f"the score stands for the label {found['positive']!r} ({found['from']})"
+
+
+def _limits(version: Version) -> Iterable[str]:
+    """Say which limits of inputs the model proves by itself: requests beyond them are answered 400."""
+    for bound in msgspec.convert(version.evidence.get("bounds", []), list[Bound]):
+        columns = f" columns {', '.join(map(str, bound.columns))}" if bound.columns else ""
+        limits = [] if bound.max_length is None else [f"at most {bound.max_length} long"]
+        if bound.values is not None or bound.min is not None or bound.max is not None:
+            limits.append(allowed(bound.min, bound.max, bound.values))
+        why = f" ({bound.why})" if bound.why else ""
+        yield f"input {bound.input!r}{columns}: {', '.join(limits)}{why}; other values are answered 400"
 
 
 def _outputs(version: Version) -> Iterable[str]:

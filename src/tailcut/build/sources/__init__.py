@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tailcut.build import reference
+from tailcut.build import limits, reference
 from tailcut.build.calling import call
 from tailcut.build.sources.base import Found, Source, SourceWork
 from tailcut.build.sources.huggingface import HuggingFaceSource
@@ -69,20 +69,27 @@ def make(work_folder: Path, manifest: Manifest, selection: Any) -> Found:
 
 
 def _compared(found: Found, model: Any, path: Path | None, manifest: Manifest, selection: Any) -> Found:
-    """Compare the source variant with the user's own object; see ``reference.check``."""
+    """Compare the source variant with the user's own object, and find the limits that it proves of its inputs.
+
+    A Hugging Face folder has no object of the user's: its module is the source variant.
+    """
     section = manifest.deployment.model
-    if path is not None and path.is_dir():
-        return found
     opening = Opening(
         found.variant, found.runtime, Path(found.path), section.inputs, section.outputs, found.settings, {}
     )
     runtime = open_runtime(opening, threads=1, source=source_of(manifest, found.runtime))
+    names = [tensor.name for tensor in section.outputs]
+    evidence: dict[str, Any] = {}
     try:
-        own = reference.caller(model, path, section)
-        evidence = reference.check(own, runtime, selection, section, variant=found.variant)
+        if path is not None and path.is_dir():
+            own: reference.Call = lambda inputs: runtime.run(inputs, names)  # noqa: E731
+        else:
+            own = reference.caller(model, path, section)
+            evidence["reference"] = reference.check(own, runtime, selection, section, variant=found.variant)
+        evidence["limits"] = msgspec.to_builtins(limits.find(model, own, selection, section, path))
     finally:
         runtime.close()
-    return msgspec.structs.replace(found, found={**found.found, "reference": evidence})
+    return msgspec.structs.replace(found, found={**found.found, **evidence})
 
 
 def kind_of_path(manifest: Manifest) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from tailcut.build.limits import Found as Limits
 from tailcut.build.recipes.base import PORTABLE
 from tailcut.build.records import Made, openable
 from tailcut.build.sources import SOURCES, Found, Source, source_file
@@ -34,11 +35,13 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
         version: its id.
         variants: the reference of every verdict first.
         classes: of the model, in the order of its columns; None where it has none.
+        limits: that the model proves of its inputs.
     """
 
     version: str
     variants: list[Found]
     classes: list[Scalar] | None = None
+    limits: Limits = Limits()
 
 
 def fetch(folder: Path, manifest: Manifest, version: str = "promoted") -> Base:
@@ -76,8 +79,9 @@ def fetch(folder: Path, manifest: Manifest, version: str = "promoted") -> Base:
             f"nothing of the base of {record.model!r} version {record.id} can be opened here: {said}",
             hint="install what is missing, or run `tailcut build` from model.source",
         )
-    classes = record.variants[record.source].evidence.get("recipe", {}).get("classes")
-    return Base(version=record.id, variants=found, classes=classes)
+    recipe = record.variants[record.source].evidence.get("recipe", {})
+    limits = msgspec.convert(recipe.get("limits", {}), Limits)
+    return Base(version=record.id, variants=found, classes=recipe.get("classes"), limits=limits)
 
 
 def _names(record: Version) -> Iterable[str]:
