@@ -12,6 +12,7 @@ import pytest
 from tests.app_kit import INFER, Answer, Client, counters, running
 from tests.bounds_kit import CITY, DECLARED, SHOP, TOKENS, deployed
 
+from tailcut.cli.app import run
 from tailcut.core.tensors import Arrays
 from tailcut.engine import seating
 from tailcut.manifest import Manifest
@@ -271,3 +272,20 @@ def test_the_description_of_texts_and_lengths(tmp_path: Path) -> None:
 
     serve(deployed(tmp_path, TOKENS), tokens)
     serve(deployed(tmp_path, CITY), city)
+
+
+@pytest.mark.parametrize(
+    ("question", "step", "said"),
+    [
+        (["--row", '{"shop": -1, "a": 0, "b": 0}'], "preprocess", "row 0: field 'shop' is -1, allowed are 0 to 49"),
+        (["--entity", "2"], "preprocess", 'feature group "places" has a value in column "shop"'),
+    ],
+)
+def test_check_says_what_a_request_would_be_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], question: list[str], step: str, said: str
+) -> None:
+    shop(tmp_path, FEATURES)
+    assert run(["check", "--manifest", str(tmp_path), *question, "--json"]) != 0
+    output = capsys.readouterr()
+    assert said in output.out + output.err
+    assert step in output.out + output.err

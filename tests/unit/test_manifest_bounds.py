@@ -73,6 +73,10 @@ def test_flags_and_variables_set_limits_of_fields(tmp_path: Path) -> None:
         ("values = [[1]]", "model.inputs.x.values: [[1]] is not an array of numbers, strings or booleans"),
         ('datatype = "INT8"\nmin = 0.5', "model.inputs.x.min: 0.5, but its values are whole numbers"),
         ('datatype = "UINT8"\nvalues = [256]', "model.inputs.x.values: 256 is no UINT8, which holds 0 to 255"),
+        (
+            'datatype = "INT16"\nvalues = [32768]',
+            "model.inputs.x.values: 32768 is no INT16, which holds -32768 to 32767",
+        ),
         ('datatype = "INT64"\nvalues = [1.5]', "model.inputs.x.values: 1.5 is not among whole numbers"),
         ('datatype = "BYTES"\nmin = 0', "model.inputs.x.min: 0, but its values are texts"),
         ('datatype = "BYTES"\nvalues = [1]', "model.inputs.x.values: 1 is not among texts"),

@@ -14,7 +14,7 @@ import msgspec
 from tailcut.core.bounds import Bound
 from tailcut.core.tensors import DATATYPE_OF, Arrays
 from tailcut.core.timings import STAGE_NAMES
-from tailcut.engine.assembly import encode_answer
+from tailcut.engine.assembly import encode_answer, limited_inputs
 from tailcut.engine.engine import Engine
 from tailcut.engine.opening import Opened, example_inputs, find_variant
 from tailcut.engine.path import Call, Path
@@ -190,7 +190,7 @@ class Inspection:
         inputs: Arrays = example_inputs(path.specs, 1)
         if rows:
             with self._step("preprocess"):
-                inputs = path.assembly.inputs(rows, from_client=report.origin == "row")
+                inputs = limited_inputs(path.assembly, path.limits, rows, from_client=report.origin == "row")
         self.inputs, report.inputs = inputs, _tensors(inputs)
         with self._step("infer"), _call(engine, _PATIENCE_S) as call:
             outputs = await path.infer(call, inputs, 1, path.outputs)

@@ -13,7 +13,7 @@ from tailcut.core.texts import texts_of
 from tailcut.core.validation import InputSpec, all_finite, check_rows, not_finite
 from tailcut.engine import blame
 from tailcut.engine.conversion import converted
-from tailcut.engine.limits import input_specs
+from tailcut.engine.limits import PathLimits, input_specs
 from tailcut.errors import BadRequest, HookError, InferenceError, TailcutError
 from tailcut.manifest import Model
 
@@ -152,6 +152,21 @@ class Assembly:
             return "a row is an object with what model.preprocess reads"
         columns = [name for spec in self.specs for name in (self._columns[spec.name] or (spec.name,))]
         return f"a row is an object with {', '.join(columns)}"
+
+
+def limited_inputs(assembly: Assembly, limits: PathLimits | None, rows: Rows, *, from_client: bool) -> Arrays:
+    """Return the inputs of rows as a request's are made: held to the limits before and after.
+
+    Raises:
+        BadRequest, FeatureUnavailable, HookError: see ``Assembly.inputs`` and ``PathLimits``.
+    """
+    if limits is None:
+        return assembly.inputs(rows, from_client=from_client)
+    check = limits.check_rows if from_client else limits.check_fetched
+    check(rows)
+    inputs = assembly.inputs(rows, from_client=from_client)
+    limits.check_inputs(inputs, from_client=from_client)
+    return inputs
 
 
 def _as_records(outputs: Arrays) -> list[Any]:
