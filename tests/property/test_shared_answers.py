@@ -93,6 +93,7 @@ def test_what_has_no_exact_form_is_not_shared() -> None:
     assert TensorForm().pack({"y": np.array([1, {}], object)}) is None
     assert TensorForm().pack({"y": np.array(["\ud800"], object)}) is None
     assert JsonForm().unpack(b"[NaN]") is None
+    assert JsonForm().unpack(b"[1e999,-1e999]") is not None
     assert JsonForm().unpack(b"[1e999,NaN]") is None
     assert JsonForm().unpack(b"[1e999,") is None
     assert TensorForm().pack({"y": np.zeros(1, np.complex64)}) is None
