@@ -62,8 +62,7 @@ def make(work: Work) -> Result:
             **_at_thresholds(work, model, expected, given),
         }
     except BuildError as error:
-        reasons = _reasons(work, model, sample)
-        raise (_refused(work, (error.message, *reasons)) if reasons else error) from None
+        raise _refused(work, _reasons(work, model, error.message)) from None
     return Result({"opset": dict(made.opsets), "nodes": made.nodes, "float32": made.single, **found})
 
 
@@ -74,15 +73,16 @@ def _refused(work: Work, failures: tuple[str, ...]) -> BuildError:
     )
 
 
-def _reasons(work: Work, model: Any, sample: Arrays) -> tuple[str, ...]:
-    """Compare each step alone, and name those that differ."""
+def _reasons(work: Work, model: Any, said: str) -> tuple[str, ...]:
+    """Compare each step alone, and name those that differ; where none does, it is the last one."""
     from tailcut.build.tables import model as tables
     from tailcut.build.tables.comparing import columns_differ
     from tailcut.build.tables.steps import piece
 
     held = work.manifest.deployment.model
     rows = work.selection.take(min(_BLOCK, work.selection.rows))
-    return tables.convert(model, held.inputs, held.outputs[0], rows, piece=piece(columns_differ)).failures
+    found = tables.convert(model, held.inputs, held.outputs[0], rows, piece=piece(columns_differ)).failures
+    return (*found, said) if found else (tables.named_last(model, said),)
 
 
 def _model(work: Work) -> Any:
@@ -147,8 +147,8 @@ def _at_edges(work: Work, expected: Run, given: Run, single: bool) -> dict[str, 
     asked, other = answered(given, {name: array[taken] for name, array in made.inputs.items()})
     places = np.flatnonzero(taken)
     if not asked.all():
-        first = made.said[int(places[np.flatnonzero(~asked)[0]])]
-        raise BuildError(f"{int((~asked).sum())} rows that the source answers fail in ONNX, the first: {first}")
+        said = made.said[int(places[np.flatnonzero(~asked)[0]])]
+        raise BuildError(f"{int((~asked).sum())} rows that the source answers fail in ONNX, the first: {said}")
     if len(source):
         wrong, _ = wrong_rows(source, other, single=single, size=size)
         if wrong.any():

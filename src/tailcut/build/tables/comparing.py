@@ -42,13 +42,9 @@ def wrong_rows(expected: Array, given: Array, *, single: bool, size: float | Non
 def columns_differ(expected: Array, given: Array) -> str:
     """Say how the columns of a converted step differ from what the fitted step gave; empty where they do not."""
     if expected.dtype == object:
-        same = np.array(
-            [
-                [one == other or (one != one and other in ("", other)) for one, other in zip(*pair, strict=True)]
-                for pair in zip(expected.tolist(), given.tolist(), strict=True)
-            ]
-        )
-        wrong = ~same.all(axis=1)
+        pairs = zip(expected.tolist(), given.tolist(), strict=True)
+        same = np.array([[_same(*each) for each in zip(*pair, strict=True)] for pair in pairs])
+        wrong: Any = ~same.all(axis=1)
         return "" if not wrong.any() else f"{int(wrong.sum())} of {len(wrong)} rows differ"
     source, other = np.asarray(expected, dtype=np.float64), np.asarray(given, dtype=np.float64)
     with np.errstate(invalid="ignore"):
@@ -62,3 +58,10 @@ def columns_differ(expected: Array, given: Array) -> str:
         return ""
     worst = np.nanmax(error[~same], initial=0.0)
     return f"{int(wrong.sum())} of {len(wrong)} rows differ from its transform, by up to {worst:.3g}"
+
+
+def _same(expected: Any, given: Any) -> bool:
+    """Compare objects; a missing text is "" in the graph."""
+    if isinstance(expected, float) and np.isnan(expected):
+        return given == "" or (isinstance(given, float) and bool(np.isnan(given)))
+    return bool(expected == given)

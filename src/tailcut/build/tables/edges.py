@@ -1,4 +1,4 @@
-"""Rows at the edges of what the inputs can hold: missing values, unseen categories, numbers that float32 does not hold."""
+"""Rows at the edges of what the inputs can hold: missing values, unseen categories, numbers beyond float32."""
 
 from __future__ import annotations
 
@@ -60,22 +60,18 @@ def edges(tensors: Sequence[Tensor], background: Arrays, seed: int = 0) -> Edges
 
 
 def _values(tensor: Tensor, background: Arrays, at: int) -> list[Any]:
-    dtype = NUMPY_OF[tensor.datatype]
+    dtype: Any = NUMPY_OF[tensor.datatype]
     if tensor.datatype == "BYTES":
         return [np.array(text, dtype=object)[()] for text in _TEXTS]
-    column = background[tensor.name].reshape(len(background[tensor.name]), -1)[:, at]
+    column: Any = background[tensor.name].reshape(len(background[tensor.name]), -1)[:, at]
     if tensor.datatype == "BOOL":
         return [np.bool_(False), np.bool_(True)]
     with np.errstate(over="ignore", invalid="ignore"):
         seen = [np.nanmin(column), np.nanmax(column)] if not np.isnan(column.astype(np.float64)).all() else []
         if dtype.kind in "iu":
             limits = np.iinfo(dtype)
-            found = {
-                *_NUMBERS,
-                int(limits.min),
-                int(limits.max),
-                *(int(value) + one for value in seen for one in (-1, 1)),
-            }
+            beside = (int(value) + one for value in seen for one in (-1, 1))
+            found = {*_NUMBERS, int(limits.min), int(limits.max), *beside}
             return [dtype.type(value) for value in sorted(found) if limits.min <= value <= limits.max]
         values = [dtype.type(value) for value in (*_NUMBERS, *_FLOATS)]
         values += [dtype.type(edge) for value in seen for edge in (np.nextafter(value, -np.inf), value + dtype.type(1))]

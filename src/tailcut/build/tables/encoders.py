@@ -1,8 +1,8 @@
 """OneHotEncoder, OrdinalEncoder and TargetEncoder: a category leads to its columns by what the fitted step answers.
 
 The fitted encoder itself is asked once for every category, for an unknown and for a missing one; dropped and rare
-categories need no rules of their own. Where it refuses an unknown category, the graph refuses it too: its index lies
-beyond the table of answers.
+categories need no rules of their own. Where it refuses an unknown category, the answer of that row is NaN, which no
+variant gives out; the other rows of a batch keep theirs.
 """
 
 from __future__ import annotations
@@ -129,7 +129,6 @@ def _lookup(graph: Graph, block: Block, categories: Any, rows: Array, unknown: b
         rows: (categories, or categories + 1 with that of unknown ones, width).
         unknown: whether there is a row for unknown categories.
     """
-    # Without a row for unknown categories this index is out of range, which onnxruntime refuses.
     beyond = len(categories)
     nan = next((place for place, value in enumerate(categories) if is_nan(value)), beyond)
     keys = [(value, place) for place, value in enumerate(categories) if not is_nan(value) and value is not None]
@@ -138,6 +137,10 @@ def _lookup(graph: Graph, block: Block, categories: Any, rows: Array, unknown: b
     else:
         index = _number_index(graph, block, keys, nan, beyond)
     flat = graph.add("Reshape", [index, graph.whole([-1])])
+    if not unknown:
+        rows = np.concatenate([rows, rows[:1]])
+        refused = np.array([[0.0]] * beyond + [[np.nan]])
+        graph.guards.append(graph.add("Gather", [graph.constant(refused, DOUBLE), flat], axis=0))
     return graph.add("Gather", [graph.constant(rows, rows.dtype), flat], axis=0)
 
 

@@ -59,21 +59,26 @@ def answer(
         return answer(walk, graph, getattr(model, _WRAPPERS[kind]), table, given, path, double=double)
     try:
         if kind in {"VotingClassifier", "VotingRegressor"}:
-            return _vote(walk, graph, model, table, given, path, double=double)
+            return _vote(walk, graph, model, table, given, path)
         if kind == "TransformedTargetRegressor":
             return _transformed(walk, graph, model, table, given, path)
-        if ensembles.is_trees(model):
-            return _trees(graph, model, table, double=double)
-        found = linear.answer(graph, model, table)
-        if found is None:
-            found = fallback.estimator(graph, model, table)
-        classes = len(getattr(model, "classes_", ()))
-        return Answer(*_sized(model, given, found, classes))
+        return _single(graph, model, table, given, double=double)
     except Unconvertible as error:
         walk.fail(path, model, str(error))
     except BuildError as error:
         walk.fail(path, model, error.message)
     return None
+
+
+def _single(graph: Graph, model: Any, table: Table, given: Any, *, double: bool) -> Answer:
+    if ensembles.is_trees(model):
+        return _trees(graph, model, table, double=double)
+    name, dtype = linear.answer(graph, model, table) or fallback.estimator(graph, model, table)
+    classes = len(getattr(model, "classes_", ()))
+    if classes:
+        return Answer(name, classes, dtype, classes)
+    out = np.asarray(model.predict(given))
+    return Answer(name, out.shape[1] if out.ndim == 2 else 1, dtype, 0)
 
 
 _WRAPPERS = {
@@ -148,16 +153,14 @@ def takes_nan(model: Any) -> bool:
     return bool(get_tags(model).input_tags.allow_nan)
 
 
-def _vote(
-    walk: Walk, graph: Graph, model: Any, table: Table, given: Any, path: tuple[str, ...], *, double: bool
-) -> Answer | None:
+def _vote(walk: Walk, graph: Graph, model: Any, table: Table, given: Any, path: tuple[str, ...]) -> Answer | None:
     if getattr(model, "voting", "soft") == "hard":
         raise Unconvertible("voting='hard' gives classes without probabilities")
     weights = model._weights_not_none
     weights = np.ones(len(model.estimators_)) if weights is None else np.asarray(weights, dtype=np.float64)
     found: list[Answer] = []
     for number, each in enumerate(model.estimators_):
-        part = answer(walk, graph, each, table, given, (*path, str(number)), double=double)
+        part = answer(walk, graph, each, table, given, (*path, str(number)), double=True)
         if part is None:
             return None
         found.append(part)
@@ -190,10 +193,3 @@ def _transformed(
         return inner
     found = features.apply(graph, graph.cast(inner.name, inner.dtype, DOUBLE), inverse)
     return Answer(found, inner.columns, DOUBLE, 0)
-
-
-def _sized(model: Any, given: Any, found: tuple[str, Any], classes: int) -> tuple[str, int, Any, int]:
-    if classes:
-        return found[0], classes, found[1], classes
-    out = np.asarray(model.predict(given))
-    return found[0], out.shape[1] if out.ndim == 2 else 1, found[1], 0

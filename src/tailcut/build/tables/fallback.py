@@ -9,7 +9,7 @@ import numpy as np
 
 from tailcut.build.tables.columns import Table, Unconvertible, floats, one
 from tailcut.build.tables.live import Live, width
-from tailcut.build.tables.nodes import DOUBLE, FLOAT, TEXT, Graph
+from tailcut.build.tables.nodes import DOMAIN, DOUBLE, FLOAT, TEXT, Graph
 
 _OPSETS = {"": 18, "ai.onnx.ml": 3}
 
@@ -46,7 +46,6 @@ def _converted(graph: Graph, model: Any, table: Table, options: Any) -> tuple[st
     else:
         name, dtype = floats(graph, table)
     kind = {TEXT: StringTensorType, FLOAT: FloatTensorType, DOUBLE: DoubleTensorType}[dtype]
-    graph.single |= dtype == FLOAT
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -56,14 +55,39 @@ def _converted(graph: Graph, model: Any, table: Table, options: Any) -> tuple[st
     except Exception as error:  # skl2onnx raises whatever its converters raise
         said = " ".join(str(error).split())
         raise Unconvertible(f"skl2onnx cannot convert it: {type(error).__name__}: {said[:200]}") from error
-    return graph.merge(made, [name], "skl2onnx"), _dtype(made)
+    _check_opens(made)
+    found = _dtype(made)
+    graph.single |= dtype == FLOAT or _computes_float(made)
+    return graph.merge(made, [name], "skl2onnx"), found
+
+
+def _check_opens(made: Any) -> None:
+    import onnxruntime
+
+    try:
+        onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's own classes share no public base
+        said = " ".join(str(error).split())
+        raise Unconvertible(f"onnxruntime cannot open what skl2onnx makes of it: {said[:200]}") from error
+
+
+def _computes_float(made: Any) -> bool:
+    """Tell whether there is float32 within: operators of ai.onnx.ml answer in it whatever they are given."""
+    from onnx import TensorProto
+
+    exact = {"ArrayFeatureExtractor", "LabelEncoder", "ZipMap"}
+    return any(
+        (node.domain == DOMAIN and node.op_type not in exact)
+        or any(each.name == "to" and each.i == TensorProto.FLOAT for each in node.attribute)
+        for node in made.graph.node
+    )
 
 
 def _dtype(made: Any) -> np.dtype[Any]:
     from onnx import helper
 
-    found = helper.tensor_dtype_to_np_dtype(made.graph.output[-1].type.tensor_type.elem_type)
-    return np.dtype(found)
+    found: np.dtype[Any] = helper.tensor_dtype_to_np_dtype(made.graph.output[-1].type.tensor_type.elem_type)
+    return found
 
 
 def _texts(graph: Graph, table: Table) -> str:

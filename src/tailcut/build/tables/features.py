@@ -40,7 +40,8 @@ def apply(graph: Graph, name: str, function: Any) -> str:
     if known is None:
         said = getattr(function, "__name__", repr(function))
         raise Unconvertible(f"its function {said!r} is Python code; {', '.join(_KNOWN)} are known")
-    return known(graph, name)
+    found: str = known(graph, name)
+    return found
 
 
 def polynomial(graph: Graph, step: Any, table: Table, live: Live) -> Table:
@@ -51,7 +52,8 @@ def polynomial(graph: Graph, step: Any, table: Table, live: Live) -> Table:
     for term in terms:
         for cut in range(len(term)):
             needed.setdefault(len(term) - cut, {})[term[cut:]] = None
-    parts, places = [], {}
+    parts: list[str] = []
+    places: dict[tuple[int, ...], int] = {}
     if () in terms:
         first = graph.add("Gather", [name, graph.whole([0])], axis=1)
         zero = graph.add("Mul", [first, graph.constant(0.0, dtype)])
@@ -69,7 +71,9 @@ def polynomial(graph: Graph, step: Any, table: Table, live: Live) -> Table:
         parts.append(made)
         last, below = made, {term: number for number, term in enumerate(every)}
     found = parts[0] if len(parts) == 1 else graph.add("Concat", parts, axis=1)
-    return select(graph, one(found, len(places), dtype, table), [places[term] for term in terms])
+    # Products of float32 leave its range sooner than their factors.
+    wide = replace(one(found, len(places), dtype, table), loose=True)
+    return select(graph, wide, [places[term] for term in terms])
 
 
 def pca(graph: Graph, step: Any, table: Table, live: Live) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -66,18 +66,17 @@ def table_of(value: Any, prefix: str = "given") -> tuple[Table, dict[str, Array]
     Raises:
         Unconvertible: a column holds neither numbers nor text.
     """
-    shaped = {"sparse": is_sparse(value), "flat": len(value.shape) == 1, "loose": False}
+    shaped = Table((), sparse=is_sparse(value), flat=len(value.shape) == 1)
     array = dense(value)
     if not is_frame(array) and array.dtype != TEXT and array.dtype.kind not in "US":
         found = np.ascontiguousarray(np.asarray(array).reshape(len(array), -1))
-        return Table((Block(prefix, found.shape[1], found.dtype),), **shaped), {prefix: found}
+        return replace(shaped, blocks=(Block(prefix, found.shape[1], found.dtype),)), {prefix: found}
     blocks, feeds = [], {}
     for number, column in enumerate(columns(array)):
         name = f"{prefix}_{number}"
         feeds[name], missing = typed(column)
         blocks.append(Block(name, 1, feeds[name].dtype, missing))
-    mixed = not is_frame(array)
-    return Table(tuple(blocks), names(array), mixed=mixed, **shaped), feeds
+    return replace(shaped, blocks=tuple(blocks), names=names(array), mixed=not is_frame(array)), feeds
 
 
 def typed(column: Array) -> tuple[Array, bool]:

@@ -74,6 +74,16 @@ def convert(
     return Written(made, (), graph.single, len(made.graph.node), opsets)
 
 
+def named_last(model: Any, why: str) -> str:
+    """Say why the last step has no exact form."""
+    walk, path = Walk(), []
+    while getattr(model, "steps", None):
+        name, model = model.steps[-1]
+        path.append(name)
+    walk.fail(path, model, why)
+    return walk.failures[0]
+
+
 def table_of_inputs(graph: Graph, model: Any, tensors: Sequence[Tensor]) -> Table:
     """Return the inputs as the model is given them: a DataFrame's columns in its order, or one array.
 
@@ -123,7 +133,7 @@ def _finish(graph: Graph, answer: Answer, output: Tensor) -> str:
     elif answer.classes == 2 and columns == 1 and wanted == 2:
         first = graph.add("Sub", [graph.constant(1.0, dtype), name])
         name, columns = graph.add("Concat", [first, name], axis=1), 2
-    if columns != wanted and wanted != -1:
+    if wanted not in {columns, -1}:
         raise BuildError(
             f"the model gives {columns} columns, model.outputs say {list(output.shape)} for {output.name!r}",
             hint="two classes give the probability of the second, [-1], or both, [-1, 2]; more give [-1, classes]",

@@ -1,6 +1,6 @@
 """Fitted steps of scikit-learn as ONNX: Pipelines, ColumnTransformers and FeatureUnions are walked, down to the last.
 
-The live steps run beside the graph on a few rows: what they give says which dtype, width and sparsity the next one gets.
+The live steps run beside the graph on a few rows: what they give says which dtype, width and form the next one gets.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _typed_blocks(graph: Graph, made: Table, kinds: Sequence[Any]) -> list[Block
         inside = set(kinds[at : at + block.width])
         at += block.width
         kind = inside.pop() if len(inside) == 1 else block.dtype
-        if kind == TEXT or kind == block.dtype:
+        if kind in {TEXT, block.dtype}:
             found.append(block)
         else:
             found.append(replace(block, name=graph.cast(block.name, block.dtype, kind), dtype=kind))

@@ -58,6 +58,8 @@ def compare(
         warnings.simplefilter("ignore")
         for step in before:
             rows = rows if step is None or isinstance(step, str) else step.transform(rows)
+    if is_sparse(rows) and not type(end).__module__.startswith("xgboost"):
+        rows = rows.toarray()
     if is_frame(rows) or is_sparse(rows) or rows.dtype not in (FLOAT, DOUBLE):
         return found
     return {**found, "thresholds": _behind_steps(end, trees, rows, output)}
@@ -135,7 +137,8 @@ def split(rows: Doubles, tensors: Sequence[Tensor]) -> Arrays:
     found: Arrays = {}
     at = 0
     for tensor in tensors:
-        width, dtype = len(tensor_columns(tensor)), NUMPY_OF[tensor.datatype]
+        width = len(tensor_columns(tensor))
+        dtype: Any = NUMPY_OF[tensor.datatype]
         part = rows[:, at : at + width]
         if dtype.kind in "iu":
             limits = np.iinfo(dtype)
