@@ -94,7 +94,7 @@ def _tree(root: Mapping[str, Any], target: int, share: float) -> Tree:
     thresholds = [node["threshold"] if is_number else 0.0 for node, is_number in zip(nodes, numeric, strict=True)]
     return Tree(
         feature=np.array([node.get("split_feature", 0) for node in nodes]),
-        threshold=_past_zero(np.array(thresholds, dtype=np.float64)),
+        threshold=_past_zero(_infinite(np.array(thresholds, dtype=np.float64))),
         left=np.array(left),
         right=np.array(right),
         missing_left=np.array([is_number and _nan_left(node) for node, is_number in zip(nodes, numeric, strict=True)]),
@@ -106,6 +106,15 @@ def _tree(root: Mapping[str, Any], target: int, share: float) -> Tree:
             if node.get("decision_type") == "=="
         },
     )
+
+
+_LARGEST = 1e300
+"""What a dump says of thresholds beyond it, infinity above all (Common::AvoidInf, include/LightGBM/utils/common.h)."""
+
+
+def _infinite(thresholds: Doubles) -> Doubles:
+    """Give back the infinity that parts NaN from all numbers."""
+    return np.where(np.abs(thresholds) >= _LARGEST, np.copysign(np.inf, thresholds), thresholds)
 
 
 _ZERO = float(np.float32(1e-35))

@@ -64,8 +64,10 @@ def _converted(graph: Graph, model: Any, table: Table, options: Any) -> tuple[st
 def _check_opens(made: Any) -> None:
     import onnxruntime
 
+    quiet = onnxruntime.SessionOptions()
+    quiet.log_severity_level = 4
     try:
-        onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+        onnxruntime.InferenceSession(made.SerializeToString(), quiet, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own classes share no public base
         said = " ".join(str(error).split())
         raise Unconvertible(f"onnxruntime cannot open what skl2onnx makes of it: {said[:200]}") from error

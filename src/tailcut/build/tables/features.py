@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tailcut.build.tables import scalers
 from tailcut.build.tables.columns import Block, Table, Unconvertible, floats, guard, matrix, one, select
 from tailcut.build.tables.live import Live
 from tailcut.build.tables.nodes import DOUBLE, FLOAT, TEXT, Graph
@@ -76,6 +77,46 @@ def polynomial(graph: Graph, step: Any, table: Table, live: Live) -> Table:
     return select(graph, wide, [places[term] for term in terms])
 
 
+def power(graph: Graph, step: Any, table: Table, live: Live) -> Table:
+    """PowerTransformer: SciPy's yeojohnson or boxcox, computed in double, then the scaler's steps."""
+    name, dtype = floats(graph, table)
+    wide = graph.cast(name, dtype, DOUBLE)
+    powers = np.asarray(step.lambdas_, dtype=np.float64)[None, :]
+    if step.method == "box-cox":
+        # Refused: what is not positive.
+        positive = graph.add("Greater", [wide, graph.constant(0.0, DOUBLE)])
+        taken = graph.add("Or", [positive, graph.add("IsNaN", [wide])])
+        guard(graph, graph.add("Where", [taken, graph.constant(0.0, DOUBLE), _nan(graph)]), DOUBLE, nan=False)
+        found = _powered(graph, graph.add("Log", [wide]), powers)
+    else:
+        zero = graph.constant(0.0, DOUBLE)
+        above = _powered(graph, _log1p(graph, graph.add("Where", [_less(graph, wide), zero, wide])), powers)
+        under = graph.add("Neg", [graph.add("Where", [_less(graph, wide), wide, zero])])
+        below = graph.add("Neg", [_powered(graph, _log1p(graph, under), 2.0 - powers)])
+        found = graph.add("Where", [_less(graph, wide), below, above])
+    graph.single |= dtype == FLOAT
+    made = one(graph.cast(found, DOUBLE, dtype), table.width, dtype, table)
+    if not step.standardize:
+        return made
+    return scalers.standard(graph, step._scaler, made, Live(np.zeros((1, table.width), dtype), None))
+
+
+def _powered(graph: Graph, logarithm: str, powers: Any) -> str:
+    """Return (exp(power x) - 1) / power, x itself where the power is 0."""
+    flat = np.abs(powers) < np.spacing(1.0)
+    safe = graph.constant(np.where(flat, 1.0, powers), DOUBLE)
+    curved = graph.add("Div", [_expm1(graph, graph.add("Mul", [logarithm, safe])), safe])
+    return graph.add("Where", [graph.constant(flat, np.bool_), logarithm, curved])
+
+
+def _less(graph: Graph, name: str) -> str:
+    return graph.add("Less", [name, graph.constant(0.0, DOUBLE)])
+
+
+def _nan(graph: Graph) -> str:
+    return graph.constant(np.nan, DOUBLE)
+
+
 def pca(graph: Graph, step: Any, table: Table, live: Live) -> Table:
     """PCA: projected, then centred."""
     components = step.components_
@@ -126,7 +167,7 @@ def _arrays(graph: Graph, table: Table) -> list[Block]:
 
 def _applied(graph: Graph, block: Block, function: Any) -> Block:
     if block.dtype == TEXT or block.dtype.itemsize < 4:
-        raise Unconvertible(f"its function is given {block.dtype}")
+        raise Unconvertible(f"its function is given {block.dtype}, of which NumPy makes float16: declare it INT64")
     dtype = FLOAT if block.dtype == FLOAT else DOUBLE
     graph.single |= dtype == FLOAT
     name = apply(graph, graph.cast(block.name, block.dtype, DOUBLE), function)

@@ -28,7 +28,6 @@ def simple(graph: Graph, step: Any, table: Table, live: Live) -> Table:
     else:
         blocks = [_block(graph, block, step, place) for place, block in enumerate(single_columns(graph, table))]
         found = replace(table, blocks=tuple(blocks[place] for place in kept), names=None, mixed=True)
-    found = replace(found, loose=False)
     if not step.add_indicator:
         return found
     flags = _flags(graph, table, step.missing_values, step.indicator_.features_)
@@ -55,7 +54,7 @@ def _numbers(graph: Graph, step: Any, table: Table, kept: Sequence[int]) -> Tabl
     if mask:
         fill = [0 if is_nan(value) else value for value in step.statistics_]
         name = graph.add("Where", [mask, graph.constant([fill], dtype), name])
-    return select(graph, one(name, table.width, dtype, table), kept)
+    return select(graph, replace(one(name, table.width, dtype, table), loose=not is_nan(step.missing_values)), kept)
 
 
 def _block(graph: Graph, block: Block, step: Any, place: int) -> Block:

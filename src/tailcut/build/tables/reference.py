@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -47,12 +48,22 @@ def column_names(model: Any) -> list[str] | None:
     """Return the columns of the DataFrame that the model was fitted on; None where it takes an array."""
     if _is(model, "lightgbm", "Booster", "LGBMModel") or _is(model, "xgboost", "Booster", "XGBModel"):
         return None
+    return _fitted_names(model)
+
+
+def _fitted_names(model: Any) -> list[str] | None:
+    steps = getattr(model, "steps", None)
+    if steps:
+        # A Pipeline has names where its first step has some that is no "passthrough".
+        return next((_fitted_names(step) for _, step in steps if step is not None and not isinstance(step, str)), None)
     found = getattr(model, "feature_names_in_", None)
-    if found is None:
-        # A Pipeline has the attribute only where its first step has.
-        steps = getattr(model, "steps", None)
-        return column_names(steps[0][1]) if steps and not isinstance(steps[0][1], str) else None
+    if found is None or (_is(model, "lightgbm", "LGBMModel") and all(map(_NO_NAME.fullmatch, found))):
+        return None
     return [str(name) for name in found]
+
+
+_NO_NAME = re.compile(r"Column_\d+")
+"""What LightGBM calls the columns of an array."""
 
 
 def array_dtype(model: Any, tensors: Sequence[Tensor]) -> np.dtype[Any]:

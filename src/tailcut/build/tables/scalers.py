@@ -30,8 +30,8 @@ def standard(graph: Graph, step: Any, table: Table, live: Live) -> Table:
     scale = step.scale_ if step.with_std else None
     if table.sparse:
         return one(_scaled(graph, name, dtype, scale, table), table.width, dtype, table)
-    if dtype == FLOAT and _rounds_parameters(live, mean, scale):
-        # scikit-learn 1.7 and later round them to the array's dtype first.
+    if dtype == FLOAT and _rounds_parameters(step, live):
+        # Newer releases of scikit-learn round them to the array's dtype first.
         mean, scale = (None if each is None else each.astype(np.float32) for each in (mean, scale))
     if mean is not None:
         name = in_place(graph, "Sub", name, dtype, mean)
@@ -40,13 +40,14 @@ def standard(graph: Graph, step: Any, table: Table, live: Live) -> Table:
     return one(name, table.width, dtype, table)
 
 
-def _rounds_parameters(live: Live, mean: Any, scale: Any) -> bool:
+def _rounds_parameters(step: Any, live: Live) -> bool:
     rows = np.array(live.given, dtype=np.float32)
-    if mean is not None:
-        rows -= mean.astype(np.float32)
-    if scale is not None:
-        rows /= scale.astype(np.float32)
-    return np.array_equal(rows, np.asarray(live.out), equal_nan=True)
+    rounded = rows.copy()
+    if step.with_mean:
+        rounded -= step.mean_.astype(np.float32)
+    if step.with_std:
+        rounded /= step.scale_.astype(np.float32)
+    return np.array_equal(rounded, np.asarray(step.transform(rows)), equal_nan=True)
 
 
 def min_max(graph: Graph, step: Any, table: Table, live: Live) -> Table:

@@ -36,6 +36,7 @@ _CONVERTERS: dict[str, Converter] = {
     "OrdinalEncoder": encoders.ordinal_encoder,
     "TargetEncoder": encoders.target_encoder,
     "FunctionTransformer": features.function,
+    "PowerTransformer": features.power,
     "PolynomialFeatures": features.polynomial,
     "PCA": features.pca,
     "TruncatedSVD": features.svd,
