@@ -83,6 +83,7 @@ KIND = RNG.integers(0, 6, N).astype(np.uint8)
 FLAG = RNG.random(N) < 0.4
 SHORT = RNG.normal(size=N).astype(np.float32)
 STEP = np.where(RNG.random(N) < 0.2, np.nan, RNG.integers(0, 5, N) * 0.1)
+LEVEL = np.where(RNG.random(N) < 0.1, np.nan, RNG.integers(0, 9, N))
 
 RISKY = ((MERCHANT % 7 == 3) * 0.6 + ((WHEN // 60) % 10 < 2) * 0.3 + (SEX == "male") * 0.2 + RNG.random(N) * 0.4) > 0.55
 BINARY = RISKY.astype(int)
@@ -101,9 +102,10 @@ INPUTS: dict[str, Any] = {
     "flag": FLAG,
     "short": SHORT,
     "step": STEP,
+    "level": LEVEL,
 }
 TENSORS = {
-    name: Tensor(name=name, datatype=datatype, shape=(-1,), allow_nan=name in {"age", "port", "step"})
+    name: Tensor(name=name, datatype=datatype, shape=(-1,), allow_nan=name in {"age", "port", "step", "level"})
     for name, datatype in {
         "merchant": "INT64",
         "when": "INT64",
@@ -116,6 +118,7 @@ TENSORS = {
         "flag": "BOOL",
         "short": "FP32",
         "step": "FP64",
+        "level": "FP64",
     }.items()
 }
 FRAME = pd.DataFrame({**INPUTS, "port": np.where(PORT == "", np.nan, PORT).astype(object)})
@@ -172,6 +175,13 @@ ARRAYS: dict[str, Case] = {
             array(("kind", "step")), BINARY, categorical_feature=[0]
         ),
         ("kind", "step"),
+        ONE,
+    ),
+    "lightgbm categories with gaps": (
+        lambda: lgbm(max_cat_to_onehot=1, min_data_per_group=5).fit(
+            array(("level", "amount")), LEVEL % 3 == 1, categorical_feature=[0]
+        ),
+        ("level", "amount"),
         ONE,
     ),
     "xgboost": (lambda: xgb().fit(array(ID), BINARY), ID, ONE),
@@ -318,7 +328,7 @@ FRAMES: dict[str, Case] = {
                 xgb(),
             ),
             ("city", "kind"),
-            (KIND > 3).astype(int),
+            ((KIND == 0) | (KIND > 3)).astype(int),
         ),
         ("city", "kind"),
         ONE,
