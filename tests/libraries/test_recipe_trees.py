@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -123,13 +124,15 @@ def test_tensors_side_by_side_feed_one_model(tmp_path: Path) -> None:
 
 def test_a_mismatch_at_thresholds_is_refused_with_the_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Given thresholds rounded to the nearest float32, as converters do, the probes see it; the holdout does not."""
-    from tailcut.build.ensembles import lightgbm as reader
+    from tailcut.build.tables import trees as writer
 
-    monkeypatch.setattr(reader, "down", lambda thresholds: np.asarray(thresholds, dtype=np.float64).astype(np.float32))
+    monkeypatch.setattr(writer, "down", lambda thresholds: np.asarray(thresholds, dtype=np.float64).astype(np.float32))
     _, work = made(tmp_path, live(lgb("binary", BINARY)), {"x": GAPS})
     with pytest.raises(BuildError, match=r"\d+ of \d+ rows at the trees' thresholds are answered otherwise") as refused:
         recipe("onnx").make(work)
-    assert int(refused.value.message.split()[0]) > 10
+    found = re.search(r"(\d+) of \d+ rows at the trees' thresholds", refused.value.message)
+    assert found is not None
+    assert int(found.group(1)) > 10
 
 
 @given(st.floats(allow_nan=False))
@@ -169,7 +172,7 @@ def test_what_onnx_trees_cannot_say_is_refused(tmp_path: Path, model: Callable[[
         (LinearRegression().fit(ROWS, VALUES), Y),
     ],
 )
-def test_other_estimators_go_through_skl2onnx(tmp_path: Path, model: Any, output: Tensor) -> None:
+def test_linear_models_answer_in_the_shape_of_the_output(tmp_path: Path, model: Any, output: Tensor) -> None:
     found, work = made(tmp_path, live(model), {"x": ROWS}, (FULL,), output)
     assert not found.trees
     assert recipe("onnx").make(work).found["holdout"]["wrong"] == 0
@@ -177,13 +180,14 @@ def test_other_estimators_go_through_skl2onnx(tmp_path: Path, model: Any, output
     assert given.shape == ((5, 3) if output is THREE else (5,))
 
 
-def test_trees_behind_other_steps_are_compared_on_the_holdout(tmp_path: Path) -> None:
+def test_trees_behind_other_steps_are_compared_at_their_thresholds_too(tmp_path: Path) -> None:
     model = make_pipeline(StandardScaler(), DecisionTreeClassifier(max_depth=3, random_state=0)).fit(ROWS, BINARY)
     found, work = made(tmp_path, live(model), {"x": ROWS}, (FULL,))
     evidence = recipe("onnx").make(work).found
     assert found.trees
     assert evidence["holdout"]["wrong"] == 0
-    assert "thresholds" not in evidence
+    assert evidence["thresholds"]["wrong"] == 0
+    assert evidence["thresholds"]["splits"] == 7
 
 
 def test_int8_of_trees_is_refused_with_the_reason() -> None:

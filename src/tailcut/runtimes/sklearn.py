@@ -88,8 +88,21 @@ def table_of(estimator: Any, tensors: Sequence[Tensor]) -> Table:
     Raises:
         ArtifactError: see ``Table``.
     """
-    names = getattr(estimator, "feature_names_in_", None)
-    return Table(tensors, None if names is None else [str(name) for name in names], f"the {type(estimator).__name__}")
+    return Table(tensors, fitted_names(estimator), f"the {type(estimator).__name__}")
+
+
+def fitted_names(estimator: Any) -> list[str] | None:
+    """Return the columns of the DataFrame that an estimator was fitted on; None where it was an array.
+
+    A Pipeline knows the names of its first step that is no "passthrough".
+    """
+    steps = getattr(estimator, "steps", None)
+    if steps:
+        return next((fitted_names(step) for _, step in steps if step is not None and step != "passthrough"), None)
+    found = getattr(estimator, "feature_names_in_", None)
+    if found is None or list(found) == [f"Column_{place}" for place in range(len(found))]:  # LightGBM's, of an array
+        return None
+    return [str(name) for name in found]
 
 
 def answers(estimator: Any, rows: Any, output: Tensor) -> Array:

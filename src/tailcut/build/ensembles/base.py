@@ -1,8 +1,9 @@
 """One form for every library's trees, with thresholds that compare as the library's own do.
 
-Libraries train on float32 or float64 values and keep float64 thresholds; ONNX compares float32 with float32. For
-every float32 x, ``x <= t`` is ``x <= down(t)``, where down(t) is the greatest float32 that is not above t; rounding to
-the nearest (as converters do: half of LightGBM's thresholds go up) sends a row on the threshold the other way.
+Thresholds are the library's float64 values. The graph compares in double, or in float32 where every value of the
+matrix is one. For every float32 x, ``x <= t`` is ``x <= down(t)``, where down(t) is the greatest float32 that is not
+above t; rounding to the nearest (as converters do: half of LightGBM's thresholds go up) sends a row on the threshold
+the other way.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Tree:
 
     Attributes:
         feature: (nodes,) column that a split looks at.
-        threshold: (nodes,) float32, see ``down``.
+        threshold: (nodes,) float64, as the library compares.
         left: (nodes,) node taken where the comparison holds; LEAF in leaves.
         right: (nodes,) node taken where it does not.
         missing_left: (nodes,) whether NaN goes left.
@@ -40,7 +41,7 @@ class Tree:
     """
 
     feature: Ints
-    threshold: Floats
+    threshold: Doubles
     left: Ints
     right: Ints
     missing_left: Bools
@@ -66,6 +67,7 @@ class Ensemble:
         less: whether a split holds for ``x < threshold`` (XGBoost) or ``x <= threshold``.
         link: from the sum to the answer; "sigmoid" and "softmax" give probabilities.
         scale: factor on the sum, before the link.
+        rounds: whether the library rounds its input to float32 before it compares (scikit-learn's trees, XGBoost).
     """
 
     trees: tuple[Tree, ...]
@@ -75,6 +77,7 @@ class Ensemble:
     less: Literal["<", "<="]
     link: Link
     scale: float = 1.0
+    rounds: bool = False
 
     @property
     def nodes(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.build.ensembles.base import LEAF, Doubles, Ensemble, Link, Tree, down
+from tailcut.build.ensembles.base import LEAF, Doubles, Ensemble, Link, Tree
 from tailcut.errors import BuildError
 
 
@@ -58,6 +58,7 @@ def _forest(model: Any, estimators: list[Any]) -> Ensemble:
         base=np.zeros(len(kept)),
         less="<=",
         link="identity",
+        rounds=True,
     )
 
 
@@ -78,14 +79,14 @@ def _boosted(model: Any) -> Ensemble:
     link = _link(model, targets)
     # The exponential loss's link is sigmoid(2 x).
     scale = 2.0 if type(model._loss).__name__ == "ExponentialLoss" else 1.0
-    return Ensemble(tuple(trees), int(model.n_features_in_), targets, base, "<=", link, scale)
+    return Ensemble(tuple(trees), int(model.n_features_in_), targets, base, "<=", link, scale, rounds=True)
 
 
 def _tree(tree: Any, value: Doubles, targets: tuple[int, ...]) -> Tree:
     left = np.asarray(tree.children_left, dtype=np.int64)
     return Tree(
         feature=np.maximum(np.asarray(tree.feature, dtype=np.int64), 0),
-        threshold=down(tree.threshold),
+        threshold=np.asarray(tree.threshold, dtype=np.float64),
         left=np.where(left < 0, LEAF, left),
         right=np.asarray(tree.children_right, dtype=np.int64),
         missing_left=np.asarray(tree.missing_go_to_left, dtype=np.bool_),
@@ -109,7 +110,7 @@ def _histogram(model: Any) -> Ensemble:
             trees.append(
                 Tree(
                     feature=np.where(leaf, 0, nodes["feature_idx"]),
-                    threshold=down(np.where(leaf, 0.0, nodes["num_threshold"])),
+                    threshold=np.where(leaf, 0.0, nodes["num_threshold"]),
                     left=np.where(leaf, LEAF, nodes["left"].astype(np.int64)),
                     right=np.where(leaf, LEAF, nodes["right"].astype(np.int64)),
                     missing_left=nodes["missing_go_to_left"].astype(bool),

@@ -99,6 +99,7 @@ def read(model: Any) -> Ensemble:
         base=_MARGIN[link](np.broadcast_to(_numbers(settings["base_score"]), (targets,)).copy()),
         less="<",
         link=link,
+        rounds=True,
     )
 
 
@@ -115,7 +116,7 @@ def _tree(held: Mapping[str, Any], target: int, weight: float) -> Tree:
     left = np.array(held["left_children"], dtype=np.int64)
     return Tree(
         feature=np.array(held["split_indices"], dtype=np.int64),
-        threshold=conditions,
+        threshold=conditions.astype(np.float64),
         left=np.where(left < 0, LEAF, left),
         right=np.array(held["right_children"], dtype=np.int64),
         missing_left=np.array(held["default_left"], dtype=np.bool_),

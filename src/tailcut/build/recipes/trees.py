@@ -1,8 +1,9 @@
-"""Recipe "onnx" for models on tables: LightGBM, XGBoost and scikit-learn in onnxruntime, compared at the thresholds.
+"""Recipe "onnx" for models on tables: LightGBM, XGBoost and scikit-learn, compared with the source variant.
 
-Trees are written by tailcut itself (see ``ensembles``), everything else by skl2onnx. Converters were tried first:
-onnxmltools 1.16 rounds LightGBM's thresholds to the nearest float32, which sends rows on more than half of them the
-other way; it fails on XGBoost's dart; skl2onnx 1.20 fails on HistGradientBoosting.
+Trees, linear models and the usual steps of scikit-learn are written by tailcut itself (see ``tables``), the rest by
+skl2onnx. Converters were tried first: onnxmltools 1.16 rounds LightGBM's thresholds to the nearest float32, which sends
+rows on more than half of them the other way; it fails on XGBoost's dart; skl2onnx 1.20 fails on HistGradientBoosting
+and computes linear models in float32.
 """
 
 from __future__ import annotations
@@ -12,12 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.build import ensembles
-from tailcut.build.ensembles.base import Bools, Ensemble, Floats
-from tailcut.build.ensembles.probes import Probes, probes
 from tailcut.build.here import Here
 from tailcut.build.recipes.base import Result, Subject, Work, missing
-from tailcut.core.tensors import NUMPY_OF, Array, Arrays
+from tailcut.core.tensors import Array, Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Tensor
 from tailcut.runtimes.live import source_of
@@ -25,63 +23,69 @@ from tailcut.runtimes.live import source_of
 KINDS = frozenset({"sklearn", "lightgbm", "xgboost"})
 """Kinds of source that this makes the variant "onnx" of; others are ``recipes.onnx``'s."""
 
-TREES_TOLERANCE = 2e-5
-"""Of the largest answer: float32 sums over a thousand leaves stay under it, a row in the wrong leaf does not."""
-
-ABSOLUTE, RELATIVE = 1e-4, 1e-3
-"""Of other estimators, as ``parity``."""
-
 _ROWS = 4096
+_SAMPLE = 64
 _BLOCK = 512
-
-_FLIPS = 0.001
-"""Share of holdout rows that may fall into another leaf where a pipeline computes in float before its trees."""
+_REFUSED = 64
 
 Run = Callable[[Arrays], Array]
 
 
 def why_not(subject: Subject, here: Here) -> str:
     """Say which package is missing."""
-    needed = ["onnx"] if subject.trees and subject.kind != "sklearn" else ["onnx", "skl2onnx"]
-    return missing(here, *needed, extra="trees-build")
+    return missing(here, "onnx", extra="trees-build")
 
 
 def make(work: Work) -> Result:
-    """Write the ONNX file and compare it with the source on holdout rows, and at and around every threshold.
+    """Write the ONNX file and compare it with the source variant on holdout rows, at edges and at every threshold.
 
     Raises:
-        BuildError: it cannot be written, or answers otherwise; at thresholds with the number of rows.
+        BuildError: a step cannot be converted exactly; names every such step and why.
     """
-    from tailcut.build.ensembles import model as onnx_model
-    from tailcut.runtimes.tables import check_columns
+    from tailcut.build.tables import model as tables
 
     held = work.manifest.deployment.model
-    source = _model(work)
-    steps = source[:-1] if len(getattr(source, "steps", ())) > 1 else None
-    end = source.steps[-1][1] if hasattr(source, "steps") else source
-    trees = ensembles.of(end) if ensembles.is_trees(end) else None
-    width = check_columns(held.inputs)
-    # Without trees the whole pipeline is skl2onnx's.
-    found = onnx_model.write(
-        held.inputs,
-        held.outputs[0],
-        width,
-        work.path,
-        transform=steps if trees is not None else None,
-        last=trees if trees is not None else source,
+    output = held.outputs[0]
+    model = _model(work)
+    sample = work.selection.take(min(_SAMPLE, work.selection.rows))
+    made = tables.convert(model, held.inputs, output, sample)
+    if made.failures:
+        raise _refused(work, made.failures)
+    made.save(work.path)
+    expected = _runner(work.open(work.base), output)
+    given = _runner(work.open_file(work.path, "onnxruntime"), output)
+    try:
+        found = {
+            "holdout": _on_holdout(work, expected, given, made.single),
+            "edges": _at_edges(work, expected, given, made.single),
+            **_at_thresholds(work, model, expected, given),
+        }
+    except BuildError as error:
+        raise _refused(work, _reasons(work, model, error.message)) from None
+    return Result({"opset": dict(made.opsets), "nodes": made.nodes, "float32": made.single, **found})
+
+
+def _refused(work: Work, failures: tuple[str, ...]) -> BuildError:
+    return BuildError(
+        f"the model has no exact ONNX form: {'; '.join(failures)}",
+        hint=f"the {work.base.runtime!r} variant serves it as it is, or take that step into the preprocess hook",
     )
-    expected = _runner(work.open(work.base), held.outputs[0])
-    given = _runner(work.open_file(work.path, "onnxruntime"), held.outputs[0])
-    evidence: dict[str, Any] = {**found, "holdout": _on_holdout(work, expected, given, trees, steps)}
-    if trees is not None:
-        evidence |= {"trees": len(trees.trees), "tree_nodes": trees.nodes}
-        if steps is None:
-            evidence["thresholds"] = _at_thresholds(work, expected, given, trees, _takes_nan(end))
-    return Result(evidence)
+
+
+def _reasons(work: Work, model: Any, said: str) -> tuple[str, ...]:
+    """Compare each step alone, and name those that differ; where none does, it is the last one."""
+    from tailcut.build.tables import model as tables
+    from tailcut.build.tables.comparing import columns_differ
+    from tailcut.build.tables.steps import piece
+
+    held = work.manifest.deployment.model
+    rows = work.selection.take(min(_BLOCK, work.selection.rows))
+    found = tables.convert(model, held.inputs, held.outputs[0], rows, piece=piece(columns_differ)).failures
+    return (*found, said) if found else (tables.named_last(model, said),)
 
 
 def _model(work: Work) -> Any:
-    """Open the source model for its trees: natively from the artifact, or live where there is none."""
+    """Open the source model: natively from the artifact, or live where there is none."""
     if work.base.runtime == "lightgbm":
         import lightgbm
 
@@ -109,95 +113,65 @@ def _runner(runtime: Any, output: Tensor) -> Run:
     return run
 
 
-def _on_holdout(work: Work, expected: Run, given: Run, trees: Ensemble | None, steps: Any) -> dict[str, Any]:
+def _on_holdout(work: Work, expected: Run, given: Run, single: bool) -> dict[str, Any]:
     rows = min(_ROWS, work.selection.rows)
     inputs = work.selection.take(rows)
-    wrong, worst = _compare(expected(inputs), given(inputs), trees is not None)
-    allowed = int(rows * _FLIPS) if trees is not None and steps is not None else 0
-    if wrong.sum() > allowed:
-        hint = "a step computes otherwise in float32: scale inputs to usual sizes, or serve the source variant"
+    source, other = expected(inputs), given(inputs)
+    if source.shape != other.shape:
         raise BuildError(
-            f"{int(wrong.sum())} of {rows} holdout rows are answered otherwise than by the source model, the first is "
-            f"row {int(np.flatnonzero(wrong)[0])}, by up to {worst:.3g}; {allowed} are allowed",
-            hint="rounding before the trees moves rows over thresholds: trees need no scaling, leave it out"
-            if trees is not None and steps is not None
-            else hint,
-        )
-    return {"rows": rows, "wrong": int(wrong.sum()), "max_abs": worst}
-
-
-def _at_thresholds(work: Work, expected: Run, given: Run, trees: Ensemble, takes_nan: bool) -> dict[str, Any]:
-    """Compare on rows that lie on thresholds and one step to either side."""
-    from tailcut.runtimes.tables import matrix
-
-    tensors = work.manifest.deployment.model.inputs
-    names = [tensor.name for tensor in tensors]
-    background = matrix(work.selection.take(min(_ROWS, work.selection.rows)), names)
-    integral, nan = _columns(tensors, takes_nan)
-    made = probes(trees, background.astype(np.float32), integral, nan=nan)
-    if not len(made.rows):
-        return {"splits": made.splits, "rows": 0, "wrong": 0}
-    inputs = split(made.rows, tensors)
-    wrong, worst = _compare(expected(inputs), given(inputs), True)
-    if wrong.any():
-        raise BuildError(_said(made, wrong, worst, trees), hint="serve the source variant; and please report the model")
-    return {"splits": made.splits, "looked_at": made.looked, "rows": len(made.rows), "wrong": 0, "max_abs": worst}
-
-
-def _said(made: Probes, wrong: Bools, worst: float, trees: Ensemble) -> str:
-    first = int(np.flatnonzero(wrong)[0])
-    tree, node = int(made.tree[first]), int(made.node[first])
-    return (
-        f"{int(wrong.sum())} of {len(wrong)} rows at the trees' thresholds are answered otherwise than by the source "
-        f"model, by up to {worst:.3g}; the first: column {int(made.feature[first])} = "
-        f"{made.rows[first, made.feature[first]]!r} at threshold {trees.trees[tree].threshold[node]!r} (tree {tree})"
-    )
-
-
-def _compare(expected: Array, given: Array, trees: bool) -> tuple[Bools, float]:
-    """Return which rows differ, and the largest difference.
-
-    Raises:
-        BuildError: other shapes.
-    """
-    if expected.shape != given.shape:
-        raise BuildError(
-            f"the ONNX model gives {list(given.shape)}, the source model {list(expected.shape)}",
+            f"the ONNX model gives {list(other.shape)}, the source model {list(source.shape)}",
             hint="serve the source variant; and please report the model",
         )
-    source, other = (array.reshape(len(array), -1).astype(np.float64) for array in (expected, given))
-    error = np.abs(source - other)
-    limit = TREES_TOLERANCE * np.abs(source).max() if trees else ABSOLUTE + RELATIVE * np.abs(source)
-    wrong: Bools = np.logical_not(np.all(error <= limit, axis=1))
-    return wrong, float(np.nanmax(error, initial=0.0))
+    from tailcut.build.tables.comparing import wrong_rows
+
+    wrong, worst = wrong_rows(source, other, single=single)
+    if wrong.any():
+        raise BuildError(
+            f"{int(wrong.sum())} of {rows} holdout rows are answered otherwise than by the source model, the first is "
+            f"row {int(np.flatnonzero(wrong)[0])}, by up to {worst:.3g}",
+            hint="serve the source variant; and please report the model",
+        )
+    return {"rows": rows, "wrong": 0, "max_abs": worst}
 
 
-def _columns(tensors: tuple[Tensor, ...], takes_nan: bool) -> tuple[Bools, Bools]:
-    """Return which columns hold whole numbers only, and which may be NaN."""
-    integral: list[bool] = []
-    nan: list[bool] = []
-    for tensor in tensors:
-        width = tensor.shape[1] if len(tensor.shape) == 2 else 1
-        integral += [not tensor.datatype.startswith("FP")] * width
-        nan += [takes_nan and tensor.allow_nan and tensor.datatype.startswith("FP")] * width
-    return np.array(integral), np.array(nan)
+def _at_edges(work: Work, expected: Run, given: Run, single: bool) -> dict[str, Any]:
+    """Compare on rows at the edges of the inputs; what the source refuses has no answer here either."""
+    from tailcut.build.tables.comparing import wrong_rows
+    from tailcut.build.tables.edges import answered, edges
+
+    background = work.selection.take(min(_ROWS, work.selection.rows))
+    made = edges(work.manifest.deployment.model.inputs, background)
+    size = float(np.nanmax(np.abs(expected(background)), initial=0.0))
+    taken, source = answered(expected, made.inputs)
+    asked, other = answered(given, {name: array[taken] for name, array in made.inputs.items()})
+    places = np.flatnonzero(taken)
+    if not asked.all():
+        said = made.said[int(places[np.flatnonzero(~asked)[0]])]
+        raise BuildError(f"{int((~asked).sum())} rows that the source answers fail in ONNX, the first: {said}")
+    if len(source):
+        wrong, _ = wrong_rows(source, other, single=single, size=size)
+        if wrong.any():
+            first = int(np.flatnonzero(wrong)[0])
+            raise BuildError(
+                f"{int(wrong.sum())} of {len(wrong)} rows at the edges of the inputs are answered otherwise than by "
+                f"the source model, the first: {made.said[int(places[first])]}: {other[first]}, not {source[first]}"
+            )
+    refused = np.flatnonzero(~taken)
+    for row in refused[:: max(len(refused) // _REFUSED, 1)]:
+        alone, answers = answered(given, {name: array[row : row + 1] for name, array in made.inputs.items()})
+        if alone.all() and np.isfinite(answers).all():
+            raise BuildError(f"ONNX answers a row that the source refuses: {made.said[row]}")
+    return {"rows": len(made.said), "refused": len(refused), "wrong": 0}
 
 
-def _takes_nan(model: Any) -> bool:
-    if type(model).__module__.partition(".")[0] != "sklearn":
-        return True
-    from sklearn.utils import get_tags
+def _at_thresholds(work: Work, model: Any, expected: Run, given: Run) -> dict[str, Any]:
+    from tailcut.build.tables import thresholds
 
-    return bool(get_tags(model).input_tags.allow_nan)
-
-
-def split(rows: Floats, tensors: tuple[Tensor, ...]) -> Arrays:
-    """Cut a matrix into the input tensors that ``runtimes`` put side by side."""
-    found: Arrays = {}
-    at = 0
-    for tensor in tensors:
-        width = tensor.shape[1] if len(tensor.shape) == 2 else 1
-        part = rows[:, at : at + width].astype(NUMPY_OF[tensor.datatype])
-        found[tensor.name] = np.ascontiguousarray(part if len(tensor.shape) == 2 else part[:, 0])
-        at += width
-    return found
+    return thresholds.compare(
+        model,
+        work.manifest.deployment.model.inputs,
+        work.manifest.deployment.model.outputs[0],
+        work.selection.take(min(_ROWS, work.selection.rows)),
+        expected=expected,
+        given=given,
+    )

@@ -1,0 +1,86 @@
+"""How a model on tables is given the manifest's inputs: as its runtime gives them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tailcut.core.tensors import NUMPY_OF, Arrays
+from tailcut.manifest import Tensor
+from tailcut.runtimes import lightgbm, sklearn
+from tailcut.runtimes.tables import BoosterInput, order_of
+
+
+def as_given(model: Any, tensors: Sequence[Tensor]) -> Callable[[Arrays], Any]:
+    """Return what puts tensors together as the model takes them: a DataFrame, else one array.
+
+    Raises:
+        ArtifactError: the model was fitted on other columns.
+    """
+    if not is_booster(model):
+        return sklearn.table_of(model, tensors)
+    features = model.num_features() if hasattr(model, "num_features") else model.num_feature()
+    rows = BoosterInput(tensors, features, column_names(model, tensors), _said(model))
+    dtype = array_dtype(model, tensors)
+    return lambda inputs: rows(inputs).astype(dtype, copy=False)
+
+
+def column_names(model: Any, tensors: Sequence[Tensor]) -> list[str] | None:
+    """Return the columns of the DataFrame that the model was fitted on; None where it was an array.
+
+    Args:
+        model: an estimator, a Pipeline, or a booster of LightGBM or XGBoost.
+        tensors: model.inputs.
+    """
+    if not is_booster(model):
+        return sklearn.fitted_names(model)
+    if _is(model, "lightgbm", "Booster"):
+        return lightgbm.fitted_names(model, tensors)
+    names: list[str] | None = model.feature_names
+    return names
+
+
+def column_order(model: Any, tensors: Sequence[Tensor]) -> list[int] | None:
+    """Return where the model's columns stand among the inputs' columns; None where they are in the same order.
+
+    Raises:
+        ArtifactError: the model was fitted on other columns.
+    """
+    names = column_names(model, tensors)
+    return None if names is None else order_of(names, tensors, _said(model))
+
+
+def is_booster(model: Any) -> bool:
+    """Say whether it is a booster of LightGBM or XGBoost, which takes one array whatever it was fitted on."""
+    return _is(model, "lightgbm", "Booster") or _is(model, "xgboost", "Booster")
+
+
+def array_dtype(model: Any, tensors: Sequence[Tensor]) -> np.dtype[Any]:
+    """Return the dtype of the one array; object where there is text.
+
+    LightGBM rounds an array of whole numbers to float32, but neither a DataFrame of them nor an array of float64: its
+    runtime makes float64 of them.
+    """
+    kinds = [NUMPY_OF[tensor.datatype] for tensor in tensors]
+    found = np.result_type(*(np.float32 if kind in (np.bool_, np.float16) else kind for kind in kinds))
+    return np.dtype(np.float64) if _is(model, "lightgbm", "Booster") and found.kind in "iu" else found
+
+
+def tensor_columns(tensor: Tensor) -> list[str]:
+    """Return the names of a tensor's columns, for texts."""
+    width = tensor.shape[1] if len(tensor.shape) == 2 else 1
+    if tensor.columns:
+        return list(tensor.columns)
+    return [tensor.name] if width == 1 else [f"{tensor.name}_{place}" for place in range(width)]
+
+
+def _said(model: Any) -> str:
+    return f"the {type(model).__name__}"
+
+
+def _is(model: Any, package: str, *classes: str) -> bool:
+    module = sys.modules.get(package)
+    return module is not None and any(isinstance(model, getattr(module, name, ())) for name in classes)
