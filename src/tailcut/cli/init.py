@@ -73,14 +73,18 @@ def init(
         raise ManifestError(f"{file}: is there already", hint="--force overwrites it") from None
     except OSError as error:
         raise ManifestError(f"{file}: cannot be written: {error.strerror}", hint="choose another path") from None
+    _say_next(file, known=from_model is not None)
+    write(str(file))
+
+
+def _say_next(file: Path, *, known: bool) -> None:
     flag = _manifest_flag(file)
-    what = "name, [model], the tensors and" if from_model is None else "name, the outputs' names and shapes, and"
+    what = "name, the outputs' names and shapes, and" if known else "name, [model], the tensors and"
     note(
         f"fill in {what} [holdout] (labelled rows: a function or a file), then run: "
         f"tailcut build{flag} && tailcut check{flag}\n"
         'an .onnx file is served as it is, without holdout and build: [serve] variant = "source"'
     )
-    write(str(file))
 
 
 def _filled(model: str | None, holdout: str, folder: Path) -> Filled:
