@@ -270,6 +270,7 @@ def test_an_opened_variant_has_the_version_of_one_whose_rows_run_alone(tmp_path:
         opened = await opening.open_deployment(found, Recorder())
         await opened.stop(5)
         assert opened.rows_alone
+        assert opened.path.dispatcher.planner.window is None, "no row waits for company that it will not have"
         return opened.path.version
 
     alone = replace(opening.find_variant(found), evidence={"rows_alone": True})
@@ -319,16 +320,16 @@ def test_a_longer_neighbour_adds_no_padding_where_rows_run_alone(tmp_path: Path,
     async def main() -> list[Answer]:
         async with running(found) as client:
             post = partial(client.post, "/predict/padded")
-            rows = [[short], [short, long], [long, short, short], [short, {"text": 1}]]
+            rows = [[short], [short, long], [long, short, short], [{"ids": [1, 2]}, short], [short, {"text": 1}]]
             return [await post({"rows": each}) for each in rows]
 
-    lone, pair, three, refused = asyncio.run(main())
+    lone, pair, three, new, refused = asyncio.run(main())
     assert (lone.status, pair.status, three.status) == (200, 200, 200), lone.body
     values = [[each["y"] for each in answer.json["predictions"]] for answer in (lone, pair, three)]
     assert (values[0][0] == values[1][0] == values[2][1] == values[2][2]) is alone
     assert values[1][1] == values[2][0]
-    caches = [answer.headers["x-tailcut-cache"] for answer in (lone, pair, three)]
-    assert caches == ["miss", "miss", "hit"]
+    caches = [answer.headers["x-tailcut-cache"] for answer in (lone, pair, three, new)]
+    assert caches == ["miss", "miss", "hit", "miss"]
     assert refused.status == 400
     assert ("row 1 of 2" if alone else "row 1 has no field") in refused.json["error"]
 

@@ -230,7 +230,6 @@ class _Run:
         count = self.scenario.executors
         plan = self.planner.plan(now_ns, len(self.idle), self.costs, executors=count, probe=not self.running)
         self.admission.learn(len(plan.expired))
-        self._give_up(plan.expired)
         for batch in plan.batches:
             took_ns += self._start(batch)
         if plan.again_ns:
@@ -255,26 +254,19 @@ class _Run:
         started_ns, rows, batch = self.running.pop(executor)
         self.idle.append(executor)
         self.costs.observe(rows, self.now_ns - started_ns)
-        self._give_up(self.planner.expire(int(self.now_ns)))
+        self.planner.expire(int(self.now_ns))
         if self.planner.queue_rows and not self.scenario.inline:
             self._schedule_kick()  # before the answers are written, as the dispatcher does
         for entry in batch:
-            parts = self.parts.get(entry.number, [])
-            if entry in parts:
-                parts.remove(entry)
-                if not parts:
-                    self.ready.append((self._answer, entry.number))
+            parts = self.parts[entry.number]
+            parts.remove(entry)
+            if not parts:  # of a request of which a part expired, that part stays: it has no answer
+                self.ready.append((self._answer, entry.number))
         if self.planner.queue_rows:
             self._schedule_kick()
         else:
             self.planner.rest(nothing_runs=not self.running)
         return 0.0
-
-    def _give_up(self, expired: list[Arrival]) -> None:
-        """Drop what waits of requests of which a part was too late."""
-        for entry in expired:
-            for part in self.parts.pop(entry.number, []):
-                self.planner.cancel(part)
 
     def _answer(self, number: int) -> float:
         del self.parts[number]
