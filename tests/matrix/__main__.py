@@ -9,9 +9,11 @@ anything is wrong.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,17 +34,17 @@ def main(arguments: Sequence[str]) -> int:
     given = _parser().parse_args(arguments)
     groups = [group for group in (pairwise() if given.pairwise else GROUPS) if given.only in group.name]
     if not groups:
-        print(f"error: no group has {given.only!r} in its name, such as {GROUPS[0].name!r}", file=sys.stderr)
+        sys.stderr.write(f"error: no group has {given.only!r} in its name, such as {GROUPS[0].name!r}\n")
         return 2
     results = sorted(_run_all(groups, given.jobs, given.keep), key=lambda each: GROUPS.index(Group(*each.group)))
-    print(table(results))
+    sys.stdout.write(f"{table(results)}\n")
     if given.json:
         given.json.write_bytes(msgspec.json.format(msgspec.json.encode(results)))
     return 1 if any(result.wrong for result in results) else 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.matrix", description="What is served is the model's own answer.")
+    parser = argparse.ArgumentParser(prog="python -m tests.matrix", description="Compare served with own answers.")
     parser.add_argument("--jobs", type=int, default=2, help="processes at the same time")
     parser.add_argument("--only", default="", help='groups whose name has this text, such as "torch, int64"')
     parser.add_argument("--pairwise", action="store_true", help="the selection of make test")
@@ -61,7 +63,7 @@ def _run_all(groups: Sequence[Group], jobs: int, keep: Path | None) -> list[Resu
         for result in _of_one_job(waiting, keep):
             results.append(result)
             said = f"{len(result.wrong)} WRONG" if result.wrong else "right"
-            print(f"[{len(results)}/{len(groups)}] {result.name}: {said}", file=sys.stderr, flush=True)
+            sys.stderr.write(f"[{len(results)}/{len(groups)}] {result.name}: {said}\n")
 
     with ThreadPoolExecutor(jobs) as pool:
         for each in [pool.submit(job) for _ in range(jobs)]:
@@ -80,7 +82,9 @@ def _of_one_job(waiting: SimpleQueue[Group], keep: Path | None) -> Iterator[Resu
                 code = child.end()
                 child = None
                 why = f"crash: the process that ran it ended with code {code}"
-                result = Result(group=(group.model, group.values, group.labels), findings=[Finding(outcome="WRONG", why=why)])
+                result = Result(
+                    group=(group.model, group.values, group.labels), findings=[Finding(outcome="WRONG", why=why)]
+                )
             yield result
     except Empty:
         return
@@ -103,7 +107,8 @@ class _Child:
         """Run a group; None where the process ended."""
         assert self._process.stdin is not None
         try:
-            print(group.place, file=self._process.stdin, flush=True)
+            self._process.stdin.write(f"{group.place}\n")
+            self._process.stdin.flush()
         except BrokenPipeError:
             return None
         line = self._results.readline()
@@ -118,6 +123,9 @@ class _Child:
 
 
 def _work(writes: int, keep: Path | None) -> int:
+    # What libraries and servers say is not for this terminal: what matters of it is in the findings.
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
     with os.fdopen(writes, "wb") as results:
         for line in sys.stdin:
             group = GROUPS[int(line)]

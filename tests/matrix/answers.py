@@ -84,9 +84,21 @@ def expected(group: Group, columns: Columns) -> Expected:
     """Ask the object for every row; row by row where it refuses some."""
     rows = count(columns)
     try:
-        return Expected(np.arange(rows), answer(group, columns), {})
+        found = Expected(np.arange(rows), answer(group, columns), {})
     except Exception:  # which rows, and what each of them raises, shows below
-        return _one_by_one(group, columns)
+        found = _one_by_one(group, columns)
+    return _sayable(group, found)
+
+
+def _sayable(group: Group, found: Expected) -> Expected:
+    """Move answers that the output's datatype does not hold to those that are refused."""
+    largest = np.finfo(np.float32 if group.output == "FP32" else np.float64).max
+    fits = (np.abs(found.answers) <= largest).reshape(len(found.answers), -1).all(axis=1)
+    others = {
+        int(place): f"nothing, and answers {given.tolist()}, which {group.output} does not hold"
+        for place, given in zip(found.places[~fits], found.answers[~fits], strict=True)
+    }
+    return Expected(found.places[fits], found.answers[fits], found.raising | others)
 
 
 def _one_by_one(group: Group, columns: Columns) -> Expected:

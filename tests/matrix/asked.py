@@ -81,19 +81,17 @@ def _splits(group: Group) -> Iterator[tuple[str, float]]:
         found = zip(map(known.index, table["split_feature"]), table["threshold"].astype(float), strict=True)
     elif group.model == "xgboost":
         table = object_of(group).get_booster().trees_to_dataframe().dropna(subset=["Split"])
-        found = ((_xgboost_column(names, name), split) for name, split in zip(table["Feature"], table["Split"], strict=True))
+        columns = [names.index(name) if name in names else int(name[1:]) for name in table["Feature"]]
+        found = zip(columns, table["Split"].astype(float), strict=True)
     elif group.model in ("tree", "forest"):
         owned = object_of(group)
         trees = [each.tree_ for each in getattr(owned, "estimators_", [owned])]
-        found = ((int(f), float(t)) for tree in trees for f, t in zip(tree.feature, tree.threshold, strict=True) if f >= 0)
+        pairs = [pair for tree in trees for pair in zip(tree.feature.tolist(), tree.threshold.tolist(), strict=True)]
+        found = iter([pair for pair in pairs if pair[0] >= 0])
     elif group.model == "histgradient":
         nodes = [each.nodes for round_ in object_of(group)._predictors for each in round_]
         found = ((int(n["feature_idx"]), float(n["num_threshold"])) for part in nodes for n in part if not n["is_leaf"])
     yield from ((names[column], threshold) for column, threshold in found if np.isfinite(threshold))
-
-
-def _xgboost_column(names: list[str], name: str) -> int:
-    return names.index(name) if name in names else int(name[1:])
 
 
 def finite(columns: Columns) -> Column:

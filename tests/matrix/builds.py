@@ -47,7 +47,7 @@ class Built:
     Attributes:
         variants: names of the variants that were made.
         refusals: why others were not, by name; of the whole build under "build".
-        crashes: what steps raised that is no error of tailcut's, by variant and step. A real build shows them as errors.
+        crashes: what steps raised that is no error of tailcut's, by step; a real build tells them as errors.
         judged: metrics of the source variant in the evidence.
         confirmation: row numbers of the holdout that it was judged on.
     """
@@ -65,7 +65,8 @@ def holdout(group: Group) -> Any:
 
     table = tables.holdout(group)
     columns = table.columns
-    inputs = {"x": np.column_stack(list(columns.values()))} if group.one_tensor else columns
+    # Names decide which column is which, so their order is another one than the manifest's.
+    inputs = {"x": np.column_stack(list(columns.values()))} if group.one_tensor else dict(reversed(columns.items()))
     return Holdout(inputs=inputs, labels=table.labels)
 
 
@@ -154,7 +155,9 @@ def _read(found: Built, version: Version) -> Built:
 
 def _build(found: Built, folder: Path, recipe: str) -> Version:
     with _unmeasured(found), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the libraries: a build shows what its child processes write only in crashes
+        warnings.simplefilter(
+            "ignore"
+        )  # of the libraries: a build shows what its child processes write only in crashes
         return build_all(read(folder, f'build.recipes=["{recipe}"]'))[0]
 
 

@@ -135,7 +135,9 @@ class Doors:
         self._http = http.client.HTTPConnection(HOST, server.port, timeout=TIMEOUT_S)
         self._client = Client(f"http://{HOST}:{server.port}", model="m")
         self._grpc = triton.InferenceServerClient(f"{HOST}:{server.grpc_port}")
-        self._tensors = [("x", next(iter(datatypes(group).values())))] if group.one_tensor else list(datatypes(group).items())
+        types = datatypes(group)
+        # Names decide which tensor is which, so the order is another one than the manifest's.
+        self._tensors = {"x": next(iter(types.values()))} if group.one_tensor else dict(reversed(types.items()))
 
     def close(self) -> None:
         """Close the connections."""
@@ -150,28 +152,29 @@ class Doors:
 
     def _json_answer(self, columns: Columns) -> Any:
         given = tensors(self._group, columns)
-        inputs = [
-            {"name": name, "datatype": datatype, "shape": list(given[name].shape), "data": self._plain(name, given[name])}
-            for name, datatype in self._tensors
-        ]
+        inputs = []
+        for name, datatype in self._tensors.items():
+            data = self._plain(name, given[name])
+            inputs.append({"name": name, "datatype": datatype, "shape": list(given[name].shape), "data": data})
         output = self._post("/v2/models/m/infer", {"inputs": inputs})["outputs"][0]
         return np.array(output["data"], np.float64).reshape(output["shape"])
 
     def _predict_answer(self, columns: Columns) -> Any:
-        lists = {name: self._plain(name, values) for name, values in columns.items()}
+        lists = {name: self._plain(name, columns[name]) for name in reversed(columns)}
         rows = [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
         return [each["p"] for each in self._post("/predict/m", {"rows": rows})["predictions"]]
 
     def _binary_answer(self, columns: Columns) -> Any:
         try:
-            return self._client.infer(tensors(self._group, columns))["p"]
+            given = tensors(self._group, columns)
+            return self._client.infer({name: given[name] for name in self._tensors})["p"]
         except TailcutError as error:
             raise Refused(error.code, error.message) from error
 
     def _grpc_answer(self, columns: Columns) -> Any:
         given = tensors(self._group, columns)
         asked = []
-        for name, datatype in self._tensors:
+        for name, datatype in self._tensors.items():
             asked.append(triton.InferInput(name, list(given[name].shape), datatype))
             asked[-1].set_data_from_numpy(given[name])
         try:
@@ -193,5 +196,4 @@ class Doors:
         flat = values.ravel().tolist()
         if values.dtype.kind == "O":
             return [None if not each and name in gaps else each for each in flat]
-        return [None if each != each else each for each in flat]  # noqa: PLR0124  # NaN
-
+        return [None if each != each else each for each in flat]  # NaN

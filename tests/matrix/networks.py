@@ -1,4 +1,4 @@
-"""A small network in torch and as an ONNX graph, with the same weights: a hidden layer of tanh, fitted by least squares.
+"""A small network in torch and as an ONNX graph, with the same weights, fitted by least squares.
 
 Whole numbers enter by their remainder, so that one that lost its last digits on the way gives another answer; a gap
 has a weight of its own.
@@ -24,7 +24,7 @@ _UNKNOWN_WORD = -1.0
 
 @dataclass(frozen=True)
 class Weights:
-    """Mean (columns,), scale (columns,), first layer (columns, hidden), its bias (hidden,), second (hidden, outputs)."""
+    """Arrays (columns,), (columns,), (columns, hidden), (hidden,), (hidden, outputs) and (outputs,), in their order."""
 
     mean: Floats
     scale: Floats
@@ -96,9 +96,7 @@ def module(group: Group) -> Any:
             for name in ("mean", "scale", "first", "bias", "second", "offset"):
                 self.register_buffer(name, torch.from_numpy(getattr(held, name)).to(kind))
 
-        def forward(self, *columns: Any) -> Any:
-            parts = columns if len(columns) > 1 else columns[0].unbind(1)
-            entering = torch.stack([self.enter(part) for part in parts], 1)
+        def through(self, entering: Any) -> Any:
             hidden = torch.tanh(((entering - self.mean) / self.scale) @ self.first + self.bias)
             score = hidden @ self.second + self.offset
             end = _end(group)
@@ -112,7 +110,15 @@ def module(group: Group) -> Any:
                 part = torch.remainder(part, _MODULUS)
             return part.to(kind)
 
-    return Network().eval()
+    class OneTensor(Network):
+        def forward(self, x: Any) -> Any:
+            return self.through(self.enter(x))
+
+    class ColumnByColumn(Network):
+        def forward(self, a: Any, b: Any, c: Any, d: Any) -> Any:
+            return self.through(torch.stack([self.enter(each) for each in (a, b, c, d)], 1))
+
+    return (OneTensor() if group.one_tensor else ColumnByColumn()).eval()
 
 
 def graph(group: Group) -> bytes:
@@ -121,7 +127,12 @@ def graph(group: Group) -> bytes:
 
     held = weights(group)
     wide = _wide(group)
-    of_onnx = {"FP32": TensorProto.FLOAT, "FP64": TensorProto.DOUBLE, "INT64": TensorProto.INT64, "BYTES": TensorProto.STRING}
+    of_onnx = {
+        "FP32": TensorProto.FLOAT,
+        "FP64": TensorProto.DOUBLE,
+        "INT64": TensorProto.INT64,
+        "BYTES": TensorProto.STRING,
+    }
     write = _Graph(np.float64 if wide else np.float32, TensorProto.DOUBLE if wide else TensorProto.FLOAT)
     types = datatypes(group)
     if group.one_tensor:
@@ -133,7 +144,8 @@ def graph(group: Group) -> bytes:
         parts = [write.column(write.enter(name, datatype, of_onnx)) for name, datatype in types.items()]
         entering = write.add("Concat", *parts, axis=1)
     scaled = write.add("Div", write.add("Sub", entering, write.held(held.mean)), write.held(held.scale))
-    hidden = write.add("Tanh", write.add("Add", write.add("MatMul", scaled, write.held(held.first)), write.held(held.bias)))
+    first = write.add("Add", write.add("MatMul", scaled, write.held(held.first)), write.held(held.bias))
+    hidden = write.add("Tanh", first)
     score = write.add("Add", write.add("MatMul", hidden, write.held(held.second)), write.held(held.offset))
     end = _end(group)
     if end:

@@ -85,7 +85,9 @@ def _last(group: Group, classifies: bool) -> Any:
     if group.model == "histgradient":
         of = ensemble.HistGradientBoostingClassifier if classifies else ensemble.HistGradientBoostingRegressor
         categorical = "from_dtype" if text else None
-        return of(max_iter=12, max_leaf_nodes=15, early_stopping=False, random_state=0, categorical_features=categorical)
+        return of(
+            max_iter=12, max_leaf_nodes=15, early_stopping=False, random_state=0, categorical_features=categorical
+        )
     if group.model == "tree":
         of = tree.DecisionTreeClassifier if classifies else tree.DecisionTreeRegressor
         return of(max_depth=6, random_state=0)

@@ -27,7 +27,7 @@ def table(results: Sequence[Result]) -> str:
         *_counts(results),
         "",
         "refused, by reason (cells and variants that it holds for, first group):",
-        *_grouped((result, each) for result in results for each in result.findings if each.outcome == "refused"),
+        *_grouped((result, each) for result in results for each in result.findings if each.is_refusal),
     ]
     if wrong:
         lines += ["", "WRONG, by kind (findings, first groups):", *_grouped(wrong, examples=_EXAMPLES)]
@@ -41,9 +41,12 @@ def _counts(results: Sequence[Result]) -> list[str]:
         for (form, protocol), outcome in result.cells().items():
             for level in (result.group[0], form, protocol):
                 counts[level][outcome] += 1
-    head = f"{'':14}{'equal':>8}{'refused':>9}{'WRONG':>7}"
-    rows = [level for level in (*MODELS, *FORMS, *PROTOCOLS) if level in counts]
-    return [head, *(f"{row:14}{counts[row]['equal']:8}{counts[row]['refused']:9}{counts[row]['WRONG']:7}" for row in rows)]
+    head = f"{'':14}{'equal':>8}{'refused':>8}{'WRONG':>8}"
+    lines = [head]
+    for level in (*MODELS, *FORMS, *PROTOCOLS):
+        if level in counts:
+            lines.append(f"{level:14}" + "".join(f"{counts[level][each]:8}" for each in ("equal", "refused", "WRONG")))
+    return lines
 
 
 def _grouped(found: Iterable[tuple[Result, Finding]], examples: int = 1) -> list[str]:

@@ -20,6 +20,9 @@ from tests.matrix.tables import Columns, draw, holdout
 
 from tailcut.errors import TailcutError
 
+EVIDENCE = "evidence"
+_RANK = ("equal", "refused", "WRONG")
+
 Outcome = Literal["equal", "refused", "WRONG"]
 
 
@@ -28,8 +31,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         variant: that answered; empty where it is about the build.
-        form, protocol: of the request; empty where it is about the build.
-        why: of a refusal or a wrong answer.
+        form, protocol: of the request; empty where it is about the build. ``EVIDENCE`` is a form of its own.
+        why: of a refusal or a wrong answer; of a right one where it is a refusal as it must be.
     """
 
     outcome: Outcome
@@ -37,6 +40,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     form: str = ""
     protocol: str = ""
     why: str = ""
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether something was refused, rightly or not."""
+        return self.outcome == "refused" or (self.outcome == "equal" and bool(self.why))
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,15 +59,16 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Finding]
 
     def cells(self) -> dict[tuple[str, str], Outcome]:
-        """Return the outcome of each cell by form and protocol: wrong where a variant is, else equal where one is.
-
-        A request without rows is answered rightly by its refusal.
-        """
+        """Return the outcome of each cell by form and protocol: wrong where a variant is, else equal where one is."""
         of_build = {each.outcome for each in self.findings if not each.form}
         found: dict[tuple[str, str], Outcome] = {}
         for cell in product(FORMS, PROTOCOLS):
+            of_variant: dict[str, Outcome] = {}
+            for each in self.findings:
+                if (each.form, each.protocol) == cell:
+                    of_variant[each.variant] = max(of_variant.get(each.variant, "equal"), each.outcome, key=_RANK.index)
             # Where nothing was served, the cell is what the build is.
-            outcomes = {each.outcome for each in self.findings if (each.form, each.protocol) == cell} or of_build
+            outcomes = set(of_variant.values()) or of_build
             found[cell] = "WRONG" if "WRONG" in outcomes else "equal" if "equal" in outcomes else "refused"
         return found
 
@@ -94,7 +103,7 @@ def _run(group: Group, folder: Path) -> list[Finding]:
     built = builds.build(folder)
     findings = [Finding(outcome="refused", variant=name, why=why) for name, why in built.refusals.items()]
     findings += [Finding(outcome="WRONG", why=f"crash: {why}") for why in built.crashes]
-    if built.variants:
+    if built.variants and built.confirmation:
         findings.append(_judged(group, built))
     if not group.knows_classes:
         findings.append(_undeclared(group, folder))
@@ -106,10 +115,7 @@ def _run(group: Group, folder: Path) -> list[Finding]:
 def _judged(group: Group, built: Built) -> Finding:
     """Compare the metrics in the evidence with the object's own on the same rows."""
     table = holdout(group)
-    try:
-        own = metrics(group, rows_of(table.columns, built.confirmation), table.labels[built.confirmation])
-    except Exception as error:
-        return Finding(outcome="WRONG", why=f"built, though the object itself fails on the holdout: {error}")
+    own = metrics(group, rows_of(table.columns, built.confirmation), table.labels[built.confirmation])
     tie = 1.001 / len(built.confirmation)
     off = {
         name: (built.judged[name], value)
@@ -119,20 +125,23 @@ def _judged(group: Group, built: Built) -> Finding:
     lacks = [name for name in own if name not in built.judged and name != "auc"]
     if off or lacks:
         said = ", ".join(f"{name} {found:.4f} instead of {value:.4f}" for name, (found, value) in off.items())
-        return Finding(outcome="WRONG", why=f"evidence: {said or f'no {lacks[0]}'}")
-    return Finding(outcome="equal", why="evidence")
+        return Finding(outcome="WRONG", form=EVIDENCE, why=f"{said or f'no {lacks[0]}'}")
+    return Finding(outcome="equal", form=EVIDENCE)
 
 
 def _undeclared(group: Group, folder: Path) -> Finding:
-    """Labels that no score stands for, and no ``holdout.classes``: refused, or judged by the right classes all the same."""
+    """Build with labels that no score stands for, and no ``holdout.classes``.
+
+    It is refused, or the labels are taken for the right classes all the same.
+    """
     inner = folder / "undeclared"
     inner.mkdir()
     builds.write(group, inner, names_classes=False)
     built = builds.build(inner)
+    about = "without holdout.classes"
     if not built.variants:
-        return Finding(outcome="refused", variant="without holdout.classes", why=built.refusals["build"])
-    found = _judged(group, built)
-    return msgspec.structs.replace(found, why=f"without holdout.classes: {found.why}")
+        return Finding(outcome="refused", form=EVIDENCE, variant=about, why=built.refusals["build"])
+    return msgspec.structs.replace(_judged(group, built), variant=about)
 
 
 def _ask_all(group: Group, folder: Path, variant: str) -> list[Finding]:
@@ -157,15 +166,15 @@ def _rows_findings(group: Group, variant: str, doors: Doors, columns: Columns) -
         about = {"variant": variant, "protocol": protocol}
         many = rows_of(given, wanted.places)
         found.append(Finding(form="many rows", **about, **_compare(group, doors, many, wanted.answers, protocol)))
-        found += [Finding(form="one row", **about, **each) for each in _alone(group, doors, many, protocol)]
+        found.append(Finding(form="one row", **about, **_alone(group, doors, many, protocol)))
         found += [Finding(form="one row", **about, **each) for each in _raising(doors, given, wanted, protocol)]
     return found
 
 
-def _alone(group: Group, doors: Doors, columns: Columns, protocol: str) -> list[dict[str, Any]]:
-    """Ask for single rows; one finding for all that came out alike."""
+def _alone(group: Group, doors: Doors, columns: Columns, protocol: str) -> dict[str, Any]:
+    """Ask for single rows, and return the worst that came of one."""
     found = [_compare(group, doors, row, answer(group, row), protocol) for row in asked.single_rows(columns)]
-    return _firsts(found)
+    return max(found, key=lambda each: _RANK.index(each["outcome"]))
 
 
 def _firsts(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -197,7 +206,7 @@ def _raising(doors: Doors, columns: Columns, wanted: Expected, protocol: str) ->
         try:
             given = doors.ask(protocol, row)
         except Refused as error:
-            found.append({"outcome": "refused", "why": f"the object raises, served {error}"})
+            found.append({"outcome": "equal", "why": f"the object raises, served {error}"})
             continue
         except Exception as error:
             found.append({"outcome": "WRONG", "why": f"{type(error).__name__}: {error}"})

@@ -98,7 +98,8 @@ def draw(group: Group, rows: int, rng: np.random.Generator) -> Columns:
         made["b"] = _texts(rng.choice(KINDS if may_be_missing(group) else KINDS[:2], rows))
     elif group.values == "constant":
         made["d"] = np.full(rows, 7)
-    return {name: typed(values, datatype) for (name, datatype), values in zip(_items(group), made.values(), strict=True)}
+    items = zip(datatypes(group).items(), made.values(), strict=True)
+    return {name: typed(values, datatype) for (name, datatype), values in items}
 
 
 def typed(values: Column, datatype: str) -> Column:
@@ -106,10 +107,6 @@ def typed(values: Column, datatype: str) -> Column:
     if datatype == "BYTES":
         return values
     return np.ascontiguousarray(np.asarray(values).astype(NUMPY[datatype]))
-
-
-def _items(group: Group) -> list[tuple[str, str]]:
-    return list(datatypes(group).items())
 
 
 def _texts(values: Any) -> Column:
