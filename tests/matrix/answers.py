@@ -144,6 +144,15 @@ def _other_class(found: Floats, wanted: Floats, limit: Floats) -> NDArray[np.boo
     return apart & (found.argmax(axis=1) != wanted.argmax(axis=1))
 
 
+def ties(group: Group, columns: Columns) -> float:
+    """Return the share of rows whose two best scores are equal within rounding."""
+    scores = answer(group, columns)
+    if not group.classes:
+        return 0.0
+    best = np.sort(scores if scores.ndim == 2 else np.stack([scores, 1.0 - scores], axis=1), axis=1)
+    return float(np.mean(best[:, -1] - best[:, -2] <= 2 * (ABSOLUTE + RELATIVE)))
+
+
 def metrics(group: Group, columns: Columns, labels: Column) -> dict[str, float]:
     """Judge the object on labelled rows, by scikit-learn: accuracy, of two classes auc too, or mae."""
     from sklearn.metrics import roc_auc_score

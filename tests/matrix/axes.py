@@ -75,9 +75,10 @@ class Group:
 
     @property
     def knows_classes(self) -> bool:
-        """Whether the model itself knows what the holdout's labels are called.
+        """Whether the model itself knows what the labels are called.
 
-        XGBoost's classifiers take 0, 1, ... only: other labels are encoded before the fit.
+        XGBoost's classifiers take 0, 1, ... only: people encode other labels, of the holdout too. Networks have no
+        classes: the manifest names them.
         """
         plain = self.labels in ("0/1", "boolean", "regression")
         return plain or (self.model in ESTIMATORS and self.model != "xgboost")

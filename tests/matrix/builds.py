@@ -36,7 +36,7 @@ def build():
 
 
 def holdout():
-    return builds.holdout(GROUP)
+    return builds.holdout(GROUP, as_they_are={as_they_are})
 """
 
 
@@ -59,24 +59,33 @@ class Built:
     confirmation: list[int] = field(default_factory=list)
 
 
-def holdout(group: Group) -> Any:
-    """Make the holdout as the user's own function does."""
+def holdout(group: Group, *, as_they_are: bool) -> Any:
+    """Make the holdout as the user's own function does.
+
+    Args:
+        as_they_are: whether the labels are not encoded, whatever the model takes.
+    """
     from tailcut.build import Holdout
 
     table = tables.holdout(group)
     columns = table.columns
     # Names decide which column is which, so their order is another one than the manifest's.
     inputs = {"x": np.column_stack(list(columns.values()))} if group.one_tensor else dict(reversed(columns.items()))
-    return Holdout(inputs=inputs, labels=table.labels)
+    encoded = group.model == "xgboost" and not group.knows_classes and not as_they_are
+    return Holdout(inputs=inputs, labels=table.codes if encoded else table.labels)
 
 
-def write(group: Group, folder: Path, *, names_classes: bool = True) -> None:
-    """Write the group's manifest and module, from which ``tailcut build`` and ``tailcut serve`` work by hand too."""
+def write(group: Group, folder: Path, *, declared: bool = True) -> None:
+    """Write the group's manifest and module, from which ``tailcut build`` and ``tailcut serve`` work by hand too.
+
+    Args:
+        declared: whether labels that the model does not know are encoded, or named in ``holdout.classes``.
+    """
     source = objects.save(group, folder)
-    code = _CODE.format(model=group.model, values=group.values, labels=group.labels)
+    code = _CODE.format(model=group.model, values=group.values, labels=group.labels, as_they_are=not declared)
     (folder / f"{group.slug}.py").write_text(code, encoding="utf-8")
     held: dict[str, Any] = {"source": f"{group.slug}:holdout"}
-    if names_classes and not group.knows_classes:
+    if declared and not group.knows_classes and group.model != "xgboost":
         held["classes"] = list(group.classes)
     shape = [-1] if group.width == 1 else [-1, group.width]
     plain: dict[str, Any] = {
