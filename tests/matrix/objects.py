@@ -38,9 +38,7 @@ def save(group: Group, folder: Path) -> str:
 def matrix(group: Group, columns: Columns) -> Any:
     """Put columns into what the estimator is called with: a DataFrame where it was fitted on one, else an array."""
     if not group.on_frame:
-        stacked = np.column_stack(list(columns.values()))
-        # Of an array of integers LightGBM makes float32: people with wide numbers give it doubles.
-        return stacked.astype(np.float64) if group.model == "lightgbm" and stacked.dtype.kind == "i" else stacked
+        return np.column_stack(list(columns.values()))
     import pandas
 
     return pandas.DataFrame({name: _series(group, name, values) for name, values in columns.items()})
