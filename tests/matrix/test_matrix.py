@@ -21,13 +21,14 @@ pytestmark = [
 
 CHOSEN = pairwise()
 
-REFUSED = {
-    ("torch", "text"): "torch has no tensors of text",
-    ("lightgbm", "text"): "pandas' categories are not kept in the manifest's tensors",
-    ("xgboost", "text"): "pandas' categories are not kept in the manifest's tensors",
-    ("histgradient", "text"): "pandas' categories are not kept in the manifest's tensors",
-}
-"""Models and values that may be refused as a whole; of every other group some variant answers."""
+
+def may_be_refused(group: Group) -> bool:
+    """Tell which groups need no variant that answers."""
+    if group.values == "text":
+        # torch has no tensors of text; that a model was fitted on pandas' categories no tensor says.
+        return group.model in ("torch", "lightgbm", "xgboost")
+    # LightGBM makes float32 of an array of integers: their last digits are lost before it looks at them.
+    return group.model == "lightgbm" and group.values == "int64" and group.one_tensor and not group.on_frame
 
 
 @cache
@@ -41,7 +42,7 @@ def result_of(group: Group) -> Result:
 def test_served_is_the_own_answer_or_refused(group: Group) -> None:
     found = result_of(group)
     assert found.wrong == []
-    if (group.model, group.values) not in REFUSED:
+    if not may_be_refused(group):
         refused = [each for each in found.findings if each.outcome == "refused" and each.form != "no rows"]
         assert {cell for cell, outcome in found.cells().items() if outcome == "refused"} == {
             ("no rows", protocol) for protocol in PROTOCOLS
