@@ -111,7 +111,9 @@ def _inputs(group: Group) -> list[dict[str, Any]]:
         datatype = next(iter(types.values()))
         whole = {"name": "x", "datatype": datatype, "shape": [-1, len(types)], "columns": list(types)}
         return [{**whole, "allow_nan": bool(missing)}]
-    return [{"name": name, "datatype": datatype, "allow_nan": name in missing} for name, datatype in types.items()]
+    tensors = [{"name": name, "datatype": datatype, "allow_nan": name in missing} for name, datatype in types.items()]
+    # A DataFrame has names: the manifest's order is another one than that of the fit.
+    return tensors[::-1] if group.on_frame else tensors
 
 
 def read(folder: Path, *settings: str) -> Manifest:
