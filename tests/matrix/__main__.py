@@ -99,7 +99,9 @@ class _Child:
     def __init__(self, keep: Path | None) -> None:
         reads, writes = os.pipe()
         command = [sys.executable, "-m", "tests.matrix", _HIDDEN, str(writes), *([str(keep)] if keep else [])]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[writes], text=True)
+        # Jobs share the cores: threads of OpenMP would wait for one another most of the time.
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[writes], text=True, env=env)
         os.close(writes)
         self._results = os.fdopen(reads, "rb")
 
