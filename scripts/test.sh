@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 # Compiled modules are kept: every test process and every child would compile them anew.
 unset PYTHONDONTWRITEBYTECODE
 # What is new is run alone until it stands here.
-untimed=()
+untimed=(tests/matrix)
 for name in asgi_mounted build build_children build_device_time build_export build_from_registry build_refusals \
     build_spoiled build_terminal cli_signals client client_page client_stray flight_risk fuzz_http generate_stream \
     grpc_services http2 numbers postgres_source profile_refusals promotion recipes_fusions recipes_openvino \
