@@ -64,6 +64,21 @@ def test_numbers_beyond_24_bits_stay_what_they_are(tmp_path: Path, model: Any, r
     np.testing.assert_array_equal(answers(tmp_path, model), model.predict_proba(rows)[:, 1].astype(np.float64))
 
 
+@pytest.mark.parametrize("limits", [{}, {"min": 0}, {"max": 2**24 + 1}])
+def test_whole_numbers_that_lightgbm_rounds_are_refused(tmp_path: Path, limits: dict[str, float]) -> None:
+    """Of an array of integers it makes float32; which rows that moves is not in the holdout."""
+    hours = {"hour": WHEN // 3600 % 24, "day": WHEN // 86400 % 7}
+    model = lightgbm.LGBMClassifier(**SMALL).fit(np.column_stack(list(hours.values())), LABELS)
+    tensors = (Tensor(name="hour", datatype="INT64", min=0, max=23), Tensor(name="day", datatype="INT32", **limits))
+    with pytest.raises(BuildError, match=r"input 'day' is INT32 and may hold numbers beyond 16777216") as refused:
+        made(tmp_path, live(model), hours, tensors)
+    assert "declare the input FP64" in refused.value.hint
+    made(tmp_path, live(model), hours, (tensors[0], Tensor(name="day", datatype="INT8")))
+    made(tmp_path, live(model), hours, (tensors[0], Tensor(name="day", datatype="INT32", min=-(2**24), max=2**24)))
+    model.fit(pandas.DataFrame(hours), LABELS)
+    made(tmp_path, live(model), hours, (tensors[0], Tensor(name="day", datatype="INT64")))
+
+
 def test_a_regression_on_unix_times_is_the_objects_own(tmp_path: Path) -> None:
     for model in (LinearRegression(), HistGradientBoostingRegressor(max_iter=10), lightgbm.LGBMRegressor(**SMALL)):
         model.fit(STACKED, WHEN % 3600 + AMOUNT)

@@ -40,3 +40,9 @@ def test_drop_of_log_loss_is_its_rise_and_of_auc_its_fall() -> None:
 def test_every_metric_that_a_manifest_may_name_can_be_computed() -> None:
     assert set(metrics.METRICS) == set(METRIC_NAMES)
     assert set(METRIC_NAMES) >= metrics.RISES | metrics.PROBABILITIES | metrics.BINARY
+
+
+def test_a_tie_is_the_first_class_in_either_form() -> None:
+    second = np.array([0.5, 0.25, 0.75], np.float32)
+    assert metrics.decide(second).tolist() == [0, 0, 1]
+    assert metrics.decide(np.stack([1 - second, second], axis=1)).tolist() == [0, 0, 1]

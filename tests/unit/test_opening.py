@@ -15,14 +15,15 @@ import pytest
 from tests.models import graphs
 
 from tailcut import text
+from tailcut.core.bounds import Bound
 from tailcut.core.tensors import Arrays
 from tailcut.core.validation import InputSpec
 from tailcut.engine import opening, seating, user_code, warming
-from tailcut.engine.limits import input_specs
 from tailcut.engine.version import version_of
 from tailcut.errors import NotInRegistry, StartError
 from tailcut.manifest import load
 from tailcut.observe.recorder import Recorder
+from tailcut.registry import Variant
 from tailcut.registry.machine import read_machine
 from tailcut.testing.runtimes import StubRuntime
 
@@ -107,8 +108,7 @@ def test_waiting_for_a_core_is_no_part_of_what_a_model_takes_that_loads_beside_a
     (tmp_path / "tailcut.toml").write_text(MANIFEST)
     manifest = load(tmp_path, environment={}, overrides=[f"pool.{settings}"])
     monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: StubRuntime(run))
-    specs = input_specs(manifest.deployment.model)
-    warm = opening.open_variant(manifest, opening.find_variant(manifest), specs, warmth)
+    warm = opening.open_variant(manifest, opening.find_variant(manifest), warmth)
     warm.close()
     assert (min(warm.warm_up_ns.values()) >= 3_000_000) is waits
     assert warm.executor == ("thread" if waits else "inline")
@@ -174,7 +174,7 @@ def test_threads_and_executors_are_the_manifests_else_the_variants_else_one(
         return StubRuntime(lambda inputs: {"y": inputs["x"][:, 0]})
 
     monkeypatch.setattr(seating, "open_runtime", opened)
-    warm = opening.open_variant(manifest, variant, input_specs(manifest.deployment.model))
+    warm = opening.open_variant(manifest, variant)
     assert asked == [threads] * executors
     assert len(warm.runtimes) == executors
     if executors > 1:
@@ -190,7 +190,7 @@ def test_an_inline_executor_cannot_be_several(tmp_path: Path, monkeypatch: pytes
     waiting = iter(stubs)
     monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: next(waiting))
     with pytest.raises(StartError, match="a variant that was measured with 2 executors"):
-        opening.open_variant(manifest, variant, input_specs(manifest.deployment.model))
+        opening.open_variant(manifest, variant)
     assert [stub.closed for stub in stubs] == [True, False], "the second was not opened"
 
 
@@ -216,10 +216,10 @@ def test_a_model_that_takes_longer_than_a_millisecond_is_never_run_on_the_event_
         variant = opening.find_variant(manifest)
         if executor == "inline":
             with pytest.raises(StartError, match=r"a batch that takes \d+\.\d ms; the limit is 1 ms") as caught:
-                opening.open_variant(manifest, variant, input_specs(manifest.deployment.model))
+                opening.open_variant(manifest, variant)
             assert 'pool.executor = "thread"' in str(caught.value.hint)
         else:
-            found.append(opening.open_variant(manifest, variant, input_specs(manifest.deployment.model)).executor)
+            found.append(opening.open_variant(manifest, variant).executor)
     assert found == ["thread"]
 
 
@@ -247,7 +247,7 @@ def test_two_executors_are_kept_warm_where_cores_and_memory_allow(
     machine = msgspec.structs.replace(read_machine(), cores=cores, quota_cores=None, memory_bytes=memory_bytes)
     monkeypatch.setattr(seating, "read_machine", lambda: machine)
     monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: StubRuntime(answer))
-    warm = opening.open_variant(manifest, opening.find_variant(manifest), input_specs(manifest.deployment.model))
+    warm = opening.open_variant(manifest, opening.find_variant(manifest))
     assert len(warm.runtimes) == executors
     assert warm.executor == ("thread" if answer is slow else "inline")
 
@@ -285,3 +285,29 @@ def test_what_is_not_in_the_registry_is_named_as_the_manifest_has_it(tmp_path: P
     with pytest.raises(NotInRegistry, match=says) as caught:
         opening.find_variant(manifest)
     assert 'serve model.onnx as it is with serve.variant = "source"' in caught.value.hint
+
+
+def test_the_warm_up_keeps_to_the_limits_of_the_variant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An encoder raises for zeros and empty texts where it knows neither; a table of positions for long rows."""
+    (tmp_path / "tailcut.toml").write_text(
+        'name = "m"\n[model]\nsource = "model.onnx"\noutputs = [{ name = "y", shape = [-1] }]\n'
+        'inputs = [{ name = "city", datatype = "BYTES" }, { name = "code", datatype = "INT64", shape = [-1, 3] },\n'
+        '    { name = "tokens", datatype = "INT64", shape = [-1, -1], min = -9 }]\n[batching]\nmax_rows = 2\n'
+    )
+    manifest = load(tmp_path / "tailcut.toml")
+    bounds = (
+        Bound(input="city", values=("Bern", "Genf")),
+        Bound(input="code", columns=(1,), min=1, max=4),
+        Bound(input="code", columns=(2,), values=(7, 8)),
+        Bound(input="tokens", max=-1, max_length=5),
+    )
+    model = manifest.deployment.model
+    artifact = graphs.linear(tmp_path / "model.onnx")
+    variant = Variant("m", "onnx", "onnxruntime", artifact, "", model.inputs, model.outputs, "1", bounds=bounds)
+    stub = StubRuntime(lambda inputs: {"y": np.zeros(len(inputs["city"]), np.float32)})
+    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: stub)
+    opening.open_variant(manifest, variant)
+    given = stub.batches[0]
+    assert given["city"].tolist() == ["Bern"]
+    assert given["code"].tolist() == [[0, 1, 7]]
+    assert given["tokens"].tolist() == [[-1] * 5]

@@ -102,10 +102,9 @@ def known_cost(manifest: Manifest | None, given: Mapping[int, float], measure: b
     variant = with_row_coupling(find_variant(manifest))
     alone = rows_alone(variant)
     if measure:
-        from tailcut.engine.limits import input_specs
         from tailcut.engine.seating import open_variant
 
-        warm = open_variant(manifest, variant, input_specs(manifest.deployment.model))
+        warm = open_variant(manifest, variant)
         warm.close()
         timed = {rows: float(ns) for rows, ns in warm.warm_up_ns.items()}
         return Known(timed, f"variant {variant.name}, timed here now", rows_alone=alone)

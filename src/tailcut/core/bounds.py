@@ -27,6 +27,8 @@ Index = slice | npt.NDArray[np.intp]
 
 _TEXT = "BYTES"
 
+_ANY = 2**31
+
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Limits of the values of one input tensor, or of some of its columns, that the model itself has.
@@ -61,14 +63,16 @@ class Limits:
         allow_nan: whether the array may hold NaN, which no bound is about.
     """
 
-    __slots__ = ("_checks",)
+    __slots__ = ("_bounds", "_checks", "_datatype")
 
     def __init__(
         self, name: str, datatype: str, shape: Sequence[int], bounds: Iterable[Bound], *, allow_nan: bool = False
     ) -> None:
+        self._datatype = datatype
+        self._bounds = tuple(bounds)
         self._checks: tuple[Callable[[Array], None], ...] = tuple(
             each
-            for bound in bounds
+            for bound in self._bounds
             for each in (_length_check(name, datatype, shape, bound), _values_check(name, datatype, bound, allow_nan))
             if each is not None
         )
@@ -82,6 +86,20 @@ class Limits:
         if array.size:
             for check in self._checks:
                 check(array)
+
+    @property
+    def longest(self) -> int:
+        """Largest size of a free dimension of a tensor of numbers."""
+        lengths = [bound.max_length for bound in self._bounds if bound.max_length is not None]
+        return min(lengths) if lengths and self._datatype != _TEXT else _ANY
+
+    def settle(self, array: Array) -> None:
+        """Replace in place values that a bound does not allow, by one that it allows."""
+        rows = array.reshape(len(array), -1)
+        for bound in self._bounds:
+            for column in bound.columns or range(rows.shape[1]):
+                if column < rows.shape[1]:
+                    rows[:, column] = _allowed_value(bound, rows[0, column], self._datatype)
 
 
 def allowed(low: float | None, high: float | None, values: Iterable[object] | None, why: str = "") -> str:
@@ -237,6 +255,17 @@ def _texts(part: Array) -> list[str]:
 
 def _value(value: Any, datatype: str) -> Any:
     return value if datatype in {_TEXT, "BOOL"} else in_datatype(value, datatype)
+
+
+def _allowed_value(bound: Bound, value: Any, datatype: str) -> Any:
+    """Return the value where the bound allows it, else the one at its limit or the first that it lists."""
+    if bound.values is not None:
+        return value if value in bound.values else _value(bound.values[0], datatype)
+    if bound.min is not None and value < bound.min:
+        return in_datatype(bound.min, datatype)
+    if bound.max is not None and value > bound.max:
+        return in_datatype(bound.max, datatype)
+    return value
 
 
 def _place(array: Array, at: int, columns: Sequence[int]) -> str:

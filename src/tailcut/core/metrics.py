@@ -58,9 +58,12 @@ def log_loss(labels: Array, scores: Array) -> float:
 
 
 def decide(scores: Array) -> Array:
-    """Class per row: 1 from a probability of 0.5 for (n,) scores, the largest column for (n, classes)."""
+    """Class per row: 1 above a probability of 0.5 for (n,) scores, the largest column for (n, classes).
+
+    A tie is the first class, as in the libraries' own predict.
+    """
     values = np.asarray(scores, dtype=np.float64)
-    classes: Array = np.argmax(values, axis=1) if values.ndim == 2 else (values >= 0.5).astype(np.int64)
+    classes: Array = np.argmax(values, axis=1) if values.ndim == 2 else (values > 0.5).astype(np.int64)
     return classes
 
 

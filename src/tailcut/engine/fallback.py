@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tailcut.core.validation import InputSpec
 from tailcut.engine.opening import Opened, StandIn, open_beside
 from tailcut.engine.seating import Warm, close_warm, open_variant
 from tailcut.engine.switch import abandon, foreseen, in_background, refuse_other_tensors
@@ -64,7 +63,7 @@ class Fallbacks:
                 _let_go(self._coming)  # of what is served no more
                 self._coming = None
             if self._coming is None:
-                self._coming = loop.create_task(self._warm(opened.variant, opened.path.specs))
+                self._coming = loop.create_task(self._warm(opened.variant))
             self._attaching = loop.create_task(self._attach(opened, self._coming))
 
     def relieve(self, opened: Opened) -> None:
@@ -95,8 +94,8 @@ class Fallbacks:
 
     # -- Inside ------------------------------------------------------------------------------------------------------
 
-    def _begin(self, variant: Variant, specs: Sequence[InputSpec]) -> asyncio.Task[Warm | None]:
-        self._coming = asyncio.get_running_loop().create_task(self._warm(variant, specs))
+    def _begin(self, variant: Variant) -> asyncio.Task[Warm | None]:
+        self._coming = asyncio.get_running_loop().create_task(self._warm(variant))
         return self._coming
 
     async def _attach(self, opened: Opened, coming: asyncio.Task[Warm | None]) -> None:
@@ -142,18 +141,18 @@ class Fallbacks:
         name = self._engine.deployment.serve.variant
         return "what is promoted" if name == "promoted" else f"serve.variant = {name!r}"
 
-    async def _warm(self, served: Variant, specs: Sequence[InputSpec]) -> Warm | None:
+    async def _warm(self, served: Variant) -> Warm | None:
         """Open the first that can be opened; None where none can."""
         for name in self._names:
             if name == served.name:
                 continue
             try:
-                return await in_background(partial(self._open, served, specs, name), Warm.close)
+                return await in_background(partial(self._open, served, name), Warm.close)
             except TailcutError as error:
                 log.error("fallback %s of version %s cannot be served: %s", name, served.version, error)
         return None
 
-    def _open(self, served: Variant, specs: Sequence[InputSpec], name: str) -> Warm:
+    def _open(self, served: Variant, name: str) -> Warm:
         """Open and warm up a variant of the version that is served; blocks."""
         deployment = self._engine.deployment
         registry = Registry.of(self._engine.manifest)
@@ -164,7 +163,7 @@ class Fallbacks:
                 hint="name a variant in serve.fallback that passed; see `tailcut registry show`",
             )
         refuse_other_tensors(deployment, variant)
-        return open_variant(self._engine.manifest, variant, specs, BRIEF)
+        return open_variant(self._engine.manifest, variant, BRIEF)
 
 
 def _let_go(opening: asyncio.Task[Warm | None] | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Sized
 from functools import partial
 from pathlib import Path as FilePath
 from typing import Any
@@ -13,7 +13,6 @@ import msgspec
 
 from tailcut.core.fingerprint import uses_gpu
 from tailcut.core.scaling import Limits, Wear
-from tailcut.core.validation import InputSpec
 from tailcut.engine.assembly import Assembly
 from tailcut.engine.device_time import DeviceTime
 from tailcut.engine.dispatcher import Dispatcher
@@ -41,8 +40,8 @@ __all__ = ["Opened", "Warm", "example_inputs", "find_variant", "open_deployment"
 
 _SQLITE = "sqlite:///"
 
-StandIn = Callable[[Variant, Sequence[InputSpec]], "asyncio.Future[Warm | None]"]
-"""Begins to open a variant that stands in for another one of these inputs; None where there is none."""
+StandIn = Callable[[Variant], "asyncio.Future[Warm | None]"]
+"""Begins to open a variant that stands in for another one; None where there is none."""
 
 
 def find_variant(manifest: Manifest) -> Variant:
@@ -108,7 +107,15 @@ class Opened:
             it in place closes it.
     """
 
-    def __init__(self, path: Path, pool: Pool, warm: Warm, code: UserCode, device: DeviceTime | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        pool: Pool,
+        warm: Warm,
+        code: UserCode,
+        device: DeviceTime | None,
+        loading: asyncio.Task[Warm] | None = None,
+    ) -> None:
         self.path = path
         self.pool = pool
         self.device = device
@@ -121,7 +128,7 @@ class Opened:
         self.close = warm.close
         self.streams = streaming_of(warm.runtimes) is not None
         self.fallback: Opened | None = None
-        self.loading: asyncio.Task[Warm] | None = None
+        self.loading = loading
 
     @property
     def streaming(self) -> StreamingRuntime | None:
@@ -169,10 +176,10 @@ async def open_deployment(
     code = await loop.run_in_executor(None, import_code, manifest)
     assembly = Assembly(deployment.model, code.preprocess, code.postprocess)
     outputs = tuple(tensor.name for tensor in deployment.model.outputs)
-    warm, loading = await _first_warm(manifest, variant, assembly.specs, stand_in)
+    warm, loading = await _first_warm(manifest, variant, stand_in)
     variant = warm.variant
     try:
-        hooks = await place_hooks(deployment, code, assembly, warm.runtimes[0], outputs)
+        hooks = await place_hooks(deployment, code, assembly, warm, outputs)
         caches, features = await _open_stores(manifest)
     except BaseException:
         if loading is None:
@@ -197,9 +204,7 @@ async def open_deployment(
         in_flight=in_flight,
         limits=_limits(deployment, variant, code),
     )
-    opened = Opened(path, _pool(deployment, dispatcher, warm, recorder), warm, code, device)
-    opened.loading = loading
-    return opened
+    return Opened(path, _pool(deployment, dispatcher, warm, recorder), warm, code, device, loading)
 
 
 async def _open_stores(manifest: Manifest) -> tuple[Caches, FeatureService | None]:
@@ -212,14 +217,14 @@ async def _open_stores(manifest: Manifest) -> tuple[Caches, FeatureService | Non
 
 
 async def _first_warm(
-    manifest: Manifest, variant: Variant, specs: Sequence[InputSpec], stand_in: StandIn | None
+    manifest: Manifest, variant: Variant, stand_in: StandIn | None
 ) -> tuple[Warm, asyncio.Task[Warm] | None]:
     """Open a variant; return it, or what stands in for it and the loading that goes on."""
     if stand_in is None:
-        return await asyncio.get_running_loop().run_in_executor(None, open_variant, manifest, variant, specs), None
-    other = stand_in(variant, specs)
+        return await asyncio.get_running_loop().run_in_executor(None, open_variant, manifest, variant), None
+    other = stand_in(variant)
     # In the background, because what stands in may be serving before it is open.
-    loading = asyncio.ensure_future(in_background(partial(open_variant, manifest, variant, specs, BRIEF), Warm.close))
+    loading = asyncio.ensure_future(in_background(partial(open_variant, manifest, variant, BRIEF), Warm.close))
     try:
         both: set[asyncio.Future[Any]] = {other, loading}
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)

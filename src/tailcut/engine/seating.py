@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from time import perf_counter, perf_counter_ns, thread_time_ns
 from typing import NamedTuple
 
 from tailcut.core.fingerprint import Machine, uses_gpu
-from tailcut.core.validation import InputSpec
 from tailcut.engine import planning
 from tailcut.engine.lending import lendable
+from tailcut.engine.limits import input_specs
 from tailcut.engine.row_coupling import with_row_coupling
 from tailcut.engine.warming import BRIEF, THOROUGH, Warmth, choose_executor, warm_up
 from tailcut.manifest import Manifest
@@ -67,7 +67,6 @@ def close_warm(warm: Warm | None) -> None:
 def open_variant(
     manifest: Manifest,
     variant: Variant,
-    specs: Sequence[InputSpec],
     warmth: Warmth = THOROUGH,
 ) -> Warm:
     """Open one runtime per executor and run every batch size on each; blocks. Nothing stays open where one fails.
@@ -81,6 +80,7 @@ def open_variant(
     deployment, variant = manifest.deployment, with_row_coupling(variant)
     pool, outputs = deployment.pool, tuple(tensor.name for tensor in deployment.model.outputs)
     max_rows, asked = planning.most_rows(deployment.batching, variant), pool.executors_of(variant.settings)
+    specs = input_specs(deployment.model, variant.bounds)
     took_ns: dict[int, int] = {}
 
     def open_one(warmth: Warmth) -> Runtime:

@@ -15,11 +15,12 @@ from tailcut.core.buckets import powers
 from tailcut.core.tensors import Arrays
 from tailcut.engine.assembly import Assembly, Postprocess, Preprocess
 from tailcut.engine.hooks import Hooks, time_postprocess
+from tailcut.engine.limits import input_specs
+from tailcut.engine.seating import Warm
 from tailcut.engine.ticket import run_rows
 from tailcut.engine.warming import WARM_UP_RUNS, example_inputs
 from tailcut.errors import StartError
 from tailcut.manifest import Deployment, Manifest, resolve
-from tailcut.runtimes.base import Runtime
 
 
 class UserCode(NamedTuple):
@@ -68,7 +69,7 @@ def _refuse_async(key: str, reference: str, hook: Any) -> None:
 
 
 async def place_hooks(
-    deployment: Deployment, code: UserCode, assembly: Assembly, runtime: Runtime, outputs: Sequence[str]
+    deployment: Deployment, code: UserCode, assembly: Assembly, warm: Warm, outputs: Sequence[str]
 ) -> Hooks | None:
     """Make what runs the hooks; postprocess is measured on what the warm-up computes, off the event loop."""
     if code.preprocess is None and code.postprocess is None:
@@ -81,7 +82,8 @@ async def place_hooks(
     )
     if code.postprocess is not None:
         sizes = powers(deployment.batching.max_rows)
-        computed = _repeated(partial(run_rows, runtime, example_inputs(assembly.specs, 1), 1, outputs), sizes)
+        example = example_inputs(input_specs(deployment.model, warm.variant.bounds), 1)
+        computed = _repeated(partial(run_rows, warm.runtimes[0], example, 1, outputs), sizes)
         timed = partial(time_postprocess, assembly, computed, WARM_UP_RUNS)
         for rows, took_ns in await asyncio.get_running_loop().run_in_executor(None, timed):
             hooks.postprocess.observe(rows, took_ns)

@@ -11,7 +11,7 @@ import numpy as np
 
 from tailcut.core.buckets import powers
 from tailcut.core.placement import INLINE_LIMIT_NS
-from tailcut.core.tensors import Arrays
+from tailcut.core.tensors import Array, Arrays
 from tailcut.core.validation import InputSpec
 from tailcut.engine.ticket import run_rows
 from tailcut.errors import StartError, TailcutError
@@ -45,14 +45,20 @@ BRIEF = Warmth(min, _ENOUGH_NS)
 
 
 def example_inputs(specs: Sequence[InputSpec], rows: int) -> Arrays:
-    """Return zeros of the right form: indexes into embeddings stay valid, and kernels do the same work."""
-    shapes = {spec.name: (rows, *(FREE_DIMENSION if size == -1 else size for size in spec.tail)) for spec in specs}
-    return {
-        spec.name: np.full(shapes[spec.name], "", object)
-        if spec.datatype == "BYTES"
-        else np.zeros(shapes[spec.name], spec.dtype)
-        for spec in specs
-    }
+    """Return zeros and empty texts of the right form, or what the inputs' limits allow where that is something else.
+
+    Indexes into embeddings are valid then, encoders know the categories, and kernels do the same work.
+    """
+    return {spec.name: _example(spec, rows) for spec in specs}
+
+
+def _example(spec: InputSpec, rows: int) -> Array:
+    free = FREE_DIMENSION if spec.limits is None else min(FREE_DIMENSION, spec.limits.longest)
+    shape = (rows, *(free if size == -1 else size for size in spec.tail))
+    found: Array = np.full(shape, "", object) if spec.datatype == "BYTES" else np.zeros(shape, spec.dtype)
+    if spec.limits is not None:
+        spec.limits.settle(found)
+    return found
 
 
 def warm_up(
