@@ -214,17 +214,11 @@ def _different(
         f"the source variant {variant!r} gives other answers than the object that model.source returns: output "
         f"{tensor.name!r} differs in {rows.size} of {len(wrong)} holdout rows, by up to {worst:.3g}; "
         + "; ".join(shown),
-        hint=_why(holdout, variant),
+        hint=_why(variant),
     )
 
 
-def _why(holdout: Holdout, variant: str) -> str:
-    kinds = {array.dtype.kind for array in holdout.inputs.values()}
-    if variant == "lightgbm" and kinds <= {"i", "u"}:
-        return (
-            "LightGBM makes float32 of an array of integers, and doubles of a DataFrame or of floats: fit it on one of "
-            "those, or declare the inputs FP64"
-        )
+def _why(variant: str) -> str:
     if variant == "torch":
         return (
             "the variant holds the module's state dict: keep every weight in parameters or persistent buffers, and let "
