@@ -94,6 +94,28 @@ def test_columns_are_found_by_name(tmp_path: Path, kind: Any) -> None:
         made(tmp_path, live(model), {**WIDE, "shop": IDS}, (Tensor(name="shop", datatype="INT64"), *TENSORS[1:]))
 
 
+def test_names_that_the_model_does_not_know_are_no_order(tmp_path: Path) -> None:
+    """Taken in the manifest's order, columns that were renamed and exchanged would answer wrongly."""
+    model = LinearRegression().fit(FRAME, AMOUNT)
+    renamed = [Tensor(name=tensor.name.title(), datatype=tensor.datatype) for tensor in reversed(TENSORS)]
+    inputs = {tensor.name: WIDE[tensor.name.lower()] for tensor in renamed}
+    with pytest.raises(BuildError, match="have Amount, When, Merchant, which it does not know"):
+        made(tmp_path, live(model), inputs, tuple(renamed))
+
+
+@pytest.mark.parametrize(
+    "kind", [lightgbm.LGBMClassifier(**SMALL), xgboost.XGBClassifier(n_estimators=30, enable_categorical=True)]
+)
+def test_pandas_categories_are_given_as_their_codes(tmp_path: Path, kind: Any) -> None:
+    city = pandas.Categorical(np.array(["Bern", "Genf", "Lugano"])[IDS % 3])
+    frame = pandas.DataFrame({"city": city, "amount": AMOUNT})
+    model = kind.fit(frame, LABELS)
+    inputs = {"city": city.codes.astype(np.int32), "amount": AMOUNT}
+    tensors = (Tensor(name="city", datatype="INT32"), TENSORS[2])
+    found = answers(tmp_path, model, inputs, tensors)
+    np.testing.assert_allclose(found, model.predict_proba(frame)[:, 1], rtol=1e-6)
+
+
 def test_rows_of_mixed_types_reach_a_pipeline_as_it_was_fitted(tmp_path: Path) -> None:
     frame = FRAME.assign(city=np.where(IDS % 2, "Bern", "Genf"))
     prepare = make_column_transformer((OneHotEncoder(), ["city"]), (StandardScaler(), ["amount"]))

@@ -21,6 +21,7 @@ N = 1000
 LOGITS = RNG.normal(size=(N, 5)).astype(np.float32)
 SHARES = (np.exp(LOGITS) / np.exp(LOGITS).sum(axis=1, keepdims=True)).astype(np.float32)
 VALUES = RNG.normal(100, 10, size=N).astype(np.float32)
+RISKS = RNG.beta(1, 60, size=N).clip(0, 0.06).astype(np.float32)
 
 
 def moved(array: np.ndarray, rows: int) -> np.ndarray:
@@ -48,6 +49,8 @@ def spoiled(array: np.ndarray, share: float) -> np.ndarray:
         (np.array(["a", "b"] * 500, object), np.array(["a", "b"] * 480 + ["b", "a"] * 20, object), r"class on 96\.00%"),
         (VALUES, np.where(np.arange(N) == 3, np.nan, VALUES).astype(np.float32), r"1 values that are NaN or infinite"),
         (VALUES, VALUES[:, None], r"has the shape \[1000, 1\], the source model's \[1000\]"),
+        (RISKS, RISKS * np.float32(8), r"relative error of 7"),
+        (np.stack([1 - RISKS, RISKS], 1), np.stack([1 - 8 * RISKS, 8 * RISKS], 1), r"relative error of 0\.[12]"),
         (np.zeros(N, np.float32), np.ones(N, np.float32) * 2, r"class on 0\.00%"),
     ],
 )

@@ -12,7 +12,8 @@ from tailcut.core.tensors import Array, Bools, Doubles
 from tailcut.manifest import Quality
 
 Kind = Literal["classes", "numbers", "both"]
-"""What an output may hold: classes, numbers, or several numbers a row that may be either (logits, an embedding)."""
+"""What an output holds: classes (whole numbers, text), numbers, or what may stand for a class and for a number: a
+probability, logits, an embedding."""
 
 LEAST_ROWS = 200
 """Rows from which on a variant whose every answer equals the source's counts as identical."""
@@ -51,13 +52,15 @@ def compare(source: Array, found: Array) -> dict[str, Any]:
 
 
 def kind_of(values: Doubles) -> Kind:
-    """Tell what an output of floats holds, by its values: probabilities stand for classes."""
+    """Tell what an output of floats holds, by its values.
+
+    A probability is a number too: a risk of 0.02 that becomes 0.4 has the class that it had.
+    """
     if values.ndim > 2:
         return "numbers"
-    inside = bool(np.all((values >= 0) & (values <= 1) | np.isnan(values)))
-    if values.ndim == 1 or values.shape[1] == 1:
-        return "classes" if inside else "numbers"
-    return "classes" if inside and bool(np.allclose(values.sum(axis=1), 1.0, atol=1e-2)) else "both"
+    if values.ndim == 2 and values.shape[1] > 1:
+        return "both"
+    return "both" if bool(np.all((values >= 0) & (values <= 1) | np.isnan(values))) else "numbers"
 
 
 def _alike(one: Doubles, other: Doubles) -> Bools:

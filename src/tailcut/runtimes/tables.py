@@ -83,8 +83,8 @@ def order_of(fitted: Sequence[str], tensors: Sequence[Tensor], what: str) -> lis
         what: the model, for the error's text.
 
     Returns:
-        positions in the order of ``fitted``, without those that no input gives; None where the inputs name none of
-        them (one wide tensor): then columns are taken in the manifest's order.
+        positions in the order of ``fitted``, without those that no input gives; None where the inputs' columns
+        have no names (wide tensors) or there is only one: then columns are taken in the manifest's order.
 
     Raises:
         ArtifactError: some columns have names that the model knows and others do not.
@@ -93,7 +93,7 @@ def order_of(fitted: Sequence[str], tensors: Sequence[Tensor], what: str) -> lis
     known = set(fitted)
     if all(name in known for name in names):
         return [names.index(name) for name in fitted if name in names]
-    if len(names) == len(fitted) and not any(name in known for name in names):
+    if len(names) == len(fitted) and (len(names) == 1 or not any(names)):
         return None
     extra = [name for name in names if name not in known]
     missing = [name for name in fitted if name not in names]
