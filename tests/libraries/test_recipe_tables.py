@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -716,3 +717,31 @@ def test_a_function_with_python_inside_has_no_form() -> None:
     numbers = pd.DataFrame({"c": [1, 2]})
     with pytest.raises(encoders.Unconvertible, match="fitted on text and is given numbers"):
         encoders.one_hot_encoder(Graph(), step, table_of(numbers)[0], Live(numbers, np.zeros((2, 2))))
+
+
+def test_probabilities_keep_their_tails(tmp_path: Path) -> None:
+    """onnxruntime's Sigmoid is 0 below -37 or so; the object's answers are 1e-80, and rank the rows."""
+    rows = np.linspace(-2, 2, N)[:, None]
+    labels = (rows[:, 0] > 0).astype(int)
+    x = Tensor(name="x", datatype="FP64", shape=(-1, 1))
+    for model in (LogisticRegression(C=1e8, max_iter=2000), MLPClassifier((), max_iter=1)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model.fit(rows, labels)
+        if isinstance(model, MLPClassifier):
+            model.coefs_ = [np.array([[90.0]])]
+        work = table_work(tmp_path, model, {"x": rows}, (x,), ONE64, HERE)
+        recipe("onnx").make(work)
+        own = model.predict_proba(rows)[:, 1]
+        assert 0 < own.min() < 1e-60
+        np.testing.assert_allclose(onnx_answers(work, {"x": rows}), own, rtol=1e-9)
+
+
+@pytest.mark.parametrize("output", [ONE, Tensor(name="p", shape=(-1, 2))], ids=["one", "two"])
+def test_forests_on_doubles_may_answer_in_float32(tmp_path: Path, output: Tensor) -> None:
+    """Sums in float32 differ from sums in double by rounding, on every row."""
+    rows = np.column_stack([AMOUNT, WHEN.astype(float)])
+    for model in (RandomForestClassifier(100, random_state=0), GradientBoostingClassifier(random_state=0)):
+        model.fit(rows, BINARY)
+        x = Tensor(name="x", datatype="FP64", shape=(-1, 2))
+        recipe("onnx").make(table_work(tmp_path, model, {"x": rows}, (x,), output, HERE))

@@ -19,7 +19,9 @@ def test_auc_of_a_constant_answer_is_one_half() -> None:
 
 
 def test_log_loss_of_a_certain_mistake_is_the_clip() -> None:
-    assert metrics.log_loss(np.array([1]), np.array([0.0])) == pytest.approx(-np.log(metrics.LOG_LOSS_CLIP))
+    """Which is the resolution of the scores' dtype, as in scikit-learn."""
+    for dtype, clip in ((np.float32, 2.0**-23), (np.float64, 2.0**-52)):
+        assert metrics.log_loss(np.array([1]), np.array([0.0], dtype)) == pytest.approx(-np.log(clip))
 
 
 def test_accuracy_takes_the_largest_column_of_several_classes() -> None:

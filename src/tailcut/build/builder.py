@@ -191,7 +191,7 @@ def _trials(running: Building) -> dict[str, speed.Trial]:
     try:
         return running.timed(
             Event(state="started", step="load"),
-            lambda: speed.run(running.manifest, made, selection, running.folder, running.progress),
+            lambda: speed.run(running.manifest, made, selection, running.folder, running.progress, _bounds(running)),
         )
     except ArtifactError as error:  # of the registry that speed makes for itself in the build's folder
         raise BuildError(error.message, hint=room.WAY_OUT) from error

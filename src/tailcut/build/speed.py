@@ -77,7 +77,14 @@ def objective(deployment: Deployment) -> LatencyObjective:
     return LatencyObjective(share=share, limit_s=float(limit_s))
 
 
-def run(manifest: Manifest, made: Sequence[Made], holdout: Holdout, folder: Path, tell: Progress) -> dict[str, Trial]:
+def run(
+    manifest: Manifest,
+    made: Sequence[Made],
+    holdout: Holdout,
+    folder: Path,
+    tell: Progress,
+    bounds: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Trial]:
     """Measure every variant under load.
 
     Args:
@@ -86,9 +93,10 @@ def run(manifest: Manifest, made: Sequence[Made], holdout: Holdout, folder: Path
         holdout: whose rows are sent, one per request.
         folder: for the servers' manifest, registry and logs.
         tell: told of every round as it starts.
+        bounds: of the inputs, as they will be served with.
     """
     deployment = manifest.deployment
-    served = _prepare(manifest, made, folder)
+    served = _prepare(manifest, made, folder, bounds)
     payloads = _write_payloads(holdout, folder / "payloads.jsonl", deployment)
     rounds: dict[str, list[Round]] = {each.name: [] for each in made}
     failed: dict[str, str] = {}
@@ -151,7 +159,7 @@ def _turn(names: list[str], number: int) -> list[str]:
     return turned if number % 2 == 0 else turned[::-1]
 
 
-def _prepare(manifest: Manifest, made: Sequence[Made], folder: Path) -> Path:
+def _prepare(manifest: Manifest, made: Sequence[Made], folder: Path, bounds: Sequence[Mapping[str, Any]]) -> Path:
     """Write a registry that holds the candidates, and a manifest that serves them without features and caches."""
     deployment = manifest.deployment
     registry = Registry(folder / "registry")
@@ -161,6 +169,7 @@ def _prepare(manifest: Manifest, made: Sequence[Made], folder: Path) -> Path:
         inputs=deployment.model.inputs,
         outputs=deployment.model.outputs,
         variants=[to_add(each) for each in made],
+        evidence={"bounds": [dict(each) for each in bounds]},
     )
     registry.promote(deployment.name, version.id, made[0].name)
     plain = to_plain(deployment)

@@ -7,6 +7,7 @@ log loss is the mean negative Bernoulli log-likelihood; F1 after van Rijsbergen 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +15,6 @@ import numpy.typing as npt
 from tailcut.core.tensors import Array
 
 Floats = npt.NDArray[np.float64]
-
-LOG_LOSS_CLIP = 1e-7
-"""Probabilities keep this far from 0 and 1: float32 cannot tell 1 - 1e-8 from 1, and one such row would be infinite."""
 
 
 def auc(labels: Array, scores: Array) -> float:
@@ -43,9 +41,13 @@ def log_loss_rows(labels: Array, scores: Array) -> Floats:
 
     Args:
         labels: (n,) of 0 and 1, or of class numbers.
-        scores: (n,) probabilities of class 1, or (n, classes) probabilities of each.
+        scores: (n,) probabilities of class 1, or (n, classes) probabilities of each. They keep the resolution of
+            their dtype away from 0 and 1, as in scikit-learn's log_loss.
     """
-    p: Floats = np.clip(np.asarray(scores, dtype=np.float64), LOG_LOSS_CLIP, 1.0 - LOG_LOSS_CLIP)
+    given = np.asarray(scores)
+    dtype: Any = given.dtype if given.dtype.kind == "f" else np.float64
+    clip = float(np.finfo(dtype).eps)
+    p: Floats = np.clip(given.astype(np.float64), clip, 1.0 - clip)
     if p.ndim == 2:
         return -np.log(p[np.arange(len(p)), np.asarray(labels).astype(np.intp)])
     y = np.asarray(labels).astype(np.float64)

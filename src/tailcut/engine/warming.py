@@ -88,7 +88,8 @@ def warm_up(
             except TailcutError as error:
                 raise StartError(
                     f"warm-up failed at {rows} rows: {error.explained}",
-                    hint="the model must run every batch size up to batching.max_rows; lower it or export it anew",
+                    hint="the model must run every batch size up to batching.max_rows: lower it, or export the model "
+                    "anew; where it takes no zeros or empty texts, give its inputs min and max, or values",
                 ) from error
             durations.append(clock_ns() - started_ns)
         found[rows] = int(warmth.typical(durations))

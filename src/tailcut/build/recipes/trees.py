@@ -58,7 +58,7 @@ def make(work: Work) -> Result:
         found = {
             "holdout": _on_holdout(work, expected, given, made.single),
             "edges": _at_edges(work, expected, given, made.single),
-            **_at_thresholds(work, model, expected, given),
+            **_at_thresholds(work, model, expected, given, made.single),
         }
     except BuildError as error:
         raise _refused(work, _reasons(work, model, error.message)) from None
@@ -164,7 +164,7 @@ def _at_edges(work: Work, expected: Run, given: Run, single: bool) -> dict[str, 
     return {"rows": len(made.said), "refused": len(refused), "wrong": 0}
 
 
-def _at_thresholds(work: Work, model: Any, expected: Run, given: Run) -> dict[str, Any]:
+def _at_thresholds(work: Work, model: Any, expected: Run, given: Run, single: bool) -> dict[str, Any]:
     from tailcut.build.tables import thresholds
 
     return thresholds.compare(
@@ -174,4 +174,5 @@ def _at_thresholds(work: Work, model: Any, expected: Run, given: Run) -> dict[st
         work.selection.take(min(_ROWS, work.selection.rows)),
         expected=expected,
         given=given,
+        single=single,
     )

@@ -99,7 +99,7 @@ def _logistic(graph: Graph, model: Any, table: Table) -> tuple[str, Any]:
         name = graph.add("Max", [graph.add("Min", [name, high]), low])
         name = graph.add("Div", [graph.add("Add", [name, one]), graph.constant(2.0, dtype)])
     else:
-        name = graph.add("Sigmoid", [name])
+        name = graph.sigmoid(name, dtype)
     if not several:
         return graph.add("Concat", [graph.add("Sub", [one, name]), name], axis=1), dtype
     total = graph.add("ReduceSum", [name, graph.whole([1])], keepdims=1)
@@ -108,7 +108,7 @@ def _logistic(graph: Graph, model: Any, table: Table) -> tuple[str, Any]:
     return graph.add("Where", [nothing, even, graph.add("Div", [name, total])]), dtype
 
 
-_ACTIVATIONS = {"identity": "", "logistic": "Sigmoid", "tanh": "Tanh", "relu": "Relu", "exp": "Exp"}
+_ACTIVATIONS = {"identity": "", "logistic": "", "tanh": "Tanh", "relu": "Relu", "exp": "Exp"}
 
 
 def _perceptron(graph: Graph, model: Any, table: Table) -> tuple[str, Any]:
@@ -123,6 +123,8 @@ def _perceptron(graph: Graph, model: Any, table: Table) -> tuple[str, Any]:
             name = graph.add("Softmax", [name], axis=1)
         elif activation not in _ACTIVATIONS:
             raise Unconvertible(f"its activation {activation!r} is not known")
+        elif activation == "logistic":
+            name = graph.sigmoid(name, dtype)
         elif _ACTIVATIONS[activation]:
             name = graph.add(_ACTIVATIONS[activation], [name])
     graph.single |= dtype == FLOAT

@@ -46,6 +46,13 @@ class Graph:
         self.nodes.append(helper.make_node(operator, list(inputs), [name], name=name, domain=domain, **attributes))
         return name
 
+    def sigmoid(self, name: str, dtype: Any) -> str:
+        """Add 1 / (1 + exp(-x)), exact in the tails, where onnxruntime's own operator is 0 (below about -37)."""
+        zero, one = self.constant(0.0, dtype), self.constant(1.0, dtype)
+        small = self.add("Exp", [self.add("Neg", [self.add("Abs", [name])])])
+        above = self.add("Where", [self.add("Less", [name, zero]), small, one])
+        return self.add("Div", [above, self.add("Add", [small, one])])
+
     def constant(self, value: Any, dtype: Any) -> str:
         """Add a constant, or find the one that is there; returns its name."""
         from onnx import numpy_helper

@@ -26,7 +26,14 @@ Run = Callable[[Arrays], Array]
 
 
 def compare(
-    model: Any, tensors: Sequence[Tensor], output: Tensor, background: Arrays, *, expected: Run, given: Run
+    model: Any,
+    tensors: Sequence[Tensor],
+    output: Tensor,
+    background: Arrays,
+    *,
+    expected: Run,
+    given: Run,
+    single: bool,
 ) -> dict[str, Any]:
     """Compare on rows that lie on thresholds and one step to either side.
 
@@ -36,6 +43,7 @@ def compare(
         background: holdout rows.
         expected: the user's object.
         given: the ONNX model.
+        single: whether it computes something in float32.
 
     Returns:
         evidence; empty without trees.
@@ -52,7 +60,7 @@ def compare(
     trees = ensembles.of(end)
     found: dict[str, Any] = {"trees": len(trees.trees), "tree_nodes": trees.nodes}
     if end is model:
-        return {**found, "thresholds": _direct(end, trees, tensors, background, expected, given)}
+        return {**found, "thresholds": _direct(end, trees, tensors, background, expected, given, single)}
     rows: Any = as_given(model, tensors)(background)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -66,7 +74,13 @@ def compare(
 
 
 def _direct(
-    model: Any, trees: Ensemble, tensors: Sequence[Tensor], background: Arrays, expected: Run, given: Run
+    model: Any,
+    trees: Ensemble,
+    tensors: Sequence[Tensor],
+    background: Arrays,
+    expected: Run,
+    given: Run,
+    single: bool,
 ) -> dict[str, Any]:
     integral, nan = _columns(tensors, estimators.takes_nan(model))
     side = np.concatenate(
@@ -80,7 +94,7 @@ def _direct(
     if not len(made.rows):
         return {"splits": made.splits, "rows": 0, "wrong": 0}
     inputs = split(made.rows[:, np.argsort(places)], tensors)
-    return _judged(made, trees, expected(inputs), given(inputs), single=not wide or trees.less == "<")
+    return _judged(made, trees, expected(inputs), given(inputs), single=single)
 
 
 def _behind_steps(last: Any, trees: Ensemble, rows: Any, output: Tensor) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.build.ensembles.base import LEAF, Ensemble, Link, Tree, down
+from tailcut.build.ensembles.base import LEAF, Ensemble, Tree, down
 from tailcut.build.tables import double_trees
 from tailcut.build.tables.nodes import DOMAIN, DOUBLE, FLOAT, Graph
 
@@ -34,11 +34,10 @@ def add(graph: Graph, ensemble: Ensemble, matrix: str, *, double: bool) -> str:
         graph.single = True
         found = graph.add("TreeEnsembleRegressor", [matrix], domain=DOMAIN, **_attributes(ensemble))
     # As operators of their own: of one target onnxruntime 1.31 leaves post_transform LOGISTIC out.
-    operator = _OPERATORS.get(ensemble.link)
-    return graph.add(operator, [found]) if operator else found
+    if ensemble.link == "sigmoid":
+        return graph.sigmoid(found, DOUBLE if double else FLOAT)
+    return graph.add("Exp", [found]) if ensemble.link == "exp" else found
 
-
-_OPERATORS: dict[Link, str] = {"exp": "Exp", "sigmoid": "Sigmoid"}
 
 _CATEGORIES = float(2**31)
 """LightGBM looks a category up as a C int; what does not fit one is no category."""
