@@ -1,0 +1,56 @@
+"""Variants under load are served within the limits that the build found in the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tailcut.build import Holdout, speed
+from tailcut.build.progress import silent
+from tailcut.build.records import Made
+from tailcut.manifest import load
+
+pytestmark = pytest.mark.integration
+
+MANIFEST = """
+name = "years"
+[model]
+source = "years.onnx"
+inputs = [{ name = "year", datatype = "INT64" }]
+outputs = [{ name = "y", shape = [-1] }]
+[batching]
+max_rows = 2
+[build]
+rounds = 3
+round = "200ms"
+"""
+
+GRAPH = """
+<ir_version: 8, opset_import: ["" : 17]>
+years (int64[n] year) => (float[n] y) <int64 first = {1950}, float[4] table = {1, 2, 3, 4}> {
+    place = Sub (year, first)
+    y = Gather (table, place)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("bounds", "failed"),
+    [([], "give its inputs min and max"), ([{"input": "year", "min": 1950, "max": 1953}], "")],
+    ids=["none", "found"],
+)
+def test_a_model_that_takes_no_zeros_is_measured(tmp_path: Path, bounds: list[dict[str, Any]], failed: str) -> None:
+    import onnx
+
+    onnx.save(onnx.parser.parse_model(GRAPH), str(tmp_path / "years.onnx"))
+    (tmp_path / "tailcut.toml").write_text(MANIFEST)
+    (tmp_path / "work").mkdir()
+    made = [Made(name="onnx", runtime="onnxruntime", path=str(tmp_path / "years.onnx"))]
+    holdout = Holdout(inputs={"year": np.arange(1950, 1954)}, labels=np.arange(4.0))
+    manifest = load(tmp_path, environment={})
+    trial = speed.run(manifest, made, holdout, tmp_path / "work", silent, bounds)["onnx"]
+    assert bool(trial.failed) is bool(failed)
+    assert failed in trial.failed
