@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +75,50 @@ def test_a_label_that_no_output_stands_for_is_refused(
 ) -> None:
     with pytest.raises(BuildError, match=text) as refused:
         numbered(np.array(given_labels), coding_of(model, section))
+    assert refused.value.hint
+
+
+def objects(*values: object) -> np.ndarray:
+    found = np.empty(len(values), dtype=object)
+    found[:] = values
+    return found
+
+
+@pytest.mark.parametrize(
+    ("classes", "given_labels", "expected"),
+    [
+        ((1, 2), objects(2, 1, np.int32(2)), [1, 0, 1]),
+        ((1, 2), objects(2.0, 1, 2), [1, 0, 1]),
+        ((False, True), objects(True, False, np.True_), [1, 0, 1]),
+        (("no", "yes"), objects("yes", b"no", "yes"), [1, 0, 1]),
+        ((), objects(1, 0, 1), [1, 0, 1]),
+        ((), objects(True, False, True), [1, 0, 1]),
+        ((), objects(1.5, 0.25, 3), [1.5, 0.25, 3.0]),
+    ],
+)
+def test_label_objects_survive_the_disk(
+    classes: tuple, given_labels: np.ndarray, expected: list, tmp_path: Path
+) -> None:
+    Holdout(inputs={"x": np.zeros(3)}, labels=given_labels).save(tmp_path / "part.npz")
+    coding = Coding(classes=classes, origin="holdout.classes") if classes else None
+    assert Holdout.load(tmp_path / "part.npz").coded(coding).truth.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("given_labels", "text"),
+    [
+        (objects("1", 1, 0), "3 labels are of several types: text in 1, such as '1'; number in 2, such as 1"),
+        (objects(True, 1, 0), "several types: boolean in 1, such as True; number in 2, such as 1"),
+        (objects(Decimal(1), Decimal(0)), "labels are of type Decimal, expected numbers, text or booleans"),
+        (objects(1, 1 << 70), f"integers from 1 to {1 << 70}, more than 64 bits hold"),
+        (objects(-1, (1 << 63) + 1), "more than 64 bits hold"),
+        (objects(1.5, np.inf), "1 of 2 labels are NaN, infinite or missing, the first in row 1"),
+        (objects(b"\xff", b"a"), r"labels hold b'\\xff', which is not UTF-8"),
+    ],
+)
+def test_label_objects_without_a_common_datatype_are_refused(given_labels: np.ndarray, text: str) -> None:
+    with pytest.raises(BuildError, match=text) as refused:
+        Holdout(inputs={"x": np.zeros(len(given_labels))}, labels=given_labels)
     assert refused.value.hint
 
 

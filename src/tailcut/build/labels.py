@@ -20,7 +20,6 @@ from tailcut.errors import BuildError
 from tailcut.manifest import Holdout as Section
 
 FILE = "labels.json"
-_LABELS = (str, bytes, int, float, np.generic)
 _SHOWN = 6
 _MOST_CLASSES = 100
 _WAY_OUT = 'say what the outputs stand for: [holdout] classes = ["no", "yes"], in the order of the output\'s columns'
@@ -141,34 +140,6 @@ def check_numbers(labels: Array, scores: Array, output: str) -> None:
         f"{output!r} has no class of that number: its classes are 0 to {columns - 1}",
         hint=f"{_WAY_OUT}; or judge it by a metric of values, such as mae",
     )
-
-
-def check(labels: Array) -> None:
-    """Refuse labels that cannot be classes or values.
-
-    Raises:
-        BuildError: of another type, of shape (rows, 1), or missing in a row.
-    """
-    if labels.dtype.kind not in "biufUSO":
-        raise BuildError(
-            f"the holdout's labels are {labels.dtype}, expected numbers, text or booleans",
-            hint="give classes as text, numbers or booleans, and values as numbers",
-        )
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        raise BuildError(
-            f"the holdout's labels have shape {list(labels.shape)}, expected one per row: ({len(labels)},)",
-            hint='write labels.ravel(), or take the column by name: frame["y"], not frame[["y"]]',
-        )
-    if labels.dtype.kind == "f":
-        missing = np.flatnonzero(~np.isfinite(labels.reshape(len(labels), -1)).all(axis=1))
-    else:
-        flat = labels.ravel().tolist() if labels.dtype.kind == "O" else []
-        missing = np.flatnonzero([not isinstance(each, _LABELS) or each != each for each in flat])  # noqa: PLR0124
-    if missing.size:
-        raise BuildError(
-            f"{missing.size} of {len(labels)} labels are NaN, infinite or missing, the first in row {missing[0]}",
-            hint="leave out the rows whose outcome is not known",
-        )
 
 
 def strata(labels: Array) -> Array:
