@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tailcut.build.holdout import Holdout
+from tailcut.core.scalars import is_missing
 from tailcut.core.tensors import NUMPY_OF, Array, Arrays
 from tailcut.errors import BuildError, ManifestError
 from tailcut.manifest import Manifest, Tensor
@@ -153,9 +154,9 @@ def _values(tensor: Tensor, values: Any, name: str) -> Array:
 
 
 def _texts(array: Array) -> Array:
-    """Return text as objects: a number as its digits, a missing value as NaN."""
+    """Return text as objects: a number as its digits, a missing value as it is."""
     found = np.empty(len(array), np.object_)
-    found[:] = [value if value is None or value != value else str(value) for value in array.tolist()]  # noqa: PLR0124
+    found[:] = [value if is_missing(value) else str(value) for value in array.tolist()]
     return found
 
 
