@@ -80,9 +80,9 @@ def numbered(labels: Array, coding: Coding | None) -> Array:
     """
     if coding is None:
         return _uncoded(labels)
-    values, places = np.unique(labels.astype("U") if labels.dtype.kind == "O" else labels, return_inverse=True)
-    plain = _plain(labels, values)
-    return np.array(_numbers(plain, Counter(places.tolist()), coding), dtype=np.int64)[places]
+    distinct, places = _distinct(labels)
+    numbers: Array = np.array(_numbers(distinct, Counter(places.tolist()), coding), dtype=np.int64)
+    return numbers[places]
 
 
 def describe(parts: Sequence[Array], coding: Coding | None) -> dict[str, Any] | None:
@@ -150,14 +150,14 @@ def strata(labels: Array) -> Array:
     """
     if labels.ndim != 1:
         return np.zeros(len(labels), dtype=np.int64)
-    values, places = np.unique(labels.astype("U") if labels.dtype.kind == "O" else labels, return_inverse=True)
-    if values.size == 1:
+    distinct, places = _distinct(labels)
+    if len(distinct) == 1:
         raise BuildError(
-            f"every one of the holdout's {len(labels)} labels is {values[0]}: nothing can be told apart",
+            f"every one of the holdout's {len(labels)} labels is {labels[0]}: nothing can be told apart",
             hint="take a holdout with every outcome in it",
         )
     whole = labels.dtype.kind != "f" or bool((np.rint(labels) == labels).all())
-    return places if whole and values.size <= _MOST_CLASSES else np.zeros(len(labels), dtype=np.int64)
+    return places if whole and len(distinct) <= _MOST_CLASSES else np.zeros(len(labels), dtype=np.int64)
 
 
 def write(folder: Path, coding: Coding | None) -> None:
@@ -187,12 +187,14 @@ def _uncoded(labels: Array) -> Array:
     return labels
 
 
-def _plain(labels: Array, values: Array) -> list[Scalar]:
-    """Return distinct labels as plain scalars, in the order of ``values``."""
+def _distinct(labels: Array) -> tuple[list[Scalar], Array]:
+    """Return distinct labels in order, objects in that of their text, and the place of each row's label, (rows,)."""
     if labels.dtype.kind != "O":
-        return [scalar_of(value) for value in values]
-    by_text = {str(label): scalar_of(label) for label in labels.tolist()}
-    return [by_text[str(value)] for value in values]
+        values, places = np.unique(labels, return_inverse=True)
+        return [scalar_of(value) for value in values], places
+    plain = [scalar_of(label) for label in labels.tolist()]
+    order = {label: place for place, label in enumerate(sorted(dict.fromkeys(plain), key=str))}
+    return list(order), np.array([order[label] for label in plain], dtype=np.int64)
 
 
 def _numbers(labels: Sequence[Scalar], rows: Counter[int], coding: Coding) -> list[int]:
