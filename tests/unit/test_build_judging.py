@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tailcut.build import Holdout, hardware, parity, race, scoring
+from tailcut.build import Holdout, hardware, judging, parity, race, scoring
+from tailcut.build.labels import Coding
 from tailcut.core.tensors import Arrays
 from tailcut.errors import BuildError
-from tailcut.manifest import Tensor
+from tailcut.manifest import Manifest, Tensor
+from tailcut.manifest.reading import read
 from tailcut.testing.runtimes import StubRuntime
 
 ROWS = 600
@@ -240,3 +243,25 @@ def test_the_evidence_names_processor_and_versions() -> None:
     assert hardware.cpu()["model"]
     assert {"python", "numpy", "onnxruntime"} <= set(hardware.versions())
     assert "no-such-package" not in hardware.versions(["no-such-package"])
+
+
+# -- The user's own metrics ------------------------------------------------------------------------------------------
+
+OWN_METRIC = """
+def gain(labels, scores):
+    return -labels * scores + (1 - labels) * (1 - scores)
+"""
+
+
+@pytest.mark.parametrize("coding", [None, Coding(classes=(False, True), origin="the model's classes_")])
+def test_own_metrics_get_boolean_labels_as_0_and_1(tmp_path: Path, coding: Coding | None) -> None:
+    (tmp_path / "own_metric_of_judging.py").write_text(OWN_METRIC)
+    quality = {"budget": {"gain": 0.01}, "metrics": {"gain": "own_metric_of_judging:gain"}}
+    model = {"source": "m:m", "inputs": [{"name": "x"}], "outputs": [{"name": "p"}]}
+    manifest = Manifest(read({"name": "own", "model": model, "quality": quality}, {}), tmp_path, {})
+    holdout = Holdout(inputs={"x": X}, labels=X > 0.3).coded(coding)
+    answers = {"source": {"p": X}, "copy": {"p": X + np.float32(0.001)}}
+    verdict = judging.judge(manifest, holdout, answers, source="source", uses=0)["copy"]
+    (gain,) = verdict["metrics"]
+    labels = (X > 0.3).astype(np.int64)
+    assert gain["source"] == pytest.approx(float((-labels * X + (1 - labels) * (1 - X)).mean()))

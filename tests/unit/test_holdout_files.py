@@ -111,6 +111,13 @@ def test_nan_labels_are_counted(folder: Path) -> None:
         holdout_files.load(manifest(folder, "gaps.csv"))
 
 
+@pytest.mark.parametrize("kind", ["bool", "boolean", object])
+def test_boolean_labels_are_booleans_in_whatever_way_the_file_keeps_them(folder: Path, kind: Any) -> None:
+    TABLE.assign(bought=pd.Series([True, False, True], dtype=kind)).to_parquet(folder / "flags.parquet")
+    found = holdout_files.load(manifest(folder, "flags.parquet"))
+    assert (found.truth.dtype, found.truth.tolist()) == (np.bool_, [True, False, True])
+
+
 def test_empty_and_broken_files_are_refused(folder: Path) -> None:
     TABLE[:0].to_csv(folder / "empty.csv", index=False)
     with pytest.raises(BuildError, match=r"empty\.csv has no rows"):

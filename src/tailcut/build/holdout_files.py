@@ -56,7 +56,7 @@ def load(manifest: Manifest) -> Holdout:
     if not rows:
         raise BuildError(f"the holdout {path} has no rows", hint="a few thousand labelled rows judge well")
     inputs, padding = _inputs(manifest, columns, path)
-    labels = _labels(_column(columns, settings.labels, "holdout.labels", path)) if settings.labels else None
+    labels = np.asarray(_column(columns, settings.labels, "holdout.labels", path)) if settings.labels else None
     named = {
         **dict.fromkeys(settings.slices, "holdout.slices"),
         **({settings.group: "holdout.group"} if settings.group else {}),
@@ -169,9 +169,3 @@ def _plain(array: Array, name: str) -> Array:
             f"column {name!r} of the holdout holds lists of different lengths", hint="pad them, as production does"
         ) from error
     return made
-
-
-def _labels(values: Any) -> Array:
-    array = np.asarray(values)
-    booleans = array.dtype.kind == "O" and all(isinstance(value, bool) for value in array.tolist())
-    return array.astype(np.bool_) if booleans else array

@@ -81,8 +81,9 @@ def numbered(labels: Array, coding: Coding | None) -> Array:
     if coding is None:
         return _uncoded(labels)
     distinct, places = _distinct(labels)
-    numbers: Array = np.array(_numbers(distinct, Counter(places.tolist()), coding), dtype=np.int64)
-    return numbers[places]
+    numbers = _numbers(distinct, Counter(places.tolist()), coding)
+    found: Array = np.array(numbers, dtype=np.int64)[places]
+    return found
 
 
 def describe(parts: Sequence[Array], coding: Coding | None) -> dict[str, Any] | None:
