@@ -53,6 +53,10 @@ def test_the_manifest_says_it_where_the_model_does_not() -> None:
 def test_without_classes_labels_are_numbers_already() -> None:
     assert numbered(np.array([True, False]), None).tolist() == [1, 0]
     np.testing.assert_array_equal(numbered(np.array([2.5, 3.5]), None), [2.5, 3.5])
+    assert numbered(np.array([2.0, 1.0]), None).dtype == np.int64
+    for kept in ([2.5, 3.0], [1.0, 2.0**53], [1.0, 1e300]):
+        assert numbered(np.array(kept), None).tolist() == kept
+        assert numbered(np.array(kept), None).dtype == np.float64
     with pytest.raises(BuildError, match=r"labels are text \('no', 'yes'\), and the model does not say") as refused:
         numbered(np.array(["yes", "no"]), None)
     assert 'classes = ["no", "yes"]' in refused.value.hint

@@ -87,10 +87,26 @@ def test_scores_that_are_nan_name_the_row() -> None:
         ([1, 1, 1], [0.1, 0.2, 0.3], {}, ("log_loss", "accuracy")),
         ([2.5, 1.0, 7.0], [0.1, 0.2, 0.3], {}, ("mae",)),
         ([0, 2, 1], [[0.1, 0.2, 0.7], [0.1, 0.2, 0.7], [0.1, 0.2, 0.7]], {}, ("accuracy",)),
+        ([0.0, 2.0, 1.0], [[0.1, 0.2, 0.7], [0.1, 0.2, 0.7], [0.1, 0.2, 0.7]], {}, ("accuracy",)),
+        ([0.0, 2.5, 1.0], [[0.1, 0.2, 0.7], [0.1, 0.2, 0.7], [0.1, 0.2, 0.7]], {}, ("mae",)),
+        ([[1.0, 2.0], [3.0, 4.0]], [[1.1, 2.0], [3.0, 3.9]], {}, ("mae",)),
+        ([[1, 2], [3, 4]], [[1.1, 2.0], [3.0, 3.9]], {}, ("mae",)),
     ],
 )
 def test_metrics_follow_from_labels_scores_and_budget(labels: list, found: list, budget: dict, names: tuple) -> None:
     assert scoring.metric_names(np.array(labels), np.array(found), budget) == names
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.float32, np.float64])
+def test_classes_are_judged_alike_as_integers_and_as_whole_floats(kind: type) -> None:
+    labels = np.array([0, 1, 2, 2], dtype=kind)
+    shares = np.array([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.1, 0.8, 0.1]])
+    holdout = Holdout(inputs={"x": np.zeros(4)}, labels=labels).coded(None)
+    assert scoring.measure(holdout, shares, shares, {}, "p") == {"accuracy": 0.75}
+    assert scoring.constant(holdout, shares, {}) == {"accuracy": 0.5}
+    model = {"source": "m:m", "inputs": [{"name": "x"}], "outputs": [{"name": "p", "shape": [-1, 3]}]}
+    manifest = Manifest(read({"name": "classes", "model": model}, {}), Path(), {})
+    assert judging.budget_of(manifest, holdout, shares) == {"accuracy": judging.DEFAULT_BUDGET}
 
 
 @pytest.mark.parametrize(

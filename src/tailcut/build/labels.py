@@ -22,6 +22,9 @@ from tailcut.manifest import Holdout as Section
 FILE = "labels.json"
 _SHOWN = 6
 _MOST_CLASSES = 100
+_MOST_WHOLE = 2.0**53
+"""Doubles below it are whole numbers exactly."""
+
 _WAY_OUT = 'say what the outputs stand for: [holdout] classes = ["no", "yes"], in the order of the output\'s columns'
 
 
@@ -73,7 +76,7 @@ def coding_of(model: Sequence[Scalar] | None, section: Section) -> Coding | None
 
 
 def numbered(labels: Array, coding: Coding | None) -> Array:
-    """Return labels, (rows,), as class numbers; as they are where they are numbers and there is no coding.
+    """Return labels, (rows,), as class numbers; without a coding, numbers as they are, whole ones as integers.
 
     Raises:
         BuildError: a label that no class is, or text where nothing says which class it is.
@@ -143,6 +146,11 @@ def check_numbers(labels: Array, scores: Array, output: str) -> None:
     )
 
 
+def whole(labels: Array) -> bool:
+    """Tell whether labels may be classes: none of them has a fraction."""
+    return labels.dtype.kind != "f" or bool((np.rint(labels) == labels).all())
+
+
 def strata(labels: Array) -> Array:
     """Return the class of each row where labels are classes, else one class for all.
 
@@ -157,8 +165,7 @@ def strata(labels: Array) -> Array:
             f"every one of the holdout's {len(labels)} labels is {labels[0]}: nothing can be told apart",
             hint="take a holdout with every outcome in it",
         )
-    whole = labels.dtype.kind != "f" or bool((np.rint(labels) == labels).all())
-    return places if whole and len(distinct) <= _MOST_CLASSES else np.zeros(len(labels), dtype=np.int64)
+    return places if whole(labels) and len(distinct) <= _MOST_CLASSES else np.zeros(len(labels), dtype=np.int64)
 
 
 def write(folder: Path, coding: Coding | None) -> None:
@@ -185,6 +192,8 @@ def _uncoded(labels: Array) -> Array:
             "model does not say which output is which",
             hint=_WAY_OUT,
         )
+    if labels.dtype.kind == "f" and whole(labels) and bool((np.abs(labels) < _MOST_WHOLE).all()):
+        return labels.astype(np.int64)  # 1.0 is the class 1
     return labels
 
 
