@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tailcut.build import Holdout, hardware, parity, race, scoring
+from tailcut.build import Holdout, hardware, judging, parity, race, scoring
+from tailcut.build.labels import Coding
 from tailcut.core.tensors import Arrays
 from tailcut.errors import BuildError
-from tailcut.manifest import Tensor
+from tailcut.manifest import Manifest, Tensor
+from tailcut.manifest.reading import read
 from tailcut.testing.runtimes import StubRuntime
 
 ROWS = 600
@@ -84,10 +87,26 @@ def test_scores_that_are_nan_name_the_row() -> None:
         ([1, 1, 1], [0.1, 0.2, 0.3], {}, ("log_loss", "accuracy")),
         ([2.5, 1.0, 7.0], [0.1, 0.2, 0.3], {}, ("mae",)),
         ([0, 2, 1], [[0.1, 0.2, 0.7], [0.1, 0.2, 0.7], [0.1, 0.2, 0.7]], {}, ("accuracy",)),
+        ([0.0, 2.0, 1.0], [[0.1, 0.2, 0.7], [0.1, 0.2, 0.7], [0.1, 0.2, 0.7]], {}, ("accuracy",)),
+        ([0.0, 2.5, 1.0], [[0.1, 0.2, 0.7], [0.1, 0.2, 0.7], [0.1, 0.2, 0.7]], {}, ("mae",)),
+        ([[1.0, 2.0], [3.0, 4.0]], [[1.1, 2.0], [3.0, 3.9]], {}, ("mae",)),
+        ([[1, 2], [3, 4]], [[1.1, 2.0], [3.0, 3.9]], {}, ("mae",)),
     ],
 )
 def test_metrics_follow_from_labels_scores_and_budget(labels: list, found: list, budget: dict, names: tuple) -> None:
     assert scoring.metric_names(np.array(labels), np.array(found), budget) == names
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.float32, np.float64])
+def test_classes_are_judged_alike_as_integers_and_as_whole_floats(kind: type) -> None:
+    labels = np.array([0, 1, 2, 2], dtype=kind)
+    shares = np.array([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.1, 0.8, 0.1]])
+    holdout = Holdout(inputs={"x": np.zeros(4)}, labels=labels).coded(None)
+    assert scoring.measure(holdout, shares, shares, {}, "p") == {"accuracy": 0.75}
+    assert scoring.constant(holdout, shares, {}) == {"accuracy": 0.5}
+    model = {"source": "m:m", "inputs": [{"name": "x"}], "outputs": [{"name": "p", "shape": [-1, 3]}]}
+    manifest = Manifest(read({"name": "classes", "model": model}, {}), Path(), {})
+    assert judging.budget_of(manifest, holdout, shares) == {"accuracy": judging.DEFAULT_BUDGET}
 
 
 @pytest.mark.parametrize(
@@ -240,3 +259,25 @@ def test_the_evidence_names_processor_and_versions() -> None:
     assert hardware.cpu()["model"]
     assert {"python", "numpy", "onnxruntime"} <= set(hardware.versions())
     assert "no-such-package" not in hardware.versions(["no-such-package"])
+
+
+# -- The user's own metrics ------------------------------------------------------------------------------------------
+
+OWN_METRIC = """
+def gain(labels, scores):
+    return -labels * scores + (1 - labels) * (1 - scores)
+"""
+
+
+@pytest.mark.parametrize("coding", [None, Coding(classes=(False, True), origin="the model's classes_")])
+def test_own_metrics_get_boolean_labels_as_0_and_1(tmp_path: Path, coding: Coding | None) -> None:
+    (tmp_path / "own_metric_of_judging.py").write_text(OWN_METRIC)
+    quality = {"budget": {"gain": 0.01}, "metrics": {"gain": "own_metric_of_judging:gain"}}
+    model = {"source": "m:m", "inputs": [{"name": "x"}], "outputs": [{"name": "p"}]}
+    manifest = Manifest(read({"name": "own", "model": model, "quality": quality}, {}), tmp_path, {})
+    holdout = Holdout(inputs={"x": X}, labels=X > 0.3).coded(coding)
+    answers = {"source": {"p": X}, "copy": {"p": X + np.float32(0.001)}}
+    verdict = judging.judge(manifest, holdout, answers, source="source", uses=0)["copy"]
+    (gain,) = verdict["metrics"]
+    labels = (X > 0.3).astype(np.int64)
+    assert gain["source"] == pytest.approx(float((-labels * X + (1 - labels) * (1 - X)).mean()))

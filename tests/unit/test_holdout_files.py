@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
 
-from tailcut.build import holdout_files
+from tailcut.build import Holdout, holdout_files, holdout_types
 from tailcut.errors import BuildError, ManifestError
-from tailcut.manifest import Deployment, Holdout, Manifest, Model, Tensor
+from tailcut.manifest import Deployment, Manifest, Model, Tensor
+from tailcut.manifest import Holdout as Section
 
 TABLE = pd.DataFrame(
     {
@@ -32,7 +35,7 @@ def manifest(
     slices: tuple[str, ...] = (),
 ) -> Manifest:
     model = Model(source="m:model", inputs=inputs or (PERSON,), outputs=(Tensor(name="y"),))
-    holdout = Holdout(source=file, labels=labels, slices=slices)
+    holdout = Section(source=file, labels=labels, slices=slices)
     return Manifest(Deployment(name="m", model=model, holdout=holdout), folder, {})
 
 
@@ -108,6 +111,13 @@ def test_nan_labels_are_counted(folder: Path) -> None:
         holdout_files.load(manifest(folder, "gaps.csv"))
 
 
+@pytest.mark.parametrize("kind", ["bool", "boolean", object])
+def test_boolean_labels_are_booleans_in_whatever_way_the_file_keeps_them(folder: Path, kind: Any) -> None:
+    TABLE.assign(bought=pd.Series([True, False, True], dtype=kind)).to_parquet(folder / "flags.parquet")
+    found = holdout_files.load(manifest(folder, "flags.parquet"))
+    assert (found.truth.dtype, found.truth.tolist()) == (np.bool_, [True, False, True])
+
+
 def test_empty_and_broken_files_are_refused(folder: Path) -> None:
     TABLE[:0].to_csv(folder / "empty.csv", index=False)
     with pytest.raises(BuildError, match=r"empty\.csv has no rows"):
@@ -127,3 +137,27 @@ def test_pickled_arrays_are_not_loaded(folder: Path) -> None:
 @pytest.mark.parametrize(("reference", "file"), [("rows.CSV", True), ("a/b.npz", True), ("m.csv:load", False)])
 def test_paths_are_told_from_callables(reference: str, file: bool) -> None:
     assert holdout_files.is_file(reference) is file
+
+
+@pytest.mark.parametrize("gap", [None, float("nan"), pd.NA, pd.NaT])
+@pytest.mark.parametrize("kind", ["string", object])
+def test_missing_texts_of_every_spelling_are_sent_as_empty_texts(folder: Path, gap: object, kind: Any) -> None:
+    column = pd.Series(["CH", gap, "DE"], dtype=kind)
+    text = Tensor(name="country", datatype="BYTES", shape=(-1,), allow_nan=True)
+    model = Model(source="m:model", inputs=(text,), outputs=(Tensor(name="y"),))
+    given = Holdout(inputs={"country": column.to_numpy()})
+    assert holdout_types.fitted(given, model).inputs["country"].tolist() == ["CH", "", "DE"]
+    with pytest.raises(BuildError, match="no text in row 1"):
+        holdout_types.fitted(given, msgspec.structs.replace(model, inputs=(Tensor(name="country", datatype="BYTES"),)))
+    if gap is not pd.NaT or kind == "string":  # Arrow takes no NaT beside text
+        TABLE.assign(country=column).to_parquet(folder / "gaps.parquet")
+        read = holdout_files.load(manifest(folder, "gaps.parquet", text))
+        assert holdout_types.fitted(read, model).inputs["country"].tolist() == ["CH", "", "DE"]
+
+
+def test_an_empty_text_beside_a_missing_one_is_refused() -> None:
+    text = Tensor(name="country", datatype="BYTES", shape=(-1,), allow_nan=True)
+    model = Model(source="m:model", inputs=(text,), outputs=(Tensor(name="y"),))
+    given = Holdout(inputs={"country": pd.Series(["", None, "DE"], dtype="string").to_numpy()})
+    with pytest.raises(BuildError, match="both missing texts and empty ones"):
+        holdout_types.fitted(given, model)

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from tailcut.build.holdout_labels import checked
 from tailcut.build.labels import Coding, numbered, strata
-from tailcut.build.labels import check as check_labels
 from tailcut.core.tensors import DATATYPE_OF, Array, Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Tensor
@@ -36,7 +36,8 @@ class Holdout:
 
     Attributes:
         inputs: input name -> (rows, ...).
-        labels: (rows,) of classes (numbers, text or booleans) or values; None where they are not known.
+        labels: (rows,) of classes (numbers, text or booleans) or values; None where they are not known. Objects of one
+            type are taken, and numbers and booleans among them get a datatype.
         slices: slice name -> (rows,) of the group that each row belongs to; optional.
         padding: name of the input, (rows, tokens) of 0 and 1, that tells values from padding; "take" then cuts off
             what is padding in all its rows, as serving would not have padded so far. Empty: nothing is padding.
@@ -45,7 +46,7 @@ class Holdout:
         given: (rows,) labels as they were given, where ``labels`` number the classes; see ``build.labels``.
 
     Raises:
-        BuildError: no rows, no inputs, different numbers of rows, or a label that is missing.
+        BuildError: no rows, no inputs, different numbers of rows, a label that is missing, or labels of several types.
     """
 
     inputs: Arrays
@@ -80,7 +81,7 @@ class Holdout:
         if not rows:
             raise BuildError("the holdout has no rows", hint="a few thousand labelled rows judge well")
         if self.labels is not None:
-            check_labels(self.labels)
+            object.__setattr__(self, "labels", checked(self.labels))  # the dataclass is frozen
 
     @property
     def rows(self) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tailcut.build.holdout import Holdout
+from tailcut.core.scalars import is_missing
 from tailcut.core.tensors import NUMPY_OF, Array, Arrays
 from tailcut.errors import BuildError, ManifestError
 from tailcut.manifest import Manifest, Tensor
@@ -55,7 +56,7 @@ def load(manifest: Manifest) -> Holdout:
     if not rows:
         raise BuildError(f"the holdout {path} has no rows", hint="a few thousand labelled rows judge well")
     inputs, padding = _inputs(manifest, columns, path)
-    labels = _labels(_column(columns, settings.labels, "holdout.labels", path)) if settings.labels else None
+    labels = np.asarray(_column(columns, settings.labels, "holdout.labels", path)) if settings.labels else None
     named = {
         **dict.fromkeys(settings.slices, "holdout.slices"),
         **({settings.group: "holdout.group"} if settings.group else {}),
@@ -153,9 +154,9 @@ def _values(tensor: Tensor, values: Any, name: str) -> Array:
 
 
 def _texts(array: Array) -> Array:
-    """Return text as objects: a number as its digits, a missing value as NaN."""
+    """Return text as objects: a number as its digits, a missing value as it is."""
     found = np.empty(len(array), np.object_)
-    found[:] = [value if value is None or value != value else str(value) for value in array.tolist()]  # noqa: PLR0124
+    found[:] = [value if is_missing(value) else str(value) for value in array.tolist()]
     return found
 
 
@@ -168,9 +169,3 @@ def _plain(array: Array, name: str) -> Array:
             f"column {name!r} of the holdout holds lists of different lengths", hint="pad them, as production does"
         ) from error
     return made
-
-
-def _labels(values: Any) -> Array:
-    array = np.asarray(values)
-    booleans = array.dtype.kind == "O" and all(isinstance(value, bool) for value in array.tolist())
-    return array.astype(np.bool_) if booleans else array

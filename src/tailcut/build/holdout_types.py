@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from tailcut.build.holdout import Holdout
+from tailcut.core.scalars import is_missing
 from tailcut.core.tensors import Array
 from tailcut.core.texts import MISSING_TEXT
 from tailcut.core.validation import InputSpec
@@ -47,21 +48,22 @@ def _fitted(array: Array, spec: InputSpec | None) -> Array:
 
 
 def _texts(array: Array, spec: InputSpec) -> Array:
-    """Return an array of text objects; a missing value (None or NaN) is the empty text where the input allows it."""
+    """Return an array of text objects; a missing value is the empty text where the input allows it."""
     values = array.ravel().tolist()
-    missing = [value is None or value != value for value in values]  # noqa: PLR0124  # NaN is unlike itself
+    missing = [is_missing(value) for value in values]
     if any(missing) and not spec.allow_nan:
         raise BuildError(
             f"the holdout's input {spec.name!r} has no text in row {missing.index(True)} ({sum(missing)} such rows)",
             hint='set allow_nan = true on that tensor: a missing text is then sent as "" (in JSON null)',
         )
-    if any(missing) and MISSING_TEXT in values:
+    texts = [MISSING_TEXT if gone else value for value, gone in zip(values, missing, strict=True)]
+    if any(missing) and texts.count(MISSING_TEXT) > sum(missing):
         raise BuildError(
             f"the holdout's input {spec.name!r} has both missing texts and empty ones, which are sent alike",
             hint="give the empty texts a word of their own, in training and in requests",
         )
     found = np.empty(len(values), np.object_)
-    found[:] = [MISSING_TEXT if gone else value for value, gone in zip(values, missing, strict=True)]
+    found[:] = texts
     return _converted(found.reshape(array.shape), spec)
 
 

@@ -103,12 +103,14 @@ def _is_identical(source: Arrays, found: Arrays) -> bool:
 
 
 def _own(name: str, manifest: Manifest, holdout: Holdout, scores: Mapping[str, Array], source: str) -> OwnRows:
-    """Call the user's metric on every variant's scores."""
+    """Call the user's metric on every variant's scores, with the labels as given, booleans as 0 and 1."""
     reference = manifest.deployment.quality.metrics[name]
     function = resolve(reference, manifest)
+    labels = holdout.labels if holdout.given is None else holdout.given
+    if labels is not None and labels.dtype.kind == "b":
+        labels = labels.astype(np.int64)  # NumPy neither negates nor subtracts booleans
     values = {}
     for variant, found in scores.items():
-        labels = holdout.labels if holdout.given is None else holdout.given
         rows = np.asarray(function(labels, found), dtype=np.float64)
         if rows.shape != (holdout.rows,):
             raise BuildError(

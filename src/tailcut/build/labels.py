@@ -20,9 +20,11 @@ from tailcut.errors import BuildError
 from tailcut.manifest import Holdout as Section
 
 FILE = "labels.json"
-_LABELS = (str, bytes, int, float, np.generic)
 _SHOWN = 6
 _MOST_CLASSES = 100
+_MOST_WHOLE = 2.0**53
+"""Doubles below it are whole numbers exactly."""
+
 _WAY_OUT = 'say what the outputs stand for: [holdout] classes = ["no", "yes"], in the order of the output\'s columns'
 
 
@@ -74,16 +76,17 @@ def coding_of(model: Sequence[Scalar] | None, section: Section) -> Coding | None
 
 
 def numbered(labels: Array, coding: Coding | None) -> Array:
-    """Return labels, (rows,), as class numbers; as they are where they are numbers and there is no coding.
+    """Return labels, (rows,), as class numbers; without a coding, numbers as they are, whole ones as integers.
 
     Raises:
         BuildError: a label that no class is, or text where nothing says which class it is.
     """
     if coding is None:
         return _uncoded(labels)
-    values, places = np.unique(labels.astype("U") if labels.dtype.kind == "O" else labels, return_inverse=True)
-    plain = _plain(labels, values)
-    return np.array(_numbers(plain, Counter(places.tolist()), coding), dtype=np.int64)[places]
+    distinct, places = _distinct(labels)
+    numbers = _numbers(distinct, Counter(places.tolist()), coding)
+    found: Array = np.array(numbers, dtype=np.int64)[places]
+    return found
 
 
 def describe(parts: Sequence[Array], coding: Coding | None) -> dict[str, Any] | None:
@@ -143,32 +146,9 @@ def check_numbers(labels: Array, scores: Array, output: str) -> None:
     )
 
 
-def check(labels: Array) -> None:
-    """Refuse labels that cannot be classes or values.
-
-    Raises:
-        BuildError: of another type, of shape (rows, 1), or missing in a row.
-    """
-    if labels.dtype.kind not in "biufUSO":
-        raise BuildError(
-            f"the holdout's labels are {labels.dtype}, expected numbers, text or booleans",
-            hint="give classes as text, numbers or booleans, and values as numbers",
-        )
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        raise BuildError(
-            f"the holdout's labels have shape {list(labels.shape)}, expected one per row: ({len(labels)},)",
-            hint='write labels.ravel(), or take the column by name: frame["y"], not frame[["y"]]',
-        )
-    if labels.dtype.kind == "f":
-        missing = np.flatnonzero(~np.isfinite(labels.reshape(len(labels), -1)).all(axis=1))
-    else:
-        flat = labels.ravel().tolist() if labels.dtype.kind == "O" else []
-        missing = np.flatnonzero([not isinstance(each, _LABELS) or each != each for each in flat])  # noqa: PLR0124
-    if missing.size:
-        raise BuildError(
-            f"{missing.size} of {len(labels)} labels are NaN, infinite or missing, the first in row {missing[0]}",
-            hint="leave out the rows whose outcome is not known",
-        )
+def whole(labels: Array) -> bool:
+    """Tell whether labels may be classes: none of them has a fraction."""
+    return labels.dtype.kind != "f" or bool((np.rint(labels) == labels).all())
 
 
 def strata(labels: Array) -> Array:
@@ -179,14 +159,13 @@ def strata(labels: Array) -> Array:
     """
     if labels.ndim != 1:
         return np.zeros(len(labels), dtype=np.int64)
-    values, places = np.unique(labels.astype("U") if labels.dtype.kind == "O" else labels, return_inverse=True)
-    if values.size == 1:
+    distinct, places = _distinct(labels)
+    if len(distinct) == 1:
         raise BuildError(
-            f"every one of the holdout's {len(labels)} labels is {values[0]}: nothing can be told apart",
+            f"every one of the holdout's {len(labels)} labels is {labels[0]}: nothing can be told apart",
             hint="take a holdout with every outcome in it",
         )
-    whole = labels.dtype.kind != "f" or bool((np.rint(labels) == labels).all())
-    return places if whole and values.size <= _MOST_CLASSES else np.zeros(len(labels), dtype=np.int64)
+    return places if whole(labels) and len(distinct) <= _MOST_CLASSES else np.zeros(len(labels), dtype=np.int64)
 
 
 def write(folder: Path, coding: Coding | None) -> None:
@@ -213,15 +192,19 @@ def _uncoded(labels: Array) -> Array:
             "model does not say which output is which",
             hint=_WAY_OUT,
         )
+    if labels.dtype.kind == "f" and whole(labels) and bool((np.abs(labels) < _MOST_WHOLE).all()):
+        return labels.astype(np.int64)  # 1.0 is the class 1
     return labels
 
 
-def _plain(labels: Array, values: Array) -> list[Scalar]:
-    """Return distinct labels as plain scalars, in the order of ``values``."""
+def _distinct(labels: Array) -> tuple[list[Scalar], Array]:
+    """Return distinct labels in order, objects in that of their text, and the place of each row's label, (rows,)."""
     if labels.dtype.kind != "O":
-        return [scalar_of(value) for value in values]
-    by_text = {str(label): scalar_of(label) for label in labels.tolist()}
-    return [by_text[str(value)] for value in values]
+        values, places = np.unique(labels, return_inverse=True)
+        return [scalar_of(value) for value in values], places
+    plain = [scalar_of(label) for label in labels.tolist()]
+    order = {label: place for place, label in enumerate(sorted(dict.fromkeys(plain), key=str))}
+    return list(order), np.array([order[label] for label in plain], dtype=np.int64)
 
 
 def _numbers(labels: Sequence[Scalar], rows: Counter[int], coding: Coding) -> list[int]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tailcut.build import running
 from tailcut.build.holdout import Holdout
-from tailcut.build.labels import check_numbers
+from tailcut.build.labels import check_numbers, whole
 from tailcut.core.metrics import BINARY, METRICS, PROBABILITIES, cosine, decide, drop
 from tailcut.core.tensors import Array, Arrays, Doubles
 from tailcut.errors import BuildError
@@ -114,7 +114,8 @@ def metric_names(labels: Array, found: Array, budget: Mapping[str, float]) -> tu
     elif budget:
         wanted = ()
     else:
-        wanted = ("accuracy",) if found.ndim == 2 and labels.dtype.kind in "biu" else ("mae",)
+        # Values have the shape of the scores; one whole number per row of scores is a class.
+        wanted = ("accuracy",) if found.ndim == 2 and labels.ndim == 1 and whole(labels) else ("mae",)
     return (*wanted, *(name for name in budget if name not in wanted))
 
 

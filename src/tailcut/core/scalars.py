@@ -26,3 +26,12 @@ def scalar_of(value: Any) -> Scalar:
     if isinstance(plain, str | int):
         return plain
     raise TypeError(f"a {type(plain).__name__} is no text, number or boolean")
+
+
+def is_missing(value: Any) -> bool:
+    """Tell whether a value stands for no value: None, NaN, pandas.NaT or pandas.NA."""
+    if value is None:
+        return True
+    differs = value != value  # noqa: PLR0124  # NaN and NaT are unlike themselves
+    # pandas.NA answers every comparison with itself, and has no truth value.
+    return bool(differs) if isinstance(differs, bool | np.bool_) else differs is value
