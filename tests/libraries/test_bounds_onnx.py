@@ -190,6 +190,23 @@ def test_a_table_of_positions_limits_the_length(tmp_path: Path) -> None:
     assert bounds_of(None, call, (text,), {"x": ROWS}, path)["x", ()].max == 49
 
 
+_DIAMONDS = 200
+"""Walks that take both sides of each one would never end."""
+
+
+def test_tensors_that_are_used_twice_are_walked_once(tmp_path: Path) -> None:
+    values, shapes = ["x"], ["flat"]
+    nodes = []
+    for place in range(_DIAMONDS):
+        nodes.append(node("Concat", f"{values[-1]} {values[-1]}", f"c{place}", axis=0))
+        nodes.append(node("Slice", f"c{place} zero one zero", f"v{place}"))
+        nodes.append(node("Max", f"{shapes[-1]} {shapes[-1]}", f"s{place}"))
+        values.append(f"v{place}")
+        shapes.append(f"s{place}")
+    nodes += [node("Reshape", f"{values[-1]} {shapes[-1]}", "i"), node("Gather", "shops i", "y")]
+    assert derived(save(tmp_path / "m.onnx", nodes, IDS), IDS)["x", ()].max == 49
+
+
 def test_a_file_that_is_no_model_has_no_bounds(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(b"no model")
