@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tailcut.build.bounds import of_source
+from tailcut.build.bounds.trials import PATIENCE_S
 from tailcut.core.bounds import Bound
 from tailcut.core.tensors import Arrays
 from tailcut.manifest import Tensor
@@ -39,6 +42,18 @@ def of_file(path: Path) -> Call:
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     return lambda arrays: dict(zip(names, session.run(None, arrays), strict=True))
+
+
+def slow(monkeypatch: pytest.MonkeyPatch, call: Call, trials: int) -> tuple[Call, list[Arrays]]:
+    """Let the time be over after so many trials; (the call, the arrays of each trial so far)."""
+    monkeypatch.setattr("tailcut.build.bounds.trials.perf_counter", count(0.0, PATIENCE_S / (trials - 0.5)).__next__)
+    made: list[Arrays] = []
+
+    def counted(arrays: Arrays) -> Arrays:
+        made.append(arrays)
+        return call(arrays)
+
+    return counted, made
 
 
 def bounds_of(

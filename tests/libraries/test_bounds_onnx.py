@@ -9,8 +9,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.derived_kit import bounds_of, lengths_of, of_file
+from tests.derived_kit import bounds_of, lengths_of, of_file, slow
 
+from tailcut.build.bounds import of_source
 from tailcut.core.bounds import Bound
 from tailcut.core.tensors import Arrays
 from tailcut.manifest import Tensor
@@ -188,6 +189,27 @@ def test_a_table_of_positions_limits_the_length(tmp_path: Path) -> None:
     call = of_file(path)
     assert lengths_of(None, call, (text,), {"x": ROWS}, path) == {"x": 32}
     assert bounds_of(None, call, (text,), {"x": ROWS}, path)["x", ()].max == 49
+
+
+@pytest.mark.parametrize("trials", range(1, 12))
+def test_a_trial_for_which_no_time_is_left_proves_nothing(
+    trials: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = Tensor(name="x", datatype="INT64", shape=(-1, -1))
+    nodes = [
+        node("Gather", "shops x", "e"),
+        node("Shape", "x", "length", start=1, end=2),
+        node("Slice", "positions zero length zero", "p"),
+        node("Add", "e p", "y"),
+    ]
+    path = save(tmp_path / "m.onnx", nodes, text, positions=np.ones((32, 4), np.float32))
+    call = of_file(path)
+    whole = of_source(None, call, (text,), {"x": ROWS}, path=path, strict=True)
+    limited, made = slow(monkeypatch, call, trials)
+    found = of_source(None, limited, (text,), {"x": ROWS}, path=path, strict=True)
+    assert len(made) == trials
+    assert found == whole[: len(found)]
+    assert len(found) < len(whole)
 
 
 _DIAMONDS = 200

@@ -80,9 +80,9 @@ def edges(
 def refusal(findings: Sequence[dict[str, Any]]) -> str:
     """Say why trials at the edges refuse a variant; empty where they do not.
 
-    A value that only the variant refuses is no wrong answer: it stands in the evidence.
+    A value that only the variant refuses, or that was not tried, is no wrong answer: it stands in the evidence.
     """
-    wrong = [each["text"] for each in findings if each["kind"] != "raises"]
+    wrong = [each["text"] for each in findings if each["kind"] not in {"raises", "untried"}]
     if not wrong:
         return ""
     more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from tailcut.build.bounds import columns, indices, lengths, onnx, torch
 from tailcut.build.bounds.indices import Seen
-from tailcut.build.bounds.trials import Trials
+from tailcut.build.bounds.trials import OutOfTime, Trials
 from tailcut.core.bounds import Bound
 from tailcut.core.tensors import Arrays
 from tailcut.manifest import Tensor
@@ -44,10 +46,10 @@ def of_source(
     try:
         found = _seen(model, trials, path)
         if found is None:
-            return columns.bounds_of(model, trials)
-        return indices.bounds_of(found.indices, trials) + lengths.bounds_of(found.lengths, trials)
+            return _in_time(columns.bounds_of(model, trials))
+        return _in_time(chain(indices.bounds_of(found.indices, trials), lengths.bounds_of(found.lengths, trials)))
     except Exception:
-        # A bound is a gift: without it serving refuses less, and the build's trials at the edges find what matters.
+        # Bounds are optional: without them serving refuses less, and the trials at the edges still compare variants.
         if strict:
             raise
         return []
@@ -67,8 +69,17 @@ def sizes_of(model: Any, inputs: Sequence[Tensor], rows: Arrays, *, path: Path |
     return found.sizes | found.lengths if found is not None else set()
 
 
+def _in_time(found: Iterator[Bound]) -> list[Bound]:
+    """Return the bounds that are proven before there is no time left for trials."""
+    bounds: list[Bound] = []
+    with suppress(OutOfTime):
+        for bound in found:
+            bounds.append(bound)  # noqa: PERF402  # a list made in one call would be lost with the exception
+    return bounds
+
+
 def _seen(model: Any, trials: Trials, path: Path | None) -> Seen | None:
-    """Return the indices and tables of a torch module an .onnx file or a Hugging Face folder; None of other kinds."""
+    """Return the indices and tables of a torch module, an .onnx file or a Hugging Face folder; None of other kinds."""
     module = sys.modules.get("torch")
     if module is not None and isinstance(model, module.nn.Module):
         return torch.seen(model, trials)
