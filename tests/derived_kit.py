@@ -60,7 +60,7 @@ def bounds_of(
     model: Any, call: Call, inputs: Sequence[Tensor], rows: Arrays, path: Path | None = None
 ) -> dict[tuple[str, tuple[int, ...]], Bound]:
     """Return the derived bounds without limits of length, by input and columns."""
-    found = of_source(model, call, inputs, rows, path=path, strict=True)
+    found = of_source(model, call, inputs, rows, path=path, strict=True).bounds
     return {(bound.input, bound.columns): bound for bound in found if bound.max_length is None}
 
 
@@ -68,5 +68,5 @@ def lengths_of(
     model: Any, call: Call, inputs: Sequence[Tensor], rows: Arrays, path: Path | None = None
 ) -> dict[str, int]:
     """Return the derived limits of free dimensions by input."""
-    found = of_source(model, call, inputs, rows, path=path, strict=True)
+    found = of_source(model, call, inputs, rows, path=path, strict=True).bounds
     return {bound.input: bound.max_length for bound in found if bound.max_length is not None}

@@ -13,7 +13,7 @@ import torch
 from tests.derived_kit import of_module, slow
 from torch import nn
 
-from tailcut.build.bounds import Edges, Finding, of_source, sizes_of
+from tailcut.build.bounds import Edges, Finding, of_source
 from tailcut.build.bounds.categories import UNKNOWN
 from tailcut.build.limits import refusal
 from tailcut.core.bounds import Bound
@@ -190,15 +190,14 @@ def test_an_embedding_and_its_bounds_leave_nothing_to_find() -> None:
     call, rows = of_module(module, (SHOP,)), {"shop": ROWS["shop"]}
     outputs = (Tensor(name="y"),)
     weights = module.shops.weight.detach().numpy()[:, 0]
-    sizes = sizes_of(module, (SHOP,), rows)
-    assert sizes == {50}
+    seen = of_source(module, call, (SHOP,), rows, strict=True)
+    assert seen.sizes == [50]
 
     def exported(arrays: Arrays) -> Arrays:
         return {"y": weights[arrays["shop"]]}
 
-    assert [finding.value for finding in Edges(call, (SHOP,), outputs, rows, (), sizes).compare(exported)] == [-1]
-    bounds = of_source(module, call, (SHOP,), rows, strict=True)
-    assert Edges(call, (SHOP,), outputs, rows, bounds, sizes).compare(exported) == []
+    assert [finding.value for finding in Edges(call, (SHOP,), outputs, rows, (), seen.sizes).compare(exported)] == [-1]
+    assert Edges(call, (SHOP,), outputs, rows, seen.bounds, seen.sizes).compare(exported) == []
 
 
 def test_longer_rows_than_the_source_takes_are_found() -> None:

@@ -102,7 +102,7 @@ def _of_object(model: Any, section: Model, arrays: Arrays, width: int | None) ->
     name = "probability" if hasattr(model, "predict_proba") else "prediction" if hasattr(model, "predict") else "output"
     names = [name] if len(found) == 1 else [f"{name}_{place}" for place in range(len(found))]
     outputs = tuple(_output(model, name, array, width) for name, array in zip(names, found, strict=True))
-    bounds = of_source(model, run, section.inputs, rows)
+    bounds = of_source(model, run, section.inputs, rows).bounds
     return Described(inputs=section.inputs, outputs=outputs, bounds=tuple(bounds), ranges=_ranges(arrays))
 
 
@@ -117,7 +117,7 @@ def _of_file(path: Path, holdout: str, manifest: Manifest) -> Described:
     arrays = _read(holdout, manifest, [tensor.name for tensor in inputs]).inputs if holdout else {}
     rows = {tensor.name: arrays.get(tensor.name, _zeros(tensor))[:_ROWS] for tensor in inputs}
     run = caller(None, path, Model(source=str(path), inputs=inputs, outputs=outputs))
-    bounds = of_source(None, run, inputs, rows, path=path)
+    bounds = of_source(None, run, inputs, rows, path=path).bounds
     known = {tensor.name: arrays[tensor.name] for tensor in inputs if tensor.name in arrays}
     return Described(inputs=inputs, outputs=outputs, bounds=tuple(bounds), ranges=_ranges(known))
 

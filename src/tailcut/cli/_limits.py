@@ -70,7 +70,7 @@ def _of_source(manifest: Manifest, rows: Arrays) -> list[Bound]:
 
         model = module(path, tuple(tensor.name for tensor in section.inputs), weights=True)
     run = caller(model, path if model is None else None, section)
-    return of_source(model, run, section.inputs, rows, path=path)
+    return of_source(model, run, section.inputs, rows, path=path).bounds
 
 
 def _declares(tensor: Tensor, key: str) -> bool:

@@ -96,7 +96,7 @@ class Edges:
         outputs: the tensors of ``model.outputs``.
         rows: a few holdout rows; the first is changed.
         bounds: that will be enforced beside those that the tensors declare: no value beyond them is tried.
-        sizes: of tables in the model, see ``sizes_of``.
+        sizes: of tables in the model, see ``Found``.
     """
 
     def __init__(
