@@ -85,6 +85,19 @@ def test_the_limits_themselves_are_tried() -> None:
     assert [finding.value for finding in wide] == [60]
 
 
+def test_a_finding_names_its_column_and_so_the_first() -> None:
+    def cheap(arrays: Arrays) -> Arrays:
+        if (arrays["price"] > 50).any():
+            raise ValueError("too dear")
+        return {"y": arrays["price"][:, 0]}
+
+    findings = found(cheap, lambda arrays: {"y": arrays["price"][:, 0]}, (PRICE,), [Bound(input="price", max=60.5)], ())
+    assert [finding.text for finding in findings] == [
+        f"the source refuses input 'price' column {column} = 60.5 (ValueError: too dear), this variant answers"
+        for column in (0, 1)
+    ]
+
+
 def test_the_limits_of_floats_are_tried_too() -> None:
     def cheap(arrays: Arrays) -> Arrays:
         if (arrays["price"] > 50).any():

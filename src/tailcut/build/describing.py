@@ -35,7 +35,7 @@ _FP32_BYTES = 4
 
 
 class Described(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model takes and gives.
+    """The tensors of a model, its limits and the ranges of the holdout.
 
     Attributes:
         inputs: the tensors of ``model.inputs``.
@@ -229,7 +229,7 @@ def _ranges(arrays: Arrays) -> dict[str, list[str]]:
 
 
 def _lines(array: Array) -> Iterator[str]:
-    """What the holdout holds in each column, or in all of them where there are many."""
+    """Yield the range of each column in the holdout, or of all of them together where there are many."""
     flat = array.reshape(len(array), -1)
     if not 1 < flat.shape[1] <= _MOST_COLUMNS:
         yield f"holdout: {_range(flat)}"

@@ -1,4 +1,4 @@
-"""What the user's object tells of itself: its kind, and the inputs that it names."""
+"""Reads from the user's object which kind it is and which inputs it names."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ def _values(tensor: Tensor, bounds: Sequence[Bound], sizes: Sequence[int]) -> li
 
 
 def _allows(bound: Bound, value: Any) -> bool:
-    """Tell whether a bound lets a value pass; NaN is not its business."""
+    """Tell whether a bound lets a value pass; limits say nothing of NaN, which ``allow_nan`` is about."""
     if isinstance(value, (str, bytes)):
         text = value.decode() if isinstance(value, bytes) else value
         known = bound.values is None or text in bound.values

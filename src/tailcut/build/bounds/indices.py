@@ -34,7 +34,7 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Seen(msgspec.Struct, kw_only=True):
-    """What a run of the model, or its graph, showed.
+    """Indices and tables found in a run of the model, or in its graph.
 
     Attributes:
         indices: columns that reach tables.

@@ -20,7 +20,7 @@ from tailcut.manifest import Tensor
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What a source model shows of its inputs.
+    """Bounds and table sizes of a source model.
 
     Attributes:
         bounds: that it proves, in no particular order; enforced for every variant of the version.
