@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tailcut.build.bounds import of_source
+from tailcut.build.bounds.trials import PATIENCE_S
 from tailcut.core.bounds import Bound
 from tailcut.core.tensors import Arrays
 from tailcut.manifest import Tensor
@@ -41,11 +44,23 @@ def of_file(path: Path) -> Call:
     return lambda arrays: dict(zip(names, session.run(None, arrays), strict=True))
 
 
+def slow(monkeypatch: pytest.MonkeyPatch, call: Call, trials: int) -> tuple[Call, list[Arrays]]:
+    """Let the time be over after so many trials; (the call, the arrays of each trial so far)."""
+    monkeypatch.setattr("tailcut.build.bounds.trials.perf_counter", count(0.0, PATIENCE_S / (trials - 0.5)).__next__)
+    made: list[Arrays] = []
+
+    def counted(arrays: Arrays) -> Arrays:
+        made.append(arrays)
+        return call(arrays)
+
+    return counted, made
+
+
 def bounds_of(
     model: Any, call: Call, inputs: Sequence[Tensor], rows: Arrays, path: Path | None = None
 ) -> dict[tuple[str, tuple[int, ...]], Bound]:
     """Return the derived bounds without limits of length, by input and columns."""
-    found = of_source(model, call, inputs, rows, path=path, strict=True)
+    found = of_source(model, call, inputs, rows, path=path, strict=True).bounds
     return {(bound.input, bound.columns): bound for bound in found if bound.max_length is None}
 
 
@@ -53,5 +68,5 @@ def lengths_of(
     model: Any, call: Call, inputs: Sequence[Tensor], rows: Arrays, path: Path | None = None
 ) -> dict[str, int]:
     """Return the derived limits of free dimensions by input."""
-    found = of_source(model, call, inputs, rows, path=path, strict=True)
+    found = of_source(model, call, inputs, rows, path=path, strict=True).bounds
     return {bound.input: bound.max_length for bound in found if bound.max_length is not None}

@@ -10,11 +10,12 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from tests.derived_kit import of_module
+from tests.derived_kit import of_module, slow
 from torch import nn
 
-from tailcut.build.bounds import Edges, Finding, of_source, sizes_of
+from tailcut.build.bounds import Edges, Finding, of_source
 from tailcut.build.bounds.categories import UNKNOWN
+from tailcut.build.limits import refusal
 from tailcut.core.bounds import Bound
 from tailcut.core.tensors import Arrays
 from tailcut.manifest import Tensor
@@ -48,7 +49,7 @@ def found(
 
 def test_a_variant_that_answers_where_the_source_raises_is_found() -> None:
     assert [finding.text for finding in found(table, wrapping)] == [
-        "the source refuses input 'shop' = -1 (IndexError: no such shop), this variant answers"
+        "the source refuses input 'shop' column 0 = -1 (IndexError: no such shop), this variant answers"
     ]
     answers_all = found(table, lambda arrays: {"y": arrays["shop"].clip(0, 49) + 0.5})
     assert {finding.value for finding in answers_all} >= {-1, 50, 51, 2**31, 2**53 + 1, 2**63 - 1, -(2**63)}
@@ -82,6 +83,19 @@ def test_the_limits_themselves_are_tried() -> None:
         table, lambda arrays: {"y": arrays["shop"] + 0.5}, bounds=[Bound(input="shop", min=0, max=60)], sizes=()
     )
     assert [finding.value for finding in wide] == [60]
+
+
+def test_a_finding_names_its_column_and_so_the_first() -> None:
+    def cheap(arrays: Arrays) -> Arrays:
+        if (arrays["price"] > 50).any():
+            raise ValueError("too dear")
+        return {"y": arrays["price"][:, 0]}
+
+    findings = found(cheap, lambda arrays: {"y": arrays["price"][:, 0]}, (PRICE,), [Bound(input="price", max=60.5)], ())
+    assert [finding.text for finding in findings] == [
+        f"the source refuses input 'price' column {column} = 60.5 (ValueError: too dear), this variant answers"
+        for column in (0, 1)
+    ]
 
 
 def test_the_limits_of_floats_are_tried_too() -> None:
@@ -189,15 +203,14 @@ def test_an_embedding_and_its_bounds_leave_nothing_to_find() -> None:
     call, rows = of_module(module, (SHOP,)), {"shop": ROWS["shop"]}
     outputs = (Tensor(name="y"),)
     weights = module.shops.weight.detach().numpy()[:, 0]
-    sizes = sizes_of(module, (SHOP,), rows)
-    assert sizes == {50}
+    seen = of_source(module, call, (SHOP,), rows, strict=True)
+    assert seen.sizes == [50]
 
     def exported(arrays: Arrays) -> Arrays:
         return {"y": weights[arrays["shop"]]}
 
-    assert [finding.value for finding in Edges(call, (SHOP,), outputs, rows, (), sizes).compare(exported)] == [-1]
-    bounds = of_source(module, call, (SHOP,), rows, strict=True)
-    assert Edges(call, (SHOP,), outputs, rows, bounds, sizes).compare(exported) == []
+    assert [finding.value for finding in Edges(call, (SHOP,), outputs, rows, (), seen.sizes).compare(exported)] == [-1]
+    assert Edges(call, (SHOP,), outputs, rows, seen.bounds, seen.sizes).compare(exported) == []
 
 
 def test_longer_rows_than_the_source_takes_are_found() -> None:
@@ -228,6 +241,29 @@ def test_a_model_that_allocates_by_a_value_raises_and_is_not_killed() -> None:
 
     findings = found(counts, clipped, sizes=())
     assert {finding.value for finding in findings if finding.kind == "answers"} >= {2**31, 2**53 + 1}
+
+
+def test_a_slow_model_leaves_values_untried_and_the_findings_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answers_all(arrays: Arrays) -> Arrays:
+        return {"y": arrays["shop"] + 0.5}
+
+    whole = len(found(table, answers_all))
+    source, of_source_made = slow(monkeypatch, table, 3)
+    variant, of_variant_made = slow(monkeypatch, answers_all, 3)
+    *tried, untried = found(source, variant)
+    assert (len(of_source_made), len(of_variant_made) <= 3) == (3, True)
+    assert (untried.kind, untried.input, untried.column, {each.kind for each in tried} <= {"answers"}) == (
+        "untried",
+        "shop",
+        0,
+        True,
+    )
+    assert len(tried) + untried.more >= whole
+    assert untried.text == (
+        f"input 'shop' column 0 = {untried.value} and {untried.more} other values not tried: "
+        "the trials took longer than 60 s"
+    )
+    assert refusal([{"kind": "untried", "text": untried.text}]) == ""
 
 
 def test_what_native_code_logs_of_a_trial_is_dropped(capfd: pytest.CaptureFixture[str]) -> None:

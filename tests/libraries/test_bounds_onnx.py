@@ -9,11 +9,14 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.derived_kit import bounds_of, lengths_of, of_file
+from tests.derived_kit import bounds_of, lengths_of, of_file, slow
 
+from tailcut.build.bounds import of_source
+from tailcut.build.holdout import Holdout
+from tailcut.build.limits import find
 from tailcut.core.bounds import Bound
 from tailcut.core.tensors import Arrays
-from tailcut.manifest import Tensor
+from tailcut.manifest import Model, Tensor
 
 IDS = Tensor(name="x", datatype="INT64", shape=(-1, 3))
 PACKED = Tensor(name="x", datatype="FP32", shape=(-1, 3))
@@ -188,6 +191,67 @@ def test_a_table_of_positions_limits_the_length(tmp_path: Path) -> None:
     call = of_file(path)
     assert lengths_of(None, call, (text,), {"x": ROWS}, path) == {"x": 32}
     assert bounds_of(None, call, (text,), {"x": ROWS}, path)["x", ()].max == 49
+
+
+def test_a_trial_for_which_no_time_is_left_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = Tensor(name="x", datatype="INT64", shape=(-1, -1))
+    nodes = [
+        node("Gather", "shops x", "e"),
+        node("Shape", "x", "length", start=1, end=2),
+        node("Slice", "positions zero length zero", "p"),
+        node("Add", "e p", "y"),
+    ]
+    path = save(tmp_path / "m.onnx", nodes, text, positions=np.ones((32, 4), np.float32))
+    call = of_file(path)
+
+    def found(trials: int) -> tuple[list[Bound], int]:
+        limited, made = slow(monkeypatch, call, trials)
+        return of_source(None, limited, (text,), {"x": ROWS}, path=path, strict=True).bounds, len(made)
+
+    whole, most = found(1000)
+    assert len(whole) == 2
+    for trials in range(1, most):
+        bounds, made = found(trials)
+        assert made == trials
+        assert bounds == whole[: len(bounds)]
+    assert len(bounds) == 1
+
+
+_DIAMONDS = 200
+"""Walks that take both sides of each one would never end."""
+
+
+def test_tensors_that_are_used_twice_are_walked_once(tmp_path: Path) -> None:
+    values, shapes = ["x"], ["flat"]
+    nodes = []
+    for place in range(_DIAMONDS):
+        nodes.append(node("Concat", f"{values[-1]} {values[-1]}", f"c{place}", axis=0))
+        nodes.append(node("Slice", f"c{place} zero one zero", f"v{place}"))
+        nodes.append(node("Max", f"{shapes[-1]} {shapes[-1]}", f"s{place}"))
+        values.append(f"v{place}")
+        shapes.append(f"s{place}")
+    nodes += [node("Reshape", f"{values[-1]} {shapes[-1]}", "i"), node("Gather", "shops i", "y")]
+    assert derived(save(tmp_path / "m.onnx", nodes, IDS), IDS)["x", ()].max == 49
+
+
+def test_a_file_is_read_once_for_bounds_and_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(tmp_path / "m.onnx", REACHED["plain"], IDS)
+    call, read, load = of_file(path), [], onnx.load
+
+    def counted(*given: Any, **options: Any) -> Any:
+        read.append(given)
+        return load(*given, **options)
+
+    monkeypatch.setattr(onnx, "load", counted)
+    section = Model(source="m.onnx", inputs=(IDS,), outputs=(Tensor(name="y"),))
+    found = find(None, call, Holdout({"x": ROWS}), section, path)
+    assert ([bound.max for bound in found.bounds], found.sizes, len(read)) == ([49], [50], 1)
+
+
+def test_sizes_of_tables_need_no_answer_to_the_rows(tmp_path: Path) -> None:
+    path = save(tmp_path / "m.onnx", REACHED["plain"], IDS)
+    found = of_source(None, of_file(path), (IDS,), {"x": ROWS + 50}, path=path, strict=True)
+    assert (found.bounds, found.sizes) == ([], [50])
 
 
 def test_a_file_that_is_no_model_has_no_bounds(tmp_path: Path) -> None:

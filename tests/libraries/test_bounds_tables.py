@@ -13,7 +13,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, OrdinalEncoder, StandardScaler
-from tests.derived_kit import Call, bounds_of
+from tests.derived_kit import Call, bounds_of, slow
 
 from tailcut.core.bounds import Bound
 from tailcut.core.tensors import NUMPY_OF
@@ -203,3 +203,16 @@ def test_a_source_that_refuses_its_own_holdout_has_no_bounds() -> None:
 
     tensor = Tensor(name="x", datatype="FP64", shape=(-1, 3))
     assert bounds_of(LogisticRegression(), call, (tensor,), {"x": NUMBERS[:3]}) == {}
+
+
+@pytest.mark.parametrize("trials", range(1, 40, 3))
+def test_categories_for_which_no_time_is_left_are_not_proven(trials: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_pipeline(OneHotEncoder(), LogisticRegression()).fit(CODES, CLASSES)
+    tensor = Tensor(name="x", datatype="INT64", shape=(-1, 2))
+    rows = {"x": CODES[:3]}
+    whole = {place: bound.values for (_, (place,)), bound in bounds_of(model, on_array(model), (tensor,), rows).items()}
+    assert set(whole) == {0, 1}
+    call, made = slow(monkeypatch, on_array(model), trials)
+    found = bounds_of(model, call, (tensor,), rows)
+    assert len(made) <= trials
+    assert all(bound.values == whole[place] for (_, columns), bound in found.items() for place in columns)

@@ -8,15 +8,18 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tailcut.build.objects import session
+from tailcut.build.bounds.ranges import FLOAT32
+from tailcut.build.reference import Call, caller
+from tailcut.cli._limits import undeclared
 from tailcut.cli.app import run
 from tailcut.cli.console import ExitCode
-from tailcut.manifest import Deployment, load
+from tailcut.manifest import Deployment, Manifest, Model, load
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -167,6 +170,73 @@ def test_init_refuses_a_holdout_that_the_model_cannot_take(code: str, said: str,
     assert said in err
 
 
+BOOSTERS = """
+    import numpy as np
+    import pandas
+    import xgboost
+    from tailcut.build import Holdout
+
+    ROWS = pandas.DataFrame({{"age": np.linspace(18, 93, 60), "shop": np.arange(60) % 3.0}})
+
+    def build():
+        rows = xgboost.DMatrix(ROWS, label=ROWS.shop)
+        return xgboost.train({{"objective": "{objective}", "num_class": {classes}, "nthread": 1}}, rows, 2)
+
+    def holdout():
+        return Holdout(inputs={inputs})
+"""
+WIDE = '{"x": ROWS[["age", "shop"]].to_numpy()}'
+"""Both columns in one tensor without names: they come in the booster's order."""
+
+
+@pytest.mark.parametrize(
+    ("objective", "classes", "inputs", "output"),
+    [
+        ("reg:squarederror", 0, '{"shop": ROWS.shop.to_numpy(), "age": ROWS.age.to_numpy()}', (-1,)),
+        ("multi:softmax", 3, WIDE, (-1, 3)),
+    ],
+)
+def test_init_and_check_call_a_booster_as_the_build_does(
+    objective: str, classes: int, inputs: str, output: tuple[int, ...], command: Command
+) -> None:
+    pytest.importorskip("xgboost")
+    code = BOOSTERS.format(objective=objective, classes=classes, inputs=inputs)
+    name = module(f"limits_of_booster_{classes}", code)
+    failed, _, err = command("init", "--from-model", f"{name}:build", "--holdout", f"{name}:holdout")
+    assert failed == ExitCode.OK, err
+    assert [one.shape for one in written().model.outputs] == [output]
+    manifest = load(Path(), environment={})
+    section = manifest.deployment.model
+    limits = {(one.name, one.min, one.max) for one in section.inputs}
+    assert limits == {(one.name, -FLOAT32, FLOAT32) for one in section.inputs}
+    bare = tuple(msgspec.structs.replace(one, min=None, max=None) for one in section.inputs)
+    deployment = msgspec.structs.replace(manifest.deployment, model=msgspec.structs.replace(section, inputs=bare))
+    rows = {one.name: np.ones((2, *one.shape[1:])) for one in bare}
+    found = undeclared(Manifest(deployment, manifest.directory), rows)
+    assert {(bound.input, bound.min, bound.max) for bound in found} == limits
+
+
+GAPS = """
+    import pandas
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder
+
+    def build():
+        frame = pandas.DataFrame({"city": ["a", "b", None, "a"] * 5})
+        frame.to_csv("rows.csv", index=False)
+        return make_pipeline(OneHotEncoder(), LogisticRegression()).fit(frame.fillna(float("nan")), [0, 1, 1, 0] * 5)
+"""
+
+
+def test_init_takes_a_missing_text_as_the_build_does(command: Command) -> None:
+    name = module("limits_of_gaps", GAPS)
+    code, _, err = command("init", "--from-model", f"{name}:build", "--holdout", "rows.csv")
+    assert code == ExitCode.OK, err
+    (city,) = written().model.inputs
+    assert (city.datatype, city.allow_nan, city.values) == ("BYTES", True, ("a", "b", ""))
+
+
 MANIFEST = """
 name = "shops"
 [model]
@@ -204,13 +274,12 @@ def test_check_proposes_nothing_that_is_declared_already(command: Command) -> No
 def test_what_a_source_prints_is_not_in_the_report(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     save_graph()
     Path("tailcut.toml").write_text(MANIFEST.format(source="m.onnx", limits=""))
-    opened = session(Path("m.onnx"))[1]
 
-    def printing(path: Path) -> object:
+    def printing(model: object, path: Path, section: Model) -> Call:
         sys.stdout.write(f"loading {path}")
-        return None, opened
+        return caller(model, path, section)
 
-    monkeypatch.setattr("tailcut.build.objects.session", printing)
+    monkeypatch.setattr("tailcut.build.reference.caller", printing)
     code, out, err = command("check", "--json")
     assert (code, len(json.loads(out)["limits"])) == (ExitCode.OK, 1)
     assert "loading" in err
@@ -222,9 +291,9 @@ def test_check_does_not_fail_where_the_source_cannot_be_loaded(
     save_graph()
     Path("tailcut.toml").write_text(MANIFEST.format(source="m.onnx", limits=""))
 
-    def missing(path: Path) -> None:
+    def missing(model: object, path: Path, section: Model) -> None:
         raise ImportError("no package onnx")
 
-    monkeypatch.setattr("tailcut.build.objects.session", missing)
+    monkeypatch.setattr("tailcut.build.reference.caller", missing)
     code, out, _ = command("check", "--json")
     assert (code, json.loads(out)["limits"]) == (ExitCode.OK, [])

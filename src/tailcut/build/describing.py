@@ -13,10 +13,12 @@ from tailcut.build.bounds import of_source
 from tailcut.build.calling import call, said
 from tailcut.build.holdout import Holdout
 from tailcut.build.holdout_files import is_file
-from tailcut.build.objects import caller, is_module, names_of, session
+from tailcut.build.holdout_types import fitted
+from tailcut.build.objects import is_module, names_of
+from tailcut.build.reference import caller
 from tailcut.core.bounds import Bound
 from tailcut.core.tensors import DATATYPE_OF, NUMPY_OF, Array, Arrays
-from tailcut.errors import BuildError
+from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
 from tailcut.runtimes.live import source_path
 
@@ -24,13 +26,16 @@ _ROWS = 3
 _FREE = 4
 """Size of free dimensions in the example rows of an .onnx file."""
 
+_MOST_OUTPUTS = 64
+"""Outputs of a module that are looked at: how many there are is known only after it has run."""
+
 _MOST_COLUMNS = 32
 _MOST_VALUES = 5
 _FP32_BYTES = 4
 
 
 class Described(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model takes and gives.
+    """The tensors of a model, its limits and the ranges of the holdout.
 
     Attributes:
         inputs: the tensors of ``model.inputs``.
@@ -72,16 +77,22 @@ def describe(source: str, holdout: str, folder: Path) -> Described:
     # As wide as the mask: tokens, of which serving takes any number.
     width = rows.inputs[rows.padding].shape[1] if rows.padding else None
     inputs = tuple(_tensor(model, name, array, width) for name, array in rows.inputs.items())
-    return _of_object(
-        model, inputs, {tensor.name: _typed(rows.inputs[tensor.name], tensor) for tensor in inputs}, width
+    section = Model(
+        source=source,
+        inputs=inputs,
+        outputs=tuple(Tensor(name=f"output_{place}") for place in range(_MOST_OUTPUTS)),
     )
+    return _of_object(model, section, fitted(Holdout(rows.inputs), section).inputs, width)
 
 
-def _of_object(model: Any, inputs: tuple[Tensor, ...], arrays: Arrays, width: int | None) -> Described:
-    run = caller(model, inputs)
+def _of_object(model: Any, section: Model, arrays: Arrays, width: int | None) -> Described:
+    """Describe an object; ``section.outputs`` has more outputs than it gives, of which the first are filled."""
     rows = {name: array[:_ROWS] for name, array in arrays.items()}
     try:
-        found = run(rows)
+        run = caller(model, None, section)
+        found = list(run(rows).values())
+    except TailcutError:
+        raise
     except Exception as error:
         shapes = ", ".join(f"{name} {array.dtype} {list(array.shape)}" for name, array in rows.items())
         raise BuildError(
@@ -91,8 +102,8 @@ def _of_object(model: Any, inputs: tuple[Tensor, ...], arrays: Arrays, width: in
     name = "probability" if hasattr(model, "predict_proba") else "prediction" if hasattr(model, "predict") else "output"
     names = [name] if len(found) == 1 else [f"{name}_{place}" for place in range(len(found))]
     outputs = tuple(_output(model, name, array, width) for name, array in zip(names, found, strict=True))
-    bounds = of_source(model, lambda given: dict(zip(names, run(given), strict=True)), inputs, rows)
-    return Described(inputs=inputs, outputs=outputs, bounds=tuple(bounds), ranges=_ranges(arrays))
+    bounds = of_source(model, run, section.inputs, rows).bounds
+    return Described(inputs=section.inputs, outputs=outputs, bounds=tuple(bounds), ranges=_ranges(arrays))
 
 
 def _of_file(path: Path, holdout: str, manifest: Manifest) -> Described:
@@ -102,19 +113,27 @@ def _of_file(path: Path, holdout: str, manifest: Manifest) -> Described:
             hint="--from-model takes an .onnx file or module:function; of a Hugging Face folder the inputs are "
             "input_ids and attention_mask, INT64 [-1, -1]",
         )
+    inputs, outputs = _nodes(path)
+    arrays = _read(holdout, manifest, [tensor.name for tensor in inputs]).inputs if holdout else {}
+    rows = {tensor.name: arrays.get(tensor.name, _zeros(tensor))[:_ROWS] for tensor in inputs}
+    run = caller(None, path, Model(source=str(path), inputs=inputs, outputs=outputs))
+    bounds = of_source(None, run, inputs, rows, path=path).bounds
+    known = {tensor.name: arrays[tensor.name] for tensor in inputs if tensor.name in arrays}
+    return Described(inputs=inputs, outputs=outputs, bounds=tuple(bounds), ranges=_ranges(known))
+
+
+def _nodes(path: Path) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Return the input and output tensors of an .onnx file."""
+    import onnxruntime
+
     try:
-        opened, run = session(path)
+        opened = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     except Exception as error:
         raise BuildError(f"cannot open {path}: {said(error)}", hint="try it with onnxruntime by itself") from error
     inputs, outputs = (
         tuple(_of_node(node, path) for node in nodes) for nodes in (opened.get_inputs(), opened.get_outputs())
     )
-    names = [tensor.name for tensor in outputs]
-    arrays = _read(holdout, manifest, [tensor.name for tensor in inputs]).inputs if holdout else {}
-    rows = {tensor.name: arrays.get(tensor.name, _zeros(tensor))[:_ROWS] for tensor in inputs}
-    bounds = of_source(None, lambda given: dict(zip(names, run(given), strict=True)), inputs, rows, path=path)
-    known = {tensor.name: arrays[tensor.name] for tensor in inputs if tensor.name in arrays}
-    return Described(inputs=inputs, outputs=outputs, bounds=tuple(bounds), ranges=_ranges(known))
+    return inputs, outputs
 
 
 def _of_node(node: Any, path: Path) -> Tensor:
@@ -195,16 +214,14 @@ def _tensor(model: Any, name: str, array: Any, width: int | None) -> Tensor:
         # As the build does with a holdout's float64; a module computes in the datatype of its weights.
         doubles = [weight.element_size() > _FP32_BYTES for weight in model.parameters() if weight.is_floating_point()]
         datatype = "FP64" if any(doubles) else "FP32"
-    gaps = array.dtype.kind == "f" and not bool(np.isfinite(array).all())
     shape = (-1, *(-1 if size == width else size for size in array.shape[1:]))
-    return Tensor(name=name, datatype=datatype, shape=shape, allow_nan=gaps)
+    return Tensor(name=name, datatype=datatype, shape=shape, allow_nan=_has_gaps(array))
 
 
-def _typed(array: Any, tensor: Tensor) -> Array:
-    if tensor.datatype == "BYTES":
-        return np.array([str(value) for value in array.ravel()], dtype=object).reshape(array.shape)
-    typed: Array = array.astype(NUMPY_OF[tensor.datatype])
-    return typed
+def _has_gaps(array: Any) -> bool:
+    if array.dtype.kind == "O":
+        return any(value is None or (isinstance(value, float) and np.isnan(value)) for value in array.ravel())
+    return array.dtype.kind == "f" and not bool(np.isfinite(array).all())
 
 
 def _ranges(arrays: Arrays) -> dict[str, list[str]]:
@@ -212,7 +229,7 @@ def _ranges(arrays: Arrays) -> dict[str, list[str]]:
 
 
 def _lines(array: Array) -> Iterator[str]:
-    """What the holdout holds in each column, or in all of them where there are many."""
+    """Yield the range of each column in the holdout, or of all of them together where there are many."""
     flat = array.reshape(len(array), -1)
     if not 1 < flat.shape[1] <= _MOST_COLUMNS:
         yield f"holdout: {_range(flat)}"

@@ -9,29 +9,19 @@ from typing import Any
 import msgspec
 
 from tailcut.build import bounds
+from tailcut.build.bounds import Found
 from tailcut.build.bounds.trials import Call
 from tailcut.build.holdout import Holdout
 from tailcut.build.recipes.base import INT8, PORTABLE
-from tailcut.core.bounds import Bound
 from tailcut.manifest import Model
+
+__all__ = ["Found", "edges", "find", "read", "refusal", "write"]
 
 FILE = "bounds.json"
 _ROWS = 3
 _LOWER = INT8 | {"fp16", "bf16", "tensorrt"}
 """Variants in lower precision: the quality gate judges their numbers."""
 _SHOWN = 3
-
-
-class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What a source model proves of its inputs.
-
-    Attributes:
-        bounds: enforced for every variant of the version.
-        sizes: of tables in the model; values around them are tried.
-    """
-
-    bounds: list[Bound] = []
-    sizes: list[int] = []
 
 
 def find(model: Any, call: Call, selection: Holdout, section: Model, path: Path | None) -> Found:
@@ -43,8 +33,7 @@ def find(model: Any, call: Call, selection: Holdout, section: Model, path: Path 
         path: of an .onnx file or a Hugging Face folder.
     """
     rows = selection.take(min(_ROWS, selection.rows))
-    found = bounds.of_source(model, call, section.inputs, rows, path=path)
-    return Found(bounds=found, sizes=sorted(bounds.sizes_of(model, section.inputs, rows, path=path)))
+    return bounds.of_source(model, call, section.inputs, rows, path=path)
 
 
 def write(folder: Path, found: Found) -> None:
@@ -80,9 +69,9 @@ def edges(
 def refusal(findings: Sequence[dict[str, Any]]) -> str:
     """Say why trials at the edges refuse a variant; empty where they do not.
 
-    A value that only the variant refuses is no wrong answer: it stands in the evidence.
+    A value that only the variant refuses, or that was not tried, is no wrong answer: it stands in the evidence.
     """
-    wrong = [each["text"] for each in findings if each["kind"] != "raises"]
+    wrong = [each["text"] for each in findings if each["kind"] not in {"raises", "untried"}]
     if not wrong:
         return ""
     more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""

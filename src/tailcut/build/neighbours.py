@@ -1,4 +1,4 @@
-"""Whether other rows in a batch change the answer of a row; then each row has to run alone.
+"""Finds variants whose answer to a row depends on the other rows of the batch; of those each row runs alone.
 
 Dynamic quantisation does that: it takes the scale of the activations from the whole batch. So does a model that
 subtracts the mean of the batch, or that looks at padding, which a longer neighbour adds. Every output is compared.

@@ -58,7 +58,7 @@ def undeclared(manifest: Manifest, rows: Arrays) -> list[Bound]:
 
 def _of_source(manifest: Manifest, rows: Arrays) -> list[Bound]:
     from tailcut.build.bounds import of_source
-    from tailcut.build.objects import caller, session
+    from tailcut.build.reference import caller
 
     section = manifest.deployment.model
     path = source_path(manifest)
@@ -69,9 +69,8 @@ def _of_source(manifest: Manifest, rows: Arrays) -> list[Bound]:
         from tailcut.runtimes.huggingface import module
 
         model = module(path, tuple(tensor.name for tensor in section.inputs), weights=True)
-    run = caller(model, section.inputs) if path is None or path.is_dir() else session(path)[1]
-    names = [tensor.name for tensor in section.outputs]
-    return of_source(model, lambda given: dict(zip(names, run(given), strict=False)), section.inputs, rows, path=path)
+    run = caller(model, path if model is None else None, section)
+    return of_source(model, run, section.inputs, rows, path=path).bounds
 
 
 def _declares(tensor: Tensor, key: str) -> bool:

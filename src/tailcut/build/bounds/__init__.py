@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from tailcut.build.bounds.edges import Edges, Finding
-from tailcut.build.bounds.source import of_source, sizes_of
+from tailcut.build.bounds.source import Found, of_source
 
-__all__ = ["Edges", "Finding", "of_source", "sizes_of"]
+__all__ = ["Edges", "Finding", "Found", "of_source"]

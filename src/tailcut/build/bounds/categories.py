@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from tailcut.build.bounds.trials import MOST_COLUMNS, Trials, Value, fits, sample
+from tailcut.build.bounds.trials import MOST_COLUMNS, OutOfTime, Trials, Value, fits, sample
 from tailcut.core.bounds import Bound
 from tailcut.core.tensors import NUMPY_OF
 from tailcut.manifest import Tensor
@@ -61,11 +62,13 @@ def closed(trials: Trials, tensor: Tensor, lists: Sequence[Known]) -> list[int]:
 def bounds_of(trials: Trials, tensor: Tensor, columns: Sequence[int], lists: Sequence[Known]) -> list[Bound]:
     """Return the values that the estimator knows, of those columns where one encoder's list is proven."""
     groups: dict[Known, list[int]] = {}
-    for column in columns:
-        for each in sorted(lists, key=lambda known: len(known.values), reverse=True):
-            if _proven(trials, tensor, column, each, lists):
-                groups.setdefault(each, []).append(column)
-                break
+    # Columns that were tried in time keep their values.
+    with suppress(OutOfTime):
+        for column in columns:
+            for each in sorted(lists, key=lambda known: len(known.values), reverse=True):
+                if _proven(trials, tensor, column, each, lists):
+                    groups.setdefault(each, []).append(column)
+                    break
     return [
         Bound(
             input=tensor.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from tailcut.build.bounds import categories, ranges
@@ -12,8 +13,8 @@ _FEW_COLUMNS = 3
 """Columns that are tried of an estimator without steps: it looks at the table as a whole."""
 
 
-def bounds_of(model: Any, trials: Trials) -> list[Bound]:
-    """Return the values that the model's encoders know, and the limits of its numbers.
+def bounds_of(model: Any, trials: Trials) -> Iterator[Bound]:
+    """Yield the values that the model's encoders know, and the limits of its numbers.
 
     Args:
         model: the user's object, for the categories of the encoders inside it.
@@ -22,13 +23,12 @@ def bounds_of(model: Any, trials: Trials) -> list[Bound]:
     lists = categories.known(model)
     # Code of the user's may bring other values to an encoder than those that come in: "A" as "a".
     unchanged = not categories.has_own_code(model)
-    found: list[Bound] = []
     for tensor in trials.inputs:
         closed = categories.closed(trials, tensor, lists)
-        found += categories.bounds_of(trials, tensor, closed, lists) if unchanged else []
+        if unchanged:
+            yield from categories.bounds_of(trials, tensor, closed, lists)
         others = [place for place in range(trials.columns(tensor)) if place not in closed]
-        found += ranges.bounds_of(trials, tensor, others, MOST_COLUMNS if _has_steps(model) else _FEW_COLUMNS)
-    return found
+        yield from ranges.bounds_of(trials, tensor, others, MOST_COLUMNS if _has_steps(model) else _FEW_COLUMNS)
 
 
 def _has_steps(model: Any) -> bool:

@@ -13,7 +13,18 @@ from tailcut.build import parity
 from tailcut.build.bounds import lengths
 from tailcut.build.bounds.categories import UNKNOWN
 from tailcut.build.bounds.ranges import FLOAT32
-from tailcut.build.bounds.trials import MOST_COLUMNS, Call, Value, changed, each_row, fits, run, sample
+from tailcut.build.bounds.trials import (
+    MOST_COLUMNS,
+    PATIENCE_S,
+    Call,
+    OutOfTime,
+    Patience,
+    Value,
+    changed,
+    each_row,
+    fits,
+    sample,
+)
 from tailcut.build.calling import said
 from tailcut.core.bounds import Bound
 from tailcut.core.tensors import NUMPY_OF, Arrays
@@ -27,31 +38,39 @@ _WHOLE = (-1, 0, 2**24 + 1, 2**31, 2**53 + 1)
 """The last three are no float32, no int32 and no float64."""
 
 
+Kind = Literal["answers", "differs", "raises", "untried"]
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """A value at which a variant does something else than the source.
 
     Attributes:
         kind: answers: the source raises and the variant answers; differs: both answer, another number; raises: the
-            source answers, the variant raises or gives NaN or infinity.
+            source answers, the variant raises or gives NaN or infinity; untried: there was no time for this value.
         input: name of the tensor.
         column: position in the flattened row; None where ``value`` is the size of the free dimension.
         value: what was tried.
         source: what the source raises; empty where it answers.
         variant: what the variant raises, or how far it is off; empty where it simply answers.
+        more: number of further values that were not tried.
     """
 
-    kind: Literal["answers", "differs", "raises"]
+    kind: Kind
     input: str
     column: int | None
     value: Value
     source: str = ""
     variant: str = ""
+    more: int = 0
 
     @property
     def text(self) -> str:
         """The finding as a sentence."""
-        where = f"input {self.input!r}" + (f" column {self.column}" if self.column else "")
+        where = f"input {self.input!r}" + (f" column {self.column}" if self.column is not None else "")
         at = f"{where} = {self.value!r}" if self.column is not None else f"{where} of length {self.value}"
+        if self.kind == "untried":
+            more = f" and {self.more} other values" if self.more else ""
+            return f"{at}{more} not tried: the trials took longer than {PATIENCE_S:g} s"
         if self.kind == "answers":
             return f"the source refuses {at} ({self.source}), this variant answers"
         if self.kind == "raises":
@@ -77,7 +96,7 @@ class Edges:
         outputs: the tensors of ``model.outputs``.
         rows: a few holdout rows; the first is changed.
         bounds: that will be enforced beside those that the tensors declare: no value beyond them is tried.
-        sizes: of tables in the model, see ``sizes_of``.
+        sizes: of tables in the model, see ``Found``.
     """
 
     def __init__(
@@ -96,7 +115,7 @@ class Edges:
         self._bounds = [*bounds, *declared(inputs)]
         self._sizes = sorted(set(sizes))[:_MOST_SIZES]
         self._cases = [case for tensor in inputs for case in self._of_values(tensor)] + list(self._of_lengths())
-        self._expected = each_row(source, [case.row for case in self._cases])
+        self._expected = each_row(source, [case.row for case in self._cases], Patience())
 
     def compare(self, variant: Call, *, numbers: bool = True) -> list[Finding]:
         """Return where a variant does something else than the source.
@@ -105,17 +124,32 @@ class Edges:
             variant: as ``source``.
             numbers: whether to compare what both answer, within the tolerance of an exported model; of variants in
                 lower precision the quality gate judges numbers.
+
+        Returns:
+            the findings in the order of the cases; last, where the time was too short, one of kind "untried".
         """
-        given = each_row(variant, [case.row for case in self._cases])
-        found = (
-            self._finding(variant, *each, numbers=numbers)
-            for each in zip(self._cases, self._expected, given, strict=True)
-        )
-        return [finding for finding in found if finding is not None]
+        patience = Patience()
+        given = each_row(variant, [case.row for case in self._cases], patience)
+        found: list[Finding] = []
+        untried: list[_Case] = []
+        for case, ours, theirs in zip(self._cases, self._expected, given, strict=True):
+            if ours is None or theirs is None:
+                untried.append(case)
+                continue
+            try:
+                finding = self._finding(variant, case, ours, theirs, patience if numbers else None)
+            except OutOfTime:
+                untried.append(case)
+                continue
+            found += [finding] if finding is not None else []
+        if untried:
+            found.append(msgspec.structs.replace(self._note("untried", untried[0]), more=len(untried) - 1))
+        return found
 
     def _finding(
-        self, variant: Call, case: _Case, expected: Arrays | str, given: Arrays | str, *, numbers: bool
+        self, variant: Call, case: _Case, expected: Arrays | str, given: Arrays | str, patience: Patience | None
     ) -> Finding | None:
+        """Compare one case; numbers only where there is ``patience`` to run them again, alone."""
         answer = given if isinstance(given, str) else self._served(given)
         if isinstance(expected, str):
             return None if isinstance(answer, str) else self._note("answers", case, source=expected)
@@ -123,18 +157,18 @@ class Edges:
             return None
         if isinstance(answer, str):
             return self._note("raises", case, variant=answer)
-        if not numbers or not self._difference(expected, answer):
+        if patience is None or not self._difference(expected, answer):
             return None
         # Other rows of a batch may have moved the numbers, of the source or of the variant.
         try:
-            alone = self._difference(run(self._source, case.row), run(variant, case.row))
+            alone = self._difference(patience.run(self._source, case.row), patience.run(variant, case.row))
+        except OutOfTime:
+            raise
         except Exception as error:
             return self._note("raises", case, variant=said(error))
         return self._note("differs", case, variant=alone) if alone else None
 
-    def _note(
-        self, kind: Literal["answers", "differs", "raises"], case: _Case, *, source: str = "", variant: str = ""
-    ) -> Finding:
+    def _note(self, kind: Kind, case: _Case, *, source: str = "", variant: str = "") -> Finding:
         return Finding(
             kind=kind, input=case.input, column=case.column, value=case.value, source=source, variant=variant
         )
@@ -219,7 +253,7 @@ def _values(tensor: Tensor, bounds: Sequence[Bound], sizes: Sequence[int]) -> li
 
 
 def _allows(bound: Bound, value: Any) -> bool:
-    """Tell whether a bound lets a value pass; NaN is not its business."""
+    """Tell whether a bound lets a value pass; limits say nothing of NaN, which ``allow_nan`` is about."""
     if isinstance(value, (str, bytes)):
         text = value.decode() if isinstance(value, bytes) else value
         known = bound.values is None or text in bound.values

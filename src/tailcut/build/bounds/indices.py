@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -34,7 +34,7 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Seen(msgspec.Struct, kw_only=True):
-    """What a run of the model, or its graph, showed.
+    """Indices and tables found in a run of the model, or in its graph.
 
     Attributes:
         indices: columns that reach tables.
@@ -47,8 +47,8 @@ class Seen(msgspec.Struct, kw_only=True):
     sizes: set[int] = set()
 
 
-def bounds_of(found: Iterable[Index], trials: Trials) -> list[Bound]:
-    """Return the bounds that the model proves: it answers at the limits and raises beyond them."""
+def bounds_of(found: Iterable[Index], trials: Trials) -> Iterator[Bound]:
+    """Yield the bounds that the model proves: it answers at the limits and raises beyond them."""
     tightest: dict[tuple[str, int], Index] = {}
     for each in found:
         place = each.input, each.column
@@ -57,14 +57,13 @@ def bounds_of(found: Iterable[Index], trials: Trials) -> list[Bound]:
     groups: dict[tuple[str, int, str, bool], list[int]] = {}
     for each in tightest.values():
         groups.setdefault((each.input, each.size, each.table, each.wraps), []).append(each.column)
-    bounds = []
     for (name, size, table, wraps), columns in groups.items():
         tensor = next(tensor for tensor in trials.inputs if tensor.name == name)
         bound = _proven(
             trials, tensor, sorted(columns), Index(input=name, column=0, size=size, table=table, wraps=wraps)
         )
-        bounds += [bound] if bound is not None else []
-    return bounds
+        if bound is not None:
+            yield bound
 
 
 def _proven(trials: Trials, tensor: Tensor, columns: list[int], index: Index) -> Bound | None:

@@ -22,25 +22,24 @@ _RESERVED = 2
 """Rows at the head of a table of positions that some models keep for padding (RoBERTa: 514 rows, 512 positions)."""
 
 
-def bounds_of(candidates: Iterable[int], trials: Trials) -> list[Bound]:
-    """Return the largest sizes of the free dimensions that the model proves: it answers there and raises beyond.
+def bounds_of(candidates: Iterable[int], trials: Trials) -> Iterator[Bound]:
+    """Yield the largest sizes of the free dimensions that the model proves: it answers there and raises beyond.
 
     Args:
         candidates: sizes of tables that may be tables of positions.
         trials: of the user's object.
     """
     sizes = sorted(size for size in set(candidates) if _SHORTEST <= size <= LONGEST)[:_MOST_CANDIDATES]
-    bounds: dict[str, Bound] = {}
     for group in together(trials.inputs, trials.rows):
-        for limit in _limits(trials, group, sizes, length(group[0], trials.rows)):
-            bounds |= {tensor.name: _bound(tensor, limit) for tensor in group if _limited(trials, group, tensor, limit)}
-            break
+        limit = next(_limits(trials, group, sizes, length(group[0], trials.rows)), None)
         for tensor in group:
-            # An input that its neighbours do not hold back may have another limit.
-            more = _limits(trials, [tensor], sizes, length(tensor, trials.rows) + 1)
-            other = next(more, None) if len(group) > 1 and tensor.name not in bounds else None
-            bounds |= {tensor.name: _bound(tensor, other)} if other is not None else {}
-    return list(bounds.values())
+            if limit is not None and _limited(trials, group, tensor, limit):
+                yield _bound(tensor, limit)
+            elif len(group) > 1:
+                # An input that its neighbours do not hold back may have another limit.
+                other = next(_limits(trials, [tensor], sizes, length(tensor, trials.rows) + 1), None)
+                if other is not None:
+                    yield _bound(tensor, other)
 
 
 def _bound(tensor: Tensor, limit: int) -> Bound:

@@ -118,7 +118,7 @@ class Graph:
 
     def columns(self, index: str, trials: Trials, part: int | None) -> set[tuple[str, int]]:
         """Return the inputs and columns whose values an index holds unchanged."""
-        path = set(self._path(index))
+        path = self._path(index)
         names = sorted({name for name in path if name in self._inputs and name in trials.rows})
         if not names or not self._moves_by_shapes_only(path):
             return set()
@@ -134,13 +134,19 @@ class Graph:
             name = self._made_by[name].input[0]
         return self._constants.get(name)
 
-    def _path(self, name: str) -> Iterator[str]:
-        """Yield the tensors that hold the same values as a tensor, itself first."""
-        yield name
-        node = self._made_by.get(name)
-        if node is not None and node.op_type in _MOVES:
-            for each in node.input if node.op_type == "Concat" else node.input[:1]:
-                yield from self._path(each)
+    def _path(self, name: str) -> set[str]:
+        """Return the tensors that hold the same values as a tensor, itself among them."""
+        path: set[str] = set()
+        waiting = [name]
+        while waiting:
+            name = waiting.pop()
+            if name in path:
+                continue
+            path.add(name)
+            node = self._made_by.get(name)
+            if node is not None and node.op_type in _MOVES:
+                waiting += node.input if node.op_type == "Concat" else node.input[:1]
+        return path
 
     def _moves_by_shapes_only(self, path: set[str]) -> bool:
         """Tell whether no value of an input decides where values go: shapes of inputs may."""
@@ -150,8 +156,12 @@ class Graph:
             if node.op_type in _MOVES and node.op_type != "Concat"
             for name in node.input[1:]
         ]
+        known: set[str] = set()
         while waiting:
             name = waiting.pop()
+            if name in known:
+                continue
+            known.add(name)
             node = self._made_by.get(name)
             if name in self._inputs or (node is not None and any(each.HasField("g") for each in node.attribute)):
                 return False

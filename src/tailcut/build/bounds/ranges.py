@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
-from tailcut.build.bounds.trials import MOST_COLUMNS, Trials, sample
+from tailcut.build.bounds.trials import MOST_COLUMNS, OutOfTime, Trials, sample
 from tailcut.core.bounds import Bound
 from tailcut.core.tensors import NUMPY_OF
 from tailcut.manifest import Tensor
@@ -52,13 +53,13 @@ def bounds_of(trials: Trials, tensor: Tensor, columns: Sequence[int], most: int 
     if all(free.values()):
         return []
     found: dict[tuple[Limit | None, Limit | None], list[int]] = {}
-    for place in places:
-        if not trials.patient:
-            break
-        low = None if free[-1] else _limit(trials, tensor, place, -1)
-        high = None if free[1] else _limit(trials, tensor, place, 1)
-        if (low or high) and _answers_inside(trials, tensor, place, low, high):
-            found.setdefault((low, high), []).append(place)
+    # Columns that were tried in time keep their limits.
+    with suppress(OutOfTime):
+        for place in places:
+            low = None if free[-1] else _limit(trials, tensor, place, -1)
+            high = None if free[1] else _limit(trials, tensor, place, 1)
+            if (low or high) and _answers_inside(trials, tensor, place, low, high):
+                found.setdefault((low, high), []).append(place)
     if len(found) == 1 and list(found.values()) == [places]:
         # Where all that were tried are alike, those between them are too: the model looks at the whole table.
         found = {limits: list(columns) for limits in found}

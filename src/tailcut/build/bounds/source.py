@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tailcut.build.bounds import columns, indices, lengths, onnx, torch
 from tailcut.build.bounds.indices import Seen
-from tailcut.build.bounds.trials import Trials
+from tailcut.build.bounds.trials import OutOfTime, Trials
 from tailcut.core.bounds import Bound
 from tailcut.core.tensors import Arrays
 from tailcut.manifest import Tensor
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds and table sizes of a source model.
+
+    Attributes:
+        bounds: that it proves, in no particular order; enforced for every variant of the version.
+        sizes: of tables in the model, in ascending order; values around them are tried. Models of tables have none.
+    """
+
+    bounds: list[Bound] = []
+    sizes: list[int] = []
 
 
 def of_source(
@@ -23,8 +39,8 @@ def of_source(
     *,
     path: Path | None = None,
     strict: bool = False,
-) -> list[Bound]:
-    """Return the limits of the inputs that the source model proves by itself.
+) -> Found:
+    """Return the limits of the inputs that the source model proves by itself, and the sizes of its tables.
 
     Args:
         model: the user's object (a torch.nn.Module, an estimator, a booster); None for a file or folder.
@@ -36,39 +52,37 @@ def of_source(
         strict: raise what goes wrong in the analysis itself, for tests.
 
     Returns:
-        bounds in no particular order; empty where the model proves none or cannot be analysed.
+        no bounds where the model proves none, cannot be analysed or does not answer the rows.
     """
     trials = Trials(call, inputs, rows)
-    if not trials.answers(trials.rows):
-        return []
+    sizes: list[int] = []
     try:
-        found = _seen(model, trials, path)
-        if found is None:
-            return columns.bounds_of(model, trials)
-        return indices.bounds_of(found.indices, trials) + lengths.bounds_of(found.lengths, trials)
+        seen = _seen(model, trials, path)
+        sizes = sorted(seen.sizes | seen.lengths) if seen is not None else []
+        if not trials.answers(trials.rows):
+            return Found(sizes=sizes)
+        if seen is None:
+            return Found(bounds=_in_time(columns.bounds_of(model, trials)))
+        proven = chain(indices.bounds_of(seen.indices, trials), lengths.bounds_of(seen.lengths, trials))
+        return Found(bounds=_in_time(proven), sizes=sizes)
     except Exception:
-        # A bound is a gift: without it serving refuses less, and the build's trials at the edges find what matters.
+        # Bounds are optional: without them serving refuses less, and the trials at the edges still compare variants.
         if strict:
             raise
-        return []
+        return Found(sizes=sizes)
 
 
-def sizes_of(model: Any, inputs: Sequence[Tensor], rows: Arrays, *, path: Path | None = None) -> set[int]:
-    """Return the sizes of the tables in a model, for trials at their edges; empty of models of tables.
-
-    Args:
-        model: as of ``of_source``; likewise ``inputs``, ``rows`` and ``path``.
-    """
-    try:
-        found = _seen(model, Trials(dict, inputs, rows), path)
-    except Exception:
-        # As of the bounds: what cannot be analysed has none.
-        return set()
-    return found.sizes | found.lengths if found is not None else set()
+def _in_time(found: Iterator[Bound]) -> list[Bound]:
+    """Return the bounds that are proven before there is no time left for trials."""
+    bounds: list[Bound] = []
+    with suppress(OutOfTime):
+        for bound in found:
+            bounds.append(bound)  # noqa: PERF402  # a list made in one call would be lost with the exception
+    return bounds
 
 
 def _seen(model: Any, trials: Trials, path: Path | None) -> Seen | None:
-    """Return the indices and tables of a torch module an .onnx file or a Hugging Face folder; None of other kinds."""
+    """Return the indices and tables of a torch module, an .onnx file or a Hugging Face folder; None of other kinds."""
     module = sys.modules.get("torch")
     if module is not None and isinstance(model, module.nn.Module):
         return torch.seen(model, trials)

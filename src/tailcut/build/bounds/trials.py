@@ -26,10 +26,36 @@ _ROOM = 8 * 2**30
 
 _BATCH = 32
 PATIENCE_S = 60.0
-"""Time for the trials of one model: of a slow one, the columns that come after are not tried."""
+"""Time for the trials of one model: what of a slow one comes after is not tried, and proves nothing."""
 
 MOST_COLUMNS = 64
 """Columns of one input that are tried one by one; of more, as many at even distances."""
+
+
+class OutOfTime(Exception):
+    """A trial was not made, because the trials before it took all of the time."""
+
+
+class Patience:
+    """The time for the trials of one model."""
+
+    def __init__(self) -> None:
+        self._spent_s = 0.0
+
+    def run(self, call: Call, arrays: Arrays) -> Arrays:
+        """Run rows as ``run`` does.
+
+        Raises:
+            OutOfTime: there is no time left; nothing was run.
+            Exception: whatever the object raises.
+        """
+        if self._spent_s >= PATIENCE_S:
+            raise OutOfTime
+        started_s = perf_counter()
+        try:
+            return run(call, arrays)
+        finally:
+            self._spent_s += perf_counter() - started_s
 
 
 class Trials:
@@ -39,18 +65,14 @@ class Trials:
         call: runs it on arrays by name; raises where the object raises.
         inputs: the tensors of ``model.inputs``.
         rows: a few holdout rows that it answers.
+        patience: its methods raise ``OutOfTime`` where a trial is needed and there is no time left.
     """
 
-    def __init__(self, call: Call, inputs: Sequence[Tensor], rows: Arrays) -> None:
+    def __init__(self, call: Call, inputs: Sequence[Tensor], rows: Arrays, patience: Patience | None = None) -> None:
         self.inputs = tuple(inputs)
         self.rows = {name: array.astype(object) if array.dtype.kind in "US" else array for name, array in rows.items()}
         self._call = call
-        self._spent_s = 0.0
-
-    @property
-    def patient(self) -> bool:
-        """Whether there is time for more trials."""
-        return self._spent_s < PATIENCE_S
+        self._patience = patience or Patience()
 
     @property
     def count(self) -> int:
@@ -58,14 +80,17 @@ class Trials:
         return len(next(iter(self.rows.values())))
 
     def error(self, arrays: Arrays) -> str:
-        """Return what the object raises on these rows; empty where it answers."""
-        started_s = perf_counter()
+        """Return what the object raises on these rows; empty where it answers.
+
+        Raises:
+            OutOfTime: there is no time left for this trial.
+        """
         try:
-            run(self._call, arrays)
+            self._patience.run(self._call, arrays)
+        except OutOfTime:
+            raise
         except Exception as error:
             return said(error)
-        finally:
-            self._spent_s += perf_counter() - started_s
         return ""
 
     def answers(self, arrays: Arrays) -> bool:
@@ -127,9 +152,12 @@ def changed(rows: Arrays, name: str, columns: Sequence[int], values: Sequence[An
     return found
 
 
-def each_row(call: Call, rows: Sequence[Arrays]) -> list[Arrays | str]:
-    """Return the answer to each of some single rows, or what is raised on it alone; rows of one shape run together."""
-    found: list[Arrays | str] = [""] * len(rows)
+def each_row(call: Call, rows: Sequence[Arrays], patience: Patience) -> list[Arrays | str | None]:
+    """Return the answer to each of some single rows, or what is raised on it alone; rows of one shape run together.
+
+    None stands for rows for which no time was left.
+    """
+    found: list[Arrays | str | None] = [None] * len(rows)
     shapes: dict[tuple[tuple[int, ...], ...], list[int]] = {}
     for place, row in enumerate(rows):
         shapes.setdefault(tuple(array.shape for array in row.values()), []).append(place)
@@ -138,7 +166,9 @@ def each_row(call: Call, rows: Sequence[Arrays]) -> list[Arrays | str]:
         part = parts.pop()
         batch = {name: np.concatenate([rows[place][name] for place in part]) for name in rows[0]}
         try:
-            answers = run(call, batch)
+            answers = patience.run(call, batch)
+        except OutOfTime:
+            return found
         except Exception as error:
             if len(part) == 1:
                 found[part[0]] = said(error)
