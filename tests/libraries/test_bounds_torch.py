@@ -185,12 +185,21 @@ TEXT_ROWS: Arrays = {
 }
 
 
-@pytest.mark.parametrize("positions", ["embedding", "counted", "sliced"])
+@pytest.mark.parametrize("positions", ["embedding", "sliced"])
 def test_a_table_of_positions_limits_the_length(positions: str) -> None:
     module = Encoder(positions)
     call = of_module(module, TEXT)
     assert lengths_of(module, call, TEXT, TEXT_ROWS) == {"ids": 32, "mask": 32}
     assert bounds_of(module, call, TEXT, TEXT_ROWS)["ids", ()].max == 99
+
+
+def test_positions_that_are_counted_without_padding_are_no_limit_of_the_length() -> None:
+    """A row of 40 tokens of which 8 are padding is answered."""
+    module = Encoder("counted")
+    call = of_module(module, TEXT)
+    long = {"ids": np.full((1, 40), 5), "mask": np.repeat([[1, 0]], [32, 8], axis=1)}
+    assert np.isfinite(call(long)["y"]).all()
+    assert lengths_of(module, call, TEXT, TEXT_ROWS) == {}
 
 
 def test_a_model_without_positions_has_no_limit_of_length() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import cycle, product
 
 import numpy as np
 
@@ -18,8 +19,11 @@ _MOST_CANDIDATES = 8
 _SHORTEST = 2
 """A dimension of size 1 fits any other by broadcasting, so that it says nothing."""
 
-_RESERVED = 2
-"""Rows at the head of a table of positions that some models keep for padding (RoBERTa: 514 rows, 512 positions)."""
+_PADS = (0, 1)
+"""Values that stand for padding in ids and masks."""
+
+_MOST_PADDED = 4
+"""Inputs whose padding is tried in every combination."""
 
 
 def bounds_of(candidates: Iterable[int], trials: Trials) -> Iterator[Bound]:
@@ -101,7 +105,17 @@ def _proven(trials: Trials, group: Sequence[Tensor], size: int) -> int | None:
     for source in (0, -1):
         if any(trials.answers(lengthened(trials.rows, group, longer, source)) for longer in (size + 1, 2 * size)):
             continue
-        for limit in range(size, max(0, size - _RESERVED - 1), -1):
-            if trials.answers(lengthened(trials.rows, group, limit, source)):
-                return limit
+        if any(trials.answers(each) for each in _padded(trials, group, size + 1, source)):
+            return None  # positions are counted without padding (RoBERTa): the length alone is no limit
+        if trials.answers(lengthened(trials.rows, group, size, source)):
+            return size
     return None
+
+
+def _padded(trials: Trials, group: Sequence[Tensor], wanted: int, source: int) -> Iterator[Arrays]:
+    """Yield a row of the wanted length whose second half is padding, for every way in which inputs may have some."""
+    for pads in product(_PADS, repeat=len(group) if len(group) <= _MOST_PADDED else 1):
+        found = lengthened(trials.rows, group, wanted, source)
+        for tensor, pad in zip(group, cycle(pads)):
+            np.moveaxis(found[tensor.name], dimension(tensor) or 1, 0)[wanted // 2 :] = pad
+        yield found
