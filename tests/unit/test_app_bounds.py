@@ -153,6 +153,30 @@ def test_entities_and_fetched_features(tmp_path: Path) -> None:
     serve(shop(tmp_path, FEATURES), test)
 
 
+@pytest.mark.parametrize(
+    "limits", ["max = 0.1", "values = [0.1, 0.0]", "max = 0.10000000149011612", "values = [0.10000000149011612, 0]"]
+)
+def test_rows_features_and_tensors_agree_where_float32_rounds(tmp_path: Path, limits: str) -> None:
+    """0.1 is the FP32 value 0.10000000149011612, which is what a build finds in a model of float32."""
+    hooks = HOOKS.replace('"b": -100.0 if key[0] == 4 else 0.0', '"b": 0.11 if key[0] == 4 else 0.1')
+    toml = SHOP.format(limits=f'columns = ["shop"]\n{DECLARED}').replace("min = -10\nmax = 0.1", limits)
+
+    async def test(client: Client) -> None:
+        for value, status in ((0.1, 200), (0.10000000149011612, 200), (0.11, 400), (1e39, 400)):
+            inputs = [
+                {"name": "shop", "shape": [1], "datatype": "INT64", "data": [0]},
+                {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [0, value]},
+            ]
+            assert (await client.post(INFER, {"inputs": inputs})).status == status, value
+            answer = await client.post(PREDICT, row(b=value))
+            assert answer.status == status, (value, answer.json)
+        assert (await client.post(PREDICT, {"entities": [1]})).status == 200
+        assert (await client.post(PREDICT, {"entities": [4]})).status == 503
+
+    features = FEATURES.replace("bounds_hooks", "bounds_rounding")
+    serve(deployed(tmp_path, toml + features, hooks, module="bounds_rounding"), test)
+
+
 def test_what_a_hook_makes_beyond_a_limit_is_the_servers_fault(tmp_path: Path) -> None:
     fields = '[[model.fields]]\nname = "off"\nmin = 0\n'
     hooked = ('model.preprocess="bounds_hooks:preprocess"',)

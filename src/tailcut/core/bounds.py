@@ -7,7 +7,7 @@ are compared exactly. NaN is left to ``allow_nan``; infinity is beyond every max
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from math import isnan
+from math import inf, isnan
 from reprlib import repr as shown
 from typing import Any
 
@@ -124,10 +124,20 @@ def in_datatype(limit: float, datatype: str) -> float:
     dtype: Any = NUMPY_OF[datatype]
     if dtype.kind != "f":
         return limit
-    with np.errstate(over="ignore"):
-        rounded = float(dtype.type(limit))
     largest = float(np.finfo(dtype).max)
-    return min(max(rounded, -largest), largest)
+    return min(max(as_held(limit, datatype), -largest), largest)
+
+
+def as_held(value: float, datatype: str) -> float:
+    """Return a number as an array of the datatype holds it; beyond the range of floats infinity."""
+    dtype: Any = NUMPY_OF[datatype]
+    if dtype.kind != "f":
+        return value
+    try:
+        with np.errstate(over="ignore"):
+            return float(dtype.type(float(value)))
+    except OverflowError:  # a whole number beyond the range of a double
+        return inf if value > 0 else -inf
 
 
 def _length_check(name: str, datatype: str, shape: Sequence[int], bound: Bound) -> Callable[[Array], None] | None:

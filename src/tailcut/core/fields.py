@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import isnan
+from math import inf, isnan
 from reprlib import repr as shown
 from typing import Any, Literal
 
-from tailcut.core.bounds import allowed, too_long
+from tailcut.core.bounds import allowed, as_held, in_datatype, too_long
 
 Kind = Literal["any", "integer", "number", "text", "boolean"]
 
@@ -26,10 +26,12 @@ class FieldRule:
         low, high: smallest and largest number allowed, both included; None: no limit.
         values: the only values allowed; None: any.
         max_length: most characters of a text, or most elements of a list; None: any.
+        datatype: of the input that the field fills, which numbers and limits are rounded to before they are compared,
+            as in a tensor; empty: none.
         why: what has this limit; for errors.
     """
 
-    __slots__ = ("_high", "_kind", "_listed", "_low", "_max_length", "_values", "why")
+    __slots__ = ("_datatype", "_kind", "_max_length", "_range", "_said", "_values", "why")
 
     def __init__(
         self,
@@ -39,13 +41,15 @@ class FieldRule:
         high: float | None = None,
         values: Sequence[Any] | None = None,
         max_length: int | None = None,
+        datatype: str = "",
         why: str = "",
     ) -> None:
         self._kind = kind
-        self._low = low
-        self._high = high
-        self._listed = values
-        self._values = None if values is None else frozenset(values)
+        self._datatype = datatype
+        least, greatest = -inf if low is None else self._limit(low), inf if high is None else self._limit(high)
+        self._range = None if low is None and high is None else (least, greatest)
+        self._values = None if values is None else frozenset(map(self._limit, values))
+        self._said = allowed(low, high, values, why) if self._range or values is not None else ""
         self._max_length = max_length
         self.why = why
 
@@ -63,23 +67,32 @@ class FieldRule:
 
     def limits(self) -> str:
         """Say what is allowed, without any value."""
-        if self._low is not None or self._high is not None or self._listed is not None:
-            return allowed(self._low, self._high, self._listed, self.why)
+        if self._said:
+            return self._said
         if self._max_length is not None:
             return f"its length is at most {self._max_length}{f' ({self.why})' if self.why else ''}"
         return f"it is no {self._word}"
 
     def _problem_of_text(self, value: str) -> str:
-        if self._low is not None or self._high is not None:
+        if self._range is not None:
             return f"is {shown(value)}, which is no number"
         if self._max_length is not None and len(value) > self._max_length:
             return too_long("has a text whose characters are", len(value), self._max_length, self.why)
         return self._refused(value) if self._values is not None and value not in self._values else ""
 
     def _problem_of_number(self, value: float) -> str:
-        outside = (self._low is not None and value < self._low) or (self._high is not None and value > self._high)
-        unknown = self._values is not None and value not in self._values
-        return self._refused(value) if outside or unknown else ""
+        if self._takes(value) or (self._datatype and self._takes(as_held(value, self._datatype))):
+            return ""
+        return self._refused(value)
+
+    def _takes(self, value: float) -> bool:
+        """Return whether a number is within the limits, which are rounded to the datatype; rounding keeps it within."""
+        if self._range is not None and not self._range[0] <= value <= self._range[1]:
+            return False
+        return self._values is None or value in self._values
+
+    def _limit(self, limit: Any) -> Any:
+        return limit if self._datatype in {"", "BYTES"} else in_datatype(limit, self._datatype)
 
     @property
     def _word(self) -> str:
@@ -94,7 +107,7 @@ class FieldRule:
         return ""
 
     def _refused(self, value: object) -> str:
-        return f"is {shown(value)}, {allowed(self._low, self._high, self._listed, self.why)}"
+        return f"is {shown(value)}, {self._said}"
 
 
 Rules = dict[str, tuple[FieldRule, ...]]

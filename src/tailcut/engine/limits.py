@@ -165,4 +165,11 @@ def _of_bound(tensor: Tensor, bound: Bound) -> FieldRule | None:
     longest = bound.max_length if tensor.datatype == "BYTES" else None
     if bound.min is None and bound.max is None and bound.values is None and longest is None:
         return None
-    return FieldRule(low=bound.min, high=bound.max, values=bound.values, max_length=longest, why=bound.why)
+    return FieldRule(
+        low=bound.min,
+        high=bound.max,
+        values=bound.values,
+        max_length=longest,
+        datatype=tensor.datatype,
+        why=bound.why,
+    )
