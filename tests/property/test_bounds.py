@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from tailcut.core.bounds import Bound, Limits
-from tailcut.core.fields import FieldRule
+from tailcut.core.fields import FieldRule, Kind
 from tailcut.core.tensors import NUMPY_OF, Array
 from tailcut.errors import BadRequest
 
@@ -133,3 +133,27 @@ def test_a_field_takes_exactly_what_the_tensor_that_it_fills_takes(
                 rule = FieldRule(low=bound.min, high=bound.max, values=bound.values, datatype=datatype)
                 expected = passes(Limits("x", datatype, (-1,), [bound]), np.array([held], dtype))
                 assert (rule.problem(number) == "") is expected, (number, bound)
+
+
+fields_of_lists = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([0.5, 1.0, -0.0, float("nan"), 2.0**53, "", "ab"]),
+    lambda inner: st.lists(inner, max_size=4),
+)
+
+
+def flattened(value: Any) -> list[Any]:
+    return [each for one in value for each in flattened(one)] if isinstance(value, list) else [value]
+
+
+@given(
+    st.lists(fields_of_lists, max_size=6),
+    st.sampled_from(["any", "integer", "number", "text", "boolean"]),
+    st.none() | st.integers(-2, 2),
+    st.none() | st.lists(st.sampled_from([0, 1, True, 0.5, "ab", ""]), min_size=1, max_size=4).map(tuple),
+)
+def test_a_list_passes_where_each_of_its_values_does(
+    value: list[Any], kind: Kind, low: int | None, values: tuple[Any, ...] | None
+) -> None:
+    rule = FieldRule(kind, low=low, values=values)
+    expected = not any(rule.problem(each) for each in flattened(value))
+    assert (rule.problem(value) == "") is expected

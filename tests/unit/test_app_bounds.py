@@ -116,6 +116,34 @@ def test_rows_are_held_to_the_limits_of_their_fields(tmp_path: Path) -> None:
     serve(shop(tmp_path, fields), test)
 
 
+def test_a_list_is_refused_where_an_input_takes_one_value_of_each_field(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        for value in ("[0,0]", "[" * 500 + "0" + "]" * 500, "[" + "0," * 300_000 + "0]"):
+            body = f'{{"rows": [{{"shop": 0, "a": 0, "b": {value}}}]}}'.encode()
+            assert error(await client.post(PREDICT, body), 400) == (
+                "row 0: field 'b' is a list, the input takes one value"
+            )
+
+    serve(shop(tmp_path), test)
+
+
+def test_lists_of_declared_fields_may_be_deep_but_not_endless(tmp_path: Path) -> None:
+    fields = '[[model.fields]]\nname = "far"\nmax = 0\n'
+
+    async def test(client: Client) -> None:
+        for value, status in (
+            ("[" * 500 + "0" + "]" * 500, 200),
+            ("[" * 500 + "1" + "]" * 500, 400),
+            ("[" + "0," * 2**18 + "0]", 400),
+        ):
+            body = f'{{"rows": [{{"shop": 0, "a": 0, "b": 0, "far": {value}}}]}}'.encode()
+            answer = await client.post(PREDICT, body)
+            assert answer.status == status, answer.json
+        assert error(answer, 400) == "row 0: field 'far' is a list of 262145 elements, the limit is 262144"
+
+    serve(shop(tmp_path, fields, overrides=('model.preprocess="bounds_hooks:preprocess"',)), test)
+
+
 def test_a_row_is_refused_before_there_must_be_room_for_it(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         expired = {"x-tailcut-timeout-ms": "0.000001"}
@@ -235,7 +263,7 @@ def test_texts(tmp_path: Path) -> None:
         assert "holds 'Bonn' in row 1, allowed are 'Rome', 'Oslo'" in error(
             await client.post(INFER, body("Oslo", "Bonn")), 400
         )
-        assert "characters are 6, the limit is 5" in error(await client.post(INFER, body("Berlin")), 400)
+        assert "6 characters in row 0, the limit is 5" in error(await client.post(INFER, body("Berlin")), 400)
         assert "field 'city' is 'Bonn', allowed" in error(await client.post(PREDICT, {"rows": [{"city": "Bonn"}]}), 400)
         assert (await client.post(PREDICT, {"rows": [{"city": "Oslo"}]})).json["predictions"] == [{"y": 1.0}]
 

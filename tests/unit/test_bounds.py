@@ -131,7 +131,7 @@ def test_texts_have_values_and_a_length() -> None:
     length = of("BYTES", max_length=3)
     length.check(np.array(["äöü", ""], object))
     assert refused(length, np.array(["a", "abcd"], object)) == (
-        "input 'x' has a text in row 1 whose characters are 4, the limit is 3"
+        "input 'x' has a text of 4 characters in row 1, the limit is 3"
     )
 
 
@@ -165,9 +165,14 @@ BAD_FIELDS: list[tuple[dict[str, Any], Any, str]] = [
     ({"high": 1}, float("inf"), "is inf, allowed are values of at most 1"),
     ({"values": ("a", "b")}, "c", "is 'c', allowed are 'a', 'b'"),
     ({"values": ("a", "b")}, {"a": 1}, "is of type dict, which is no plain value"),
-    ({"max_length": 2}, "abc", "has a text whose characters are 3, the limit is 2"),
-    ({"max_length": 2}, [1, 2, 3], "is a list whose elements are 3, the limit is 2"),
-    ({"high": 3}, [1, [2, 4]], "has an element that has an element that is 4, allowed are values of at most 3"),
+    ({"max_length": 2}, "abc", "has 3 characters, the limit is 2"),
+    ({"max_length": 2}, [1, 2, 3], "is a list of 3 elements, the limit is 2"),
+    ({"max_length": 2}, [[1, 2, 3]], "has a list of 3 elements, the limit is 2"),
+    ({"max_length": 2, "values": ("abc",)}, ["abc"], "has an element that has 3 characters, the limit is 2"),
+    ({"max_length": 2}, [{}], "has an element that is of type dict"),
+    ({"high": 3}, [[0] * 2**17, [0] * 2**17, [4]], "is a list of 262148 elements, the limit is 262144"),
+    ({"high": 3, "takes_lists": False}, [1], "is a list, the input takes one value"),
+    ({"high": 3}, [1, [2, 4]], "has an element that is 4, allowed are values of at most 3"),
 ]
 
 
@@ -180,6 +185,18 @@ def test_fields_within_their_limits(rule: dict[str, Any], values: list[Any]) -> 
 @pytest.mark.parametrize(("rule", "value", "said"), BAD_FIELDS)
 def test_fields_beyond_their_limits(rule: dict[str, Any], value: Any, said: str) -> None:
     assert said in FieldRule(**rule).problem(value)
+
+
+def test_a_list_may_be_nested_deeper_than_python_calls() -> None:
+    deep: Any = 4
+    for _ in range(100_000):
+        deep = [deep]
+    assert FieldRule(high=4).problem(deep) == ""
+    assert FieldRule(high=3).problem(deep) == "has an element that is 4, allowed are values of at most 3"
+
+
+def test_a_longer_list_is_taken_where_max_length_allows_it() -> None:
+    assert FieldRule(high=3, max_length=2**19).problem([0] * 2**19) == ""
 
 
 @pytest.mark.parametrize(

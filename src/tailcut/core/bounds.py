@@ -114,9 +114,9 @@ def allowed(low: float | None, high: float | None, values: Iterable[object] | No
     return f"allowed are values of at {f'most {high}' if low is None else f'least {low}'}{because}"
 
 
-def too_long(what: str, length: int, longest: int, why: str = "") -> str:
-    """Say that there is too much of something, with the limit."""
-    return f"{what} {length}, the limit is {longest}{f' ({why})' if why else ''}"
+def too_long(what: str, longest: int, why: str = "") -> str:
+    """Say that there is too much of something, with the limit: "has 7 characters, the limit is 5"."""
+    return f"{what}, the limit is {longest}{f' ({why})' if why else ''}"
 
 
 def in_datatype(limit: float, datatype: str) -> float:
@@ -152,8 +152,8 @@ def _length_check(name: str, datatype: str, shape: Sequence[int], bound: Bound) 
         for axis in free:
             size = array.shape[axis]
             if size > longest:
-                what = f"input {name!r} has shape {list(array.shape)}, of which dimension {axis} is"
-                raise BadRequest(too_long(what, size, longest, why), hint=f"send at most {longest} values a row there")
+                what = f"input {name!r} has shape {list(array.shape)}, of which dimension {axis} is {size}"
+                raise BadRequest(too_long(what, longest, why), hint=f"send at most {longest} values a row there")
 
     return check if free else None
 
@@ -167,10 +167,8 @@ def _text_check(name: str, longest: int, bound: Bound) -> Callable[[Array], None
         if not texts or max(map(len, texts)) <= longest:
             return
         at = next(at for at, text in enumerate(texts) if len(text) > longest)
-        what = f"input {name!r} has a text in {_place(array, at, columns)} whose characters are"
-        raise BadRequest(
-            too_long(what, len(texts[at]), longest, bound.why), hint=f"send texts of at most {longest} characters"
-        )
+        what = f"input {name!r} has a text of {len(texts[at])} characters in {_place(array, at, columns)}"
+        raise BadRequest(too_long(what, longest, bound.why), hint=f"send texts of at most {longest} characters")
 
     return check
 

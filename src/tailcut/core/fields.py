@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from math import inf, isnan
 from reprlib import repr as shown
+from types import NoneType
 from typing import Any, Literal
 
 from tailcut.core.bounds import allowed, as_held, in_datatype, too_long
@@ -14,12 +16,18 @@ Kind = Literal["any", "integer", "number", "text", "boolean"]
 _EXACT = 2.0**53
 """Floats hold every whole number up to here."""
 
+_NUMBERS = (int, float, bool)
+
+MOST_ELEMENTS = 2**18
+"""Most elements of a list, where ``max_length`` does not say: a limit to how long one request holds others up."""
+
 
 class FieldRule:
     """What the values of one field must be.
 
     A missing value (null, NaN) passes: whether the model takes it is for its input's ``allow_nan``, or the hook, to
-    say. Each element of a list is held to the rule, and its length to ``max_length``.
+    say. Each element of a list is held to the rule, nested or not, and the length of each list to ``max_length``.
+    Without one, a list has at most 262,144 elements, those of nested lists included.
 
     Args:
         kind: what values must be. A whole float is an integer where it is exact, a boolean is no number.
@@ -28,10 +36,11 @@ class FieldRule:
         max_length: most characters of a text, or most elements of a list; None: any.
         datatype: of the input that the field fills, which numbers and limits are rounded to before they are compared,
             as in a tensor; empty: none.
+        takes_lists: whether a list is taken; an input that takes one value of each field takes none.
         why: what has this limit; for errors.
     """
 
-    __slots__ = ("_datatype", "_kind", "_max_length", "_range", "_said", "_values", "why")
+    __slots__ = ("_datatype", "_kind", "_max_length", "_range", "_said", "_takes_lists", "_values", "why")
 
     def __init__(
         self,
@@ -42,6 +51,7 @@ class FieldRule:
         values: Sequence[Any] | None = None,
         max_length: int | None = None,
         datatype: str = "",
+        takes_lists: bool = True,
         why: str = "",
     ) -> None:
         self._kind = kind
@@ -51,6 +61,7 @@ class FieldRule:
         self._values = None if values is None else frozenset(map(self._limit, values))
         self._said = allowed(low, high, values, why) if self._range or values is not None else ""
         self._max_length = max_length
+        self._takes_lists = takes_lists
         self.why = why
 
     def problem(self, value: Any) -> str:
@@ -77,7 +88,7 @@ class FieldRule:
         if self._range is not None:
             return f"is {shown(value)}, which is no number"
         if self._max_length is not None and len(value) > self._max_length:
-            return too_long("has a text whose characters are", len(value), self._max_length, self.why)
+            return too_long(f"has {len(value)} characters", self._max_length, self.why)
         return self._refused(value) if self._values is not None and value not in self._values else ""
 
     def _problem_of_number(self, value: float) -> str:
@@ -99,12 +110,55 @@ class FieldRule:
         return "plain value" if self._kind == "any" else self._kind
 
     def _problem_of_list(self, value: Sequence[Any]) -> str:
-        if self._max_length is not None and len(value) > self._max_length:
-            return too_long("is a list whose elements are", len(value), self._max_length, self.why)
-        for each in value:
-            if found := self.problem(each):
-                return f"has an element that {found}"
+        """Say what is wrong with a list.
+
+        A client chooses its length and depth, so that the lists of one depth are taken together, and values one by one
+        only where one of them may be wrong.
+        """
+        if not self._takes_lists:
+            return "is a list, the input takes one value"
+        lists, elements = [value], 0
+        while lists:
+            longest = max(map(len, lists))
+            if self._max_length is not None and longest > self._max_length:
+                verb = "is" if longest == len(value) else "has"
+                return too_long(f"{verb} a list of {longest} elements", self._max_length, self.why)
+            elements += sum(map(len, lists))
+            if self._max_length is None and elements > MOST_ELEMENTS:
+                return too_long(f"is a list of {elements} elements", MOST_ELEMENTS)
+            by_type = _by_type(list(chain.from_iterable(lists)))
+            lists = by_type.pop(list, []) + by_type.pop(tuple, [])
+            for kind, values in by_type.items():
+                if found := self._first_problem(kind, values):
+                    return f"has an element that {found}"
         return ""
+
+    def _first_problem(self, kind: type, values: list[Any]) -> str:
+        """Say what is wrong with the first value of those of one type that the rule refuses; empty where it takes all.
+
+        Of what passes nothing is called: values are compared within one expression.
+        """
+        suspects: Iterable[Any] = values
+        if kind is NoneType:
+            return ""
+        if kind is str and self._range is None and self._kind in {"any", "text"}:
+            longest, listed = self._max_length, self._values
+            suspects = [] if longest is None else [each for each in values if len(each) > longest]
+            suspects += [] if listed is None else [each for each in values if each not in listed]
+        elif kind in _NUMBERS and _may_be(kind, self._kind):
+            suspects = self._numbers_beyond(kind, values)
+        return next(filter(None, map(self.problem, suspects)), "")
+
+    def _numbers_beyond(self, kind: type, values: list[float]) -> Iterable[float]:
+        """Return the numbers that are beyond a limit, NaN left out."""
+        low, high = self._range or (-inf, inf)
+        beyond = [each for each in values if each < low or each > high]
+        if kind is float and self._kind == "integer":
+            beyond += [each for each in values if each % 1 or abs(each) >= _EXACT]
+        if self._values is not None:
+            listed = self._values
+            beyond += [each for each in values if each not in listed and not isnan(each)]
+        return beyond
 
     def _refused(self, value: object) -> str:
         return f"is {shown(value)}, {self._said}"
@@ -120,6 +174,19 @@ def first_problem(rules: Iterable[FieldRule], value: Any) -> str:
         if found := rule.problem(value):
             return found
     return ""
+
+
+def _by_type(values: list[Any]) -> dict[type, list[Any]]:
+    """Return values by their types; most lists have one type."""
+    kinds = set(map(type, values))
+    if len(kinds) == 1:
+        return {kinds.pop(): values}
+    return {kind: [each for each in values if type(each) is kind] for kind in kinds}
+
+
+def _may_be(kind: type, wanted: Kind) -> bool:
+    """Return whether values of a type of numbers may be of a kind."""
+    return wanted == "any" or (wanted != "text" and (wanted == "boolean") is (kind is bool))
 
 
 def _is_kind(value: str | float, kind: Kind) -> bool:

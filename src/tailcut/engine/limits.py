@@ -171,5 +171,6 @@ def _of_bound(tensor: Tensor, bound: Bound) -> FieldRule | None:
         values=bound.values,
         max_length=longest,
         datatype=tensor.datatype,
+        takes_lists=False,
         why=bound.why,
     )
