@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tailcut.core.bound_scans import membership
 from tailcut.core.bounds import Bound, Limits
 from tailcut.core.fields import FieldRule, Kind
 from tailcut.core.tensors import NUMPY_OF
@@ -20,6 +23,12 @@ def refused(limits: Limits, array: Any) -> str:
         limits.check(array)
     assert caught.value.hint
     return caught.value.message
+
+
+def cpu_seconds(work: Callable[[], object]) -> float:
+    started = time.process_time()
+    work()
+    return time.process_time() - started
 
 
 def of(datatype: str, shape: tuple[int, ...] = (-1,), allow_nan: bool = False, **limits: Any) -> Limits:
@@ -122,6 +131,39 @@ def test_allowed_values_are_listed_shortened() -> None:
     limits.check(np.array([1, 8], np.int8))
     assert refused(limits, np.array([0], np.int8)).endswith("allowed are 1, 2, 3, 4, 5 and 3 more")
     assert "holds True in row 0" in refused(of("BOOL", values=(False,)), np.array([True]))
+
+
+@pytest.mark.parametrize("datatype", ["UINT8", "INT64", "FP32"])
+def test_a_refusal_costs_little_more_than_a_pass(datatype: str) -> None:
+    """The last of many values is beyond the limit. Of this size the refusal took 300 times as long as a pass."""
+    array = np.zeros((1, 2**21), NUMPY_OF[datatype])
+    limits = of(datatype, (-1, -1), max=49)
+    spent = [cpu_seconds(lambda: limits.check(array)) for _ in range(5)]
+    array[0, -1] = 50
+    refusing = [cpu_seconds(lambda: refused(limits, array)) for _ in range(5)]
+    assert min(refusing) < 0.05 + 10 * min(spent)
+
+
+def test_zero_of_either_sign_and_nan_are_listed_at_once() -> None:
+    """What is not found at once costs a search of the whole array."""
+    for datatype in ("FP16", "FP32", "FP64"):
+        only = membership(frozenset([0.0, 1.0]), datatype, may_be_nan=True)
+        assert only(np.array([0.0, -0.0, 1.0, np.nan], NUMPY_OF[datatype]))
+        strict = membership(frozenset([0.0, 1.0]), datatype, may_be_nan=False)
+        assert strict(np.array([0.0, -0.0], NUMPY_OF[datatype]))
+        assert not strict(np.array([0.5], NUMPY_OF[datatype]))
+
+
+def test_limits_that_the_datatype_cannot_hold_are_compared_exactly() -> None:
+    of("UINT8", min=-1, max=300.5, values=(1, 1.5, 300, -4)).check(np.array([1], np.uint8))
+    limits = of("UINT8", min=-1, max=300.5, values=(1, 1.5, 300, -4))
+    assert "holds 44 in row 1" in refused(limits, np.array([1, 44], np.uint8))
+    assert "holds 255 in row 0" in refused(of("UINT8", min=256), np.array([255], np.uint8))
+    assert "holds 2 in row 1" in refused(of("INT64", max=1.5), np.array([1, 2]))
+    assert "holds True in row 0" in refused(of("BOOL", values=(0, 2)), np.array([True]))
+    assert "holds 3 in row 0" in refused(of("INT64", min=10**400), np.array([3]))
+    near = 2**62 + 1
+    assert f"holds {near} in row 1" in refused(of("INT64", max=float(2**62)), np.array([2**62, near]))
 
 
 def test_texts_have_values_and_a_length() -> None:

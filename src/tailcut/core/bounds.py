@@ -7,7 +7,7 @@ are compared exactly. NaN is left to ``allow_nan``; infinity is beyond every max
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from math import inf, isnan
+from math import inf
 from reprlib import repr as shown
 from typing import Any
 
@@ -15,11 +15,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tailcut.core.bound_scans import finder, inside, membership, texts
 from tailcut.core.tensors import NUMPY_OF, Array
 from tailcut.errors import BadRequest
-
-_FEW = 32
-"""Up to here a list's least and greatest value are found faster than an array's."""
 
 _SHOWN_VALUES = 5
 
@@ -163,11 +161,11 @@ def _text_check(name: str, longest: int, bound: Bound) -> Callable[[Array], None
     index = _index(columns)
 
     def check(array: Array) -> None:
-        texts = _texts(_part(array, index))
-        if not texts or max(map(len, texts)) <= longest:
+        found = texts(_part(array, index))
+        if not found or max(map(len, found)) <= longest:
             return
-        at = next(at for at, text in enumerate(texts) if len(text) > longest)
-        what = f"input {name!r} has a text of {len(texts[at])} characters in {_place(array, at, columns)}"
+        at = next(at for at, text in enumerate(found) if len(text) > longest)
+        what = f"input {name!r} has a text of {len(found[at])} characters in {_place(array, at, columns)}"
         raise BadRequest(too_long(what, longest, bound.why), hint=f"send texts of at most {longest} characters")
 
     return check
@@ -180,23 +178,18 @@ def _values_check(name: str, datatype: str, bound: Bound, allow_nan: bool) -> Ca
         return None
     columns = sorted(set(bound.columns))
     index = _index(columns)
-    holds_only = _membership(values or frozenset(), datatype)
     may_be_nan = allow_nan and NUMPY_OF[datatype].kind == "f"
-
-    def beyond(value: Any) -> bool:
-        if isinstance(value, float) and isnan(value):
-            return False
-        outside = (low is not None and value < low) or (high is not None and value > high)
-        return outside or (values is not None and value not in values)
+    holds_only = membership(values or frozenset(), datatype, may_be_nan=may_be_nan)
+    first_beyond = finder(low, high, values, datatype)
 
     def check(array: Array) -> None:
         part = array if index is None else _part(array, index)
         if not part.size:
             return
-        within = (low is None and high is None) or _inside(part, low, high, may_be_nan)
+        within = (low is None and high is None) or inside(part, low, high, may_be_nan=may_be_nan)
         if within and (values is None or holds_only(part)):
             return
-        at = next((at for at, value in enumerate(_plain(part)) if beyond(value)), None)
+        at = first_beyond(part)
         if at is not None:
             said = _said(part.ravel()[at])
             raise BadRequest(
@@ -206,31 +199,6 @@ def _values_check(name: str, datatype: str, bound: Bound, allow_nan: bool) -> Ca
             )
 
     return check
-
-
-def _membership(values: frozenset[Any], datatype: str) -> Callable[[Array], bool]:
-    """Return what says of a part whether it holds nothing else; it may take NaN and -0.0 for something else."""
-    dtype = NUMPY_OF[datatype]
-    if dtype.kind != "f":
-        return lambda part: values.issuperset(_plain(part))
-    # By their bits: hashing fractions takes several times as long as hashing whole numbers.
-    as_bits = np.dtype(f"u{dtype.itemsize}")
-    listed: Any = np.array(list(values), dtype)
-    bits = frozenset(listed.view(as_bits).tolist())
-    return lambda part: bits.issuperset(part.ravel().view(as_bits).tolist())
-
-
-def _inside(part: Array, low: float | None, high: float | None, may_be_nan: bool) -> bool:
-    """Return whether all values are within two limits, NaN left out."""
-    numbers: Any = part
-    if may_be_nan:
-        least, greatest = np.fmin.reduce(numbers, axis=None), np.fmax.reduce(numbers, axis=None)
-    elif part.size <= _FEW:
-        flat = part.ravel().tolist()
-        least, greatest = min(flat), max(flat)
-    else:
-        least, greatest = numbers.min().item(), numbers.max().item()
-    return not ((low is not None and least < low) or (high is not None and greatest > high))
 
 
 def _index(columns: Sequence[int]) -> Index | None:
@@ -250,15 +218,6 @@ def _part(array: Array, index: Index | None) -> Array:
     if not isinstance(index, slice) and index[-1] >= rows.shape[1]:
         index = index[index < rows.shape[1]]  # a free dimension may leave some out
     return rows[:, index]
-
-
-def _plain(part: Array) -> list[Any]:
-    return _texts(part) if part.dtype.hasobject else part.ravel().tolist()
-
-
-def _texts(part: Array) -> list[str]:
-    """Return text elements; a hook may have made them bytes."""
-    return [one.decode("utf-8", "replace") if isinstance(one, bytes) else one for one in part.ravel().tolist()]
 
 
 def _value(value: Any, datatype: str) -> Any:
