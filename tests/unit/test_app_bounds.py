@@ -15,7 +15,10 @@ from tests.bounds_kit import CITY, DECLARED, SHOP, TOKENS, deployed
 from tailcut.cli.app import run
 from tailcut.core.tensors import Arrays
 from tailcut.engine import seating
-from tailcut.manifest import Manifest
+from tailcut.engine.assembly import Assembly, limited_inputs
+from tailcut.engine.limits import PathLimits
+from tailcut.errors import BadRequest, FeatureUnavailable
+from tailcut.manifest import Deployment, FeatureGroup, Features, Manifest, Model, Tensor
 from tailcut.testing.runtimes import CallableRuntime
 
 PREDICT = "/predict/m"
@@ -203,6 +206,28 @@ def test_rows_features_and_tensors_agree_where_float32_rounds(tmp_path: Path, li
 
     features = FEATURES.replace("bounds_hooks", "bounds_rounding")
     serve(deployed(tmp_path, toml + features, hooks, module="bounds_rounding"), test)
+
+
+def test_a_list_that_was_fetched_is_the_groups_fault() -> None:
+    tokens = Tensor(name="tokens", datatype="INT64", shape=(-1, -1), min=0, max=49, max_length=6)
+    model = Model(source="m:m", inputs=(tokens,), outputs=(Tensor(name="y"),))
+    group = FeatureGroup(name="texts", key=("id",), columns=("tokens",), ttl="5s", sql="SELECT id, tokens FROM t")
+    features = Features(entity=("id",), groups=(group,))
+    limits = PathLimits(Deployment(name="m", model=model, features=features), (), hook=False)
+    assembly = Assembly(model, None, None)
+    good, unknown, long = ([{"tokens": values}] for values in ((1, 49), (1, 50), (1,) * 7))
+    limited_inputs(assembly, limits, good, from_client=False)
+    for rows, said in ((unknown, "holds 50 in row 0, position 1"), (long, "is 7, the limit is 6")):
+        with pytest.raises(FeatureUnavailable) as caught:
+            limited_inputs(assembly, limits, rows, from_client=False)
+        assert caught.value.message == (
+            'feature group "texts" has a value in column "tokens" that the model cannot take: '
+            "allowed are 0 to 49; its length is at most 6"
+        )
+        assert caught.value.group == "texts"
+        assert said in caught.value.detail
+        with pytest.raises(BadRequest):
+            limited_inputs(assembly, limits, rows, from_client=True)
 
 
 def test_what_a_hook_makes_beyond_a_limit_is_the_servers_fault(tmp_path: Path) -> None:

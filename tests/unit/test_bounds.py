@@ -189,7 +189,7 @@ GOOD_FIELDS: list[tuple[dict[str, Any], list[Any]]] = [
     ({"kind": "number", "low": 0, "high": 1}, [0, 1, 0.5, None, [0.1, 1]]),
     ({"kind": "text", "max_length": 3}, ["abc", "", None]),
     ({"kind": "boolean"}, [True, False]),
-    ({"values": ("a", 2)}, ["a", 2, 2.0]),
+    ({"values": ("a", 2)}, ["a", 2, 2.0, b"a", [b"a", "a"]]),
     ({"max_length": 2}, ["ab", [1, 2], 1000]),
 ]
 BAD_FIELDS: list[tuple[dict[str, Any], Any, str]] = [
@@ -205,8 +205,9 @@ BAD_FIELDS: list[tuple[dict[str, Any], Any, str]] = [
     ({"low": 0}, -0.5, "is -0.5, allowed are values of at least 0"),
     ({"high": 2**53}, 2**53 + 1, "is 9007199254740993, allowed are values of at most 9007199254740992"),
     ({"high": 1}, float("inf"), "is inf, allowed are values of at most 1"),
+    ({"values": ("a", "b")}, b"c", "is 'c', allowed are 'a', 'b'"),
     ({"values": ("a", "b")}, "c", "is 'c', allowed are 'a', 'b'"),
-    ({"values": ("a", "b")}, {"a": 1}, "is of type dict, which is no plain value"),
+    ({"values": ("a", "b")}, {"a": 1}, "is of type dict, which is neither number, text nor boolean"),
     ({"max_length": 2}, "abc", "has 3 characters, the limit is 2"),
     ({"max_length": 2}, [1, 2, 3], "is a list of 3 elements, the limit is 2"),
     ({"max_length": 2}, [[1, 2, 3]], "has a list of 3 elements, the limit is 2"),

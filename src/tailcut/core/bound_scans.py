@@ -57,7 +57,7 @@ def finder(
 
 
 def _whole(limit: float, rounded: Callable[[float], int]) -> float:
-    return rounded(limit) if isfinite(limit) else limit
+    return rounded(limit) if isinstance(limit, float) and isfinite(limit) else limit
 
 
 def _listed(values: Iterable[Any], dtype: np.dtype[np.generic]) -> Array:

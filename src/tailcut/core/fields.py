@@ -70,19 +70,20 @@ class FieldRule:
             return ""
         if isinstance(value, list | tuple):
             return self._problem_of_list(value)
+        if isinstance(value, bytes):  # a feature source's text
+            value = value.decode("utf-8", "replace")
         if not isinstance(value, str | int | float):
-            return f"is of type {type(value).__name__}, which is no {self._word}"
+            return f"is of type {type(value).__name__}, which is {self._not_taken}"
         if self._kind != "any" and not _is_kind(value, self._kind):
             return f"is {shown(value)}, which is no {self._kind}"
         return self._problem_of_text(value) if isinstance(value, str) else self._problem_of_number(value)
 
     def limits(self) -> str:
         """Say what is allowed, without any value."""
-        if self._said:
-            return self._said
+        said = [self._said] if self._said else []
         if self._max_length is not None:
-            return f"its length is at most {self._max_length}{f' ({self.why})' if self.why else ''}"
-        return f"it is no {self._word}"
+            said.append(f"its length is at most {self._max_length}{f' ({self.why})' if self.why else ''}")
+        return "; ".join(said) or f"it is {self._not_taken}"
 
     def _problem_of_text(self, value: str) -> str:
         if self._range is not None:
@@ -106,8 +107,8 @@ class FieldRule:
         return limit if self._datatype in {"", "BYTES"} else in_datatype(limit, self._datatype)
 
     @property
-    def _word(self) -> str:
-        return "plain value" if self._kind == "any" else self._kind
+    def _not_taken(self) -> str:
+        return "neither number, text nor boolean" if self._kind == "any" else f"no {self._kind}"
 
     def _problem_of_list(self, value: Sequence[Any]) -> str:
         """Say what is wrong with a list.
