@@ -13,6 +13,8 @@ from tailcut.core.bound_scans import membership
 from tailcut.core.bounds import Bound, Limits
 from tailcut.core.fields import FieldRule, Kind
 from tailcut.core.tensors import NUMPY_OF
+from tailcut.core.validation import InputSpec
+from tailcut.engine.conversion import converted
 from tailcut.errors import BadRequest
 
 EMBEDDING = "embedding e.weight has 50 rows"
@@ -185,7 +187,7 @@ def test_a_free_dimension_has_a_largest_size() -> None:
 
 
 GOOD_FIELDS: list[tuple[dict[str, Any], list[Any]]] = [
-    ({"kind": "integer"}, [3, 3.0, -0.0, 2**63, None, float("nan"), [1, 2]]),
+    ({"kind": "integer"}, [3, 3.0, -0.0, 2**63, 2.0**53 - 1, [2.0**53 - 1], None, float("nan"), [1, 2]]),
     ({"kind": "number", "low": 0, "high": 1}, [0, 1, 0.5, None, [0.1, 1]]),
     ({"kind": "text", "max_length": 3}, ["abc", "", None]),
     ({"kind": "boolean"}, [True, False]),
@@ -196,7 +198,8 @@ BAD_FIELDS: list[tuple[dict[str, Any], Any, str]] = [
     ({"kind": "integer"}, True, "is True, which is no integer"),
     ({"kind": "integer"}, "3", "is '3', which is no integer"),
     ({"kind": "integer"}, 3.5, "is 3.5, which is no integer"),
-    ({"kind": "integer"}, 2.0**53 * 2, "which is no integer"),
+    ({"kind": "integer"}, 2.0**53, "is 9007199254740992.0, which is no integer"),
+    ({"kind": "integer"}, [-(2.0**53)], "is -9007199254740992.0, which is no integer"),
     ({"kind": "number"}, False, "is False, which is no number"),
     ({"kind": "text"}, 1, "is 1, which is no text"),
     ({"kind": "boolean"}, 1, "is 1, which is no boolean"),
@@ -228,6 +231,17 @@ def test_fields_within_their_limits(rule: dict[str, Any], values: list[Any]) -> 
 @pytest.mark.parametrize(("rule", "value", "said"), BAD_FIELDS)
 def test_fields_beyond_their_limits(rule: dict[str, Any], value: Any, said: str) -> None:
     assert said in FieldRule(**rule).problem(value)
+
+
+@pytest.mark.parametrize("value", [2.0**53 - 1, 2.0**53, -(2.0**53), 0.5, 2**53, 2**62])
+def test_an_integer_is_what_an_integer_input_takes(value: float) -> None:
+    spec = InputSpec("x", "INT64", (-1,))
+    try:
+        converted([value], spec)
+    except BadRequest:
+        assert "which is no integer" in FieldRule("integer").problem(value)
+    else:
+        assert FieldRule("integer").problem(value) == ""
 
 
 def test_a_list_may_be_nested_deeper_than_python_calls() -> None:

@@ -10,11 +10,9 @@ from types import NoneType
 from typing import Any, Literal
 
 from tailcut.core.bounds import allowed, as_held, in_datatype, too_long
+from tailcut.core.scalars import is_exact_whole
 
 Kind = Literal["any", "integer", "number", "text", "boolean"]
-
-_EXACT = 2.0**53
-"""Floats hold every whole number up to here."""
 
 _NUMBERS = (int, float, bool)
 
@@ -155,7 +153,7 @@ class FieldRule:
         low, high = self._range or (-inf, inf)
         beyond = [each for each in values if each < low or each > high]
         if kind is float and self._kind == "integer":
-            beyond += [each for each in values if each % 1 or abs(each) >= _EXACT]
+            beyond += [each for each in values if not (is_exact_whole(each) or isnan(each))]
         if self._values is not None:
             listed = self._values
             beyond += [each for each in values if each not in listed and not isnan(each)]
@@ -196,5 +194,5 @@ def _is_kind(value: str | float, kind: Kind) -> bool:
     if kind == "boolean" or isinstance(value, bool):
         return kind == "boolean" and isinstance(value, bool)
     if kind == "integer" and isinstance(value, float):
-        return value.is_integer() and abs(value) <= _EXACT
+        return is_exact_whole(value)
     return isinstance(value, int | float)
