@@ -45,6 +45,13 @@ def fields_of(tensor: Tensor) -> tuple[str, ...]:
     return tensor.columns or ((tensor.name,) if len(tensor.shape) == 1 else ())
 
 
+def limits_said(bound: Bound) -> str:
+    """Say what a bound allows, without any value."""
+    return FieldRule(
+        low=bound.min, high=bound.max, values=bound.values, max_length=bound.max_length, why=bound.why
+    ).limits()
+
+
 def field_rules(model: Model, bounds: Sequence[Bound], *, hook: bool) -> Rules:
     """Return the rules of each field: ``model.fields``, and without a hook the limits of the inputs that it fills.
 
@@ -159,12 +166,7 @@ class PathLimits:
         column = next((each for each in tensor.columns or (name,) if each in self._group_of), None)
         if column is None:
             return error  # made of the entity, which the client sent
-        limits = "; ".join(
-            FieldRule(
-                low=each.min, high=each.max, values=each.values, max_length=each.max_length, why=each.why
-            ).limits()
-            for each in bounds_of(tensor, self._bounds)
-        )
+        limits = "; ".join(map(limits_said, bounds_of(tensor, self._bounds)))
         return _unfit_feature(self._group_of[column], column, limits, error.message)
 
 
