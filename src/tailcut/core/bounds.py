@@ -34,8 +34,8 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         input: name of the tensor.
         columns: positions in the flattened row (the dimensions behind the first) that it is about; empty: all.
-        min, max: smallest and largest value allowed, both included; None: no limit. NaN is not their business
-            (allow_nan is).
+        min, max: smallest and largest value allowed, both included; None: no limit. They do not hold for NaN,
+            which ``allow_nan`` allows or not.
         values: the only values allowed; None: any.
         max_length: most characters of a text, or the largest size of a free dimension of a tensor of numbers; None:
             any.

@@ -1,4 +1,4 @@
-"""Limits of the fields of entities and rows, which come as plain values, and whether a value keeps them."""
+"""Limits of the fields of entities and rows, which come as plain values, and the check of a value against them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_ELEMENTS = 2**18
 
 
 class FieldRule:
-    """What the values of one field must be.
+    """The limits of the values of one field.
 
     A missing value (null, NaN) passes: whether the model takes it is for its input's ``allow_nan``, or the hook, to
     say. Each element of a list is held to the rule, nested or not, and the length of each list to ``max_length``.
@@ -91,15 +91,11 @@ class FieldRule:
         return self._refused(value) if self._values is not None and value not in self._values else ""
 
     def _problem_of_number(self, value: float) -> str:
-        if self._takes(value) or (self._datatype and self._takes(as_held(value, self._datatype))):
-            return ""
-        return self._refused(value)
-
-    def _takes(self, value: float) -> bool:
-        """Return whether a number is within the limits, which are rounded to the datatype; rounding keeps it within."""
-        if self._range is not None and not self._range[0] <= value <= self._range[1]:
-            return False
-        return self._values is None or value in self._values
+        within, values = self._range, self._values
+        if (within is None or within[0] <= value <= within[1]) and (values is None or value in values):
+            return ""  # as it is, and so as the datatype holds it, which the limits are rounded to
+        held = as_held(value, self._datatype) if self._datatype else value
+        return "" if held != value and not self._problem_of_number(held) else self._refused(value)
 
     def _limit(self, limit: Any) -> Any:
         return limit if self._datatype in {"", "BYTES"} else in_datatype(limit, self._datatype)
