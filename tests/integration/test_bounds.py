@@ -72,7 +72,7 @@ BAD: dict[str, list[tuple[Any, str]]] = {
     ],
     "city": [
         (["Rome", "Bonn"], "input 'city' holds 'Bonn' in row 1, allowed are 'Rome', 'Oslo'"),
-        (["Rome", "Stuttgart"], "input 'city' has a text in row 1 whose characters are 9, the limit is 5"),
+        (["Rome", "Stuttgart"], "input 'city' has a text of 9 characters in row 1, the limit is 5"),
     ],
 }
 

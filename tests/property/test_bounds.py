@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from tailcut.core.bounds import Bound, Limits
-from tailcut.core.fields import FieldRule
+from tailcut.core.fields import FieldRule, Kind
 from tailcut.core.tensors import NUMPY_OF, Array
 from tailcut.errors import BadRequest
 
@@ -107,3 +107,53 @@ def test_numbers_of_fields(values: list[float], low: float | None, high: float |
     bound = Bound(input="x", min=low, max=high)
     expected = all(within(value, bound, lambda one: one) for value in values)
     assert (FieldRule(low=low, high=high).problem(values) == "") is expected
+
+
+@given(
+    st.sampled_from(FLOATS),
+    st.lists(st.sampled_from([0.1, 0.3, 1 / 3, -7.1, 65504.0, 65520.0, 1e39, -1e39, 2**24 + 1, 10**400]), max_size=8)
+    | st.lists(st.floats(-70000, 70000) | st.integers(-(2**25), 2**25), max_size=8),
+    st.none() | st.sampled_from([0.1, 1 / 3, 2**24 + 1, 65504, 1e39]) | st.floats(-70000, 70000),
+    st.booleans(),
+)
+def test_a_field_takes_exactly_what_the_tensor_that_it_fills_takes(
+    datatype: str, numbers: list[float], limit: float | None, is_list: bool
+) -> None:
+    """The limit is given as written by hand, and as a model holds it."""
+    dtype: Any = NUMPY_OF[datatype]
+    for number in numbers:
+        with np.errstate(over="ignore"):
+            held = dtype.type(float(number) if abs(number) < 1e308 else float("inf"))
+            as_model = number if limit is None or abs(limit) > 1e300 else float(dtype.type(limit))
+        for edge in (limit, as_model):
+            for how in ({"values": (edge, 2.5)},) if is_list and edge is not None else ({"max": edge}, {"min": edge}):
+                bound = Bound(input="x", **how)
+                if bound == Bound(input="x"):
+                    continue
+                rule = FieldRule(low=bound.min, high=bound.max, values=bound.values, datatype=datatype)
+                expected = passes(Limits("x", datatype, (-1,), [bound]), np.array([held], dtype))
+                assert (rule.problem(number) == "") is expected, (number, bound)
+
+
+fields_of_lists = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([0.5, 1.0, -0.0, float("nan"), 2.0**53, "", "ab"]),
+    lambda inner: st.lists(inner, max_size=4),
+)
+
+
+def flattened(value: Any) -> list[Any]:
+    return [each for one in value for each in flattened(one)] if isinstance(value, list) else [value]
+
+
+@given(
+    st.lists(fields_of_lists, max_size=6),
+    st.sampled_from(["any", "integer", "number", "text", "boolean"]),
+    st.none() | st.integers(-2, 2),
+    st.none() | st.lists(st.sampled_from([0, 1, True, 0.5, "ab", ""]), min_size=1, max_size=4).map(tuple),
+)
+def test_a_list_passes_where_each_of_its_values_does(
+    value: list[Any], kind: Kind, low: int | None, values: tuple[Any, ...] | None
+) -> None:
+    rule = FieldRule(kind, low=low, values=values)
+    expected = not any(rule.problem(each) for each in flattened(value))
+    assert (rule.problem(value) == "") is expected

@@ -15,7 +15,10 @@ from tests.bounds_kit import CITY, DECLARED, SHOP, TOKENS, deployed
 from tailcut.cli.app import run
 from tailcut.core.tensors import Arrays
 from tailcut.engine import seating
-from tailcut.manifest import Manifest
+from tailcut.engine.assembly import Assembly, limited_inputs
+from tailcut.engine.limits import PathLimits
+from tailcut.errors import BadRequest, FeatureUnavailable
+from tailcut.manifest import Deployment, FeatureGroup, Features, Manifest, Model, Tensor
 from tailcut.testing.runtimes import CallableRuntime
 
 PREDICT = "/predict/m"
@@ -116,6 +119,34 @@ def test_rows_are_held_to_the_limits_of_their_fields(tmp_path: Path) -> None:
     serve(shop(tmp_path, fields), test)
 
 
+def test_a_list_is_refused_where_an_input_takes_one_value_of_each_field(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        for value in ("[0,0]", "[" * 500 + "0" + "]" * 500, "[" + "0," * 300_000 + "0]"):
+            body = f'{{"rows": [{{"shop": 0, "a": 0, "b": {value}}}]}}'.encode()
+            assert error(await client.post(PREDICT, body), 400) == (
+                "row 0: field 'b' is a list, the input takes one value"
+            )
+
+    serve(shop(tmp_path), test)
+
+
+def test_lists_of_declared_fields_may_be_deep_but_not_endless(tmp_path: Path) -> None:
+    fields = '[[model.fields]]\nname = "far"\nmax = 0\n'
+
+    async def test(client: Client) -> None:
+        for value, status in (
+            ("[" * 500 + "0" + "]" * 500, 200),
+            ("[" * 500 + "1" + "]" * 500, 400),
+            ("[" + "0," * 2**18 + "0]", 400),
+        ):
+            body = f'{{"rows": [{{"shop": 0, "a": 0, "b": 0, "far": {value}}}]}}'.encode()
+            answer = await client.post(PREDICT, body)
+            assert answer.status == status, answer.json
+        assert error(answer, 400) == "row 0: field 'far' is a list of 262145 elements, the limit is 262144"
+
+    serve(shop(tmp_path, fields, overrides=('model.preprocess="bounds_hooks:preprocess"',)), test)
+
+
 def test_a_row_is_refused_before_there_must_be_room_for_it(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         expired = {"x-tailcut-timeout-ms": "0.000001"}
@@ -151,6 +182,52 @@ def test_entities_and_fetched_features(tmp_path: Path) -> None:
         assert sum(count for labels, count in found.items() if "feature_unavailable" in labels) == 2
 
     serve(shop(tmp_path, FEATURES), test)
+
+
+@pytest.mark.parametrize(
+    "limits", ["max = 0.1", "values = [0.1, 0.0]", "max = 0.10000000149011612", "values = [0.10000000149011612, 0]"]
+)
+def test_rows_features_and_tensors_agree_where_float32_rounds(tmp_path: Path, limits: str) -> None:
+    """0.1 is the FP32 value 0.10000000149011612, which is what a build finds in a model of float32."""
+    hooks = HOOKS.replace('"b": -100.0 if key[0] == 4 else 0.0', '"b": 0.11 if key[0] == 4 else 0.1')
+    toml = SHOP.format(limits=f'columns = ["shop"]\n{DECLARED}').replace("min = -10\nmax = 0.1", limits)
+
+    async def test(client: Client) -> None:
+        for value, status in ((0.1, 200), (0.10000000149011612, 200), (0.11, 400), (1e39, 400)):
+            inputs = [
+                {"name": "shop", "shape": [1], "datatype": "INT64", "data": [0]},
+                {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [0, value]},
+            ]
+            assert (await client.post(INFER, {"inputs": inputs})).status == status, value
+            answer = await client.post(PREDICT, row(b=value))
+            assert answer.status == status, (value, answer.json)
+        assert (await client.post(PREDICT, {"entities": [1]})).status == 200
+        assert (await client.post(PREDICT, {"entities": [4]})).status == 503
+
+    features = FEATURES.replace("bounds_hooks", "bounds_rounding")
+    serve(deployed(tmp_path, toml + features, hooks, module="bounds_rounding"), test)
+
+
+def test_a_list_that_was_fetched_is_the_groups_fault() -> None:
+    tokens = Tensor(name="tokens", datatype="INT64", shape=(-1, -1), min=0, max=49, max_length=6)
+    model = Model(source="m:m", inputs=(tokens,), outputs=(Tensor(name="y"),))
+    group = FeatureGroup(name="texts", key=("id",), columns=("tokens",), ttl="5s", sql="SELECT id, tokens FROM t")
+    features = Features(entity=("id",), groups=(group,))
+    limits = PathLimits(Deployment(name="m", model=model, features=features), (), hook=False)
+    assembly = Assembly(model, None, None)
+    good, unknown, long = ([{"tokens": values}] for values in ((1, 49), (1, 50), (1,) * 7))
+    limited_inputs(assembly, limits, good, from_client=False)
+    for rows, said in ((unknown, "holds 50 in row 0, position 1"), (long, "is 7, the limit is 6")):
+        with pytest.raises(FeatureUnavailable) as caught:
+            limited_inputs(assembly, limits, rows, from_client=False)
+        assert caught.value.message == (
+            'feature group "texts" has a value in column "tokens" that the model cannot take: '
+            "allowed are 0 to 49; its length is at most 6"
+        )
+        assert caught.value.group == "texts"
+        assert said in caught.value.detail
+        with pytest.raises(BadRequest):
+            limited_inputs(assembly, limits, rows, from_client=True)
 
 
 def test_what_a_hook_makes_beyond_a_limit_is_the_servers_fault(tmp_path: Path) -> None:
@@ -211,7 +288,7 @@ def test_texts(tmp_path: Path) -> None:
         assert "holds 'Bonn' in row 1, allowed are 'Rome', 'Oslo'" in error(
             await client.post(INFER, body("Oslo", "Bonn")), 400
         )
-        assert "characters are 6, the limit is 5" in error(await client.post(INFER, body("Berlin")), 400)
+        assert "6 characters in row 0, the limit is 5" in error(await client.post(INFER, body("Berlin")), 400)
         assert "field 'city' is 'Bonn', allowed" in error(await client.post(PREDICT, {"rows": [{"city": "Bonn"}]}), 400)
         assert (await client.post(PREDICT, {"rows": [{"city": "Oslo"}]})).json["predictions"] == [{"y": 1.0}]
 

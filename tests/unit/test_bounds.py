@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tailcut.core.bound_scans import membership
 from tailcut.core.bounds import Bound, Limits
 from tailcut.core.fields import FieldRule, Kind
 from tailcut.core.tensors import NUMPY_OF
+from tailcut.core.validation import InputSpec
+from tailcut.engine.conversion import converted
 from tailcut.errors import BadRequest
 
 EMBEDDING = "embedding e.weight has 50 rows"
@@ -20,6 +25,12 @@ def refused(limits: Limits, array: Any) -> str:
         limits.check(array)
     assert caught.value.hint
     return caught.value.message
+
+
+def cpu_seconds(work: Callable[[], object]) -> float:
+    started = time.process_time()
+    work()
+    return time.process_time() - started
 
 
 def of(datatype: str, shape: tuple[int, ...] = (-1,), allow_nan: bool = False, **limits: Any) -> Limits:
@@ -124,6 +135,39 @@ def test_allowed_values_are_listed_shortened() -> None:
     assert "holds True in row 0" in refused(of("BOOL", values=(False,)), np.array([True]))
 
 
+@pytest.mark.parametrize("datatype", ["UINT8", "INT64", "FP32"])
+def test_a_refusal_costs_little_more_than_a_pass(datatype: str) -> None:
+    """The last of many values is beyond the limit. Of this size the refusal took 300 times as long as a pass."""
+    array = np.zeros((1, 2**21), NUMPY_OF[datatype])
+    limits = of(datatype, (-1, -1), max=49)
+    spent = [cpu_seconds(lambda: limits.check(array)) for _ in range(5)]
+    array[0, -1] = 50
+    refusing = [cpu_seconds(lambda: refused(limits, array)) for _ in range(5)]
+    assert min(refusing) < 0.05 + 10 * min(spent)
+
+
+def test_zero_of_either_sign_and_nan_are_listed_at_once() -> None:
+    """What is not found at once costs a search of the whole array."""
+    for datatype in ("FP16", "FP32", "FP64"):
+        only = membership(frozenset([0.0, 1.0]), datatype, may_be_nan=True)
+        assert only(np.array([0.0, -0.0, 1.0, np.nan], NUMPY_OF[datatype]))
+        strict = membership(frozenset([0.0, 1.0]), datatype, may_be_nan=False)
+        assert strict(np.array([0.0, -0.0], NUMPY_OF[datatype]))
+        assert not strict(np.array([0.5], NUMPY_OF[datatype]))
+
+
+def test_limits_that_the_datatype_cannot_hold_are_compared_exactly() -> None:
+    of("UINT8", min=-1, max=300.5, values=(1, 1.5, 300, -4)).check(np.array([1], np.uint8))
+    limits = of("UINT8", min=-1, max=300.5, values=(1, 1.5, 300, -4))
+    assert "holds 44 in row 1" in refused(limits, np.array([1, 44], np.uint8))
+    assert "holds 255 in row 0" in refused(of("UINT8", min=256), np.array([255], np.uint8))
+    assert "holds 2 in row 1" in refused(of("INT64", max=1.5), np.array([1, 2]))
+    assert "holds True in row 0" in refused(of("BOOL", values=(0, 2)), np.array([True]))
+    assert "holds 3 in row 0" in refused(of("INT64", min=10**400), np.array([3]))
+    near = 2**62 + 1
+    assert f"holds {near} in row 1" in refused(of("INT64", max=float(2**62)), np.array([2**62, near]))
+
+
 def test_texts_have_values_and_a_length() -> None:
     limits = of("BYTES", values=("Rome", "Oslo"))
     limits.check(np.array(["Oslo", b"Rome"], object))
@@ -131,7 +175,7 @@ def test_texts_have_values_and_a_length() -> None:
     length = of("BYTES", max_length=3)
     length.check(np.array(["äöü", ""], object))
     assert refused(length, np.array(["a", "abcd"], object)) == (
-        "input 'x' has a text in row 1 whose characters are 4, the limit is 3"
+        "input 'x' has a text of 4 characters in row 1, the limit is 3"
     )
 
 
@@ -143,18 +187,19 @@ def test_a_free_dimension_has_a_largest_size() -> None:
 
 
 GOOD_FIELDS: list[tuple[dict[str, Any], list[Any]]] = [
-    ({"kind": "integer"}, [3, 3.0, -0.0, 2**63, None, float("nan"), [1, 2]]),
+    ({"kind": "integer"}, [3, 3.0, -0.0, 2**63, 2.0**53 - 1, [2.0**53 - 1], None, float("nan"), [1, 2]]),
     ({"kind": "number", "low": 0, "high": 1}, [0, 1, 0.5, None, [0.1, 1]]),
     ({"kind": "text", "max_length": 3}, ["abc", "", None]),
     ({"kind": "boolean"}, [True, False]),
-    ({"values": ("a", 2)}, ["a", 2, 2.0]),
+    ({"values": ("a", 2)}, ["a", 2, 2.0, b"a", [b"a", "a"]]),
     ({"max_length": 2}, ["ab", [1, 2], 1000]),
 ]
 BAD_FIELDS: list[tuple[dict[str, Any], Any, str]] = [
     ({"kind": "integer"}, True, "is True, which is no integer"),
     ({"kind": "integer"}, "3", "is '3', which is no integer"),
     ({"kind": "integer"}, 3.5, "is 3.5, which is no integer"),
-    ({"kind": "integer"}, 2.0**53 * 2, "which is no integer"),
+    ({"kind": "integer"}, 2.0**53, "is 9007199254740992.0, which is no integer"),
+    ({"kind": "integer"}, [-(2.0**53)], "is -9007199254740992.0, which is no integer"),
     ({"kind": "number"}, False, "is False, which is no number"),
     ({"kind": "text"}, 1, "is 1, which is no text"),
     ({"kind": "boolean"}, 1, "is 1, which is no boolean"),
@@ -163,11 +208,17 @@ BAD_FIELDS: list[tuple[dict[str, Any], Any, str]] = [
     ({"low": 0}, -0.5, "is -0.5, allowed are values of at least 0"),
     ({"high": 2**53}, 2**53 + 1, "is 9007199254740993, allowed are values of at most 9007199254740992"),
     ({"high": 1}, float("inf"), "is inf, allowed are values of at most 1"),
+    ({"values": ("a", "b")}, b"c", "is 'c', allowed are 'a', 'b'"),
     ({"values": ("a", "b")}, "c", "is 'c', allowed are 'a', 'b'"),
-    ({"values": ("a", "b")}, {"a": 1}, "is of type dict, which is no plain value"),
-    ({"max_length": 2}, "abc", "has a text whose characters are 3, the limit is 2"),
-    ({"max_length": 2}, [1, 2, 3], "is a list whose elements are 3, the limit is 2"),
-    ({"high": 3}, [1, [2, 4]], "has an element that has an element that is 4, allowed are values of at most 3"),
+    ({"values": ("a", "b")}, {"a": 1}, "is of type dict, which is neither number, text nor boolean"),
+    ({"max_length": 2}, "abc", "has 3 characters, the limit is 2"),
+    ({"max_length": 2}, [1, 2, 3], "is a list of 3 elements, the limit is 2"),
+    ({"max_length": 2}, [[1, 2, 3]], "has a list of 3 elements, the limit is 2"),
+    ({"max_length": 2, "values": ("abc",)}, ["abc"], "has an element that has 3 characters, the limit is 2"),
+    ({"max_length": 2}, [{}], "has an element that is of type dict"),
+    ({"high": 3}, [[0] * 2**17, [0] * 2**17, [4]], "is a list of 262148 elements, the limit is 262144"),
+    ({"high": 3, "takes_lists": False}, [1], "is a list, the input takes one value"),
+    ({"high": 3}, [1, [2, 4]], "has an element that is 4, allowed are values of at most 3"),
 ]
 
 
@@ -180,6 +231,29 @@ def test_fields_within_their_limits(rule: dict[str, Any], values: list[Any]) -> 
 @pytest.mark.parametrize(("rule", "value", "said"), BAD_FIELDS)
 def test_fields_beyond_their_limits(rule: dict[str, Any], value: Any, said: str) -> None:
     assert said in FieldRule(**rule).problem(value)
+
+
+@pytest.mark.parametrize("value", [2.0**53 - 1, 2.0**53, -(2.0**53), 0.5, 2**53, 2**62])
+def test_an_integer_is_what_an_integer_input_takes(value: float) -> None:
+    spec = InputSpec("x", "INT64", (-1,))
+    try:
+        converted([value], spec)
+    except BadRequest:
+        assert "which is no integer" in FieldRule("integer").problem(value)
+    else:
+        assert FieldRule("integer").problem(value) == ""
+
+
+def test_a_list_may_be_nested_deeper_than_python_calls() -> None:
+    deep: Any = 4
+    for _ in range(100_000):
+        deep = [deep]
+    assert FieldRule(high=4).problem(deep) == ""
+    assert FieldRule(high=3).problem(deep) == "has an element that is 4, allowed are values of at most 3"
+
+
+def test_a_longer_list_is_taken_where_max_length_allows_it() -> None:
+    assert FieldRule(high=3, max_length=2**19).problem([0] * 2**19) == ""
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from tailcut.manifest import Deployment, FeatureGroup, Features, Model, Tensor
+from tailcut.core.bounds import Bound
+from tailcut.engine.assembly import Assembly, limited_inputs
+from tailcut.engine.limits import PathLimits
+from tailcut.errors import BadRequest
+from tailcut.manifest import Deployment, FeatureGroup, Features, Field, Model, Tensor
 from tailcut.server.openapi import openapi
+from tailcut.server.openapi_limits import data_schema, field_schemas, row_value
 
 GROUP = FeatureGroup(name="g", key=("id",), columns=("a",), ttl="5s", sql="SELECT id, a FROM t")
 MODEL = Model(
@@ -72,3 +77,50 @@ def test_null_is_a_value_where_nan_is() -> None:
         found = msgspec.json.encode(openapi(Deployment(name="m", model=model)))
         assert b'"items":' + msgspec.json.encode({"type": kind}) in found
         assert (b"null is NaN" in found) is (kind != "number")
+
+
+LISTED = Tensor(name="x", allow_nan=True, values=(1.0, 2.0))
+MISSING = Tensor(name="t", datatype="BYTES", allow_nan=True, max_length=5)
+WHOLE = Tensor(name="n", datatype="INT64", allow_nan=True, min=1)
+FINITE = Tensor(name="f", max=2.0)
+
+
+def test_null_is_a_value_beside_limits_exactly_where_the_server_takes_it() -> None:
+    model = Model(source="m:m", inputs=(LISTED, MISSING, WHOLE, FINITE), outputs=(Tensor(name="y"),))
+    listed = {"type": ["number", "null"], "enum": [1.0, 2.0, None]}
+    assert data_schema(LISTED, ())["items"] == row_value(LISTED, ()) == listed
+    limits = PathLimits(Deployment(name="m", model=model), (), hook=False)
+    assembly = Assembly(model, None, None)
+    good = {"x": 1.0, "t": "a", "n": 1, "f": 1.0}
+    fields = field_schemas(model, ())
+    assert fields["x"] == listed
+    for name in good:
+        takes = "null" in fields[name]["type"]
+        try:
+            limited_inputs(assembly, limits, [{**good, name: None}], from_client=True)
+        except BadRequest:
+            assert not takes, name
+        else:
+            assert takes, name
+
+
+def test_a_declared_field_may_be_null_in_a_row_but_not_in_an_entity() -> None:
+    field = Field(name="id", type="text", values=("a", "b"))
+    model = Model(
+        source="m:m", preprocess="m:p", inputs=(Tensor(name="x"),), outputs=(Tensor(name="y"),), fields=(field,)
+    )
+    features = Features(entity=("id",), groups=(GROUP,))
+    found = openapi(Deployment(name="m", model=model, features=features))["components"]["schemas"]
+    request = found["PredictionRequest"]["properties"]
+    nullable = {"type": ["string", "null"], "enum": ["a", "b", None]}
+    assert request["rows"]["items"]["properties"]["id"] == nullable
+    assert request["entities"]["items"] == {"type": "string", "enum": ["a", "b"], "description": "id"}
+
+
+def test_limits_of_single_positions_are_described() -> None:
+    wide = Tensor(name="x", shape=(-1, 3))
+    bounds = (Bound(input="x", columns=(0, 2), min=0, max=49, why="e has 50 rows"), Bound(input="x", max=60))
+    said = "in the flattened row, position 0, 2: allowed are 0 to 49 (e has 50 rows)"
+    assert data_schema(wide, bounds)["description"].endswith(f"; {said}")
+    assert row_value(wide, bounds)["description"] == said
+    assert "description" not in row_value(wide, bounds[1:])

@@ -7,7 +7,7 @@ are compared exactly. NaN is left to ``allow_nan``; infinity is beyond every max
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from math import isnan
+from math import inf
 from reprlib import repr as shown
 from typing import Any
 
@@ -15,11 +15,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tailcut.core.bound_scans import finder, inside, membership, texts
 from tailcut.core.tensors import NUMPY_OF, Array
 from tailcut.errors import BadRequest
-
-_FEW = 32
-"""Up to here a list's least and greatest value are found faster than an array's."""
 
 _SHOWN_VALUES = 5
 
@@ -36,8 +34,8 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         input: name of the tensor.
         columns: positions in the flattened row (the dimensions behind the first) that it is about; empty: all.
-        min, max: smallest and largest value allowed, both included; None: no limit. NaN is not their business
-            (allow_nan is).
+        min, max: smallest and largest value allowed, both included; None: no limit. They do not hold for NaN,
+            which ``allow_nan`` allows or not.
         values: the only values allowed; None: any.
         max_length: most characters of a text, or the largest size of a free dimension of a tensor of numbers; None:
             any.
@@ -114,9 +112,9 @@ def allowed(low: float | None, high: float | None, values: Iterable[object] | No
     return f"allowed are values of at {f'most {high}' if low is None else f'least {low}'}{because}"
 
 
-def too_long(what: str, length: int, longest: int, why: str = "") -> str:
-    """Say that there is too much of something, with the limit."""
-    return f"{what} {length}, the limit is {longest}{f' ({why})' if why else ''}"
+def too_long(what: str, longest: int, why: str = "") -> str:
+    """Say that there is too much of something, with the limit: "has 7 characters, the limit is 5"."""
+    return f"{what}, the limit is {longest}{f' ({why})' if why else ''}"
 
 
 def in_datatype(limit: float, datatype: str) -> float:
@@ -124,10 +122,20 @@ def in_datatype(limit: float, datatype: str) -> float:
     dtype: Any = NUMPY_OF[datatype]
     if dtype.kind != "f":
         return limit
-    with np.errstate(over="ignore"):
-        rounded = float(dtype.type(limit))
     largest = float(np.finfo(dtype).max)
-    return min(max(rounded, -largest), largest)
+    return min(max(as_held(limit, datatype), -largest), largest)
+
+
+def as_held(value: float, datatype: str) -> float:
+    """Return a number as an array of the datatype holds it; beyond the range of floats infinity."""
+    dtype: Any = NUMPY_OF[datatype]
+    if dtype.kind != "f":
+        return value
+    try:
+        with np.errstate(over="ignore"):
+            return float(dtype.type(float(value)))
+    except OverflowError:  # a whole number beyond the range of a double
+        return inf if value > 0 else -inf
 
 
 def _length_check(name: str, datatype: str, shape: Sequence[int], bound: Bound) -> Callable[[Array], None] | None:
@@ -142,8 +150,8 @@ def _length_check(name: str, datatype: str, shape: Sequence[int], bound: Bound) 
         for axis in free:
             size = array.shape[axis]
             if size > longest:
-                what = f"input {name!r} has shape {list(array.shape)}, of which dimension {axis} is"
-                raise BadRequest(too_long(what, size, longest, why), hint=f"send at most {longest} values a row there")
+                what = f"input {name!r} has shape {list(array.shape)}, of which dimension {axis} is {size}"
+                raise BadRequest(too_long(what, longest, why), hint=f"send at most {longest} values a row there")
 
     return check if free else None
 
@@ -153,14 +161,12 @@ def _text_check(name: str, longest: int, bound: Bound) -> Callable[[Array], None
     index = _index(columns)
 
     def check(array: Array) -> None:
-        texts = _texts(_part(array, index))
-        if not texts or max(map(len, texts)) <= longest:
+        found = texts(_part(array, index))
+        if not found or max(map(len, found)) <= longest:
             return
-        at = next(at for at, text in enumerate(texts) if len(text) > longest)
-        what = f"input {name!r} has a text in {_place(array, at, columns)} whose characters are"
-        raise BadRequest(
-            too_long(what, len(texts[at]), longest, bound.why), hint=f"send texts of at most {longest} characters"
-        )
+        at = next(at for at, text in enumerate(found) if len(text) > longest)
+        what = f"input {name!r} has a text of {len(found[at])} characters in {_place(array, at, columns)}"
+        raise BadRequest(too_long(what, longest, bound.why), hint=f"send texts of at most {longest} characters")
 
     return check
 
@@ -172,23 +178,18 @@ def _values_check(name: str, datatype: str, bound: Bound, allow_nan: bool) -> Ca
         return None
     columns = sorted(set(bound.columns))
     index = _index(columns)
-    holds_only = _membership(values or frozenset(), datatype)
     may_be_nan = allow_nan and NUMPY_OF[datatype].kind == "f"
-
-    def beyond(value: Any) -> bool:
-        if isinstance(value, float) and isnan(value):
-            return False
-        outside = (low is not None and value < low) or (high is not None and value > high)
-        return outside or (values is not None and value not in values)
+    holds_only = membership(values or frozenset(), datatype, may_be_nan=may_be_nan)
+    first_beyond = finder(low, high, values, datatype)
 
     def check(array: Array) -> None:
         part = array if index is None else _part(array, index)
         if not part.size:
             return
-        within = (low is None and high is None) or _inside(part, low, high, may_be_nan)
+        within = (low is None and high is None) or inside(part, low, high, may_be_nan=may_be_nan)
         if within and (values is None or holds_only(part)):
             return
-        at = next((at for at, value in enumerate(_plain(part)) if beyond(value)), None)
+        at = first_beyond(part)
         if at is not None:
             said = _said(part.ravel()[at])
             raise BadRequest(
@@ -198,31 +199,6 @@ def _values_check(name: str, datatype: str, bound: Bound, allow_nan: bool) -> Ca
             )
 
     return check
-
-
-def _membership(values: frozenset[Any], datatype: str) -> Callable[[Array], bool]:
-    """Return what says of a part whether it holds nothing else; it may take NaN and -0.0 for something else."""
-    dtype = NUMPY_OF[datatype]
-    if dtype.kind != "f":
-        return lambda part: values.issuperset(_plain(part))
-    # By their bits: hashing fractions takes several times as long as hashing whole numbers.
-    as_bits = np.dtype(f"u{dtype.itemsize}")
-    listed: Any = np.array(list(values), dtype)
-    bits = frozenset(listed.view(as_bits).tolist())
-    return lambda part: bits.issuperset(part.ravel().view(as_bits).tolist())
-
-
-def _inside(part: Array, low: float | None, high: float | None, may_be_nan: bool) -> bool:
-    """Return whether all values are within two limits, NaN left out."""
-    numbers: Any = part
-    if may_be_nan:
-        least, greatest = np.fmin.reduce(numbers, axis=None), np.fmax.reduce(numbers, axis=None)
-    elif part.size <= _FEW:
-        flat = part.ravel().tolist()
-        least, greatest = min(flat), max(flat)
-    else:
-        least, greatest = numbers.min().item(), numbers.max().item()
-    return not ((low is not None and least < low) or (high is not None and greatest > high))
 
 
 def _index(columns: Sequence[int]) -> Index | None:
@@ -242,15 +218,6 @@ def _part(array: Array, index: Index | None) -> Array:
     if not isinstance(index, slice) and index[-1] >= rows.shape[1]:
         index = index[index < rows.shape[1]]  # a free dimension may leave some out
     return rows[:, index]
-
-
-def _plain(part: Array) -> list[Any]:
-    return _texts(part) if part.dtype.hasobject else part.ravel().tolist()
-
-
-def _texts(part: Array) -> list[str]:
-    """Return text elements; a hook may have made them bytes."""
-    return [one.decode("utf-8", "replace") if isinstance(one, bytes) else one for one in part.ravel().tolist()]
 
 
 def _value(value: Any, datatype: str) -> Any:

@@ -50,7 +50,7 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes | memoryview) -> T:
 
 
 def is_json(text: bytes) -> bool:
-    """Whether a text is JSON as ``encode`` writes it."""
+    """Return True where a text is JSON as ``encode`` writes it."""
     try:
         msgspec.json.decode(text)
     except UNREADABLE as error:

@@ -1,4 +1,4 @@
-"""One value of a label or a class as plain Python: text, a number or a boolean."""
+"""One value as plain Python: text, a number or a boolean; and which doubles are whole numbers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from typing import Any
 import numpy as np
 
 Scalar = int | float | str | bool
+
+EXACT = 2**53
+"""A double below is the number that was sent; from here on it may stand for its neighbour, too."""
+
+
+def is_exact_whole(number: float) -> bool:
+    """Return whether a double is a whole number that stands for no other."""
+    return number.is_integer() and abs(number) < EXACT
 
 
 def scalar_of(value: Any) -> Scalar:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tailcut.core.scalars import EXACT
 from tailcut.core.tensors import Array
 from tailcut.core.texts import MISSING_TEXT, text_of
 from tailcut.core.validation import InputSpec
@@ -92,10 +93,6 @@ def _floats(array: Array, spec: InputSpec) -> Array:
         raise _unfit(max(filter(None, array.ravel().tolist()), key=abs), spec) from None
 
 
-_EXACT = 2**53
-"""A double below is the number that was sent; from here on it may stand for its neighbour, too."""
-
-
 def _whole(array: Array, spec: InputSpec) -> Array:
     """Return an array of Python's numbers as whole ones, each by itself and exactly."""
     limits: Any = np.iinfo(spec.dtype.str)
@@ -105,7 +102,7 @@ def _whole(array: Array, spec: InputSpec) -> Array:
             whole = int(value)
         except (TypeError, ValueError, OverflowError):  # None, NaN, infinity
             raise _unfit(value, spec) from None
-        is_exact = isinstance(value, int | np.integer | Decimal) or abs(whole) < _EXACT
+        is_exact = isinstance(value, int | np.integer | Decimal) or abs(whole) < EXACT
         if whole != value or not is_exact or not limits.min <= whole <= limits.max:
             raise _unfit(value, spec)
         found.append(whole)
@@ -115,7 +112,7 @@ def _whole(array: Array, spec: InputSpec) -> Array:
 def _check_whole(array: Array, spec: InputSpec) -> None:
     limits: Any = np.iinfo(spec.dtype.str)
     if array.dtype.kind == "f":
-        bad = ~((np.rint(array) == array) & (np.abs(array) < _EXACT))
+        bad = ~((np.rint(array) == array) & (np.abs(array) < EXACT))
         if bad.any():
             raise _unfit(array[bad][0], spec)
     for value in (array.min(), array.max()):

@@ -1,4 +1,4 @@
-"""What the values of a path's requests must be: the manifest's limits, and those of the variant's version."""
+"""Limits of the values of a path's requests: the manifest's, and those of the variant's version."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tailcut.core.bounds import Bound
 from tailcut.core.fields import FieldRule, Rules, first_problem
 from tailcut.core.tensors import Arrays
 from tailcut.core.validation import InputSpec, limits_of
-from tailcut.errors import BadRequest, FeatureUnavailable, HookError
+from tailcut.errors import BadRequest, FeatureUnavailable, HookError, TailcutError
 from tailcut.features import EntityKey
 from tailcut.manifest import Deployment, Field, Model, Tensor
 
@@ -43,6 +43,13 @@ def bounds_of(tensor: Tensor, bounds: Sequence[Bound]) -> tuple[Bound, ...]:
 def fields_of(tensor: Tensor) -> tuple[str, ...]:
     """Return the fields that fill an input one value each, in order, where no hook does; none where one has a list."""
     return tensor.columns or ((tensor.name,) if len(tensor.shape) == 1 else ())
+
+
+def limits_said(bound: Bound) -> str:
+    """Say what a bound allows, without any value."""
+    return FieldRule(
+        low=bound.min, high=bound.max, values=bound.values, max_length=bound.max_length, why=bound.why
+    ).limits()
 
 
 def field_rules(model: Model, bounds: Sequence[Bound], *, hook: bool) -> Rules:
@@ -82,12 +89,15 @@ class PathLimits:
         self._entity = [(at, name, rules[name]) for at, name in enumerate(features.entity) if name in rules]
         groups = [(group.name, column) for group in features.groups for column in group.columns]
         self._fetched = [(group, column, rules[column]) for group, column in groups if column in rules]
+        self._group_of = {column: group for group, column in groups}
+        self._tensors = {tensor.name: tensor for tensor in model.inputs}
+        self._bounds = bounds
         self._most_rows = deployment.batching.max_queue_rows
         self._hook = hook
 
     @property
     def is_empty(self) -> bool:
-        """Whether every value is allowed."""
+        """True where every value is allowed."""
         return not (self._inputs or self._rules)
 
     def check_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -124,13 +134,7 @@ class PathLimits:
             for row in rows:
                 for rule in rules:
                     if problem := rule.problem(row[column]):
-                        raise FeatureUnavailable(
-                            f'feature group "{group}" has a value in column "{column}" that the model cannot take: '
-                            f"{rule.limits()}",
-                            hint="correct the value in the group's source, or the limit in the manifest",
-                            detail=f"{column} {problem}",
-                            group=group,
-                        )
+                        raise _unfit_feature(group, column, rule.limits(), f"{column} {problem}")
 
     def check_inputs(self, inputs: Arrays, *, from_client: bool) -> None:
         """Refuse inputs that were made of rows and are beyond a bound.
@@ -141,17 +145,38 @@ class PathLimits:
         Raises:
             HookError: the hook made them.
             BadRequest: the client's rows hold them.
+            FeatureUnavailable: fetched features hold them.
         """
         for name, limits in self._inputs:
             try:
                 limits.check(inputs[name])
             except BadRequest as error:
-                if from_client and not self._hook:
+                if self._hook:
+                    raise HookError(
+                        f"preprocess: {error.message}",
+                        hint="the hook must make what the model takes, or raise BadRequest for a row it cannot use",
+                    ) from None
+                if from_client:
                     raise
-                raise HookError(
-                    f"preprocess: {error.message}",
-                    hint="the hook must make what the model takes, or raise BadRequest for a row that it cannot use",
-                ) from None
+                raise self._unfit_features(name, error) from None
+
+    def _unfit_features(self, name: str, error: BadRequest) -> TailcutError:
+        """Return the error for fetched features of which an input was made, such as a list, that is beyond a bound."""
+        tensor = self._tensors[name]
+        column = next((each for each in tensor.columns or (name,) if each in self._group_of), None)
+        if column is None:
+            return error  # made of the entity, which the client sent
+        limits = "; ".join(map(limits_said, bounds_of(tensor, self._bounds)))
+        return _unfit_feature(self._group_of[column], column, limits, error.message)
+
+
+def _unfit_feature(group: str, column: str, limits: str, detail: str) -> FeatureUnavailable:
+    return FeatureUnavailable(
+        f'feature group "{group}" has a value in column "{column}" that the model cannot take: {limits}',
+        hint="correct the value in the group's source, or the limit in the manifest",
+        detail=detail,
+        group=group,
+    )
 
 
 def _declared(field: Field) -> FieldRule:
@@ -165,4 +190,12 @@ def _of_bound(tensor: Tensor, bound: Bound) -> FieldRule | None:
     longest = bound.max_length if tensor.datatype == "BYTES" else None
     if bound.min is None and bound.max is None and bound.values is None and longest is None:
         return None
-    return FieldRule(low=bound.min, high=bound.max, values=bound.values, max_length=longest, why=bound.why)
+    return FieldRule(
+        low=bound.min,
+        high=bound.max,
+        values=bound.values,
+        max_length=longest,
+        datatype=tensor.datatype,
+        takes_lists=False,
+        why=bound.why,
+    )

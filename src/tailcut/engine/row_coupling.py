@@ -1,4 +1,4 @@
-"""Whether rows of a variant influence each other, so that each has to run alone."""
+"""Variants whose rows influence each other: each row has to run alone there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _READ = frozenset({"onnxruntime", "openvino", "pair"})
 
 
 def rows_alone(variant: Variant) -> bool:
-    """Return whether each row runs alone.
+    """Return True where each row has to run alone.
 
     Evidence of an older build has no ``rows_alone``. Its ``merge`` is false where the build saw that a neighbour
     changes the answer of a row.

@@ -79,7 +79,7 @@ def _prediction_request(deployment: Deployment, bounds: Sequence[Bound]) -> dict
     row: dict[str, Any] = {"type": "object", "properties": fields} if fields else {"type": "object"}
     properties: dict[str, Any] = {"rows": {"type": "array", "minItems": 1, "items": row}}
     if deployment.features.groups:
-        items = _entity(deployment.features.entity, fields)
+        items = _entity(deployment.features.entity, field_schemas(deployment.model, bounds, is_entity=True))
         properties["entities"] = {"type": "array", "minItems": 1, "items": items}
     return {
         "type": "object",

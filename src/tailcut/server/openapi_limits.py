@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tailcut.core.bounds import Bound
-from tailcut.engine.limits import bounds_of, fields_of
+from tailcut.engine.limits import bounds_of, fields_of, limits_said
 from tailcut.manifest import Model, Tensor
 
 _TYPES = {"BOOL": "boolean", "FP16": "number", "FP32": "number", "FP64": "number", "BYTES": "string"}
@@ -30,18 +30,29 @@ def value_schema(tensor: Tensor, bounds: Sequence[Bound]) -> Schema:
     for bound in bounds_of(tensor, bounds):
         if not bound.columns:
             _narrow(schema, bound, is_text=tensor.datatype == "BYTES")
-    return schema
+    return _or_null(schema) if _takes_null(tensor) else schema
+
+
+def positions_said(tensor: Tensor, bounds: Sequence[Bound]) -> str:
+    """Return the limits of single positions of a row in words, for which JSON's schema has none where data is flat."""
+    said = [
+        f"position {', '.join(map(str, bound.columns))}: {limits}"
+        for bound in bounds_of(tensor, bounds)
+        if bound.columns and (limits := limits_said(bound))
+    ]
+    return f"in the flattened row, {'; '.join(said)}" if said else ""
 
 
 def data_schema(tensor: Tensor, bounds: Sequence[Bound]) -> Schema:
     """Return the schema of an input's ``data``: flat, or nested as deep as the shape."""
-    value = _or_null(tensor, value_schema(tensor, bounds))
+    value = value_schema(tensor, bounds)
     flat: Schema = {"type": "array", "items": value}
     nested = flat
     for _ in tensor.shape[1:]:
         nested = {"type": "array", "items": nested}
     null = f"; null is {'a missing text' if tensor.datatype == 'BYTES' else 'NaN'}" if tensor.allow_nan else ""
-    described = {"description": f"values, flat or nested, in row-major order{null}"}
+    positions = positions_said(tensor, bounds)
+    described = {"description": f"values, flat or nested, in row-major order{null}{positions and f'; {positions}'}"}
     return {**flat, **described} if nested is flat else {"anyOf": [flat, nested], **described}
 
 
@@ -57,41 +68,58 @@ def sizes(tensor: Tensor, bounds: Sequence[Bound]) -> list[Schema]:
 
 def row_value(tensor: Tensor, bounds: Sequence[Bound]) -> Schema:
     """Return the schema of one row of an input: a single value, or a flat list."""
-    single = _or_null(tensor, value_schema(tensor, bounds))
+    single = value_schema(tensor, bounds)
     if len(tensor.shape) == 1:
         return single
     width = tensor.shape[1]
     limits: Schema = {"minItems": 1} if width == -1 else {"minItems": width, "maxItems": width}
     if width == -1 and (longest := _longest(tensor, bounds)) is not None:
         limits["maxItems"] = longest
+    if positions := positions_said(tensor, bounds):
+        limits["description"] = positions
     flat = {"type": "array", "items": single, **limits}
     return {"oneOf": [single, flat]} if width in {-1, 1} else flat
 
 
-def field_schemas(model: Model, bounds: Sequence[Bound]) -> dict[str, Schema]:
-    """Return the schema of each field of rows and entities that has limits."""
+def field_schemas(model: Model, bounds: Sequence[Bound], *, is_entity: bool = False) -> dict[str, Schema]:
+    """Return the schema of each field of rows and entities that has limits.
+
+    Args:
+        is_entity: whether the fields are an entity's, which may not be null.
+    """
     found: dict[str, Schema] = {}
     for field in model.fields:
         schema: Schema = {} if field.type == "any" else {"type": _FIELD_TYPES[field.type]}
         limits = Bound(input="", min=field.min, max=field.max, values=field.values or None, max_length=field.max_length)
         _narrow(schema, limits, is_text=True)
         found[field.name] = schema
+    not_null = set()
     for tensor in () if model.reads_any_field else model.inputs:
         for position, name in enumerate(fields_of(tensor)):
+            if not _takes_null(tensor):
+                not_null.add(name)
             about = [bound for bound in bounds_of(tensor, bounds) if not bound.columns or position in bound.columns]
             if about:
                 schema = found.setdefault(name, {})
                 schema.setdefault("type", type_of(tensor))
                 for bound in about:
                     _narrow(schema, bound, is_text=tensor.datatype == "BYTES")
-    return found
+    return {name: each if is_entity or name in not_null else _or_null(each) for name, each in found.items()}
 
 
-def _or_null(tensor: Tensor, value: Schema) -> Schema:
-    """Let a value be null where that is NaN, or a missing text."""
-    if tensor.allow_nan and value["type"] in {"number", "string"} and "enum" not in value:
-        value["type"] = [value["type"], "null"]
-    return value
+def _takes_null(tensor: Tensor) -> bool:
+    """Return whether null is a value of an input: NaN, or a missing text."""
+    return tensor.allow_nan and type_of(tensor) in {"number", "string"}
+
+
+def _or_null(schema: Schema) -> Schema:
+    """Return a schema that takes null, too."""
+    more: Schema = {}
+    if "type" in schema:
+        more["type"] = [schema["type"], "null"]
+    if "enum" in schema:
+        more["enum"] = [*schema["enum"], None]
+    return {**schema, **more}
 
 
 def _longest(tensor: Tensor, bounds: Sequence[Bound]) -> int | None:
