@@ -17,6 +17,7 @@ from tailcut.build.holdout_types import fitted
 from tailcut.build.objects import is_module, names_of
 from tailcut.build.reference import caller
 from tailcut.core.bounds import Bound
+from tailcut.core.scalars import is_missing
 from tailcut.core.tensors import DATATYPE_OF, NUMPY_OF, Array, Arrays
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
@@ -220,7 +221,7 @@ def _tensor(model: Any, name: str, array: Any, width: int | None) -> Tensor:
 
 def _has_gaps(array: Any) -> bool:
     if array.dtype.kind == "O":
-        return any(value is None or (isinstance(value, float) and np.isnan(value)) for value in array.ravel())
+        return any(map(is_missing, array.ravel()))
     return array.dtype.kind == "f" and not bool(np.isfinite(array).all())
 
 
