@@ -173,6 +173,8 @@ class Encoder(nn.Module):
             places = self.places(self.numbers[:, : ids.shape[1]])
         elif self.positions == "counted":
             places = self.places(mask.cumsum(1) * mask + 1)
+        elif self.positions == "counted from 0":
+            places = self.places((mask.cumsum(1) - 1).clamp(0))
         else:
             places = self.learned[:, : ids.shape[1]]
         return ((self.words(ids) + places) * mask[..., None]).sum(dim=(1, 2))
@@ -193,9 +195,10 @@ def test_a_table_of_positions_limits_the_length(positions: str) -> None:
     assert bounds_of(module, call, TEXT, TEXT_ROWS)["ids", ()].max == 99
 
 
-def test_positions_that_are_counted_without_padding_are_no_limit_of_the_length() -> None:
+@pytest.mark.parametrize("positions", ["counted", "counted from 0"])
+def test_positions_that_are_counted_without_padding_are_no_limit_of_the_length(positions: str) -> None:
     """A row of 40 tokens of which 8 are padding is answered."""
-    module = Encoder("counted")
+    module = Encoder(positions)
     call = of_module(module, TEXT)
     long = {"ids": np.full((1, 40), 5), "mask": np.repeat([[1, 0]], [32, 8], axis=1)}
     assert np.isfinite(call(long)["y"]).all()
