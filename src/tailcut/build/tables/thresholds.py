@@ -131,10 +131,11 @@ def _judged(made: Probes, trees: Ensemble, source: Array, other: Array, *, singl
 def _said(made: Probes, wrong: Bools, worst: float, trees: Ensemble) -> str:
     first = int(np.flatnonzero(wrong)[0])
     tree, node = int(made.tree[first]), int(made.node[first])
+    value, threshold = float(made.rows[first, made.feature[first]]), float(trees.trees[tree].threshold[node])
     return (
         f"{int(wrong.sum())} of {len(wrong)} rows at the trees' thresholds are answered otherwise than by the source "
         f"model, by up to {worst:.3g}; the first: column {int(made.feature[first])} = "
-        f"{made.rows[first, made.feature[first]]!r} at threshold {trees.trees[tree].threshold[node]!r} (tree {tree})"
+        f"{value!r} at threshold {threshold!r} (tree {tree})"
     )
 
 
