@@ -56,7 +56,7 @@ def test_a_variant_that_will_be_served_alone_is_judged_alone(tmp_path: Path) -> 
     found = run_step(step, timeout_s=60.0)
     assert not found["merge"]
     assert found["metrics"]["log_loss"] == pytest.approx(np.log(1 + np.exp(-1.0)), rel=1e-5)
-    scores = np.load(tmp_path / "scores-onnx.npy", allow_pickle=False)
+    scores = np.load(tmp_path / "scores-onnx.npz", allow_pickle=False)["y"]
     assert np.unique(scores.round(5)).tolist() == pytest.approx([0.26894, 0.73106])
 
 

@@ -92,7 +92,7 @@ def test_auc_parts_average_to_its_fall(seed: int, rows: int) -> None:
 def test_f1_and_spearman_parts_average_to_their_fall(seed: int, rows: int) -> None:
     labels, source, variant = scored(seed, rows)
     f1 = metrics.f1(labels, source) - metrics.f1(labels, variant)
-    assert f1_parts(labels == 1, source >= 0.5, variant >= 0.5).drop == pytest.approx(f1, abs=1e-12)
+    assert f1_parts(labels == 1, source > 0.5, variant > 0.5).drop == pytest.approx(f1, abs=1e-12)
     rank = metrics.spearman(labels, source) - metrics.spearman(labels, variant)
     assert spearman_parts(labels, source, variant).drop == pytest.approx(rank, abs=1e-12)
 
@@ -111,7 +111,7 @@ def test_the_error_of_a_metric_is_that_of_the_jackknife(metric: str) -> None:
         if metric == "auc"
         else spearman_parts(labels, source, variant)
         if metric == "spearman"
-        else f1_parts(labels == 1, source >= 0.5, variant >= 0.5)
+        else f1_parts(labels == 1, source > 0.5, variant > 0.5)
     )
     assert estimate(parts, seed=None).se == pytest.approx(jackknife, rel=0.03)
 
