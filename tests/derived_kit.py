@@ -34,7 +34,7 @@ def of_module(module: Any, inputs: Sequence[Tensor]) -> Call:
 
 
 def of_file(path: Path) -> Call:
-    """Run an .onnx file with onnxruntime, which is told not to log what the trials provoke."""
+    """Run an .onnx file with onnxruntime, without its log of the errors that the trials cause."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

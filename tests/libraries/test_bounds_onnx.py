@@ -179,7 +179,8 @@ def test_a_quantized_table_has_the_bounds_of_its_rows(tmp_path: Path) -> None:
     assert derived(save(tmp_path / "m.onnx", nodes, IDS, **more), IDS)["x", ()].max == 49
 
 
-def test_a_table_of_positions_limits_the_length(tmp_path: Path) -> None:
+def with_positions(folder: Path) -> tuple[Tensor, Path]:
+    """Save a model that adds one of 32 positions to each place of a row of shops."""
     text = Tensor(name="x", datatype="INT64", shape=(-1, -1))
     nodes = [
         node("Gather", "shops x", "e"),
@@ -187,21 +188,19 @@ def test_a_table_of_positions_limits_the_length(tmp_path: Path) -> None:
         node("Slice", "positions zero length zero", "p"),
         node("Add", "e p", "y"),
     ]
-    path = save(tmp_path / "m.onnx", nodes, text, positions=np.ones((32, 4), np.float32))
+    path = save(folder / "m.onnx", nodes, text, positions=np.ones((32, 4), np.float32))
+    return text, path
+
+
+def test_a_table_of_positions_limits_the_length(tmp_path: Path) -> None:
+    text, path = with_positions(tmp_path)
     call = of_file(path)
     assert lengths_of(None, call, (text,), {"x": ROWS}, path) == {"x": 32}
     assert bounds_of(None, call, (text,), {"x": ROWS}, path)["x", ()].max == 49
 
 
 def test_a_trial_for_which_no_time_is_left_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = Tensor(name="x", datatype="INT64", shape=(-1, -1))
-    nodes = [
-        node("Gather", "shops x", "e"),
-        node("Shape", "x", "length", start=1, end=2),
-        node("Slice", "positions zero length zero", "p"),
-        node("Add", "e p", "y"),
-    ]
-    path = save(tmp_path / "m.onnx", nodes, text, positions=np.ones((32, 4), np.float32))
+    text, path = with_positions(tmp_path)
     call = of_file(path)
 
     def found(trials: int) -> tuple[list[Bound], int]:

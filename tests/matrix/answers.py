@@ -47,7 +47,7 @@ def answer(group: Group, columns: Columns) -> Floats:
     if not group.classes:
         return np.asarray(owned.predict(given), np.float64).reshape(count(columns))
     found = np.asarray(owned.predict_proba(given), np.float64)
-    # Of two classes the one that is told of is the second: the larger label, "yes", True.
+    # Of two classes the output is the probability of the second: the larger label, "yes", True.
     return found[:, 1] if found.shape[1] == 2 else found
 
 

@@ -1,4 +1,4 @@
-"""Limits where rows, entities, features and hooks come in, without a socket: who is told what, and how it counts."""
+"""Limits of rows, entities, features and hooks, without a socket: each error's status, text and counter."""
 
 from __future__ import annotations
 

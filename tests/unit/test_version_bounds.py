@@ -146,7 +146,7 @@ def test_a_version_that_was_built_before_has_the_manifests_limits_only(tmp_path:
             400,
             "input 'shop' holds 46 in row 0, allowed are values of at most 45",
         )
-        assert await told(client, -1) == answered(49), "nobody has said that this is no shop"
+        assert await told(client, -1) == answered(49), "no limit refuses -1 yet"
         versions.promote(50, 2.0)
         await look(client)
         assert await told(client, -1) == refused(-1, 50)

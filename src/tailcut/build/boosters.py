@@ -10,7 +10,7 @@ import numpy as np
 
 from tailcut.core.tensors import Array, Arrays
 from tailcut.manifest import Model
-from tailcut.runtimes.tables import BoosterInput, Table, matrix, shaped
+from tailcut.runtimes.tables import BoosterInput, Table, shaped
 
 Call = Callable[[Arrays], Array]
 
@@ -39,9 +39,7 @@ def _lightgbm(lightgbm: Any, model: Any, section: Model) -> Call:
     classes = hasattr(model, "classes_") or is_binary(booster)
     if booster.pandas_categorical:
         rows = BoosterInput(section.inputs, booster.num_feature(), names, what)
-        return lambda inputs: shaped(
-            booster.predict(rows(inputs).astype(np.float64)), section.outputs[0], classes=classes
-        )
+        return lambda inputs: shaped(booster.predict(rows(inputs).astype(np.float64)), output, classes=classes)
     table = Table(section.inputs, names, what)
     predict = model.predict_proba if hasattr(model, "predict_proba") else model.predict
     return lambda inputs: shaped(predict(table(inputs)), output, classes=classes)
@@ -61,7 +59,4 @@ def _xgboost(xgboost: Any, model: Any, section: Model) -> Call:
     booster = booster_of(model)  # a copy whose multi:softmax gives probabilities
     inputs_of = Table(section.inputs, booster.feature_names, "the Booster")
     binary = is_binary(booster)
-    if booster.feature_names is None:
-        names = [tensor.name for tensor in section.inputs]
-        return lambda inputs: shaped(booster.predict(xgboost.DMatrix(matrix(inputs, names))), output, classes=binary)
     return lambda inputs: shaped(booster.predict(xgboost.DMatrix(inputs_of(inputs))), output, classes=binary)

@@ -16,6 +16,7 @@ import numpy as np
 from tailcut.build import running
 from tailcut.build.calling import said
 from tailcut.build.holdout import Holdout
+from tailcut.build.objects import is_module
 from tailcut.core.tensors import Array, Arrays, Bools, Doubles
 from tailcut.errors import BuildError
 from tailcut.manifest import Model, Tensor
@@ -55,9 +56,8 @@ def caller(model: Any, path: Path | None, section: Model) -> Call:
     """
     if path is not None:
         return _session(path, section)
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(model, torch.nn.Module):
-        return _module(torch, model.eval(), section)
+    if is_module(model):
+        return _module(sys.modules["torch"], model.eval(), section)
     return _table(model, section)
 
 

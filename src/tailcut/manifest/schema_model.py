@@ -110,5 +110,5 @@ class Model(Section, frozen=True, kw_only=True):
 
     @property
     def reads_any_field(self) -> bool:
-        """Whether a hook, or the tokenizer of a folder, fills the inputs: nobody else knows from which fields."""
+        """True where a hook or a folder's tokenizer fills the inputs, so that any field of a row may be read."""
         return bool(self.preprocess) or (":" not in self.source and not self.source.endswith(".onnx"))

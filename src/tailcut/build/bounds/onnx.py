@@ -6,7 +6,7 @@ that it tells by itself which column ends where.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -136,38 +136,39 @@ class Graph:
 
     def _path(self, name: str) -> set[str]:
         """Return the tensors that hold the same values as a tensor, itself among them."""
-        path: set[str] = set()
-        waiting = [name]
-        while waiting:
-            name = waiting.pop()
-            if name in path:
-                continue
-            path.add(name)
-            node = self._made_by.get(name)
-            if node is not None and node.op_type in _MOVES:
-                waiting += node.input if node.op_type == "Concat" else node.input[:1]
-        return path
+
+        def moved(node: Any) -> Sequence[str]:
+            if node.op_type not in _MOVES:
+                return ()
+            given: Sequence[str] = node.input if node.op_type == "Concat" else node.input[:1]
+            return given
+
+        return self._walk([name], moved)
 
     def _moves_by_shapes_only(self, path: set[str]) -> bool:
         """Tell whether no value of an input decides where values go: shapes of inputs may."""
-        waiting = [
+        places = [
             name
             for node in self._nodes(path)
             if node.op_type in _MOVES and node.op_type != "Concat"
             for name in node.input[1:]
         ]
-        known: set[str] = set()
+        known = self._walk(places, lambda node: () if node.op_type in _SHAPES else node.input)
+        has_graph = any(each.HasField("g") for node in self._nodes(known) for each in node.attribute)
+        return not has_graph and known.isdisjoint(self._inputs)
+
+    def _walk(self, names: Iterable[str], before: Callable[[Any], Iterable[str]]) -> set[str]:
+        """Return tensors and those before them, each once; ``before`` names the inputs of a node to go on with."""
+        found: set[str] = set()
+        waiting = list(names)
         while waiting:
             name = waiting.pop()
-            if name in known:
+            if name in found:
                 continue
-            known.add(name)
-            node = self._made_by.get(name)
-            if name in self._inputs or (node is not None and any(each.HasField("g") for each in node.attribute)):
-                return False
-            if node is not None and node.op_type not in _SHAPES:
-                waiting += node.input
-        return True
+            found.add(name)
+            if name in self._made_by:
+                waiting += before(self._made_by[name])
+        return found
 
     def _nodes(self, names: set[str]) -> list[Any]:
         return [node for node in self._graph.node if names & set(node.output)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -14,6 +13,7 @@ import msgspec
 from tailcut.build.bounds import columns, indices, lengths, onnx, torch
 from tailcut.build.bounds.indices import Seen
 from tailcut.build.bounds.trials import OutOfTime, Trials
+from tailcut.build.objects import is_module
 from tailcut.core.bounds import Bound
 from tailcut.core.tensors import Arrays
 from tailcut.manifest import Tensor
@@ -83,8 +83,7 @@ def _in_time(found: Iterator[Bound]) -> list[Bound]:
 
 def _seen(model: Any, trials: Trials, path: Path | None) -> Seen | None:
     """Return the indices and tables of a torch module, an .onnx file or a Hugging Face folder; None of other kinds."""
-    module = sys.modules.get("torch")
-    if module is not None and isinstance(model, module.nn.Module):
+    if is_module(model):
         return torch.seen(model, trials)
     if path is not None and path.suffix == ".onnx":
         return onnx.seen(path, trials)

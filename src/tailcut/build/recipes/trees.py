@@ -8,7 +8,7 @@ and computes linear models in float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,7 @@ def make(work: Work) -> Result:
         BuildError: a step cannot be converted exactly; names every such step and why.
     """
     from tailcut.build.tables import model as tables
+    from tailcut.build.tables import thresholds
 
     held = work.manifest.deployment.model
     output = held.outputs[0]
@@ -52,13 +53,15 @@ def make(work: Work) -> Result:
     if made.failures:
         raise _refused(work, made.failures)
     made.save(work.path)
+    rows = work.selection.take(min(_ROWS, work.selection.rows))
     expected = _runner(work.open(work.base), output)
     given = _runner(work.open_file(work.path, "onnxruntime"), output)
+    answers = expected(rows)
     try:
         found = {
-            "holdout": _on_holdout(work, expected, given, made.single),
-            "edges": _at_edges(work, expected, given, made.single),
-            **_at_thresholds(work, model, expected, given, made.single),
+            "holdout": _on_holdout(rows, answers, given, made.single),
+            "edges": _at_edges(held.inputs, rows, expected, given, answers, made.single),
+            **thresholds.compare(model, held.inputs, output, rows, expected=expected, given=given, single=made.single),
         }
     except BuildError as error:
         raise _refused(work, _reasons(work, model, error.message)) from None
@@ -113,10 +116,8 @@ def _runner(runtime: Any, output: Tensor) -> Run:
     return run
 
 
-def _on_holdout(work: Work, expected: Run, given: Run, single: bool) -> dict[str, Any]:
-    rows = min(_ROWS, work.selection.rows)
-    inputs = work.selection.take(rows)
-    source, other = expected(inputs), given(inputs)
+def _on_holdout(inputs: Arrays, source: Array, given: Run, single: bool) -> dict[str, Any]:
+    other = given(inputs)
     if source.shape != other.shape:
         raise BuildError(
             f"the ONNX model gives {list(other.shape)}, the source model {list(source.shape)}",
@@ -127,21 +128,22 @@ def _on_holdout(work: Work, expected: Run, given: Run, single: bool) -> dict[str
     wrong, worst = wrong_rows(source, other, single=single)
     if wrong.any():
         raise BuildError(
-            f"{int(wrong.sum())} of {rows} holdout rows are answered otherwise than by the source model, the first is "
-            f"row {int(np.flatnonzero(wrong)[0])}, by up to {worst:.3g}",
+            f"{int(wrong.sum())} of {len(source)} holdout rows are answered otherwise than by the source model, the "
+            f"first is row {int(np.flatnonzero(wrong)[0])}, by up to {worst:.3g}",
             hint="serve the source variant; and please report the model",
         )
-    return {"rows": rows, "wrong": 0, "max_abs": worst}
+    return {"rows": len(source), "wrong": 0, "max_abs": worst}
 
 
-def _at_edges(work: Work, expected: Run, given: Run, single: bool) -> dict[str, Any]:
+def _at_edges(
+    tensors: Sequence[Tensor], background: Arrays, expected: Run, given: Run, answers: Array, single: bool
+) -> dict[str, Any]:
     """Compare on rows at the edges of the inputs; what the source refuses has no answer here either."""
     from tailcut.build.tables.comparing import wrong_rows
     from tailcut.build.tables.edges import answered, edges
 
-    background = work.selection.take(min(_ROWS, work.selection.rows))
-    made = edges(work.manifest.deployment.model.inputs, background)
-    size = float(np.nanmax(np.abs(expected(background)), initial=0.0))
+    made = edges(tensors, background)
+    size = float(np.nanmax(np.abs(answers), initial=0.0))
     taken, source = answered(expected, made.inputs)
     asked, other = answered(given, {name: array[taken] for name, array in made.inputs.items()})
     places = np.flatnonzero(taken)
@@ -158,21 +160,7 @@ def _at_edges(work: Work, expected: Run, given: Run, single: bool) -> dict[str, 
             )
     refused = np.flatnonzero(~taken)
     for row in refused[:: max(len(refused) // _REFUSED, 1)]:
-        alone, answers = answered(given, {name: array[row : row + 1] for name, array in made.inputs.items()})
-        if alone.all() and np.isfinite(answers).all():
+        alone, found = answered(given, {name: array[row : row + 1] for name, array in made.inputs.items()})
+        if alone.all() and np.isfinite(found).all():
             raise BuildError(f"ONNX answers a row that the source refuses: {made.said[row]}")
     return {"rows": len(made.said), "refused": len(refused), "wrong": 0}
-
-
-def _at_thresholds(work: Work, model: Any, expected: Run, given: Run, single: bool) -> dict[str, Any]:
-    from tailcut.build.tables import thresholds
-
-    return thresholds.compare(
-        model,
-        work.manifest.deployment.model.inputs,
-        work.manifest.deployment.model.outputs[0],
-        work.selection.take(min(_ROWS, work.selection.rows)),
-        expected=expected,
-        given=given,
-        single=single,
-    )

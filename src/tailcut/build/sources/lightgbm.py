@@ -49,14 +49,8 @@ class LightGBMSource:
         booster = trees.booster_of(work.model)
         _refuse_rounded(booster, work.manifest.deployment.model.inputs)
         booster.save_model(str(artifact))
-        classes = _tables.classes(work.model)
-        settings = {"classes": True} if classes or trees.is_binary(booster) else {}
-        found = {
-            "trees": booster.num_trees(),
-            "classes": classes,
-            **_tables.check(work, self.runtime, artifact, settings),
-        }
-        return Result(found, settings)
+        size = {"trees": booster.num_trees()}
+        return _tables.booster_result(work, self.runtime, artifact, size, binary=trees.is_binary(booster))
 
 
 def _refuse_rounded(booster: Any, tensors: Sequence[Tensor]) -> None:

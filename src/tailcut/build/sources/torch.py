@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
+from tailcut.build.objects import is_module
 from tailcut.build.recipes.base import Result
 from tailcut.build.sources.base import SourceWork
 from tailcut.errors import BuildError
@@ -21,8 +21,7 @@ class TorchSource:
 
     def matches(self, model: Any, path: Path | None) -> bool:
         """A torch.nn.Module; whoever has one has imported torch."""
-        torch = sys.modules.get("torch")
-        return torch is not None and isinstance(model, torch.nn.Module)
+        return is_module(model)
 
     def trees(self, model: Any) -> bool:
         """Never."""

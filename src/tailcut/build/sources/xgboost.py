@@ -42,11 +42,5 @@ class XGBoostSource:
         _tables.check_fitted(work.model)
         booster = trees.booster_of(work.model)
         artifact.write_bytes(booster.save_raw("ubj"))
-        classes = _tables.classes(work.model)
-        settings = {"classes": True} if classes or trees.is_binary(booster) else {}
-        found = {
-            "rounds": booster.num_boosted_rounds(),
-            "classes": classes,
-            **_tables.check(work, self.runtime, artifact, settings),
-        }
-        return Result(found, settings)
+        size = {"rounds": booster.num_boosted_rounds()}
+        return _tables.booster_result(work, self.runtime, artifact, size, binary=trees.is_binary(booster))

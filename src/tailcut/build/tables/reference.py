@@ -12,6 +12,7 @@ from tailcut.core.tensors import NUMPY_OF, Arrays
 from tailcut.manifest import Tensor
 from tailcut.runtimes import lightgbm, sklearn
 from tailcut.runtimes.tables import BoosterInput, order_of
+from tailcut.runtimes.tables import column_names as input_names
 
 
 def as_given(model: Any, tensors: Sequence[Tensor]) -> Callable[[Arrays], Any]:
@@ -71,10 +72,7 @@ def array_dtype(model: Any, tensors: Sequence[Tensor]) -> np.dtype[Any]:
 
 def tensor_columns(tensor: Tensor) -> list[str]:
     """Return the names of a tensor's columns, for texts."""
-    width = tensor.shape[1] if len(tensor.shape) == 2 else 1
-    if tensor.columns:
-        return list(tensor.columns)
-    return [tensor.name] if width == 1 else [f"{tensor.name}_{place}" for place in range(width)]
+    return [name or f"{tensor.name}_{place}" for place, name in enumerate(input_names([tensor]))]
 
 
 def _said(model: Any) -> str:
