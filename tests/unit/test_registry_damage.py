@@ -233,3 +233,24 @@ def test_a_record_without_a_serial_number_is_older_than_any_with_one(registry: R
     new = add(registry, tmp_path, b"2")
     assert [each.serial for each in registry.list()] == [1, 0]
     assert registry.version("flights", "latest").id == new.id
+
+
+def test_a_file_kept_beside_the_artifacts_is_found_checked_and_collected(registry: Registry, tmp_path: Path) -> None:
+    rows = tmp_path / "rows"
+    rows.write_bytes(b"eight rows")
+    version = add(registry, tmp_path / "first", files={"rows": rows})
+    kept = registry.file(version, "rows")
+    assert kept is not None
+    assert kept.read_bytes() == b"eight rows"
+    assert registry.file(version, "code") is None
+    registry.collect_garbage()
+    assert [error for _, error in registry.verify() if error] == []
+    kept.chmod(0o600)
+    kept.write_bytes(b"eight rowz")
+    (found,) = [(what, error) for what, error in registry.verify() if error]
+    assert found[0].startswith(f"flights {version.id} file rows ")
+    assert "corrupt" in found[1].message
+    add(registry, tmp_path / "second", b"others")
+    registry.retire("flights", version.id)
+    registry.collect_garbage()
+    assert not kept.exists()

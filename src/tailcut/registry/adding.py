@@ -13,24 +13,27 @@ from tailcut.errors import ArtifactError
 from tailcut.registry._files import digest
 from tailcut.registry._secrets import without_passwords
 from tailcut.registry.documents import blob_path, write_version
-from tailcut.registry.records import NewVariant, VariantRecord, Version
+from tailcut.registry.records import KeptFile, NewVariant, VariantRecord, Version
 from tailcut.registry.storage import Batch, Storage
 
 
-def store(storage: Storage, version: Version, artifacts: Mapping[str, Path]) -> Version:
+def store(storage: Storage, version: Version, artifacts: Mapping[str, Path], files: Mapping[str, Path]) -> Version:
     """Store a version whose records are made; see ``Registry.add``.
 
     Args:
         storage: where.
         version: the record; ``origins`` are checked once more when everything is copied.
         artifacts: file of each variant that has one.
+        files: what is kept beside them.
     """
-    kept = replace(version, manifest=without_passwords(version.manifest), origins=_relative(version.origins))
+    cleared = replace(version, manifest=without_passwords(version.manifest), origins=_relative(version.origins))
     with storage.adding(), storage.batch() as batch:
         for name, path in artifacts.items():
             _copy(storage, batch, path, version.variants[name])
+        for name, path in files.items():
+            _copy(storage, batch, path, version.files[name])
         check_origins({Path(path): sha for path, sha in version.origins.items()})
-        sealed = write_version(batch, kept)
+        sealed = write_version(batch, cleared)
         batch.commit()
     return sealed
 
@@ -59,6 +62,11 @@ def record(variant: NewVariant, machine: Machine, *, source: bool) -> VariantRec
         keys=(variant.keys or keys_of(machine, variant.runtime, gpu=gpu)) if sha and not variant.parts else None,
         parts={name: digest(path) for name, path in variant.parts.items()},
     )
+
+
+def kept(path: Path) -> KeptFile:
+    """Make the record of a file that is kept beside the artifacts."""
+    return KeptFile(sha256=digest(path), size_bytes=path.stat().st_size)
 
 
 def check_parts(records: Mapping[str, VariantRecord]) -> None:
@@ -94,7 +102,7 @@ def check_origins(origins: Mapping[Path, str]) -> None:
             )
 
 
-def _copy(storage: Storage, batch: Batch, path: Path, kept: VariantRecord) -> None:
+def _copy(storage: Storage, batch: Batch, path: Path, kept: VariantRecord | KeptFile) -> None:
     blob = blob_path(kept.sha256)
     if storage.holds(blob, kept.sha256, kept.size_bytes):
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -110,6 +110,15 @@ def refuse_pickle(variant: Variant) -> None:
             "and loading a pickle runs whatever code is in it",
             hint="use another form of the model (ONNX, a state dict); where you made the file yourself, say --trust",
         )
+
+
+def outcome(what: str, check: Callable[[], object]) -> tuple[str, ArtifactError | None]:
+    """Name what was checked, with what is wrong with it; None where nothing is."""
+    try:
+        check()
+    except ArtifactError as error:
+        return what, error
+    return what, None
 
 
 def is_pickle(path: Path) -> bool:

@@ -119,6 +119,7 @@ def _orphans(storage: Storage, staying: Sequence[Version]) -> Iterator[str]:
     """Files that no staying version refers to and that no write under way can have made."""
     records = [each for version in staying for each in version.variants.values()]
     referred = {blob_path(sha) for each in records for sha in (each.sha256, *each.parts.values()) if sha}
+    referred |= {blob_path(each.sha256) for version in staying for each in version.files.values()}
     referred |= {evidence_path(version) for version in staying if version.evidence_sha256}
     for folder in ("models", "blobs"):
         for path in storage.files(folder):

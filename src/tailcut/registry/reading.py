@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Self
 
@@ -169,26 +169,39 @@ class Reader:
         record, name = self._find(model, name, version)
         return self._checked(record, name)
 
+    def file(self, version: Version, name: str) -> Path | None:
+        """Fetch a file that is kept beside the artifacts of a version; None where it keeps none of that name.
+
+        Raises:
+            ArtifactError: it is missing, truncated or corrupt.
+        """
+        kept = version.files.get(name)
+        if kept is None:
+            return None
+        what = f"file {name!r} of model {version.model!r} version {version.id}"
+        return self._storage.fetch(blob_path(kept.sha256), kept.sha256, kept.size_bytes, what)
+
     def verify(self) -> Iterator[tuple[str, ArtifactError | None]]:
         """Check every record, artifact and pointer; yield what was checked, and what is wrong with it."""
         for model in self.models():
-            try:
-                self._served(model)
-            except ArtifactError as error:
-                yield f"{model} {POINTER}", error
+            pointer = checking.outcome(f"{model} {POINTER}", partial(self._served, model))
+            if pointer[1] is not None:
+                yield pointer
             for each in self._ids(model):
                 try:
                     record = self.version(model, each)
                 except ArtifactError as error:
                     yield f"{model} {each}", error
                     continue
-                for name in (name for name, found in record.variants.items() if found.sha256):
-                    try:
-                        checked = self._checked(record, name)
-                    except ArtifactError as error:
-                        yield f"{model} {each} {name}", error
-                    else:
-                        yield f"{model} {each} {name} {checked.sha256}", None
+                for name, kept in record.files.items():
+                    yield checking.outcome(
+                        f"{model} {each} file {name} {kept.sha256}", partial(self.file, record, name)
+                    )
+                for name, found in record.variants.items():
+                    if found.sha256:
+                        yield checking.outcome(
+                            f"{model} {each} {name} {found.sha256}", partial(self._checked, record, name)
+                        )
 
     def trust(self, version: Version, name: str) -> Trust:
         """Judge how far a variant's evidence holds on this machine."""

@@ -105,6 +105,13 @@ class VariantRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Of a pair: variant of the same version -> SHA-256 of its artifact. A pair has no keys: its parts' hold for it."""
 
 
+class KeptFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that is kept with a version beside the variants' artifacts."""
+
+    sha256: str
+    size_bytes: int
+
+
 class Version(msgspec.Struct, frozen=True, kw_only=True):
     """One build of a model: every variant of it, with the evidence.
 
@@ -130,6 +137,8 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     evidence_sha256: str = ""
     origins: dict[str, str] = {}
     """Files that the source model came from, with the SHA-256 of each."""
+    files: dict[str, KeptFile] = {}
+    """What is kept beside the artifacts, by what it is: see ``Registry.file``."""
     retired: str = ""
     """When it was retired: UTC, ISO 8601; empty where it was not."""
 

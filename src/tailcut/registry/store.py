@@ -61,6 +61,7 @@ class Registry(Reader):
         evidence: Mapping[str, Any] | None = None,
         manifest: Mapping[str, Any] | None = None,
         origins: Mapping[Path, str] | None = None,
+        files: Mapping[str, Path] | None = None,
     ) -> Version:
         """Store artifacts and the record of one build.
 
@@ -75,6 +76,7 @@ class Registry(Reader):
             evidence: of the build as a whole.
             manifest: the deployment as plain values; passwords in addresses are left out.
             origins: files that the source model came from, with the SHA-256 that each had when the build began.
+            files: what is kept beside the artifacts, by what it is: see ``file``.
 
         Raises:
             ArtifactError: an artifact is missing, a pair's part is no variant of the version, an origin changed
@@ -94,9 +96,10 @@ class Registry(Reader):
             evidence=dict(evidence or {}),
             manifest=dict(manifest or {}),
             origins={str(path): sha for path, sha in (origins or {}).items()},
+            files={name: adding.kept(path) for name, path in (files or {}).items()},
         )
         artifacts = {each.name: each.artifact for each in variants if each.artifact is not None}
-        return adding.store(self._storage, version, artifacts)
+        return adding.store(self._storage, version, artifacts, files or {})
 
     def confirmations(self, model: str, split_sha256: str, artifacts: Sequence[str]) -> int:
         """Count the other sets of artifacts that earlier builds judged on this confirmation split."""
