@@ -124,12 +124,12 @@ def _outputs(version: Version) -> Iterable[str]:
 def differences(diff: Diff) -> Iterable[str]:
     """One line per difference, grouped by what it is about."""
     if diff.same:
-        yield f"{diff.old} and {diff.new} have the same artifacts, settings, metrics and manifest"
+        yield f"{diff.old} and {diff.new} have the same artifacts, settings, metrics, manifest and code"
         return
     yield f"{diff.old} -> {diff.new}"
     yield from (f"  + {name}" for name in diff.added)
     yield from (f"  - {name}" for name in diff.removed)
-    groups = {**diff.changed, "version": diff.version, "manifest": diff.manifest}
+    groups = {**diff.changed, "version": diff.version, "manifest": diff.manifest, "code": diff.code}
     for name, changes in groups.items():
         if changes:
             yield f"  {name}"

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from tailcut.engine.company import Company
 from tailcut.engine.fallback import Fallbacks
-from tailcut.engine.following import Follower, tell_trust
+from tailcut.engine.following import Follower
+from tailcut.engine.notices import tell_code, tell_trust
 from tailcut.engine.opening import Opened, open_deployment
 from tailcut.engine.path import Call, Path
 from tailcut.engine.repository import Repository
@@ -82,6 +83,7 @@ class Engine:
             raise
         self._put(opened)
         tell_trust(opened.variant)
+        tell_code(opened)
         if self.state == "loading":
             self.state = "ready"
             if follower is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from tailcut.engine.call import Call
 from tailcut.engine.libraries import bring_in
+from tailcut.engine.notices import tell_trust
 from tailcut.engine.opening import Opened, Warm, open_beside, open_variant
 from tailcut.engine.seating import close_warm
 from tailcut.engine.switch import foreseen, in_background, refuse_other_model, retire
@@ -283,16 +284,4 @@ class Follower:
             served.version,
             error,
             exc_info=error.__cause__ if error.__cause__ and not isinstance(error.__cause__, TailcutError) else None,
-        )
-
-
-def tell_trust(variant: Variant) -> None:
-    """Tell the operator where a variant's speed was measured on other hardware."""
-    if variant.trust.level == "remeasure":
-        log.warning(
-            "variant %s of version %s is served, but its speed was measured on another machine: %s; "
-            "`tailcut build --from-registry` measures it here",
-            variant.name,
-            variant.version,
-            variant.trust.reason,
         )

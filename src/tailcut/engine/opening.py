@@ -27,7 +27,7 @@ from tailcut.engine.stores import Caches, open_caches
 from tailcut.engine.streaming import streaming_of
 from tailcut.engine.switch import abandon, in_background
 from tailcut.engine.user_code import UserCode, import_code, place_hooks
-from tailcut.engine.version import version_of
+from tailcut.engine.version import runs_source, version_of
 from tailcut.engine.warming import BRIEF, example_inputs, warm_up
 from tailcut.errors import ArtifactError, NotInRegistry
 from tailcut.features import FeatureService
@@ -173,14 +173,14 @@ async def open_deployment(
     deployment = manifest.deployment
     variant = await loop.run_in_executor(None, find_variant, manifest)
     # The user's modules are imported here, off the event loop: what resolves them later finds them imported.
-    code = await loop.run_in_executor(None, import_code, manifest)
+    code = await loop.run_in_executor(None, import_code, manifest, runs_source(manifest, variant))
     assembly = Assembly(deployment.model, code.preprocess, code.postprocess)
     outputs = tuple(tensor.name for tensor in deployment.model.outputs)
     warm, loading = await _first_warm(manifest, variant, stand_in)
     variant = warm.variant
     try:
         hooks = await place_hooks(deployment, code, assembly, warm, outputs)
-        caches, features = await _open_stores(manifest)
+        caches, features = await _open_stores(manifest, code)
     except BaseException:
         if loading is None:
             warm.close()
@@ -190,7 +190,7 @@ async def open_deployment(
     device = _device_time(warm, recorder)
     dispatcher = make_dispatcher(deployment, variant, warm.warm_up_ns, device or recorder, loop)
     path = Path(
-        version=version_of(deployment, variant, code.functions),
+        version=version_of(deployment, variant, code.files),
         served=(variant.name, variant.version),
         outputs=outputs,
         assembly=assembly,
@@ -207,10 +207,10 @@ async def open_deployment(
     return Opened(path, _pool(deployment, dispatcher, warm, recorder), warm, code, device, loading)
 
 
-async def _open_stores(manifest: Manifest) -> tuple[Caches, FeatureService | None]:
+async def _open_stores(manifest: Manifest, code: UserCode) -> tuple[Caches, FeatureService | None]:
     caches = await open_caches(manifest.deployment)
     try:
-        return caches, await _open_features(manifest)
+        return caches, await _open_features(manifest, code)
     except BaseException:
         await caches.close()
         raise
@@ -244,7 +244,7 @@ def open_beside(manifest: Manifest, running: Opened, warm: Warm, recorder: Recor
     other, memory stays within the one limit, and after a rollback within their TTL the old entries are still good.
     """
     deployment = manifest.deployment
-    version = version_of(deployment, warm.variant, running.code.functions)
+    version = version_of(deployment, warm.variant, running.code.files)
     served = (warm.variant.name, warm.variant.version)
     device = _device_time(warm, recorder)
     loop = asyncio.get_running_loop()
@@ -292,7 +292,9 @@ def _features(manifest: Manifest) -> Features:
     return msgspec.structs.replace(features, database=f"{_SQLITE}{manifest.directory / path}")
 
 
-async def _open_features(manifest: Manifest) -> FeatureService | None:
+async def _open_features(manifest: Manifest, code: UserCode) -> FeatureService | None:
     if not manifest.deployment.features.groups:
         return None
-    return await FeatureService.open(_features(manifest), resolve=lambda ref: resolve(ref, manifest))
+    return await FeatureService.open(
+        _features(manifest), resolve=lambda ref: resolve(ref, manifest), code_of=code.files.digest_of
+    )

@@ -7,8 +7,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from tailcut.core.code import few
 from tailcut.engine.call import Call
-from tailcut.engine.version import version_of
+from tailcut.engine.version import is_live
 from tailcut.errors import ArtifactError, StartError, TailcutError
 from tailcut.manifest import Deployment, Tensor
 from tailcut.registry import Variant
@@ -100,13 +101,29 @@ def foreseen(error: BaseException) -> TailcutError:
 def refuse_other_model(deployment: Deployment, running: Opened, variant: Variant) -> None:
     """Refuse what this process cannot serve, because its manifest or the user's code is of another build.
 
+    Code is compared as this process has imported it, whatever its files are by now. Of a variant that runs the user's
+    own object, that code is imported where it is not yet.
+
     Raises:
-        ArtifactError: the tensors or the hooks differ.
+        ArtifactError: the tensors or the code differ.
     """
     refuse_other_tensors(deployment, variant)
-    if version_of(deployment, running.variant, running.code.functions) != running.path.version:
+    files = running.code.files
+    if variant.code is None:  # built by a tailcut that did not write the code down
+        if changed := files.changed():
+            raise ArtifactError(f"{_what(variant)} {few(changed)} changed since this server started", hint=_RESTART)
+        return
+    live = is_live(variant)
+    lacks = files.lacks(variant.code, live=live)
+    if not lacks and live and deployment.pool.executor != "process":
+        files.import_source()
+        lacks = files.lacks(variant.code, live=live)
+    if lacks:
+        there = not files.disk_lacks(variant.code, live=live)
+        put_back = f"put its code back with `tailcut registry code {variant.version} FOLDER`, then restart to serve it"
         raise ArtifactError(
-            f"{_what(variant)} the files of the hooks have changed since this server started", hint=_HINT
+            f"{_what(variant)} it was built with other code than this server has loaded: {few(lacks)}",
+            hint=_RESTART if there else f"{put_back}; until then this server serves what it served",
         )
 
 
@@ -127,6 +144,7 @@ def refuse_other_tensors(deployment: Deployment, variant: Variant) -> None:
 
 
 _HINT = "restart the server; until then it serves what it served"
+_RESTART = "restart to serve it; until then this server serves what it served"
 
 
 def _what(variant: Variant) -> str:

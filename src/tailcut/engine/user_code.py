@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tailcut import text
+from tailcut.code.loaded import LoadedCode, Loading
+from tailcut.code.roots import serving_references
 from tailcut.core.buckets import powers
 from tailcut.core.tensors import Arrays
 from tailcut.engine.assembly import Assembly, Postprocess, Preprocess
@@ -29,35 +31,37 @@ class UserCode(NamedTuple):
     Attributes:
         preprocess: the user's hook, or the tokenizer of a Hugging Face folder; None where there is neither.
         postprocess: the user's hook, or None.
-        functions: every function that an answer depends on, for the deployment version.
+        files: the code behind them, as it was imported, for the deployment version.
     """
 
     preprocess: Preprocess | None
     postprocess: Postprocess | None
-    functions: tuple[Callable[..., Any], ...]
+    files: LoadedCode
 
 
-def import_code(manifest: Manifest) -> UserCode:
+def import_code(manifest: Manifest, source: bool = False) -> UserCode:
     """Import every function of the user that touches an answer, in the manifest's order.
 
+    Args:
+        source: import ``model.source``, too: this process will run the user's own object.
+
     Raises:
-        ManifestError: one cannot be imported.
+        ManifestError: one cannot be imported, or a file of ``model.files`` is missing.
         StartError: a hook is async, or a tokenizer cannot be read.
     """
-    deployment = manifest.deployment
-    model = deployment.model
-    references = [model.preprocess, model.postprocess]
-    references += [group.function for group in deployment.features.groups]
+    model = manifest.deployment.model
+    loading = Loading(manifest)
     found: dict[str, Callable[..., Any]] = {
-        reference: resolve(reference, manifest) for reference in references if reference
+        reference: resolve(reference, manifest) for reference in serving_references(manifest)
     }
     for key, reference in (("model.preprocess", model.preprocess), ("model.postprocess", model.postprocess)):
         _refuse_async(key, reference, found.get(reference))
-    functions = list(found.values())
     preprocess = found.get(model.preprocess) or text.preprocess_of(manifest)
-    if preprocess is not None and not model.preprocess:
-        functions.append(preprocess)
-    return UserCode(preprocess, found.get(model.postprocess), tuple(functions))
+    functions = found if preprocess is None or model.preprocess else {**found, "model.source": preprocess}
+    files = loading.end(functions)
+    if source:
+        files.import_source()
+    return UserCode(preprocess, found.get(model.postprocess), files)
 
 
 def _refuse_async(key: str, reference: str, hook: Any) -> None:

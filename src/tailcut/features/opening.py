@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from typing import Any
@@ -26,6 +26,9 @@ from tailcut.features.sources.sqlite import SqliteDatabase, SqliteSource
 from tailcut.manifest.schema import FeatureGroup, Features
 
 Resolve = Callable[[str], Callable[..., Any]]
+CodeOf = Callable[[Sequence[str]], bytes]
+"""References to functions -> a hash of all code that they depend on."""
+
 _SQLITE = "sqlite:///"
 _POSTGRES = ("postgresql://", "postgres://")
 
@@ -37,6 +40,7 @@ class Opener:
         resolve: ``'package.module:callable'`` -> the callable.
         monotonic_s: monotonic seconds.
         clock: seconds since the epoch for ``:now``.
+        code_of: hash of the code behind functions; of their own text where None.
     """
 
     def __init__(
@@ -45,11 +49,13 @@ class Opener:
         resolve: Resolve,
         monotonic_s: Callable[[], float],
         clock: Callable[[], float],
+        code_of: CodeOf | None = None,
     ) -> None:
         self._features = features
         self._resolve = resolve
         self._monotonic_s = monotonic_s
         self._clock = clock
+        self._code_of = code_of or self._texts
         self.database: PostgresDatabase | SqliteDatabase | None = None
         self.executor: ThreadPoolExecutor | None = None
 
@@ -179,12 +185,16 @@ class Opener:
             ) from error
 
     def _fingerprint(self, spec: FeatureGroup) -> bytes:
-        """Hash of all that a group's values depend on, the code of its functions included as far as it can be read."""
+        """Hash of all that a group's values depend on, the code of its functions included."""
         features = self._features
-        sources = [_code(self._resolved(name, "")) for name in (spec.function, features.clock) if name]
+        named = [spec.function, spec.ttl if ":" in spec.ttl else "", features.clock]
+        sources = self._code_of([name for name in named if name])
         definition = (spec.name, spec.key, spec.columns, spec.sql, spec.function, sorted(spec.defaults.items()))
         settings = (features.database, features.clock, spec.per_tenant, sources)
         return blake2b(msgspec.msgpack.encode((definition, settings)), digest_size=16).digest()
+
+    def _texts(self, references: Sequence[str]) -> bytes:
+        return "\0".join(_code(self._resolved(name, "")) for name in references).encode()
 
 
 async def open_store(features: Features) -> BypassedStore[StoredEntry]:

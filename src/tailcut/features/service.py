@@ -22,7 +22,7 @@ from tailcut.features.entry import Entry, Outcome, StoredEntry
 from tailcut.features.groups import Group, levels_of
 from tailcut.features.level import LevelFetcher, Rows
 from tailcut.features.line import Lookup
-from tailcut.features.opening import Opener, Resolve, open_store
+from tailcut.features.opening import CodeOf, Opener, Resolve, open_store
 from tailcut.features.refresh import UNKNOWN_TTL_S, Refresher, tick_s
 from tailcut.features.statistics import FeatureStatistics
 from tailcut.features.usage import UsageTable
@@ -92,6 +92,7 @@ class FeatureService:
         wall_s: Callable[[], float] = time.time,
         seed: int = 0,
         store: Store[StoredEntry] | None = None,
+        code_of: CodeOf | None = None,
     ) -> FeatureService:
         """Connect, check every group, read preloaded tables, start the background work.
 
@@ -99,12 +100,13 @@ class FeatureService:
             resolve: ``'package.module:callable'`` -> the callable.
             seed: of the generator behind TTL jitter.
             store: used instead of Redis, for tests and other stores.
+            code_of: hash of all code behind functions, so that changed code never finds old values in Redis.
 
         Raises:
             StartError: what could not be opened, and where in the manifest.
         """
         clock = _Clock(monotonic_s, _seconds(features.clock, resolve) if features.clock else wall_s)
-        opener = Opener(features, resolve, monotonic_s, clock.now_s)
+        opener = Opener(features, resolve, monotonic_s, clock.now_s, code_of)
         remote: BypassedStore[StoredEntry] | None = None
         try:
             groups = [await opener.group(spec) for spec in features.groups]

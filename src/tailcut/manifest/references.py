@@ -6,6 +6,7 @@ import importlib
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -50,8 +51,22 @@ def resolve(reference: str, manifest: Manifest) -> Callable[..., Any]:
     return called
 
 
+def folders_of(manifest: Manifest) -> list[str]:
+    """Return the folders of ``python_path``, absolute."""
+    return [str((manifest.directory / folder).resolve()) for folder in manifest.deployment.python_path]
+
+
+def source_path(manifest: Manifest) -> Path | None:
+    """Return the path of ``model.source`` where it is a file or folder, else None (then it is a callable)."""
+    reference = manifest.deployment.model.source
+    path = (manifest.directory / reference).resolve()
+    if ":" in reference and "/" not in reference and not path.exists():
+        return None
+    return path
+
+
 def _module(name: str, reference: str, manifest: Manifest) -> ModuleType:
-    folders = [str((manifest.directory / folder).resolve()) for folder in manifest.deployment.python_path]
+    folders = folders_of(manifest)
     for folder in reversed([folder for folder in folders if folder not in sys.path]):
         sys.path.insert(0, folder)
     importlib.invalidate_caches()

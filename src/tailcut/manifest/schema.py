@@ -154,6 +154,13 @@ class Registry(Section, frozen=True, kw_only=True):
     path: Annotated[str, Meta(description="folder, from the manifest's, or a URL that fsspec knows")] = (
         ".tailcut/registry"
     )
+    keep_code: Annotated[
+        bool,
+        Meta(
+            description="whether `tailcut build` keeps a copy of your code (hooks, feature functions, model.source, "
+            "what these import, and model.files) with each version, up to 16 MiB; its hashes are kept in any case"
+        ),
+    ] = True
 
 
 class Rung(Section, frozen=True, kw_only=True):

@@ -107,6 +107,14 @@ class Model(Section, frozen=True, kw_only=True):
             examples=["my_model:postprocess"],
         ),
     ] = ""
+    files: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="files that hooks and feature functions read, or patterns ('tables/*.csv', '**/*.json'), from "
+            "the manifest's folder: another content is another deployment version, so that no cache answers for it",
+            examples=[("vocabulary.txt",)],
+        ),
+    ] = ()
 
     @property
     def reads_any_field(self) -> bool:

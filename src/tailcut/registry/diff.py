@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from tailcut.registry.code import code_of
 from tailcut.registry.records import VariantRecord, Version
 
 
@@ -27,6 +28,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
         changed: per variant that both have, what differs in artifact, settings, state, machine and metrics.
         version: what differs outside the variants: source, tensors, origins.
         manifest: keys of the manifest that differ, by dotted path.
+        code: modules, data files and distributions of the user's code that differ.
     """
 
     old: str
@@ -36,11 +38,12 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
     changed: dict[str, tuple[Change, ...]] = {}
     version: tuple[Change, ...] = ()
     manifest: tuple[Change, ...] = ()
+    code: tuple[Change, ...] = ()
 
     @property
     def same(self) -> bool:
         """Whether nothing differs."""
-        return not (self.added or self.removed or self.changed or self.version or self.manifest)
+        return not (self.added or self.removed or self.changed or self.version or self.manifest or self.code)
 
 
 def diff_versions(old: Version, new: Version) -> Diff:
@@ -56,6 +59,7 @@ def diff_versions(old: Version, new: Version) -> Diff:
         changed={name: changes for name, changes in changed.items() if changes},
         version=_changes(_outside(old), _outside(new)),
         manifest=_changes(flatten(old.manifest), flatten(new.manifest)),
+        code=_changes(_code(old), _code(new)),
     )
 
 
@@ -96,6 +100,16 @@ def _outside(version: Version) -> dict[str, Any]:
         for tensor in getattr(version, side)
     }
     return {"source": version.source} | tensors | {f"origins.{name}": sha for name, sha in version.origins.items()}
+
+
+def _code(version: Version) -> dict[str, Any]:
+    """Hashes and versions of the user's code; nothing where a build did not write it down."""
+    code = code_of(version)
+    if code is None:
+        return {}
+    files = {each.file or name: each.sha256[:12] for name, each in code.modules.items()}
+    data = {name: sha[:12] for name, sha in code.data.items()}
+    return files | data | {name: each.version for name, each in code.distributions.items()}
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Change, ...]:

@@ -122,7 +122,7 @@ def read_version(storage: Storage, model: str, version: str, *, evidence: bool) 
             f"{storage.url}/{path} is of model {found.model!r}: its folder was renamed or copied",
             hint=f"build {model!r} for itself; a model keeps the name that it was built with",
         )
-    expected = version_id(found.model, found.inputs, found.outputs, found.variants)
+    expected = version_id(found.model, found.inputs, found.outputs, found.variants, found.code)
     if not found.id == expected == version:
         raise ArtifactError(
             f"{storage.url}/{path} is corrupt: its content has the id {expected}, expected {version}", hint=_AGAIN

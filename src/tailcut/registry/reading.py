@@ -11,6 +11,7 @@ from tailcut.core.fingerprint import Machine, Trust
 from tailcut.errors import ArtifactError, NotInRegistry
 from tailcut.manifest import Manifest
 from tailcut.registry import checking
+from tailcut.registry.code import code_of
 from tailcut.registry.diff import Diff, diff_versions
 from tailcut.registry.documents import (
     POINTER,
@@ -253,6 +254,7 @@ class Reader:
             trust=trust or self.trust(record, name),
             parts={part: self._part(record, what, part, sha) for part, sha in found.parts.items()},
             bounds=checking.bounds_of(record),
+            code=code_of(record),
         )
 
     def _part(self, record: Version, what: str, part: str, sha: str) -> Path:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from tailcut.core.bounds import Bound
+from tailcut.core.code import Code
 from tailcut.core.fingerprint import Keys, Trust
 from tailcut.manifest import Tensor
 
@@ -70,6 +71,7 @@ class Variant:
         trust: how far the evidence holds on this machine.
         parts: of a pair: the artifacts of the variants that it runs, by their names; checked as its own.
         bounds: of the inputs, which the build found in the model.
+        code: the user's code that it was built with; None where the build did not write it down.
     """
 
     model: str
@@ -87,6 +89,7 @@ class Variant:
     trust: Trust = field(default_factory=Trust)
     parts: Mapping[str, Path] = field(default_factory=dict)
     bounds: tuple[Bound, ...] = ()
+    code: Code | None = None
 
 
 class VariantRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +142,8 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     """Files that the source model came from, with the SHA-256 of each."""
     files: dict[str, KeptFile] = {}
     """What is kept beside the artifacts, by what it is: see ``Registry.file``."""
+    code: str = ""
+    """Identity of the user's code that it was built with; the list of it is in the evidence, see ``code_of``."""
     retired: str = ""
     """When it was retired: UTC, ISO 8601; empty where it was not."""
 
@@ -172,8 +177,9 @@ def version_id(
     inputs: tuple[Tensor, ...],
     outputs: tuple[Tensor, ...],
     variants: Mapping[str, VariantRecord],
+    code: str = "",
 ) -> str:
-    """Name a version by what its answers depend on: tensors, artifacts and settings, not timings or dates."""
+    """Name a version by what its answers depend on: tensors, artifacts, settings and code, not timings or dates."""
     artifacts = [
         (name, each.runtime, each.sha256, sorted(each.settings.items()))
         for name, each in sorted(variants.items())
@@ -182,7 +188,7 @@ def version_id(
     # Limits of values say which requests are refused, and change no answer.
     names = ("name", "datatype", "shape", "columns", "allow_nan")
     forms = [[{name: getattr(each, name) for name in names} for each in given] for given in (inputs, outputs)]
-    content = msgspec.json.encode((_ID_SCHEMA, model, *forms, artifacts))
+    content = msgspec.json.encode((_ID_SCHEMA, model, *forms, artifacts, *([code] if code else [])))
     return hashlib.sha256(content).hexdigest()[:12]
 
 

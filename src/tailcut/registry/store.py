@@ -13,9 +13,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from tailcut.core.code import Code, identity
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Tensor
 from tailcut.registry import adding, checking, collect, ledger
+from tailcut.registry.code import Check, nothing, written
 from tailcut.registry.documents import (
     POINTER,
     decode,
@@ -62,11 +64,12 @@ class Registry(Reader):
         manifest: Mapping[str, Any] | None = None,
         origins: Mapping[Path, str] | None = None,
         files: Mapping[str, Path] | None = None,
+        code: Code | None = None,
     ) -> Version:
         """Store artifacts and the record of one build.
 
-        The id is made from tensors and artifacts: the same artifacts again give the same version with new evidence,
-        and one that was retired is back.
+        The id is made from tensors, artifacts and code: the same again give the same version with new evidence, and
+        one that was retired is back.
 
         Args:
             model: name of the deployment.
@@ -77,6 +80,7 @@ class Registry(Reader):
             manifest: the deployment as plain values; passwords in addresses are left out.
             origins: files that the source model came from, with the SHA-256 that each had when the build began.
             files: what is kept beside the artifacts, by what it is: see ``file``.
+            code: the user's code that it was built with.
 
         Raises:
             ArtifactError: an artifact is missing, a pair's part is no variant of the version, an origin changed
@@ -84,19 +88,21 @@ class Registry(Reader):
         """
         records = {each.name: adding.record(each, self.machine, source=each.name == source) for each in variants}
         adding.check_parts(records)
+        told = identity(code) if code is not None else ""
         version = Version(
             model=model,
-            id=version_id(model, tuple(inputs), tuple(outputs), records),
+            id=version_id(model, tuple(inputs), tuple(outputs), records, told),
             created=now(),
             serial=1 + max((each.serial for _, each in self.scan(model) if isinstance(each, Version)), default=0),
             source=source,
             inputs=tuple(inputs),
             outputs=tuple(outputs),
             variants=records,
-            evidence=dict(evidence or {}),
+            evidence={**(evidence or {}), **written(code)},
             manifest=dict(manifest or {}),
             origins={str(path): sha for path, sha in (origins or {}).items()},
             files={name: adding.kept(path) for name, path in (files or {}).items()},
+            code=told,
         )
         artifacts = {each.name: each.artifact for each in variants if each.artifact is not None}
         return adding.store(self._storage, version, artifacts, files or {})
@@ -113,10 +119,16 @@ class Registry(Reader):
 
     # -- Promoting ---------------------------------------------------------------------------------------------------
 
-    def promote(self, model: str, version: str, variant: str, *, force: bool = False) -> Promotion:
+    def promote(
+        self, model: str, version: str, variant: str, *, force: bool = False, check: Check = nothing
+    ) -> Promotion:
         """Make a variant the one that is served from now on; a running server follows.
 
         A pointer that is corrupt is put aside and written anew; the history that was in it is lost.
+
+        Args:
+            check: raises an ArtifactError where the variant of a version must not be promoted for a reason that the
+                registry does not know.
 
         Raises:
             NotInRegistry: no such version or variant.
@@ -127,6 +139,7 @@ class Registry(Reader):
             record = self.version(model, version)
             checking.refuse_retired(record)
             chosen = self._checked(record, variant)
+            check(record, variant)
             if chosen.refused and not force:
                 raise ArtifactError(
                     f"variant {variant!r} of model {model!r} version {record.id} was refused: {chosen.refused}",
@@ -139,8 +152,11 @@ class Registry(Reader):
                 self._write(model_path(model, POINTER), encode(after))
         return after
 
-    def rollback(self, model: str) -> Promotion:
+    def rollback(self, model: str, *, check: Check = nothing) -> Promotion:
         """Serve what was served before; again, what was served before that.
+
+        Args:
+            check: as for ``promote``, of what would be served.
 
         Raises:
             ArtifactError: there is nothing to go back to, with the reason for each earlier promotion.
@@ -154,6 +170,7 @@ class Registry(Reader):
                     "; ".join((f"model {model!r} has no earlier promotion to go back to in {self.url}", *tried)),
                     hint="`tailcut registry list` shows what can be promoted",
                 )
+            check(self.version(model, after.version), after.variant)
             self._write(model_path(model, POINTER), encode(after))
         return after
 

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from tailcut.manifest import Manifest, resolve
+from tailcut.manifest.references import source_path
+
+__all__ = ["LIVE", "source_of", "source_path"]
 
 LIVE = frozenset({"torch", "sklearn"})
 """Runtimes whose artifact holds numbers only: the module or the estimator comes from model.source."""
-
-
-def source_path(manifest: Manifest) -> Path | None:
-    """Return the path of ``model.source`` where it is a file or folder, else None (then it is a callable)."""
-    reference = manifest.deployment.model.source
-    path = (manifest.directory / reference).resolve()
-    if ":" in reference and "/" not in reference and not path.exists():
-        return None
-    return path
 
 
 def source_of(manifest: Manifest, runtime: str) -> Callable[[], Any] | None:

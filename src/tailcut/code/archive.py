@@ -1,0 +1,122 @@
+"""A copy of the user's code in one file: the same files give the same bytes."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from tailcut.code.data_files import data_files
+from tailcut.code.locating import Locator
+from tailcut.core.code import SOURCE_FILES, Code
+from tailcut.errors import ArtifactError, ManifestError
+from tailcut.manifest import Manifest
+from tailcut.manifest.references import folders_of
+
+MOST_BYTES = 16 * 1024 * 1024
+"""Larger code is not kept: a registry is no place for it. Data files are left out first."""
+
+_OUTSIDE = "outside"
+"""Folder of an archive for files that did not lie in the manifest's folder."""
+
+
+def pack(code: Code, manifest: Manifest, archive: Path) -> str:
+    """Write the files of a listing into an archive.
+
+    Returns:
+        what was left out, for people; empty where nothing was. Nothing is written where the modules are too large.
+
+    Raises:
+        OSError: a file cannot be read any more.
+    """
+    modules, data = _modules(code, manifest), _data(code, manifest)
+    if sum(map(len, modules.values())) > MOST_BYTES:
+        return f"its modules are larger than {MOST_BYTES >> 20} MiB"
+    left_out = ""
+    if sum(path.stat().st_size for path in data.values()) + sum(map(len, modules.values())) > MOST_BYTES:
+        data, left_out = {}, f"the data files, which are larger than {MOST_BYTES >> 20} MiB together with the modules"
+    _write(archive, modules | {name: path.read_bytes() for name, path in data.items()})
+    return left_out
+
+
+def extract(archive: Path, folder: Path, *, force: bool = False) -> list[Path]:
+    """Write the files of an archive into a folder.
+
+    Args:
+        force: replace files that are there and differ.
+
+    Returns:
+        every file of the archive, those that were there already included.
+
+    Raises:
+        ManifestError: a file is there and differs.
+        ArtifactError: the archive is no copy of code.
+    """
+    files = {folder / name: content for name, content in _read(archive).items()}
+    other = [path for path, content in files.items() if path.is_file() and path.read_bytes() != content]
+    if other and not force:
+        names = ", ".join(str(path.relative_to(folder)) for path in other[:3])
+        more = f" and {len(other) - 3} more" if len(other) > 3 else ""
+        raise ManifestError(
+            f"{folder} has other content in {names}{more}",
+            hint="name an empty folder, or say --force to replace these files",
+        )
+    for path, content in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.is_file() or path.read_bytes() != content:
+            path.write_bytes(content)
+    return list(files)
+
+
+def _modules(code: Code, manifest: Manifest) -> dict[str, bytes]:
+    locator = Locator(folders_of(manifest))
+    found: dict[str, bytes] = {}
+    for name, each in code.modules.items():
+        place = locator.loaded_or_found(name)
+        file = each.file if _is_inside(each.file) else _file_of(name, place.origin, package=place.search is not None)
+        found[file] = place.read()
+    return found
+
+
+def _data(code: Code, manifest: Manifest) -> dict[str, Path]:
+    paths = data_files(manifest)
+    declared = [name for name in code.data if not name.startswith(SOURCE_FILES)]
+    return {name if _is_inside(name) else f"{_OUTSIDE}/{name.replace('../', '')}": paths[name] for name in declared}
+
+
+def _file_of(name: str, origin: str, *, package: bool) -> str:
+    inside = name.replace(".", "/")
+    return f"{_OUTSIDE}/{inside}/{Path(origin).name}" if package else f"{_OUTSIDE}/{inside}{Path(origin).suffix}"
+
+
+def _is_inside(file: str) -> bool:
+    path = PurePosixPath(file)
+    return bool(file) and not path.is_absolute() and ".." not in path.parts
+
+
+def _write(archive: Path, files: Mapping[str, bytes]) -> None:
+    with (
+        archive.open("wb") as raw,
+        gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for name, content in sorted(files.items()):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+
+
+def _read(archive: Path) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            for member in tar:
+                file = tar.extractfile(member) if member.isreg() else None
+                if file is None or not _is_inside(member.name):
+                    raise ArtifactError(f"{archive} holds {member.name!r}, which is no file of a folder")
+                found[member.name] = file.read()
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise ArtifactError(f"{archive} is no copy of code: {error}", hint="build again") from error
+    return found

@@ -1,0 +1,90 @@
+"""Versions of installed distributions by what is imported, from the names of their metadata folders.
+
+``importlib.metadata.packages_distributions`` reads the metadata of everything that is installed, which takes longer
+than a start may. Here most names are found in one listing of the folder that the package lies in.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from importlib import metadata
+
+from tailcut.code.locating import Place
+
+UNKNOWN = "unknown"
+_METADATA = (".dist-info", ".egg-info")
+
+
+def versions(places: Iterable[tuple[str, Place]]) -> dict[str, str]:
+    """Return the distributions of top-level packages, with their versions.
+
+    Args:
+        places: name and place of each package. One whose distribution cannot be found has the version "unknown".
+    """
+    found: dict[str, str] = {}
+    for name, place in places:
+        found |= _versions(name, place)
+    return found
+
+
+@lru_cache
+def version_of(distribution: str) -> str:
+    """Return the version of one distribution; "unknown" where it is not installed."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return UNKNOWN
+
+
+def _versions(name: str, place: Place) -> dict[str, str]:
+    if name == "tailcut":
+        return {name: version_of(name)}
+    folders = {os.path.dirname(folder) for folder in place.search or ()} or {os.path.dirname(place.origin)}
+    for folder in sorted(folders):
+        listed = _listed(folder)
+        if _plain(name) in listed:
+            return {_plain(name): listed[_plain(name)][0]}
+    owners = {owner: version for folder in sorted(folders) for owner, version in _owners(folder, name)}
+    return owners or {_plain(name): UNKNOWN}
+
+
+@lru_cache
+def _listed(folder: str) -> dict[str, tuple[str, str]]:
+    """Name of each distribution -> its version and the folder (or file) of its metadata."""
+    found: dict[str, tuple[str, str]] = {}
+    for entry in sorted(os.listdir(folder)):
+        stem, suffix = os.path.splitext(entry)
+        if suffix in _METADATA and "-" in stem:
+            name, version, *_ = stem.split("-")
+            found[_plain(name)] = version, os.path.join(folder, entry)
+    return found
+
+
+@lru_cache
+def _owners(folder: str, name: str) -> tuple[tuple[str, str], ...]:
+    """Find the distributions that installed a package under another name, such as scikit-learn's ``sklearn``."""
+    return tuple((owner, version) for owner, (version, record) in _listed(folder).items() if _installed(record, name))
+
+
+def _installed(record: str, name: str) -> bool:
+    top = _text(record, "top_level.txt")
+    if top is not None:
+        return name in top.split()
+    files = _text(record, "RECORD")
+    own = rf"^{re.escape(name)}(?:/|\.py|\.[^/\n]*so,)"
+    return files is not None and re.search(own, files, re.MULTILINE) is not None
+
+
+def _text(record: str, name: str) -> str | None:
+    try:
+        with open(os.path.join(record, name), encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

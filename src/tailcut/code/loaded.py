@@ -1,0 +1,197 @@
+"""The user's code as this process runs it: hashed when it was imported, whatever its files are later."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Set
+from hashlib import blake2b
+from typing import Any
+
+from msgspec.structs import replace
+
+from tailcut.code import data_files, on_disk
+from tailcut.code.graph import MOST_MODULES, Graph
+from tailcut.code.listing import completed, listing, sha256_of
+from tailcut.code.locating import Locator, loaded_user_modules
+from tailcut.code.roots import module_of, root_of, source_reference
+from tailcut.core.code import SOURCE_FILES, Code, differing, digest, few, shown
+from tailcut.manifest import Manifest, resolve
+from tailcut.manifest.references import folders_of
+
+log = logging.getLogger("tailcut.server")
+
+
+class Loading:
+    """Notes what the import of the user's functions loads: begin it, import them, and end it."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        self._before = frozenset(sys.modules)
+        self._began_s = time.time()
+
+    def end(self, functions: Mapping[str, Callable[..., Any]]) -> LoadedCode:
+        """Read the files of what was imported.
+
+        Args:
+            functions: that every variant's answers depend on, by the references that name them.
+
+        Raises:
+            ManifestError: a data file is missing.
+        """
+        return LoadedCode(self._manifest, functions, self._before, self._began_s)
+
+
+class LoadedCode:
+    """The user's code that this process has loaded for one deployment. Use ``Loading``."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        functions: Mapping[str, Callable[..., Any]],
+        before: frozenset[str],
+        began_s: float,
+    ) -> None:
+        self._manifest = manifest
+        self._locator = Locator(folders_of(manifest))
+        self._graph = Graph(self._locator, began_s)
+        self._roots = {reference: root_of(function, self._locator) for reference, function in functions.items()}
+        self._serving = self._modules(functions)
+        self._source: Set[str] = set()
+        self._guessed: Set[str] = set()
+        self._graph.add(self._serving)
+        self._beside = self._unnamed(self._serving, before)
+        self._graph.add(self._beside)
+        self._data = data_files.hashed(manifest)
+        self._listed: dict[bool, Code] = {False: self._listing(self._graph, set())}
+        self._warn()
+
+    def import_source(self) -> None:
+        """Import what ``model.source`` names, where it is a callable, and read the files of what that loads.
+
+        Raises:
+            ManifestError: it cannot be imported.
+        """
+        reference = source_reference(self._manifest)
+        if not reference or self._source:
+            return
+        before, self._graph.began_s = frozenset(sys.modules), time.time()
+        self._roots[reference] = root_of(resolve(reference, self._manifest), self._locator)
+        source = self._modules([reference])
+        self._graph.add(source)
+        beside = self._unnamed(source, before)
+        self._graph.add(beside)
+        self._source = source | beside
+        self._listed[True] = self._listing(self._graph, self._source)
+        self._warn()
+
+    def listing(self, *, live: bool) -> Code:
+        """Return what a variant runs.
+
+        Args:
+            live: whether it runs the user's own object. What of that is not imported yet is read from the disk now.
+        """
+        reference = source_reference(self._manifest)
+        if not live or not reference:
+            return self._listed[False]
+        if not self._source:
+            source = {module_of(reference)}
+            graph = self._graph.copy()
+            graph.add(source)
+            return self._listing(graph, source)
+        return self._listed[True]
+
+    def digest(self, *, live: bool) -> bytes:
+        """Return 16 bytes that change with whatever of the user's code a variant's answers depend on."""
+        found = [digest(self.listing(live=live))]
+        for name, root in sorted(self._roots.items()):
+            if live or not self._is_source(name):
+                found += [name.encode(), root.bound]
+        return _hashed(*found)
+
+    def digest_of(self, references: Iterable[str]) -> bytes:
+        """Return 16 bytes that change with the code of these functions, the declared data and what both use."""
+        named = sorted(set(references))
+        if not named:
+            return b""
+        modules = self._graph.reached(self._modules(named) | self._beside) | self._modules(named)
+        data = {name: sha for name, sha in self._data.items() if not name.startswith(SOURCE_FILES)}
+        found = listing(self._graph, modules, (), data, self._manifest.directory)
+        return _hashed(digest(found), *(self._roots[name].bound for name in named if name in self._roots))
+
+    def lacks(self, recorded: Code, *, live: bool) -> tuple[str, ...]:
+        """Name the files of a version's code that this process runs in another form, or not at all."""
+        wanted = recorded.part(live=live)
+        here = completed(self.listing(live=live), wanted, self._locator, self._manifest.directory)
+        guessed = self._guessed - set(wanted.modules)
+        kept = {name: each for name, each in here.modules.items() if name not in guessed}
+        return differing(wanted, replace(here, modules=kept))
+
+    def changed(self) -> tuple[str, ...]:
+        """Name the files that every variant runs and that have changed on the disk since they were imported."""
+        here = self._listed[False]
+        modules = {
+            name: replace(each, sha256=sha256_of(self._graph.modules[name].place))
+            for name, each in here.modules.items()
+        }
+        return differing(here, replace(here, modules=modules, data=data_files.hashed(self._manifest)))
+
+    def disk_lacks(self, recorded: Code, *, live: bool) -> tuple[str, ...]:
+        """Name the files of a version's code that lie in the manifest's folder in another form, or not at all."""
+        return on_disk.lacks(self._manifest, recorded, live=live)
+
+    # -- Inside ------------------------------------------------------------------------------------------------------
+
+    def _is_source(self, reference: str) -> bool:
+        return bool(self._source) and reference == source_reference(self._manifest)
+
+    def _modules(self, references: Iterable[str]) -> set[str]:
+        """Modules that define functions: those that the references name, and those of what the functions wrap."""
+        found: set[str] = set()
+        for reference in references:
+            found |= {module_of(reference)} if ":" in reference else set()
+            found |= set(self._roots[reference].modules) if reference in self._roots else set()
+        return found
+
+    def _unnamed(self, roots: Set[str], before: frozenset[str]) -> set[str]:
+        """Find what these modules loaded beyond what their texts name: plugins, say.
+
+        Where such a module had been imported before, by the application that tailcut is mounted in, it cannot be known
+        what it loaded: then it may be anything of the user's that is loaded now.
+        """
+        named = self._graph.reached(roots)
+        guesses = any(name in before and self._graph.modules[name].dynamic for name in named)
+        candidates = list(sys.modules) if guesses else [name for name in list(sys.modules) if name not in before]
+        found = set(loaded_user_modules(candidates, self._locator)) - named
+        if guesses:
+            self._guessed = self._guessed | found
+        return found
+
+    def _listing(self, graph: Graph, source: Set[str]) -> Code:
+        serving = graph.reached(self._serving | self._beside) | self._serving
+        only = (graph.reached(source) | source) - serving
+        return listing(graph, serving, only, self._data, self._manifest.directory)
+
+    def _warn(self) -> None:
+        graph = self._graph
+        if graph.uncertain:
+            names = few(tuple(shown(name, self._listed[False]) for name in graph.uncertain))
+            log.warning(
+                "%s changed while it was imported: what this server runs is cached for itself alone; restart it", names
+            )
+            graph.uncertain.clear()
+        if graph.cut:
+            log.warning(
+                "the hooks reach more than %d modules of your own: changes of the others give no new version; "
+                "install what does not belong to the deployment as a package",
+                MOST_MODULES,
+            )
+
+
+def _hashed(*parts: bytes) -> bytes:
+    found = blake2b(digest_size=16)
+    for part in parts:
+        found.update(len(part).to_bytes(8, "big"))
+        found.update(part)
+    return found.digest()

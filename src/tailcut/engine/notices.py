@@ -1,0 +1,40 @@
+"""Warnings for the operator about a variant that is served: where it was measured, and what code it was built with."""
+
+from __future__ import annotations
+
+import logging
+
+from tailcut.core.code import few
+from tailcut.engine.opening import Opened
+from tailcut.engine.version import is_live
+from tailcut.registry import Variant
+
+log = logging.getLogger("tailcut.server")
+
+
+def tell_code(opened: Opened) -> None:
+    """Tell the operator where a variant is served with other code than it was built and judged with."""
+    variant = opened.variant
+    if variant.code is None:
+        return
+    if lacks := opened.code.files.lacks(variant.code, live=is_live(variant)):
+        log.warning(
+            "variant %s of version %s was built with other code than is served: %s; cached answers are kept apart. "
+            "`tailcut build` judges it with this code, `tailcut registry code %s FOLDER` writes out the other",
+            variant.name,
+            variant.version,
+            few(lacks),
+            variant.version,
+        )
+
+
+def tell_trust(variant: Variant) -> None:
+    """Tell the operator where a variant's speed was measured on other hardware."""
+    if variant.trust.level == "remeasure":
+        log.warning(
+            "variant %s of version %s is served, but its speed was measured on another machine: %s; "
+            "`tailcut build --from-registry` measures it here",
+            variant.name,
+            variant.version,
+            variant.trust.reason,
+        )
