@@ -33,7 +33,7 @@ def pack(code: Code, manifest: Manifest, archive: Path) -> str:
     """
     modules, data = _modules(code, manifest), _data(code, manifest)
     if sum(map(len, modules.values())) > MOST_BYTES:
-        return f"its modules are larger than {MOST_BYTES >> 20} MiB"
+        return f"the modules, which are larger than {MOST_BYTES >> 20} MiB"
     left_out = ""
     if sum(path.stat().st_size for path in data.values()) + sum(map(len, modules.values())) > MOST_BYTES:
         data, left_out = {}, f"the data files, which are larger than {MOST_BYTES >> 20} MiB together with the modules"

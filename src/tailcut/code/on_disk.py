@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from tailcut.code import data_files
 from tailcut.code.graph import Graph
-from tailcut.code.listing import completed, listing
-from tailcut.code.locating import Locator
+from tailcut.code.listing import completed, listing, sha256_of
+from tailcut.code.locating import Locator, Place
 from tailcut.code.roots import module_of, serving_references, source_reference
 from tailcut.core.code import Code, differing
 from tailcut.manifest import Manifest
@@ -31,6 +33,16 @@ def lacks(manifest: Manifest, recorded: Code, *, live: bool) -> tuple[str, ...]:
     wanted = recorded.part(live=live)
     here = _listed(manifest, locator).part(live=live)
     return differing(wanted, completed(here, wanted, locator, manifest.directory))
+
+
+def changed(manifest: Manifest, recorded: Code) -> tuple[str, ...]:
+    """Name the files that are not what they were when the code was listed; only files that were listed count."""
+    folder = manifest.directory
+    modules = {
+        name: replace(each, sha256=sha256_of(Place("user", str(folder / each.file)))) if each.file else each
+        for name, each in recorded.modules.items()
+    }
+    return differing(recorded, replace(recorded, modules=modules, data=data_files.hashed(manifest)))
 
 
 def _listed(manifest: Manifest, locator: Locator) -> Code:
