@@ -137,7 +137,7 @@ class LoadedCode:
             name: replace(each, sha256=sha256_of(self._graph.modules[name].place))
             for name, each in here.modules.items()
         }
-        return differing(here, replace(here, modules=modules, data=data_files.hashed(self._manifest)))
+        return differing(here, replace(here, modules=modules, data=data_files.hashed(self._manifest, strict=False)))
 
     def disk_lacks(self, recorded: Code, *, live: bool) -> tuple[str, ...]:
         """Name the files of a version's code that lie in the manifest's folder in another form, or not at all."""
