@@ -20,7 +20,9 @@ _MARKERS = _BY_NAME | {
     "walk_packages",
 }
 _MARKED = re.compile(rb"\b(?:" + "|".join(sorted(_MARKERS)).encode() + rb")\b")
-_UNUSUAL = re.compile(rb"\A[^\n]*\n?[^\n]*coding[:=]|\b(?:" + "|".join(sorted(_MARKERS)).encode() + rb")\b")
+_UNUSUAL = re.compile(
+    rb"\A[^\n]*\n?[^\n]*coding[:=]|\\\r?\n[ \t\f]*import\b|\b(?:" + "|".join(sorted(_MARKERS)).encode() + rb")\b"
+)
 _IMPORT = re.compile(rb"\bimport\b")
 _STATEMENT = re.compile(
     rb"^[ \t]*(?:import[ \t]+[^\n;\\(#]+|from[ \t]+[.\w]+[ \t]+import[ \t]*(?:\([^()]*\)|[^\n;\\(#]+))"
