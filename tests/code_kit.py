@@ -7,10 +7,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import gettempdir
 
+import numpy as np
+from tests.promotion_kit import save_model
+
+from tailcut.build.user_code import files_of, write_down
 from tailcut.code.loaded import LoadedCode
 from tailcut.engine.user_code import import_code
 from tailcut.manifest import Manifest, load
+from tailcut.registry import NewVariant, Registry, Version
+from tailcut.runtimes.sklearn import write_probes
 
 MANIFEST = """
 name = "m"
@@ -80,13 +87,99 @@ class Project:
 
 
 @contextmanager
-def imported() -> Iterator[None]:
-    """Forget what was imported within, and the folders that were put on the path for it."""
+def imported(folder: Path | None = None) -> Iterator[None]:
+    """Forget what was imported of temporary folders within, and the folders that were put on the path for it.
+
+    Args:
+        folder: what was imported from there before is not there within, as in a new process.
+    """
     modules, path = dict(sys.modules), list(sys.path)
+    for name, module in modules.items() if folder is not None else ():
+        if _lies_in(module, str(folder)):
+            del sys.modules[name]
     importlib.invalidate_caches()
     try:
         yield
     finally:
         sys.path[:] = path
-        for name in sys.modules.keys() - modules.keys():
+        for name in [name for name in sys.modules if name not in modules and _lies_in(sys.modules[name], gettempdir())]:
             del sys.modules[name]
+        sys.modules.update(modules)
+
+
+def _lies_in(module: object, folder: str) -> bool:
+    paths = [getattr(module, "__file__", None) or "", *(getattr(module, "__path__", None) or [])]
+    return any(path.startswith(f"{folder}/") and not path.startswith(f"{sys.prefix}/") for path in paths)
+
+
+SITE_MANIFEST = """
+name = "m"
+[model]
+source = "train:build"
+preprocess = "hooks:preprocess"
+files = ["table.txt"]
+inputs = [{ name = "x", shape = [-1, 2] }]
+outputs = [{ name = "y", shape = [-1] }]
+[serve]
+follow = "1h"
+[batching]
+max_rows = 2
+"""
+SITE_FILES = {
+    "tailcut.toml": SITE_MANIFEST,
+    "hooks.py": "import numpy as np\nfrom scaling import F\n"
+    "def preprocess(rows): return {'x': np.array([[row['a'] * F, 0] for row in rows], np.float32)}\n",
+    "scaling.py": "F = 1\n",
+    "train.py": "from layers import N\nclass M:\n    def predict(self, rows): return rows.sum(1) * N\n"
+    "def build(): return M()\n",
+    "layers.py": "N = 7\n",
+    "table.txt": "1",
+}
+
+
+class Site:
+    """A deployment's folder with its registry."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        for name, text in SITE_FILES.items():
+            self.write(name, text)
+        self.registry = Registry.of(self.manifest)
+
+    @property
+    def manifest(self) -> Manifest:
+        return load(self.folder, environment={})
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text)
+
+    def build(self, factor: float, *, code: bool = True) -> Version:
+        """Add a version as a build does, in a process of its own: variants "onnx", and "own" with the live object.
+
+        Args:
+            code: whether it is written down; builds of before did not.
+        """
+        work = self.folder / "work"
+        work.mkdir(exist_ok=True)
+        artifacts = {"onnx": save_model(work / "model.onnx", factor), "own": work / "own.npz"}
+        probe = np.ones((1, 2), np.float32)
+        write_probes(artifacts["own"], {"x": probe}, probe.sum(1) * 7)
+        with imported(self.folder):
+            written = write_down(self.manifest, work, source=True)
+        model = self.manifest.deployment.model
+        return self.registry.add(
+            "m",
+            source="own",
+            inputs=model.inputs,
+            outputs=model.outputs,
+            variants=[
+                NewVariant("own", "sklearn", artifacts["own"]),
+                NewVariant("onnx", "onnxruntime", artifacts["onnx"], base=True),
+            ],
+            files=files_of(written, work) if code else {},
+            code=written.code if code else None,
+        )
+
+    def promote(self, version: Version, variant: str = "onnx") -> None:
+        self.registry.promote("m", version.id, variant)

@@ -49,8 +49,8 @@ def write_down(manifest: Manifest, folder: Path, *, source: bool) -> WrittenCode
     code = loaded.listing(live=True)
     if not manifest.deployment.registry.keep_code or not (code.modules or code.data):
         return WrittenCode(code=code)
-    left_out = archive.pack(code, manifest, folder / _FILE)
-    return WrittenCode(code=code, kept=(folder / _FILE).is_file(), left_out=left_out)
+    packed = archive.pack(code, manifest, folder / _FILE)
+    return WrittenCode(code=code, kept=packed.written, left_out=packed.left_out)
 
 
 def _imported(reference: str, manifest: Manifest) -> Callable[..., Any] | None:
