@@ -172,7 +172,7 @@ def _gone(bench: Bench) -> None:
     [
         (_corrupt, "bytes"),
         (_no_batches, "warm-up failed at 1 rows"),
-        (_changed_hooks, "the files of the hooks have changed since this server started"),
+        (_changed_hooks, "app_hooks.py changed since this server started"),
         (_gone, "nothing of model 'm' is promoted"),
     ],
 )

@@ -22,6 +22,7 @@ from tests.models import coupled
 from tailcut.core.tensors import Arrays
 from tailcut.engine import opening, seating
 from tailcut.engine.row_coupling import rows_alone, with_row_coupling
+from tailcut.engine.user_code import import_code
 from tailcut.engine.version import version_of
 from tailcut.manifest import Manifest, load
 from tailcut.observe.recorder import Recorder
@@ -257,9 +258,10 @@ def test_what_was_kept_while_rows_ran_together_is_no_answer_any_more(tmp_path: P
     coupled.mlp(tmp_path / "model.onnx")
     found = manifest(tmp_path)
     plain = opening.find_variant(found)
+    files = import_code(found).files
     before, after = (replace(plain, evidence={"rows_alone": alone}) for alone in (False, True))
-    assert version_of(found.deployment, before, ()) == version_of(found.deployment, plain, ())
-    assert version_of(found.deployment, after, ()) != version_of(found.deployment, plain, ())
+    assert version_of(found.deployment, before, files) == version_of(found.deployment, plain, files)
+    assert version_of(found.deployment, after, files) != version_of(found.deployment, plain, files)
 
 
 def test_an_opened_variant_has_the_version_of_one_whose_rows_run_alone(tmp_path: Path) -> None:
@@ -274,7 +276,7 @@ def test_an_opened_variant_has_the_version_of_one_whose_rows_run_alone(tmp_path:
         return opened.path.version
 
     alone = replace(opening.find_variant(found), evidence={"rows_alone": True})
-    assert asyncio.run(main()) == version_of(found.deployment, alone, ())
+    assert asyncio.run(main()) == version_of(found.deployment, alone, import_code(found).files)
 
 
 # -- Rows that a hook pads together ----------------------------------------------------------------------------------

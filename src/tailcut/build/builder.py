@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from tailcut.build import hardware, here, limits, outputs, preflight, room, sources, speed, verdicts
+from tailcut.build import hardware, here, limits, outputs, preflight, room, sources, speed, user_code, verdicts
 from tailcut.build.building import Building, Candidate
 from tailcut.build.holdout import Holdout
 from tailcut.build.plan import applicable, base_of
@@ -59,6 +59,7 @@ def build(manifest: Manifest, *, from_registry: str = "", progress: Progress = s
     with registry.build_lock(deployment.name), room.folder() as folder:
         running = Building(manifest, folder, here.look(), progress)
         holdout = running.step("holdout", base=from_registry)
+        written = msgspec.convert(holdout.pop("code"), user_code.WrittenCode)
         subject = running.take_base(from_registry) if from_registry else running.make_source()
         _make_others(running, subject)
         _judge_quality(running, registry, holdout["confirmation"]["sha256"])
@@ -74,8 +75,10 @@ def build(manifest: Manifest, *, from_registry: str = "", progress: Progress = s
             "choice": msgspec.to_builtins(choice),
             "slo": {"percentile": speed.objective(deployment).name, "rate": deployment.slo.rate},
             "durations_s": running.durations_s,
+            "code_left_out": written.left_out,
         }
-        version = _store(running, registry, evidence, origins)
+        user_code.check_unchanged(written, manifest)
+        version = _store(running, registry, evidence, origins, written)
         return version, registry.promote(deployment.name, version.id, choice.variant)
 
 
@@ -234,7 +237,13 @@ def _bounds(running: Building) -> list[dict[str, Any]]:
     return found
 
 
-def _store(running: Building, registry: Registry, evidence: dict[str, Any], origins: dict[Path, str]) -> Version:
+def _store(
+    running: Building,
+    registry: Registry,
+    evidence: dict[str, Any],
+    origins: dict[Path, str],
+    written: user_code.WrittenCode,
+) -> Version:
     deployment = running.manifest.deployment
     return registry.add(
         deployment.name,
@@ -245,6 +254,8 @@ def _store(running: Building, registry: Registry, evidence: dict[str, Any], orig
         evidence=evidence,
         manifest=to_plain(deployment),
         origins=origins,
+        files=user_code.files_of(written, running.folder),
+        code=written.code,
     )
 
 

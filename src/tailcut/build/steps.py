@@ -25,6 +25,7 @@ from tailcut.build import (
     scoring,
     sources,
     tuning,
+    user_code,
 )
 from tailcut.build.calling import call
 from tailcut.build.holdout import Holdout
@@ -46,6 +47,7 @@ def load_holdout(spec: Spec) -> dict[str, Any]:
     """Read the holdout, check it, split it, and keep both parts for the other steps."""
     manifest = manifest_of(spec)
     preflight.check_holdout(manifest)
+    written = user_code.write_down(manifest, Path(spec.folder), source=not spec.base)
     preflight.import_all(manifest, from_registry=spec.base)
     holdout = holdout_types.fitted(_read_holdout(manifest), manifest.deployment.model)
     section = manifest.deployment.holdout
@@ -55,6 +57,7 @@ def load_holdout(spec: Spec) -> dict[str, Any]:
         "sha256": holdout.digest(),
         "slices": sorted(holdout.slices),
         "labelled": holdout.labels is not None,
+        "code": msgspec.to_builtins(written),
     }
     if holdout.labels is not None and holdout.labels.dtype.kind in "biuf":
         found["label_mean"] = float(holdout.labels.astype(np.float64).mean())

@@ -75,6 +75,8 @@ def summary(version: Version) -> Iterable[str]:
     yield from _labels(version)
     yield from _outputs(version)
     yield from _limits(version)
+    if left_out := evidence.get("code_left_out"):
+        yield f"a copy of your code is not kept whole: without {left_out}"
     if constant:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in constant.items())
         yield f"a constant answer: {figures}"

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tailcut.cli._code import code, code_check, other_code
 from tailcut.cli._listing import list_rows, list_table
+from tailcut.cli._registries import Model, Place, Which, as_typed, only_model, open_registry
 from tailcut.cli._versions import differences, print_table, refusals, size, summary, table
 from tailcut.cli.console import ExitCode, note, print_error, write
-from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples, load_manifest
+from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples
 from tailcut.core.fingerprint import Machine
-from tailcut.errors import ManifestError, NotInRegistry
+from tailcut.errors import ManifestError
 from tailcut.registry import Promotion, Registry, Version, read_machine
 
-Place = Annotated[
-    str | None,
-    typer.Option(
-        "--registry", metavar="PLACE", help="The registry's folder or URL; the manifest is not read where given."
-    ),
-]
-Model = Annotated[str, typer.Option(metavar="NAME", help="Model; the manifest's where not given.")]
-Which = Annotated[str, typer.Option("--version", metavar="ID", help="A version's id, 'latest' or 'promoted'.")]
 OtherMachine = Annotated[
     Path | None,
     typer.Option(
@@ -49,7 +42,7 @@ def list_versions(
 
     What cannot be read is listed as such, and the exit code is 1 then.
     """
-    registry = _open(manifest, settings, place)[0]
+    registry = open_registry(manifest, settings, place)[0]
     rows, errors = list_rows(registry)
     if as_json:
         _print_json(rows)
@@ -73,9 +66,9 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a version's variants with their evidence, and which of it does not hold on this machine."""
-    registry, named = _open(manifest, settings, place, _read_machine(machine))
-    name = model or named or _only_model(registry)
-    with _as_typed(registry, model, name):
+    registry, named = open_registry(manifest, settings, place, _read_machine(machine))
+    name = model or named or only_model(registry)
+    with as_typed(registry, model, name):
         record = registry.version(name, version)
     if as_json:
         _print_json(record)
@@ -101,9 +94,9 @@ def diff(
     as_json: AsJson = False,
 ) -> None:
     """Compare two versions: variants, artifacts, settings, metrics, machines and the manifests they were built from."""
-    registry, named = _open(manifest, settings, place)
-    name = model or named or _only_model(registry)
-    with _as_typed(registry, model, name):
+    registry, named = open_registry(manifest, settings, place)
+    name = model or named or only_model(registry)
+    with as_typed(registry, model, name):
         found = registry.diff(name, old, new)
     if as_json:
         _print_json(found)
@@ -113,8 +106,11 @@ def diff(
 
 
 def verify(manifest: ManifestPath = DEFAULT_MANIFEST, settings: Settings = None, place: Place = None) -> None:
-    """Check every record, and size and SHA-256 of every artifact; the exit code is 1 where one is bad."""
-    registry = _open(manifest, settings, place)[0]
+    """Check every record, and size and SHA-256 of every artifact; the exit code is 1 where one is bad.
+
+    Versions that were built with other code than the manifest's folder has are named; that is no fault of the registry.
+    """
+    registry = open_registry(manifest, settings, place)[0]
     bad = 0
     for what, error in registry.verify():
         if error is None:
@@ -122,6 +118,8 @@ def verify(manifest: ManifestPath = DEFAULT_MANIFEST, settings: Settings = None,
         else:
             bad += 1
             print_error(error.message, error.hint)
+    for line in other_code(registry, manifest, settings, place):
+        note(line)
     if bad:
         raise typer.Exit(ExitCode.FAILED)
 
@@ -133,23 +131,36 @@ def promote(
     model: Model = "",
     version: Which = "latest",
     place: Place = None,
-    force: Annotated[bool, typer.Option("--force", help="Promote it although it was refused.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Promote it although it was refused, or was built with other code.")
+    ] = False,
 ) -> None:
-    """Make a variant the one that is served; a running server follows. Each promotion can be rolled back."""
-    registry, named = _open(manifest, settings, place)
-    name = model or named or _only_model(registry)
-    with _as_typed(registry, model, name):
-        _print_promotion(name, registry.promote(name, version, variant, force=force))
+    """Make a variant the one that is served; a running server follows. Each promotion can be rolled back.
+
+    A variant that was built with other code than the manifest's folder has is refused, with the files that differ.
+    """
+    registry, named = open_registry(manifest, settings, place)
+    name = model or named or only_model(registry)
+    check = code_check(manifest, settings, place, force=force)
+    with as_typed(registry, model, name):
+        _print_promotion(name, registry.promote(name, version, variant, force=force, check=check))
 
 
 def rollback(
-    manifest: ManifestPath = DEFAULT_MANIFEST, settings: Settings = None, model: Model = "", place: Place = None
+    manifest: ManifestPath = DEFAULT_MANIFEST,
+    settings: Settings = None,
+    model: Model = "",
+    place: Place = None,
+    force: Annotated[bool, typer.Option("--force", help="Roll back although it was built with other code.")] = False,
 ) -> None:
-    """Serve what was served before; again, what was served before that."""
-    registry, named = _open(manifest, settings, place)
-    name = model or named or _only_model(registry)
-    with _as_typed(registry, model, name):
-        _print_promotion(name, registry.rollback(name))
+    """Serve what was served before; again, what was served before that.
+
+    A variant that was built with other code than the manifest's folder has is refused, with the files that differ.
+    """
+    registry, named = open_registry(manifest, settings, place)
+    name = model or named or only_model(registry)
+    with as_typed(registry, model, name):
+        _print_promotion(name, registry.rollback(name, check=code_check(manifest, settings, place, force=force)))
 
 
 def retire(
@@ -160,9 +171,9 @@ def retire(
     place: Place = None,
 ) -> None:
     """Serve a version no more, and let gc remove it. Building the same artifacts again brings it back."""
-    registry, named = _open(manifest, settings, place)
-    name = model or named or _only_model(registry)
-    with _as_typed(registry, model, name):
+    registry, named = open_registry(manifest, settings, place)
+    name = model or named or only_model(registry)
+    with as_typed(registry, model, name):
         record = registry.retire(name, version)
     write(f"{record.model} {record.id} retired")
 
@@ -174,7 +185,7 @@ def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
 ) -> None:
     """Remove retired versions and artifacts that nothing refers to; what is served and the way back stay."""
-    registry = _open(manifest, settings, place)[0]
+    registry = open_registry(manifest, settings, place)[0]
     found = registry.collect_garbage(dry_run=dry_run)
     for path in found.files:
         write(path)
@@ -200,6 +211,7 @@ _COMMANDS: dict[Callable[..., None], tuple[tuple[str, str], ...]] = {
         ("tailcut registry diff 5e6b4acf3f59 latest --json", "two versions, for programs"),
     ),
     verify: (("tailcut registry verify", "check every artifact's hash"),),
+    code: (("tailcut registry code 5e6b4acf3f59 old", "the hooks that it was built with, into the folder old"),),
     promote: (
         ("tailcut registry promote onnx", "serve the onnx variant of the last build"),
         ("tailcut registry promote onnx --version 5e6b4acf3f59", "of an older build"),
@@ -211,37 +223,6 @@ _COMMANDS: dict[Callable[..., None], tuple[tuple[str, str], ...]] = {
         ("tailcut registry gc", "remove it"),
     ),
 }
-
-
-def _open(
-    manifest: Path, settings: list[str] | None, place: str | None, machine: Machine | None = None
-) -> tuple[Registry, str]:
-    """Find the registry and the manifest's model; with a place given no manifest is read and the name is empty."""
-    if place is not None:
-        registry = Registry(place, machine=machine)
-        if registry.folder is not None and not registry.folder.is_dir():
-            is_file = registry.folder.exists()
-            raise ManifestError(
-                f"--registry: {place} is {'no folder' if is_file else 'not there'}",
-                hint="give the folder or the URL that registry.path of the manifest has",
-            )
-        return registry, ""
-    loaded = load_manifest(manifest, settings, keep_unset=True)
-    registry = Registry.of(loaded, machine=machine)
-    if registry.folder is not None and registry.folder.exists() and not registry.folder.is_dir():
-        raise ManifestError(f"registry.path: {registry.url} is no folder", hint="set it to a folder, or to a URL")
-    return registry, loaded.deployment.name
-
-
-@contextmanager
-def _as_typed(registry: Registry, typed: str, name: str) -> Iterator[None]:
-    """Let a name that was typed wrong end as a wrong command line; a model that was not built yet is none."""
-    try:
-        yield
-    except NotInRegistry as error:
-        if typed or name in registry.models():
-            raise ManifestError(error.message, hint=error.hint) from error
-        raise
 
 
 def _read_machine(file: Path | None) -> Machine | None:
@@ -274,16 +255,6 @@ _LEVELS = {"remeasure": "to be measured again"}
 
 def _print_promotion(model: str, promotion: Promotion) -> None:
     write(f"{model} {promotion.version} {promotion.variant}")
-
-
-def _only_model(registry: Registry) -> str:
-    models = registry.models()
-    if len(models) != 1:
-        raise ManifestError(
-            f"{registry.url} holds {len(models)} models ({', '.join(models) or 'none'})",
-            hint="name one with --model NAME",
-        )
-    return models[0]
 
 
 def _print_json(value: object) -> None:

@@ -7,6 +7,7 @@ import io
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from tailcut.code.data_files import data_files
 from tailcut.code.locating import Locator
@@ -22,23 +23,27 @@ _OUTSIDE = "outside"
 """Folder of an archive for files that did not lie in the manifest's folder."""
 
 
-def pack(code: Code, manifest: Manifest, archive: Path) -> str:
-    """Write the files of a listing into an archive.
+class Packed(NamedTuple):
+    """What became of a copy: whether it was written, and what was left out, for people."""
 
-    Returns:
-        what was left out, for people; empty where nothing was. Nothing is written where the modules are too large.
+    written: bool
+    left_out: str = ""
+
+
+def pack(code: Code, manifest: Manifest, archive: Path) -> Packed:
+    """Write the files of a listing into an archive; data files only where there is room, and nothing where none is.
 
     Raises:
         OSError: a file cannot be read any more.
     """
     modules, data = _modules(code, manifest), _data(code, manifest)
     if sum(map(len, modules.values())) > MOST_BYTES:
-        return f"its modules are larger than {MOST_BYTES >> 20} MiB"
+        return Packed(False, f"your modules, which are larger than {MOST_BYTES >> 20} MiB")
     left_out = ""
     if sum(path.stat().st_size for path in data.values()) + sum(map(len, modules.values())) > MOST_BYTES:
         data, left_out = {}, f"the data files, which are larger than {MOST_BYTES >> 20} MiB together with the modules"
     _write(archive, modules | {name: path.read_bytes() for name, path in data.items()})
-    return left_out
+    return Packed(True, left_out)
 
 
 def extract(archive: Path, folder: Path, *, force: bool = False) -> list[Path]:

@@ -16,8 +16,11 @@ _SMALL = {".json", ".txt", ".model", ".py", ".jinja"}
 """Of a Hugging Face folder: settings, vocabularies and code. Its weights are in the artifact."""
 
 
-def data_files(manifest: Manifest) -> dict[str, Path]:
+def data_files(manifest: Manifest, *, strict: bool = True) -> dict[str, Path]:
     """Find the files that an answer depends on beside the modules, by name.
+
+    Args:
+        strict: refuse a pattern that matches nothing.
 
     Returns:
         path of each; its name is the path from the manifest's folder.
@@ -27,17 +30,17 @@ def data_files(manifest: Manifest) -> dict[str, Path]:
     """
     found: dict[str, Path] = {}
     for pattern in manifest.deployment.model.files:
-        found |= _matching(pattern, manifest.directory)
+        found |= _matching(pattern, manifest.directory, strict=strict)
     return dict(sorted(found.items())) | _of_folder(source_path(manifest))
 
 
-def hashed(manifest: Manifest) -> dict[str, str]:
+def hashed(manifest: Manifest, *, strict: bool = True) -> dict[str, str]:
     """Return the SHA-256 of each of ``data_files``.
 
     Raises:
         ManifestError: see ``data_files``; or one cannot be read.
     """
-    return {name: _sha256(name, path) for name, path in data_files(manifest).items()}
+    return {name: _sha256(name, path) for name, path in data_files(manifest, strict=strict).items()}
 
 
 def _sha256(name: str, path: Path) -> str:
@@ -50,7 +53,7 @@ def _sha256(name: str, path: Path) -> str:
         ) from error
 
 
-def _matching(pattern: str, directory: Path) -> dict[str, Path]:
+def _matching(pattern: str, directory: Path, *, strict: bool) -> dict[str, Path]:
     if os.path.isabs(pattern):
         raise ManifestError(
             f"model.files: {pattern!r} is absolute, and servers may keep it elsewhere",
@@ -65,7 +68,7 @@ def _matching(pattern: str, directory: Path) -> dict[str, Path]:
         for file in files:
             if file.is_file():
                 found[Path(os.path.relpath(file, directory)).as_posix()] = file
-    if not found:
+    if not found and strict:
         raise ManifestError(
             f"model.files: {pattern!r} matches no file in {directory}",
             hint="correct the pattern, or remove it where nothing reads the file any more",

@@ -47,7 +47,9 @@ def _versions(name: str, place: Place) -> dict[str, str]:
         listed = _listed(folder)
         if _plain(name) in listed:
             return {_plain(name): listed[_plain(name)][0]}
-    owners = {owner: version for folder in sorted(folders) for owner, version in _owners(folder, name)}
+    owners: dict[str, str] = {}
+    for folder in sorted(folders):
+        owners |= _owners(folder, name)
     return owners or {_plain(name): UNKNOWN}
 
 
@@ -63,24 +65,30 @@ def _listed(folder: str) -> dict[str, tuple[str, str]]:
     return found
 
 
-@lru_cache
-def _owners(folder: str, name: str) -> tuple[tuple[str, str], ...]:
+def _owners(folder: str, name: str) -> dict[str, str]:
     """Find the distributions that installed a package under another name, such as scikit-learn's ``sklearn``."""
-    return tuple((owner, version) for owner, (version, record) in _listed(folder).items() if _installed(record, name))
+    top, own = name.encode(), (f"\n{name}/".encode(), f"\n{name}.".encode())
+    return {
+        owner: version
+        for owner, version, listed, files in _contents(folder)
+        if (top in listed.split() if listed is not None else any(each in files for each in own))
+    }
 
 
-def _installed(record: str, name: str) -> bool:
-    top = _text(record, "top_level.txt")
-    if top is not None:
-        return name in top.split()
-    files = _text(record, "RECORD")
-    own = rf"^{re.escape(name)}(?:/|\.py|\.[^/\n]*so,)"
-    return files is not None and re.search(own, files, re.MULTILINE) is not None
+@lru_cache
+def _contents(folder: str) -> tuple[tuple[str, str, bytes | None, bytes], ...]:
+    """Read what each distribution installed: its top-level names where it says them, else its files."""
+    found = []
+    for owner, (version, record) in _listed(folder).items():
+        top = _read(record, "top_level.txt")
+        files = b"\n" + (_read(record, "RECORD") or b"") if top is None else b""
+        found.append((owner, version, top, files))
+    return tuple(found)
 
 
-def _text(record: str, name: str) -> str | None:
+def _read(record: str, name: str) -> bytes | None:
     try:
-        with open(os.path.join(record, name), encoding="utf-8", errors="replace") as file:
+        with open(f"{record}/{name}", "rb") as file:
             return file.read()
     except OSError:
         return None

@@ -31,11 +31,12 @@ class Loading:
         self._before = frozenset(sys.modules)
         self._began_s = time.time()
 
-    def end(self, functions: Mapping[str, Callable[..., Any]]) -> LoadedCode:
+    def end(self, functions: Mapping[str, Callable[..., Any] | None]) -> LoadedCode:
         """Read the files of what was imported.
 
         Args:
-            functions: that every variant's answers depend on, by the references that name them.
+            functions: that every variant's answers depend on, by the references that name them; None for one that
+                was not imported.
 
         Raises:
             ManifestError: a data file is missing.
@@ -49,14 +50,15 @@ class LoadedCode:
     def __init__(
         self,
         manifest: Manifest,
-        functions: Mapping[str, Callable[..., Any]],
+        functions: Mapping[str, Callable[..., Any] | None],
         before: frozenset[str],
         began_s: float,
     ) -> None:
         self._manifest = manifest
         self._locator = Locator(folders_of(manifest))
         self._graph = Graph(self._locator, began_s)
-        self._roots = {reference: root_of(function, self._locator) for reference, function in functions.items()}
+        imported = {reference: function for reference, function in functions.items() if function is not None}
+        self._roots = {reference: root_of(function, self._locator) for reference, function in imported.items()}
         self._serving = self._modules(functions)
         self._source: Set[str] = set()
         self._guessed: Set[str] = set()
@@ -135,7 +137,7 @@ class LoadedCode:
             name: replace(each, sha256=sha256_of(self._graph.modules[name].place))
             for name, each in here.modules.items()
         }
-        return differing(here, replace(here, modules=modules, data=data_files.hashed(self._manifest)))
+        return differing(here, replace(here, modules=modules, data=data_files.hashed(self._manifest, strict=False)))
 
     def disk_lacks(self, recorded: Code, *, live: bool) -> tuple[str, ...]:
         """Name the files of a version's code that lie in the manifest's folder in another form, or not at all."""

@@ -155,17 +155,19 @@ def _loaded(name: str) -> ModuleSpec | None:
 
 def loaded_user_modules(names: Iterable[str], locator: Locator) -> list[str]:
     """Of the names of loaded modules, return those that come from the user's files; ``__main__`` is none of them."""
-    return [
-        name
-        for name in names
-        if name != "__main__" and (spec := _loaded(name)) is not None and _is_own(name, spec, locator)
-    ]
+    tops: dict[str, bool] = {}
+    found: list[str] = []
+    for name in names:
+        top = name.partition(".")[0]
+        if top not in tops:
+            tops[top] = top != "__main__" and locator.find(top).kind == "user"
+        if tops[top] and (spec := _loaded(name)) is not None and _is_own(spec, locator):
+            found.append(name)
+    return found
 
 
-def _is_own(name: str, spec: ModuleSpec, locator: Locator) -> bool:
-    if not spec.has_location or not spec.origin or name.partition(".")[0] == _TAILCUT:
-        return False
-    return locator.kind_of(spec.origin) == "user"
+def _is_own(spec: ModuleSpec, locator: Locator) -> bool:
+    return bool(spec.has_location and spec.origin) and locator.kind_of(str(spec.origin)) == "user"
 
 
 def _longest(folder: str, rules: Sequence[tuple[str, Kind]]) -> Kind | None:

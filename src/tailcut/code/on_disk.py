@@ -2,35 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
 from tailcut.code import data_files
 from tailcut.code.graph import Graph
-from tailcut.code.listing import completed, listing
-from tailcut.code.locating import Locator
+from tailcut.code.listing import completed, listing, sha256_of
+from tailcut.code.locating import Locator, Place
 from tailcut.code.roots import module_of, serving_references, source_reference
 from tailcut.core.code import Code, differing
 from tailcut.manifest import Manifest
 from tailcut.manifest.references import folders_of
 
 
-def on_disk(manifest: Manifest) -> Code:
-    """List the code of a manifest's folder.
-
-    Raises:
-        ManifestError: a data file is missing.
-    """
-    return _listed(manifest, Locator(folders_of(manifest)))
-
-
 def lacks(manifest: Manifest, recorded: Code, *, live: bool) -> tuple[str, ...]:
-    """Name the files of a version's code that lie in the manifest's folder in another form, or not at all.
-
-    Raises:
-        ManifestError: a data file is missing.
-    """
+    """Name the files of a version's code that lie in the manifest's folder in another form, or not at all."""
     locator = Locator(folders_of(manifest))
     wanted = recorded.part(live=live)
     here = _listed(manifest, locator).part(live=live)
     return differing(wanted, completed(here, wanted, locator, manifest.directory))
+
+
+def source_hashes(manifest: Manifest) -> dict[str, str]:
+    """Return the SHA-256 of every module that ``model.source`` reaches, by name; empty where it is a path."""
+    source = {module_of(name) for name in [source_reference(manifest)] if name}
+    graph = Graph(Locator(folders_of(manifest)))
+    graph.add(source)
+    return {name: module.sha256 for name, module in graph.modules.items() if module.sha256}
+
+
+def unlike(manifest: Manifest, hashes: Mapping[str, str]) -> tuple[str, ...]:
+    """Name the modules whose files do not have these hashes: of those that are loaded, else of those to be found."""
+    locator = Locator(folders_of(manifest))
+    return tuple(name for name, sha in hashes.items() if sha256_of(locator.loaded_or_found(name)) != sha)
+
+
+def changed(manifest: Manifest, recorded: Code) -> tuple[str, ...]:
+    """Name the files that are not what they were when the code was listed; only files that were listed count."""
+    folder = manifest.directory
+    modules = {
+        name: replace(each, sha256=sha256_of(Place("user", str(folder / each.file)))) if each.file else each
+        for name, each in recorded.modules.items()
+    }
+    return differing(recorded, replace(recorded, modules=modules, data=data_files.hashed(manifest, strict=False)))
 
 
 def _listed(manifest: Manifest, locator: Locator) -> Code:
@@ -40,4 +55,4 @@ def _listed(manifest: Manifest, locator: Locator) -> Code:
     graph.add(serving | source)
     reached = graph.reached(serving) | serving
     only = (graph.reached(source) | source) - reached
-    return listing(graph, reached, only, data_files.hashed(manifest), manifest.directory)
+    return listing(graph, reached, only, data_files.hashed(manifest, strict=False), manifest.directory)

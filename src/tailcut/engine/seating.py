@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from time import perf_counter, perf_counter_ns, thread_time_ns
 from typing import NamedTuple
 
+from tailcut.code.on_disk import source_hashes
 from tailcut.core.fingerprint import Machine, uses_gpu
 from tailcut.engine import planning
 from tailcut.engine.lending import lendable
 from tailcut.engine.limits import input_specs
 from tailcut.engine.row_coupling import with_row_coupling
+from tailcut.engine.version import is_live
 from tailcut.engine.warming import BRIEF, THOROUGH, Warmth, choose_executor, warm_up
 from tailcut.manifest import Manifest
 from tailcut.registry import Variant
@@ -82,9 +84,10 @@ def open_variant(
     max_rows, asked = planning.most_rows(deployment.batching, variant), pool.executors_of(variant.settings)
     specs = input_specs(deployment.model, variant.bounds)
     took_ns: dict[int, int] = {}
+    code = _code_of_children(manifest, variant)
 
     def open_one(warmth: Warmth) -> Runtime:
-        runtime = lendable(_open(manifest, variant))
+        runtime = lendable(_open(manifest, variant, code))
         clock_ns = thread_time_ns if warmth is BRIEF and _runs_in_one_thread(manifest, variant) else perf_counter_ns
         try:
             took_ns.update(warm_up(runtime, specs, outputs, max_rows, warmth, clock_ns))
@@ -113,11 +116,17 @@ def open_variant(
     return Warm(variant, runtimes, dict(took_ns), kind, most, load_s, _held(variant), later)
 
 
-def _open(manifest: Manifest, variant: Variant) -> Runtime:
+def _code_of_children(manifest: Manifest, variant: Variant) -> Mapping[str, str]:
+    """Hash what processes of executors import: each anew, those that are opened later, too."""
+    children = is_live(variant) and manifest.deployment.pool.executor == "process"
+    return source_hashes(manifest) if children else {}
+
+
+def _open(manifest: Manifest, variant: Variant, code: Mapping[str, str]) -> Runtime:
     threads = manifest.deployment.pool.threads_of(variant.settings)
     divides = planning.divides(manifest.deployment.batching, variant)
     if manifest.deployment.pool.executor == "process":
-        return RemoteRuntime(manifest, variant, threads=threads, divides=divides)
+        return RemoteRuntime(manifest, variant, threads=threads, divides=divides, code=code)
     runtime = open_runtime(variant, threads=threads, source=source_of(manifest, variant.runtime))
     return dividing(runtime) if divides else runtime
 

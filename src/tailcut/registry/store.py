@@ -88,7 +88,7 @@ class Registry(Reader):
         """
         records = {each.name: adding.record(each, self.machine, source=each.name == source) for each in variants}
         adding.check_parts(records)
-        told = identity(code) if code is not None else ""
+        told = identity(code) if code is not None and (code.modules or code.data) else ""
         version = Version(
             model=model,
             id=version_id(model, tuple(inputs), tuple(outputs), records, told),

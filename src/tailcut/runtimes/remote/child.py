@@ -18,7 +18,9 @@ from time import perf_counter_ns
 
 import msgspec
 
-from tailcut.errors import InferenceError, TailcutError
+from tailcut.code import on_disk
+from tailcut.core.code import few
+from tailcut.errors import ArtifactError, InferenceError, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.manifest.reading import read
 from tailcut.runtimes import open_runtime
@@ -91,6 +93,12 @@ def _open(wanted: Open) -> Runtime:
     flush_subnormals()
     manifest = Manifest(read(wanted.deployment, {}), Path(wanted.directory), {})
     runtime = open_runtime(wanted.opening, threads=wanted.threads, source=source_of(manifest, wanted.runtime))
+    if changed := on_disk.unlike(manifest, wanted.code):
+        runtime.close()
+        raise ArtifactError(
+            f"{few(changed)} changed since the server started, and this process would run them",
+            hint="restart the server to serve the new code, or put back the old",
+        )
     return dividing(runtime) if wanted.divides else runtime
 
 

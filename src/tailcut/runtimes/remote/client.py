@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import monotonic
@@ -34,9 +34,10 @@ class RemoteRuntime:
         manifest: of the deployment; the child makes the model's code from it where the artifact holds numbers only.
         threads: of the runtime in the child.
         divides: whether a batch may run as several smaller ones; see ``runtimes.divided``.
+        code: SHA-256 of the user's modules that make the model, by name; the child refuses to run others.
 
     Raises:
-        ArtifactError, MissingExtra: as ``open_runtime``.
+        ArtifactError, MissingExtra: as ``open_runtime``; the first also where a module has changed.
         StartError: the child died, or was not ready in five minutes.
 
     Attributes:
@@ -44,7 +45,15 @@ class RemoteRuntime:
         ended: a descriptor that can be read from as soon as the child is dead; -1 where the kernel has none.
     """
 
-    def __init__(self, manifest: Manifest, variant: Openable, *, threads: int, divides: bool = False) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        variant: Openable,
+        *,
+        threads: int,
+        divides: bool = False,
+        code: Mapping[str, str] | None = None,
+    ) -> None:
         self._name = variant.name
         self.run_rows = 0
         self._frames = Frames()
@@ -61,7 +70,7 @@ class RemoteRuntime:
             undo.callback(self.process.wait)
             undo.callback(self.kill)
             settings = to_plain(manifest.deployment)
-            self._open(opening_of(variant, threads, settings, str(manifest.directory), divides=divides))
+            self._open(opening_of(variant, threads, settings, str(manifest.directory), divides=divides, code=code))
             undo.pop_all()
         self.ended = -1
         with suppress(OSError):

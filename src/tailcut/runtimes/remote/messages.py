@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,10 @@ class Placed(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Open(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Parent to child, once: the variant to open. ``deployment`` and ``directory`` are the manifest's."""
+    """Parent to child, once: the variant to open. ``deployment`` and ``directory`` are the manifest's.
+
+    ``code`` is what the child may run of the user's: SHA-256 by module.
+    """
 
     name: str
     runtime: str
@@ -41,6 +44,7 @@ class Open(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     divides: bool
     deployment: dict[str, Any]
     directory: str
+    code: dict[str, str] = {}
 
     @property
     def opening(self) -> Opening:
@@ -108,7 +112,13 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def opening_of(
-    variant: Openable, threads: int, deployment: dict[str, Any], directory: str, *, divides: bool = False
+    variant: Openable,
+    threads: int,
+    deployment: dict[str, Any],
+    directory: str,
+    *,
+    divides: bool = False,
+    code: Mapping[str, str] | None = None,
 ) -> Open:
     """Describe a variant for a child."""
     return Open(
@@ -123,6 +133,7 @@ def opening_of(
         divides=divides,
         deployment=deployment,
         directory=directory,
+        code=dict(code or {}),
     )
 
 

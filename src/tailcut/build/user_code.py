@@ -1,0 +1,82 @@
+"""The user's code in a build: written down when the build begins, kept with the version, and unchanged until then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tailcut.code import archive, on_disk
+from tailcut.code.loaded import Loading
+from tailcut.code.roots import serving_references
+from tailcut.core.code import Code, few
+from tailcut.errors import ArtifactError, ManifestError
+from tailcut.manifest import Manifest, resolve
+from tailcut.registry.code import ARCHIVE
+
+_FILE = "code.tar.gz"
+
+
+class WrittenCode(msgspec.Struct, frozen=True, kw_only=True):
+    """The user's code as a build found it.
+
+    Attributes:
+        code: the list of it.
+        kept: whether there is a copy of it in the build's folder.
+        left_out: what of it is not in the copy, for people.
+    """
+
+    code: Code
+    kept: bool = False
+    left_out: str = ""
+
+
+def write_down(manifest: Manifest, folder: Path, *, source: bool) -> WrittenCode:
+    """List the user's code, and copy it into the build's folder where the registry keeps it.
+
+    Args:
+        source: import ``model.source``, too.
+
+    Raises:
+        ManifestError: hooks or ``model.source`` cannot be imported, or a file of ``model.files`` is missing.
+    """
+    loading = Loading(manifest)
+    loaded = loading.end({reference: _imported(reference, manifest) for reference in serving_references(manifest)})
+    if source:
+        loaded.import_source()
+    code = loaded.listing(live=True)
+    if not manifest.deployment.registry.keep_code or not (code.modules or code.data):
+        return WrittenCode(code=code)
+    packed = archive.pack(code, manifest, folder / _FILE)
+    return WrittenCode(code=code, kept=packed.written, left_out=packed.left_out)
+
+
+def _imported(reference: str, manifest: Manifest) -> Callable[..., Any] | None:
+    """Import a function; one of a feature group may need what only servers have, and the build does not call it."""
+    model = manifest.deployment.model
+    if reference in (model.preprocess, model.postprocess):
+        return resolve(reference, manifest)
+    try:
+        return resolve(reference, manifest)
+    except ManifestError:
+        return None
+
+
+def files_of(found: WrittenCode, folder: Path) -> dict[str, Path]:
+    """Return the copy as a file to keep with the version."""
+    return {ARCHIVE: folder / _FILE} if found.kept else {}
+
+
+def check_unchanged(found: WrittenCode, manifest: Manifest) -> None:
+    """Check that the code is what it was when the build began.
+
+    Raises:
+        ArtifactError: a file changed meanwhile: nobody knows which steps ran with which.
+    """
+    if changed := on_disk.changed(manifest, found.code):
+        raise ArtifactError(
+            f"{few(changed)} changed while the model was built with it",
+            hint="the registry is as it was; run `tailcut build` again and leave the files alone meanwhile",
+        )

@@ -1,0 +1,105 @@
+"""``tailcut registry code``, and what other commands say of versions that need other code than the folder has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tailcut.cli._registries import Model, Place, as_typed, only_model, open_registry
+from tailcut.cli.console import write
+from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, load_manifest
+from tailcut.core.code import few
+from tailcut.errors import ArtifactError
+from tailcut.manifest import Manifest
+from tailcut.registry import Registry, Version
+from tailcut.registry.code import ARCHIVE, Check, code_of, nothing
+
+
+def code(
+    version: Annotated[str, typer.Argument(metavar="ID", help="A version's id, 'latest' or 'promoted'.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write it; made where it is not there.")],
+    manifest: ManifestPath = DEFAULT_MANIFEST,
+    settings: Settings = None,
+    model: Model = "",
+    place: Place = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there and differ.")] = False,
+) -> None:
+    """Write out the copy of your code that was kept with a version, and name its files."""
+    registry, named = open_registry(manifest, settings, place)
+    name = model or named or only_model(registry)
+    with as_typed(registry, model, name):
+        record = registry.version(name, version)
+    for path in write_out(registry, record, folder, force=force):
+        write(str(path))
+
+
+def code_check(manifest: Path, settings: list[str] | None, place: str | None, *, force: bool) -> Check:
+    """Return the check that a variant which is to be served was built with the code of the manifest's folder.
+
+    Args:
+        place: a registry that was named without a manifest; nothing is checked then.
+        force: check nothing.
+    """
+    if place is not None or force:
+        return nothing
+    loaded = load_manifest(manifest, settings, keep_unset=True)
+
+    def check(version: Version, variant: str) -> None:
+        lacks = _lacks(loaded, version, [variant])
+        if lacks:
+            raise ArtifactError(
+                f"variant {variant!r} of version {version.id} was built with other code than {loaded.directory} has: "
+                f"{few(lacks)}",
+                hint=f"put that code back, `tailcut registry code {version.id} FOLDER` writes it out; or say --force "
+                "and restart the servers, which then serve the variant with today's code",
+            )
+
+    return check
+
+
+def other_code(registry: Registry, manifest: Path, settings: list[str] | None, place: str | None) -> Iterator[str]:
+    """Say which versions of the manifest's model were built with other code than the manifest's folder has."""
+    if place is not None:
+        return
+    loaded = load_manifest(manifest, settings, keep_unset=True)
+    model = loaded.deployment.name
+    for found, record in registry.scan(model):
+        if isinstance(record, ArtifactError):
+            continue
+        version = registry.version(model, found)
+        built = [name for name, each in version.variants.items() if each.sha256]
+        if lacks := _lacks(loaded, version, built):
+            yield f"{model} {found} needs other code than {loaded.directory} has: {few(lacks)}"
+
+
+def write_out(registry: Registry, version: Version, folder: Path, *, force: bool) -> list[Path]:
+    """Write the copy of a version's code into a folder.
+
+    Raises:
+        ArtifactError: the registry keeps none, or it is damaged.
+        ManifestError: a file is there and differs, without ``force``.
+    """
+    from tailcut.code.archive import extract
+
+    kept = registry.file(version, ARCHIVE)
+    if kept is None:
+        raise ArtifactError(
+            f"{registry.url} keeps no copy of the code of model {version.model!r} version {version.id}",
+            hint="the record has its hashes, see `tailcut registry show --json`; with registry.keep_code = true "
+            "`tailcut build` keeps a copy from now on",
+        )
+    return extract(kept, folder, force=force)
+
+
+def _lacks(manifest: Manifest, version: Version, variants: list[str]) -> tuple[str, ...]:
+    from tailcut.code import on_disk
+    from tailcut.runtimes.live import LIVE
+
+    code = code_of(version)
+    if code is None:
+        return ()
+    live = any(version.variants[name].runtime in LIVE for name in variants)
+    return on_disk.lacks(manifest, code, live=live)

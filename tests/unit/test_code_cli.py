@@ -1,0 +1,144 @@
+"""``tailcut registry`` and the user's code: refusals with the files that differ, the copy, and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.code_kit import SITE_FILES, Site, imported
+
+from tailcut.cli.app import run
+from tailcut.cli.console import ExitCode
+from tailcut.code import archive
+from tailcut.registry import Version
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with imported():
+        yield Site(tmp_path / "app")
+
+
+def tailcut(site: Site, capsys: Capture, *arguments: str, code: ExitCode = ExitCode.OK) -> str:
+    """Run a command in the site's folder; what it wrote, what it said on stderr after it."""
+    assert run(["registry", *arguments, "--manifest", str(site.folder)]) == code
+    seen = capsys.readouterr()
+    return seen.out + seen.err
+
+
+def two_versions(site: Site) -> tuple[Version, Version]:
+    """Build and promote two, between which a helper was edited."""
+    first = site.build(1.0)
+    site.promote(first)
+    site.write("scaling.py", "F = 10\n")
+    second = site.build(2.0)
+    site.promote(second)
+    return first, second
+
+
+def test_a_rollback_to_other_code_is_refused_unless_the_code_is_back_or_it_is_forced(
+    site: Site, capsys: Capture
+) -> None:
+    first, second = two_versions(site)
+    refused = tailcut(site, capsys, "rollback", code=ExitCode.NOT_STARTED)
+    assert f"version {first.id} was built with other code than {site.folder} has: scaling.py" in refused
+    assert f"`tailcut registry code {first.id} FOLDER`" in refused
+    found = site.registry.promotion("m")
+    assert found is not None
+    assert found.version == second.id
+    assert first.id in tailcut(site, capsys, "rollback", "--force")
+    site.promote(second)
+    site.write("scaling.py", "F = 1\n")
+    assert first.id in tailcut(site, capsys, "rollback")
+
+
+def test_a_promotion_of_other_code_is_refused_unless_it_is_forced(site: Site, capsys: Capture) -> None:
+    first, second = two_versions(site)
+    tailcut(site, capsys, "promote", "onnx", "--version", second.id)
+    refused = tailcut(site, capsys, "promote", "onnx", "--version", first.id, code=ExitCode.NOT_STARTED)
+    assert "scaling.py" in refused
+    assert first.id in tailcut(site, capsys, "promote", "onnx", "--version", first.id, "--force")
+
+
+def test_the_source_counts_for_the_variant_that_runs_it(site: Site, capsys: Capture) -> None:
+    version = site.build(1.0)
+    site.write("train.py", SITE_FILES["train.py"] + "# edited\n")
+    tailcut(site, capsys, "promote", "onnx")
+    refused = tailcut(site, capsys, "promote", "own", code=ExitCode.NOT_STARTED)
+    assert f"variant 'own' of version {version.id}" in refused
+    assert "train.py" in refused
+
+
+def test_a_registry_that_is_named_without_a_manifest_is_not_compared(site: Site, capsys: Capture) -> None:
+    first, _ = two_versions(site)
+    assert run(["registry", "rollback", "--registry", site.registry.url]) == ExitCode.OK
+    assert first.id in capsys.readouterr().out
+
+
+def test_verify_names_versions_of_other_code_and_they_are_no_fault(site: Site, capsys: Capture) -> None:
+    first, second = two_versions(site)
+    said = tailcut(site, capsys, "verify")
+    assert f"m {first.id} needs other code than {site.folder} has: scaling.py" in said
+    assert f"m {second.id} needs" not in said
+    assert f"ok m {first.id} file code" in said
+
+
+def test_the_code_of_a_version_is_written_out_as_it_was(site: Site, capsys: Capture, tmp_path: Path) -> None:
+    first, _ = two_versions(site)
+    written = tailcut(site, capsys, "code", first.id, str(tmp_path / "old")).split()
+    kept = {name: text for name, text in SITE_FILES.items() if name != "tailcut.toml"}
+    assert {str(Path(path).relative_to(tmp_path / "old")) for path in written} == set(kept)
+    assert {name: (tmp_path / "old" / name).read_text() for name in kept} == kept
+    tailcut(site, capsys, "code", first.id, str(tmp_path / "old"))
+    refused = tailcut(site, capsys, "code", first.id, str(site.folder), code=ExitCode.USAGE)
+    assert f"{site.folder} has other content in scaling.py" in refused
+    assert (site.folder / "scaling.py").read_text() == "F = 10\n"
+    tailcut(site, capsys, "code", first.id, str(site.folder), "--force")
+    assert (site.folder / "scaling.py").read_text() == "F = 1\n"
+
+
+def test_diff_names_files_and_distributions_that_differ(site: Site, capsys: Capture) -> None:
+    first, second = two_versions(site)
+    found = tailcut(site, capsys, "diff", first.id, second.id)
+    assert "scaling.py: " in found
+    assert "hooks.py" not in found
+
+
+def test_without_keep_code_only_hashes_are_kept(site: Site, capsys: Capture, tmp_path: Path) -> None:
+    site.write("tailcut.toml", SITE_FILES["tailcut.toml"] + "[registry]\nkeep_code = false\n")
+    version = site.build(1.0)
+    assert version.files == {}
+    assert site.registry.version("m", version.id).evidence["code"]["modules"]["scaling"]["sha256"]
+    said = tailcut(site, capsys, "code", version.id, str(tmp_path / "old"), code=ExitCode.NOT_STARTED)
+    assert "keeps no copy of the code" in said
+    assert "registry.keep_code = true" in said
+
+
+def test_code_over_the_limit_is_kept_without_data_or_not_at_all(
+    site: Site, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "MOST_BYTES", 2000)
+    site.write("table.txt", "1" * 3000)
+    version = site.build(1.0)
+    written = tailcut(site, capsys, "code", version.id, str(tmp_path / "old"))
+    assert "scaling.py" in written
+    assert "table.txt" not in written
+    monkeypatch.setattr(archive, "MOST_BYTES", 100)
+    assert site.build(2.0).files == {}
+
+
+def test_the_copy_of_the_same_code_is_the_same_file(site: Site) -> None:
+    one, other = site.build(1.0), site.build(2.0)
+    assert one.files["code"] == other.files["code"]
+
+
+def test_a_damaged_copy_is_refused(site: Site, capsys: Capture, tmp_path: Path) -> None:
+    version = site.build(1.0)
+    kept = site.registry.file(version, "code")
+    assert kept is not None
+    kept.chmod(0o644)
+    kept.write_bytes(kept.read_bytes()[:-5])
+    assert "bytes" in tailcut(site, capsys, "code", version.id, str(tmp_path / "old"), code=ExitCode.NOT_STARTED)

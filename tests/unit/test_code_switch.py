@@ -1,0 +1,227 @@
+"""A running server and versions that were built with other code: switched where the code is the same, else refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.app_kit import Client, counters, running
+from tests.code_kit import SITE_FILES, Site, imported
+
+from tailcut.cli.app import run
+from tailcut.cli.console import ExitCode
+from tailcut.engine.following import Follower
+from tailcut.errors import ArtifactError
+
+ROWS = {"rows": [{"a": 3}]}
+
+
+class Server:
+    """A running application that follows the site's registry when it is told to look."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    async def look(self) -> None:
+        follower = self.client.app.engine.follower
+        assert isinstance(follower, Follower)
+        await follower.look()
+
+    async def answer(self) -> float:
+        reply = await self.client.post("/predict/m", ROWS)
+        assert reply.status == 200, reply.json
+        return float(reply.json["predictions"][0]["y"])
+
+    async def failure(self) -> dict[str, str]:
+        """What the pages say of a promotion that is not served; empty where there is none."""
+        found: dict[str, str] = (await self.client.get("/v2/models/m")).json.get("promotion", {})
+        return found
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with imported():
+        yield Site(tmp_path)
+
+
+def serve(site: Site, test: Callable[[Server], Awaitable[Any]]) -> None:
+    """Run a test against a new process's server."""
+
+    async def main() -> None:
+        async with running(site.manifest) as client:
+            await test(Server(client))
+
+    with imported(site.folder):
+        asyncio.run(main())
+
+
+def test_a_version_of_the_same_code_is_switched_to(site: Site) -> None:
+    site.promote(site.build(1.0))
+
+    async def test(server: Server) -> None:
+        assert await server.answer() == 3.0
+        site.promote(site.build(2.0))
+        await server.look()
+        assert await server.answer() == 6.0
+        assert await server.failure() == {}
+
+    serve(site, test)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("scaling.py", "F = 10\n"), ("hooks.py", SITE_FILES["hooks.py"] + "# edited\n"), ("table.txt", "2")],
+)
+def test_a_version_of_edited_code_is_refused_until_a_restart(
+    site: Site, name: str, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.promote(site.build(1.0))
+
+    async def test(server: Server) -> None:
+        before = await server.answer()
+        site.write(name, text)
+        site.promote(site.build(2.0))
+        await server.look()
+        assert await server.answer() == before
+        failure = await server.failure()
+        assert failure["state"] == "failed"
+        assert f"other code than this server has loaded: {name}" in failure["error"]
+        assert failure["hint"].startswith("restart to serve it")
+        assert await counters(server.client, "tailcut_switch_failed") == {(): 1}
+        assert f"loaded: {name}" in caplog.text
+
+    async def after(server: Server) -> None:
+        assert await server.answer() == (60.0 if name == "scaling.py" else 6.0)
+        assert await server.failure() == {}
+
+    serve(site, test)
+    caplog.clear()
+    serve(site, after)
+    assert "was built with other code" not in caplog.text
+
+
+def test_code_counts_as_it_was_loaded_whatever_lies_on_the_disk_now(site: Site) -> None:
+    site.promote(site.build(1.0))
+
+    async def test(server: Server) -> None:
+        assert await server.answer() == 3.0
+        second = site.build(2.0)
+        site.write("scaling.py", "F = 10\n")
+        site.promote(second)
+        await server.look()
+        assert await server.answer() == 6.0
+        assert await server.failure() == {}
+
+    serve(site, test)
+
+
+def test_a_rollback_to_other_code_is_refused_and_the_way_out_works(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = site.build(1.0)
+    site.promote(first)
+    site.write("scaling.py", "F = 10\n")
+    site.promote(site.build(2.0))
+
+    async def refused(server: Server) -> None:
+        assert await server.answer() == 60.0
+        site.registry.rollback("m")
+        await server.look()
+        assert await server.answer() == 60.0
+        failure = await server.failure()
+        assert "loaded: scaling.py" in failure["error"]
+        assert f"`tailcut registry code {first.id} FOLDER`" in failure["hint"]
+
+    async def at_start(server: Server) -> None:
+        assert await server.answer() == 30.0
+        assert f"version {first.id} was built with other code than is served: scaling.py" in caplog.text
+
+    async def restored(server: Server) -> None:
+        assert await server.answer() == 3.0
+        assert "was built with other code" not in caplog.text
+
+    serve(site, refused)
+    caplog.clear()
+    serve(site, at_start)
+    caplog.clear()
+    arguments = ["registry", "code", first.id, str(site.folder), "--manifest", str(site.folder), "--force"]
+    assert run(arguments) == ExitCode.OK
+    assert (site.folder / "scaling.py").read_text() == "F = 1\n"
+    serve(site, restored)
+
+
+def test_a_comment_in_the_training_code_forbids_no_switch(site: Site) -> None:
+    site.promote(site.build(1.0))
+
+    async def test(server: Server) -> None:
+        site.write("train.py", SITE_FILES["train.py"] + "# a comment\n")
+        site.write("layers.py", "N = 7  # another\n")
+        site.promote(site.build(2.0))
+        await server.look()
+        assert await server.answer() == 6.0
+
+    serve(site, test)
+
+
+def test_the_users_own_object_is_served_with_the_code_that_it_was_built_with_only(site: Site) -> None:
+    site.promote(site.build(1.0))
+
+    async def test(server: Server) -> None:
+        first = site.registry.version("m", "latest")
+        site.write("layers.py", "N = 8\n")
+        site.promote(first, "own")
+        await server.look()
+        assert "loaded: layers.py" in (await server.failure())["error"]
+        site.write("layers.py", "N = 7\n")
+        site.promote(first)
+        site.promote(first, "own")
+        await server.look()
+        assert await server.answer() == 21.0
+        site.write("layers.py", "N = 7  # edited after it was imported\n")
+        site.promote(site.build(1.0), "own")
+        await server.look()
+        assert "loaded: layers.py" in (await server.failure())["error"]
+        assert await server.answer() == 21.0
+
+    serve(site, test)
+
+
+def test_versions_without_a_record_of_the_code_switch_as_they_did(site: Site) -> None:
+    site.promote(site.build(1.0, code=False))
+
+    async def test(server: Server) -> None:
+        site.promote(site.build(2.0, code=False))
+        await server.look()
+        assert await server.answer() == 6.0
+        site.write("scaling.py", "F = 10\n")
+        site.promote(site.build(3.0, code=False))
+        await server.look()
+        assert "scaling.py changed since this server started" in (await server.failure())["error"]
+
+    serve(site, test)
+
+
+def test_a_named_version_of_other_code_is_not_loaded_either(site: Site) -> None:
+    first = site.build(1.0)
+    site.promote(first)
+    site.write("scaling.py", "F = 10\n")
+    second = site.build(2.0)
+    site.promote(second)
+
+    async def test(server: Server) -> None:
+        with pytest.raises(ArtifactError, match=r"loaded: scaling\.py"):
+            await server.client.app.engine.repository.load(version=first.id)
+        assert await server.answer() == 60.0
+
+    serve(site, test)
+
+
+def test_the_same_artifact_with_other_code_is_another_version(site: Site) -> None:
+    first = site.build(1.0)
+    assert site.build(1.0).id == first.id
+    assert site.build(1.0, code=False).id != first.id
+    site.write("scaling.py", "F = 10\n")
+    assert site.build(1.0).id != first.id
