@@ -170,10 +170,7 @@ class Reader:
         return self._checked(record, name)
 
     def file(self, of: Version | Variant, name: str) -> Path | None:
-        """Fetch a file that is kept beside the artifacts of a version; None where it keeps none of that name.
-
-        Args:
-            of: the version, or a variant of it.
+        """Fetch a file that is kept beside the artifacts of a version, or of a variant's; None where it keeps no such.
 
         Raises:
             ArtifactError: it is missing, truncated or corrupt.
