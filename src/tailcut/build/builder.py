@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from tailcut.build import hardware, here, limits, outputs, preflight, room, sources, speed, verdicts
+from tailcut.build import hardware, here, keeping, limits, outputs, preflight, room, sources, speed, verdicts
 from tailcut.build.building import Building, Candidate
 from tailcut.build.holdout import Holdout
 from tailcut.build.plan import applicable, base_of
@@ -245,6 +245,7 @@ def _store(running: Building, registry: Registry, evidence: dict[str, Any], orig
         evidence=evidence,
         manifest=to_plain(deployment),
         origins=origins,
+        files=keeping.files(running.folder),
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tailcut.build import verdicts
+from tailcut.build import keeping, verdicts
 from tailcut.build.device_time import device_seconds
 from tailcut.build.holdout import Holdout
 from tailcut.build.progress import Event, Progress
@@ -26,6 +26,7 @@ from tailcut.build.records import Made, to_add
 from tailcut.build.verdicts import Cost, SpeedVerdict
 from tailcut.core.fingerprint import uses_gpu
 from tailcut.core.slo import LatencyObjective
+from tailcut.core.tensors import Array, Arrays
 from tailcut.errors import BuildError, TailcutError
 from tailcut.ladder.machine import choose_cores, pinned
 from tailcut.ladder.process import ServerProcess, free_port
@@ -170,6 +171,7 @@ def _prepare(manifest: Manifest, made: Sequence[Made], folder: Path, bounds: Seq
         outputs=deployment.model.outputs,
         variants=[to_add(each) for each in made],
         evidence={"bounds": [dict(each) for each in bounds]},
+        files=keeping.files(folder),
     )
     registry.promote(deployment.name, version.id, made[0].name)
     plain = to_plain(deployment)
@@ -192,25 +194,30 @@ def _absolute(manifest: Manifest, source: str) -> str:
 
 
 def _write_payloads(holdout: Holdout, path: Path, deployment: Deployment) -> Path:
-    """Write rows of the holdout as Open Inference Protocol requests.
+    """Write rows of the holdout as Open Inference Protocol requests; NaN is null.
 
-    NaN becomes 0: JSON has none, and kernels take as long for it.
+    JSON has no infinity: it becomes 0, where every row that is tried holds it.
     """
     count = min(_PAYLOADS, holdout.rows)
     places = np.random.default_rng(SEED).permutation(holdout.rows)[:count]
+    rows = [holdout.take(1, int(place)) for place in places]
+    rows = [row for row in rows if not any(_holds_infinity(array) for array in row.values())] or rows
     with path.open("wb") as file:
-        for place in places:
-            row = holdout.take(1, int(place))
+        for row in rows:
             file.write(msgspec.json.encode({"inputs": _tensors(row, deployment)}) + b"\n")
     return path
 
 
-def _tensors(row: Mapping[str, Any], deployment: Deployment) -> list[dict[str, Any]]:
+def _holds_infinity(array: Array) -> bool:
+    return array.dtype.kind == "f" and bool(np.isinf(array).any())
+
+
+def _tensors(row: Arrays, deployment: Deployment) -> list[dict[str, Any]]:
     tensors = []
     for tensor in deployment.model.inputs:
-        array = row[tensor.name]
-        values = np.nan_to_num(array, posinf=0.0, neginf=0.0) if array.dtype.kind == "f" else array
-        data = values.ravel().tolist()
+        array: Any = row[tensor.name]
+        values = np.where(np.isinf(array), 0.0, array) if array.dtype.kind == "f" else array
+        data = values.ravel().tolist()  # msgspec writes NaN as null
         tensors.append({"name": tensor.name, "shape": list(array.shape), "datatype": tensor.datatype, "data": data})
     return tensors
 
