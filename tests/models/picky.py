@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx
 
+from tailcut.build import Holdout
 from tailcut.core.tensors import Arrays
 
 TOKENS = 40
@@ -113,3 +114,29 @@ PICKY = {
         answer=lambda inputs: inputs["signal"][:, 11],
     ),
 }
+
+
+def _holdout(name: str) -> Holdout:
+    model = PICKY[name]
+    inputs = model.rows(200)
+    return Holdout(inputs=inputs, labels=np.asarray(model.answer(inputs), np.float64), padding=model.padding)
+
+
+def years_holdout() -> Holdout:
+    """Return labelled rows for "an index before the first"."""
+    return _holdout("an index before the first")
+
+
+def tokens_holdout() -> Holdout:
+    """Return labelled rows for "padding only"."""
+    return _holdout("padding only")
+
+
+def spread_holdout() -> Holdout:
+    """Return labelled rows for "a constant row"."""
+    return _holdout("a constant row")
+
+
+def signals_holdout() -> Holdout:
+    """Return labelled rows for "too short a row"."""
+    return _holdout("too short a row")
