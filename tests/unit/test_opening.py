@@ -64,6 +64,7 @@ def test_a_model_that_answers_another_number_of_rows_never_becomes_ready() -> No
     ("warmth", "run_ms", "runs", "took_ms"),
     [
         (warming.THOROUGH, [30, 50, 40, 10, 20], 5, 30),
+        (warming.THOROUGH, [800, 700], 2, 750),
         (warming.BRIEF, [30, 50], 2, 30),
         (warming.BRIEF, [50, 12], 2, 12),
         (warming.BRIEF, [9, 8, 7], 3, 7),
