@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.app_kit import running
+from tests.models import graphs
 
 from tailcut.build import Holdout, keeping, speed
 from tailcut.core.bounds import Bound
@@ -126,17 +129,29 @@ def test_a_number_out_of_range_is_refused(tmp_path: Path, keep: int) -> None:
 # -- Rows under load ---------------------------------------------------------------------------------------------------
 
 
-def sent(tmp_path: Path, x: np.ndarray) -> list[list[Any]]:
-    deployment = Deployment(name="m", model=NUMBERS)
-    path = speed._write_payloads(Holdout({"x": x.astype(np.float32)}), tmp_path / "payloads", deployment)
-    return [json.loads(line)["inputs"][0]["data"] for line in path.read_text().splitlines()]
-
-
-def test_gaps_are_sent_as_gaps(tmp_path: Path) -> None:
+def test_rows_are_sent_with_their_gaps(tmp_path: Path) -> None:
     """A 0 in their place is an input that no row has, and that the model may refuse."""
-    assert sorted(sent(tmp_path, np.array([[np.nan, 1], [2, 3]])), key=str) == [[2.0, 3.0], [None, 1.0]]
+    x = np.array([[np.nan, 1], [np.inf, -0.0], [-np.inf, 2**24 + 1], [0.1, 5e-324]], np.float32)
+    path = speed._write_payloads(Holdout({"x": x}), tmp_path / "payloads", Deployment(name="m", model=NUMBERS))
+    graphs.linear(tmp_path / "model.onnx", width=2)
+    (tmp_path / "tailcut.toml").write_text(
+        'name = "m"\n[model]\nsource = "model.onnx"\ninputs = [{ name = "x", shape = [-1, 2], allow_nan = true }]\n'
+        'outputs = [{ name = "y", allow_nan = true }]\n[serve]\nvariant = "source"\n'
+    )
+    seen: list[bytes] = []
 
+    async def main() -> None:
+        async with running(load(tmp_path, environment={})) as client:
+            run = client.app.engine.path.infer
 
-def test_rows_with_infinity_are_sent_only_where_there_are_no_others(tmp_path: Path) -> None:
-    assert sent(tmp_path, np.array([[np.inf, 1], [2, 3]])) == [[2.0, 3.0]]
-    assert sent(tmp_path, np.array([[np.inf, 1]])) == [[0.0, 1.0]]
+            async def infer(call: Any, inputs: Arrays, *more: Any) -> Arrays:
+                seen.append(inputs["x"].tobytes())
+                return await run(call, inputs, *more)
+
+            client.app.engine.path.infer = infer  # type: ignore[method-assign]
+            for line in path.read_text().splitlines():
+                reply = await client.post("/v2/models/m/infer", json.loads(line))
+                assert reply.status == 200, reply.json
+
+    asyncio.run(main())
+    assert sorted(seen) == sorted(row.tobytes() for row in x)

@@ -8,6 +8,7 @@ with a variant, not with a cache.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from tailcut.build.records import Made, to_add
 from tailcut.build.verdicts import Cost, SpeedVerdict
 from tailcut.core.fingerprint import uses_gpu
 from tailcut.core.slo import LatencyObjective
-from tailcut.core.tensors import Array, Arrays
+from tailcut.core.tensors import Arrays
 from tailcut.errors import BuildError, TailcutError
 from tailcut.ladder.machine import choose_cores, pinned
 from tailcut.ladder.process import ServerProcess, free_port
@@ -194,30 +195,21 @@ def _absolute(manifest: Manifest, source: str) -> str:
 
 
 def _write_payloads(holdout: Holdout, path: Path, deployment: Deployment) -> Path:
-    """Write rows of the holdout as Open Inference Protocol requests; NaN is null.
-
-    JSON has no infinity: it becomes 0, where every row that is tried holds it.
-    """
+    """Write rows of the holdout as Open Inference Protocol requests, with their NaN and infinity."""
     count = min(_PAYLOADS, holdout.rows)
     places = np.random.default_rng(SEED).permutation(holdout.rows)[:count]
-    rows = [holdout.take(1, int(place)) for place in places]
-    rows = [row for row in rows if not any(_holds_infinity(array) for array in row.values())] or rows
-    with path.open("wb") as file:
-        for row in rows:
-            file.write(msgspec.json.encode({"inputs": _tensors(row, deployment)}) + b"\n")
+    with path.open("w", encoding="utf-8") as file:
+        for place in places:
+            row = holdout.take(1, int(place))
+            file.write(json.dumps({"inputs": _tensors(row, deployment)}) + "\n")  # msgspec writes null for infinity
     return path
-
-
-def _holds_infinity(array: Array) -> bool:
-    return array.dtype.kind == "f" and bool(np.isinf(array).any())
 
 
 def _tensors(row: Arrays, deployment: Deployment) -> list[dict[str, Any]]:
     tensors = []
     for tensor in deployment.model.inputs:
-        array: Any = row[tensor.name]
-        values = np.where(np.isinf(array), 0.0, array) if array.dtype.kind == "f" else array
-        data = values.ravel().tolist()  # msgspec writes NaN as null
+        array = row[tensor.name]
+        data = array.ravel().tolist()
         tensors.append({"name": tensor.name, "shape": list(array.shape), "datatype": tensor.datatype, "data": data})
     return tensors
 
