@@ -121,8 +121,8 @@ def own(path: Path, folder: Path) -> Workload:
     import onnx
     import onnxruntime
 
+    from tailcut.engine.examples import Examples
     from tailcut.engine.limits import input_specs
-    from tailcut.engine.opening import example_inputs
     from tailcut.manifest import load
     from tailcut.registry import NewVariant, Registry
 
@@ -151,7 +151,7 @@ def own(path: Path, folder: Path) -> Workload:
         made = registry.add("own", source="onnx", inputs=model.inputs, outputs=model.outputs, variants=variants)
         moves.append((made.id, "onnx"))
     size_mb = path.stat().st_size / 1e6
-    body = _body(model, example_inputs(input_specs(model), 1))
+    body = _body(model, Examples(input_specs(model)).batch(1))
     return Workload(folder, registry.root, "own", moves, body, f"{path.name} of {size_mb:.1f} MB, two versions")
 
 
@@ -173,8 +173,8 @@ def _body(model: Any, arrays: dict[str, Any]) -> bytes:
 
 def existing(directory: Path, variants: list[str], folder: Path) -> Workload:
     """Two variants of what a deployment has promoted, in a copy of its registry."""
+    from tailcut.engine.examples import Examples
     from tailcut.engine.limits import input_specs
-    from tailcut.engine.opening import example_inputs
     from tailcut.manifest import load
     from tailcut.registry import Registry
 
@@ -185,7 +185,7 @@ def existing(directory: Path, variants: list[str], folder: Path) -> Workload:
     promotion = Registry(copied).promotion(deployment.name)
     if promotion is None:
         sys.exit(f"error: nothing of {deployment.name} is promoted\n\nhint: run `tailcut build`")
-    arrays = example_inputs(input_specs(deployment.model), 1)
+    arrays = Examples(input_specs(deployment.model)).batch(1)
     body = _body(deployment.model, arrays)
     moves = [(promotion.version, name) for name in variants]
     label = f"{deployment.name}, {' and '.join(variants)}"

@@ -1,4 +1,4 @@
-"""Variants under load are served within the limits that the build found in the model."""
+"""Variants under load are warmed up with kept rows, or within the limits that the build found in the model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tailcut.build import Holdout, speed
+from tailcut.build import Holdout, keeping, speed
 from tailcut.build.progress import silent
 from tailcut.build.records import Made
 from tailcut.manifest import load
@@ -38,11 +38,13 @@ years (int64[n] year) => (float[n] y) <int64 first = {1950}, float[4] table = {1
 
 
 @pytest.mark.parametrize(
-    ("bounds", "failed"),
-    [([], "give its inputs min and max"), ([{"input": "year", "min": 1950, "max": 1953}], "")],
-    ids=["none", "found"],
+    ("bounds", "keep", "warm"),
+    [([], 0, False), ([{"input": "year", "min": 1950, "max": 1953}], 0, True), ([], 4, True)],
+    ids=["nothing is known", "limits", "kept rows"],
 )
-def test_a_model_that_takes_no_zeros_is_measured(tmp_path: Path, bounds: list[dict[str, Any]], failed: str) -> None:
+def test_a_model_that_takes_no_zeros_is_measured(
+    tmp_path: Path, bounds: list[dict[str, Any]], keep: int, warm: bool
+) -> None:
     import onnx
 
     onnx.save(onnx.parser.parse_model(GRAPH), str(tmp_path / "years.onnx"))
@@ -51,6 +53,8 @@ def test_a_model_that_takes_no_zeros_is_measured(tmp_path: Path, bounds: list[di
     made = [Made(name="onnx", runtime="onnxruntime", path=str(tmp_path / "years.onnx"))]
     holdout = Holdout(inputs={"year": np.arange(1950, 1954)}, labels=np.arange(4.0))
     manifest = load(tmp_path, environment={})
+    keeping.write(tmp_path / "work", keeping.choose(holdout, {}, manifest.deployment.model, [], keep))
     trial = speed.run(manifest, made, holdout, tmp_path / "work", silent, bounds)["onnx"]
-    assert bool(trial.failed) is bool(failed)
-    assert failed in trial.failed
+    assert not trial.failed
+    assert all(each.errors == 0 for each in trial.rounds)
+    assert ("not warmed up" in (tmp_path / "work" / "serve-onnx.log").read_text()) is not warm

@@ -221,6 +221,26 @@ def test_settings_that_make_no_sense_are_refused(base: Made, settings: dict[str,
     assert refused.value.hint
 
 
+def test_a_module_that_refuses_zeros_is_prepared_by_its_first_rows(cnn: model.Cnn, base: Made) -> None:
+    class Picky(model.Cnn):
+        def forward(self, image: torch.Tensor) -> torch.Tensor:
+            if not image.any():
+                raise ValueError("an empty image")
+            return super().forward(image)
+
+    graphs = gpu_kit.Graphs()
+    runtime = PlacedTorch(variant(base, buckets=[1, 4]), threads=1, source=Picky, graphs=graphs)
+    assert graphs.captures == 0
+    for count, captures in ((3, 1), (1, 2), (4, 2), (6, 2)):
+        rows = images(count, seed=count)
+        np.testing.assert_allclose(runtime.run(rows, ["logits"])["logits"], expected(cnn, rows), atol=1e-4)
+        assert graphs.captures == captures
+    with pytest.raises(InferenceError, match="an empty image"):
+        PlacedTorch(variant(base, buckets=[1]), threads=1, source=Picky).run(
+            {"image": np.zeros((1, *images(1)["image"].shape[1:]), np.float32)}, ["logits"]
+        )
+
+
 def test_a_module_that_breaks_in_a_bucket_is_refused_at_opening(base: Made) -> None:
     class Picky(model.Cnn):
         def forward(self, image: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 from tests import gpu_kit, recipe_kit
 from tests.models import graphs
+from tests.models.picky import PICKY
 
 from tailcut.build import Holdout
 from tailcut.build.here import Here
@@ -213,6 +214,20 @@ def test_batches_of_every_size_give_the_plain_runtimes_answers(linear: Path) -> 
         runtime.run({"x": np.zeros((2, 3), np.float32)}, ["y"])
     np.testing.assert_array_equal(runtime.run({"x": rows(2, seed=1)}, ["y"])["y"], kept)
     runtime.close()
+    runtime.close()
+
+
+def test_a_model_that_refuses_zeros_is_prepared_by_its_first_rows(tmp_path: Path) -> None:
+    years = PICKY["an index before the first"]
+    tensor = Tensor(name="year", datatype="INT64")
+    settings = {"provider": "cuda", "buckets": [1, 4]}
+    variant = gpu_kit.Variant("onnxruntime", years.save(tmp_path / "years.onnx"), (tensor,), (Y,), settings)
+    runtime = OnnxCudaRuntime(variant, threads=1, place=CPU_PLACE)
+    for count in (1, 3, 4, 6):
+        values = years.rows(count)
+        np.testing.assert_array_equal(runtime.run(values, ["y"])["y"], years.answer(values))
+    with pytest.raises(InferenceError):
+        runtime.run({"year": np.zeros(2, np.int64)}, ["y"])
     runtime.close()
 
 

@@ -11,6 +11,7 @@ import pytest
 from tailcut.core.buckets import powers
 from tailcut.core.tensors import Arrays
 from tailcut.core.validation import InputSpec
+from tailcut.engine.examples import Examples
 from tailcut.engine.executors import ThreadExecutor
 from tailcut.engine.samples import run_samples
 from tailcut.engine.ticket import WrongRows, run_rows
@@ -222,7 +223,7 @@ def test_the_error_of_a_part_is_the_error_of_the_batch() -> None:
 @pytest.mark.parametrize("most", [20, 24, 32, 5])
 def test_warm_up_runs_every_size_whole_once(most: int) -> None:
     timed = Timed(small_are_fast)
-    warm_up(divided(timed), [InputSpec("x", "FP32", (-1, 4))], ["y"], most)
+    warm_up(divided(timed), Examples([InputSpec("x", "FP32", (-1, 4))]), ["y"], most)
     assert set(powers(most)) <= set(timed.rows)
 
 

@@ -19,6 +19,7 @@ from tailcut.core.bounds import Bound
 from tailcut.core.tensors import Arrays
 from tailcut.core.validation import InputSpec
 from tailcut.engine import opening, seating, user_code, warming
+from tailcut.engine.examples import Examples
 from tailcut.engine.version import version_of
 from tailcut.errors import NotInRegistry, StartError
 from tailcut.manifest import load
@@ -56,13 +57,14 @@ def test_a_model_that_answers_another_number_of_rows_never_becomes_ready() -> No
     specs = (InputSpec("x", "FP32", (-1, 2)),)
     fixed = StubRuntime(lambda inputs: {"y": np.zeros(1, np.float32)})
     with pytest.raises(StartError, match=r"warm-up failed at 2 rows: output 'y' has shape \[1\] for a batch of 2"):
-        opening.warm_up(fixed, specs, ("y",), 4)
+        opening.warm_up(fixed, Examples(specs), ("y",), 4)
 
 
 @pytest.mark.parametrize(
     ("warmth", "run_ms", "runs", "took_ms"),
     [
         (warming.THOROUGH, [30, 50, 40, 10, 20], 5, 30),
+        (warming.THOROUGH, [800, 700], 2, 750),
         (warming.BRIEF, [30, 50], 2, 30),
         (warming.BRIEF, [50, 12], 2, 12),
         (warming.BRIEF, [9, 8, 7], 3, 7),
@@ -82,7 +84,7 @@ def test_a_slow_model_is_warmed_up_briefly_where_others_are_served_meanwhile(
         return {"y": np.zeros(rows, np.float32)}
 
     specs = (InputSpec("x", "FP32", (-1, 2)),)
-    found = warming.warm_up(StubRuntime(run), specs, ("y",), 4, warmth, lambda: now_ns)
+    found = warming.warm_up(StubRuntime(run), Examples(specs), ("y",), 4, warmth, lambda: now_ns)
     assert found == dict.fromkeys((1, 2, 4), took_ms * 1_000_000)
     assert ran == [1] * runs + [2] * runs + [4] * runs
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from tailcut.build import hardware, here, limits, outputs, preflight, room, sources, speed, user_code, verdicts
+from tailcut.build import hardware, here, keeping, limits, outputs, preflight, room, sources, speed, user_code, verdicts
 from tailcut.build.building import Building, Candidate
 from tailcut.build.holdout import Holdout
 from tailcut.build.plan import applicable, base_of
@@ -254,7 +254,7 @@ def _store(
         evidence=evidence,
         manifest=to_plain(deployment),
         origins=origins,
-        files=user_code.files_of(written, running.folder),
+        files=user_code.files_of(written, running.folder) | keeping.files(running.folder),
         code=written.code,
     )
 

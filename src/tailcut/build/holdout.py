@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from tailcut.build.holdout_labels import checked
 from tailcut.build.labels import Coding, numbered, strata
+from tailcut.core.padding import trimmed
 from tailcut.core.tensors import DATATYPE_OF, Array, Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Tensor
@@ -23,9 +24,6 @@ Bools = npt.NDArray[np.bool_]
 
 LEAST_ROWS = 10
 """A holdout of fewer rows is not split: neither part could say anything."""
-
-MULTIPLE = 16
-"""Padded inputs are cut to multiples of this, as ``tailcut.text`` pads them."""
 
 _SLICE_HINT = "give a label and every slice one value per input row"
 
@@ -146,13 +144,7 @@ class Holdout:
     def at(self, places: Array) -> Arrays:
         """Return the input rows at ``places``, (wanted,) of row numbers; see ``padding``."""
         found = {name: array[places] for name, array in self.inputs.items()}
-        if self.padding:
-            mask = found[self.padding]
-            longest = int(np.flatnonzero(mask.any(axis=0))[-1]) + 1 if mask.any() else 1
-            width = -(-longest // MULTIPLE) * MULTIPLE
-            padded = [name for name, array in found.items() if array.shape[1:2] == mask.shape[1:]]
-            found |= {name: found[name][:, :width] for name in padded}
-        return {name: np.ascontiguousarray(array) for name, array in found.items()}
+        return trimmed(found, self.padding)
 
     def subset(self, places: Array) -> Holdout:
         """Return the holdout of the rows at ``places``, (wanted,) of row numbers."""

@@ -11,6 +11,7 @@ from tailcut.build import running
 from tailcut.build.holdout import Holdout
 from tailcut.build.labels import check_numbers, whole
 from tailcut.core.metrics import BINARY, METRICS, PROBABILITIES, cosine, decide, drop
+from tailcut.core.padding import lengths
 from tailcut.core.tensors import Array, Arrays, Doubles
 from tailcut.errors import BuildError
 from tailcut.runtimes import Runtime
@@ -88,10 +89,7 @@ def _order(holdout: Holdout) -> tuple[Array, int]:
     """Return row numbers in the order in which they run, (rows,), and the rows of a batch."""
     if not holdout.padding:
         return np.arange(holdout.rows), BATCH_ROWS
-    mask = holdout.inputs[holdout.padding] != 0
-    # As Holdout.at sees it, a row ends with its last value, wherever gaps are.
-    lengths = np.where(mask.any(axis=1), mask.shape[1] - np.argmax(mask[:, ::-1], axis=1), 0)
-    return np.argsort(lengths, kind="stable"), PADDED_BATCH_ROWS
+    return np.argsort(lengths(holdout.inputs[holdout.padding]), kind="stable"), PADDED_BATCH_ROWS
 
 
 def _widened(parts: list[Array]) -> list[Array]:

@@ -8,6 +8,7 @@ with a variant, not with a cache.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tailcut.build import verdicts
+from tailcut.build import keeping, verdicts
 from tailcut.build.device_time import device_seconds
 from tailcut.build.holdout import Holdout
 from tailcut.build.progress import Event, Progress
@@ -26,6 +27,7 @@ from tailcut.build.records import Made, to_add
 from tailcut.build.verdicts import Cost, SpeedVerdict
 from tailcut.core.fingerprint import uses_gpu
 from tailcut.core.slo import LatencyObjective
+from tailcut.core.tensors import Arrays
 from tailcut.errors import BuildError, TailcutError
 from tailcut.ladder.machine import choose_cores, pinned
 from tailcut.ladder.process import ServerProcess, free_port
@@ -170,6 +172,7 @@ def _prepare(manifest: Manifest, made: Sequence[Made], folder: Path, bounds: Seq
         outputs=deployment.model.outputs,
         variants=[to_add(each) for each in made],
         evidence={"bounds": [dict(each) for each in bounds]},
+        files=keeping.files(folder),
     )
     registry.promote(deployment.name, version.id, made[0].name)
     plain = to_plain(deployment)
@@ -192,25 +195,21 @@ def _absolute(manifest: Manifest, source: str) -> str:
 
 
 def _write_payloads(holdout: Holdout, path: Path, deployment: Deployment) -> Path:
-    """Write rows of the holdout as Open Inference Protocol requests.
-
-    NaN becomes 0: JSON has none, and kernels take as long for it.
-    """
+    """Write rows of the holdout as Open Inference Protocol requests, with their NaN and infinity."""
     count = min(_PAYLOADS, holdout.rows)
     places = np.random.default_rng(SEED).permutation(holdout.rows)[:count]
-    with path.open("wb") as file:
+    with path.open("w", encoding="utf-8") as file:
         for place in places:
             row = holdout.take(1, int(place))
-            file.write(msgspec.json.encode({"inputs": _tensors(row, deployment)}) + b"\n")
+            file.write(json.dumps({"inputs": _tensors(row, deployment)}) + "\n")  # msgspec writes null for infinity
     return path
 
 
-def _tensors(row: Mapping[str, Any], deployment: Deployment) -> list[dict[str, Any]]:
+def _tensors(row: Arrays, deployment: Deployment) -> list[dict[str, Any]]:
     tensors = []
     for tensor in deployment.model.inputs:
         array = row[tensor.name]
-        values = np.nan_to_num(array, posinf=0.0, neginf=0.0) if array.dtype.kind == "f" else array
-        data = values.ravel().tolist()
+        data = array.ravel().tolist()
         tensors.append({"name": tensor.name, "shape": list(array.shape), "datatype": tensor.datatype, "data": data})
     return tensors
 

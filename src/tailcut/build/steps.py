@@ -15,6 +15,7 @@ from tailcut.build import (
     holdout_files,
     holdout_types,
     judging,
+    keeping,
     labels,
     limits,
     neighbours,
@@ -156,6 +157,9 @@ def score(spec: Spec) -> dict[str, Any]:
         found = _every(runtime, holdout, deployment, alone=True)
     _save(spec, spec.target, found)
     if is_source:
+        bounds = limits.read(Path(spec.folder)).bounds
+        kept = keeping.choose(holdout, found, deployment.model, bounds, deployment.holdout.keep)
+        keeping.write(Path(spec.folder), kept)
         return {**company, **_evidence(spec, holdout, found, found, is_source)}
     evidence = _evidence(spec, holdout, found, _scores(spec, spec.made[0].name), is_source)
     return {**company, **evidence, "edges": _edges(spec, runtime, holdout, deployment)}

@@ -7,22 +7,20 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter, perf_counter_ns
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from tailcut.core.bounds import Bound
+from tailcut.cli._check_report import Failure, Group, Origin, Report, Request, Step, Tensor, Untried, Variant
 from tailcut.core.tensors import DATATYPE_OF, Arrays
 from tailcut.core.timings import STAGE_NAMES
 from tailcut.engine.assembly import encode_answer, limited_inputs
 from tailcut.engine.engine import Engine
-from tailcut.engine.opening import Opened, example_inputs, find_variant
-from tailcut.engine.path import Call, Path
+from tailcut.engine.opening import Opened, find_variant
+from tailcut.engine.path import Call
 from tailcut.errors import ManifestError, TailcutError
 from tailcut.features import FeatureService
 from tailcut.manifest import Deployment, FeatureGroup, Manifest, parse_duration, resolve
-
-Origin = Literal["entity", "row", "example tensors"]
 
 LOADING = ("artifact", "load")
 """The steps before the first row: what fails here is the deployment's set-up and not an answer."""
@@ -33,108 +31,14 @@ _STOP_S = 2.0
 _SAMPLE = 6
 
 
-class Tensor(msgspec.Struct):
-    """A tensor that went into or came out of the model."""
-
-    name: str
-    datatype: str
-    shape: list[int]
-    sample: list[Any]
-    """The first few values of its first row."""
-
-
-class Group(msgspec.Struct):
-    """What a feature group said about the entity."""
-
-    name: str
-    key: dict[str, Any]
-    ttl_s: float
-    ttl: str
-    """As the manifest has it."""
-    source_ms: float
-    """Time spent in its source; 0 where it was read from a preloaded table."""
-    values: dict[str, Any]
-
-
-class Step(msgspec.Struct):
-    """A step and how long it took."""
-
-    name: str
-    ms: float
-
-
-class Variant(msgspec.Struct):
-    """What is served."""
-
-    name: str
-    runtime: str
-    version: str
-    size_bytes: int
-    sha256: str
-    refused: str
-
-
-class Request(msgspec.Struct):
-    """The same row as a request, through the caches."""
-
-    stages_ms: dict[str, float]
-    total_ms: float
-    cache: str
-
-
-class Untried(msgspec.Struct):
-    """A stage of serving that this row did not go through."""
-
-    stage: str
-    what: str
-    """What of the manifest it would have run."""
-
-
-class Failure(msgspec.Struct):
-    """Where it failed and why."""
-
-    step: str
-    code: str
-    message: str
-    hint: str
-
-
-class Report(msgspec.Struct):
-    """Everything that was seen; what comes after a failure is empty. ``rows_alone``: each row runs alone."""
-
-    deployment: str
-    directory: str
-    origins: dict[str, int]
-    """How many values came from the file, the environment and flags."""
-    origin: Origin
-    ok: bool = False
-    variant: Variant | None = None
-    executor: str = ""
-    executors: int = 0
-    rows_alone: bool = False
-    warm_up_ms: dict[int, float] = {}
-    groups_opened: list[str] = []
-    groups: list[Group] = []
-    fresh_for_s: float | None = None
-    inputs: list[Tensor] = []
-    outputs: list[Tensor] = []
-    answer: msgspec.Raw = msgspec.Raw(b"null")
-    steps: list[Step] = []
-    request: Request | None = None
-    references: list[str] = []
-    """Keys for the build and the ladder whose references were imported; serving does not need them."""
-    untried: list[Untried] = []
-    limits: list[Bound] = []
-    failure: Failure | None = None
-
-
 class Inspection:
     """One run of ``tailcut check``.
 
     Args:
         manifest: the deployment.
         entity: an entity to ask for; ``msgspec.UNSET`` for none.
-        row: a feature row to send instead; None for none. Without either the model gets tensors of zeros.
+        row: a feature row to send instead; None for none. Without either the model gets a row of the holdout that its
+            version keeps, else an invented one.
     """
 
     def __init__(self, manifest: Manifest, entity: object = msgspec.UNSET, row: dict[str, Any] | None = None) -> None:
@@ -153,9 +57,10 @@ class Inspection:
         engine = Engine(self._manifest)
         try:
             opened = await self._load(engine)
-            await self._stages(engine, opened)
-            with self._step("request"):
-                self.report.request = await self._request(engine, opened.path)
+            if self._has_row(opened):
+                await self._stages(engine, opened)
+                with self._step("request"):
+                    self.report.request = await self._request(engine, opened)
             self._references()
             self.report.ok = True
         except TailcutError as error:
@@ -180,6 +85,20 @@ class Inspection:
         report.groups_opened = [group.name for group in self._manifest.deployment.features.groups]
         return opened
 
+    def _has_row(self, opened: Opened) -> bool:
+        """Tell whether there is a row to send: the caller's, the version's, or an invented one that the model takes."""
+        report = self.report
+        if report.origin != "example tensors":
+            return True
+        if opened.examples.are_real:
+            report.origin = "kept row"
+        elif not opened.warm_up_ns:
+            report.untried.append(
+                Untried("infer", "the model refuses an invented row, and its version keeps no others")
+            )
+            return False
+        return True
+
     async def _stages(self, engine: Engine, opened: Opened) -> None:
         """One step after the other, so that an error is the step's own."""
         path, report = opened.path, self.report
@@ -187,7 +106,7 @@ class Inspection:
         if self._entity is not msgspec.UNSET and path.features is not None:
             with self._step("features"):
                 rows = [await self._features(path.features)]
-        inputs: Arrays = example_inputs(path.specs, 1)
+        inputs = opened.examples.batch(1)
         if rows:
             with self._step("preprocess"):
                 inputs = limited_inputs(path.assembly, path.limits, rows, from_client=report.origin == "row")
@@ -234,14 +153,15 @@ class Inspection:
         ttl_s = _ttl_s(group, tuple(key.values()), values, self._manifest)
         return Group(group.name, key, ttl_s, group.ttl, round(source_s * 1e3, 3), values)
 
-    async def _request(self, engine: Engine, path: Path) -> Request:
+    async def _request(self, engine: Engine, opened: Opened) -> Request:
+        path = opened.path
         with _call(engine) as call:
             if self._entity is not msgspec.UNSET:
                 await path.predict_entities(call, [self._entity])
             elif self._row is not None:
                 await path.predict_rows(call, [self._row])
             else:
-                await path.infer(call, example_inputs(path.specs, 1), 1, path.outputs)
+                await path.infer(call, opened.examples.batch(1), 1, path.outputs)
         timings = call.timings
         stages_ms = {name: _ms(ns) for name, ns in zip(STAGE_NAMES, timings.ns, strict=True) if ns}
         return Request(stages_ms, _ms(timings.total_ns), call.cache)

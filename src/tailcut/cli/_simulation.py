@@ -107,6 +107,12 @@ def known_cost(manifest: Manifest | None, given: Mapping[int, float], measure: b
         warm = open_variant(manifest, variant)
         warm.close()
         timed = {rows: float(ns) for rows, ns in warm.warm_up_ns.items()}
+        if not timed:
+            raise LoadTestError(
+                f"variant {variant.name!r} cannot be timed: it refuses an invented row, and its version keeps no rows "
+                "of the holdout",
+                hint='give what batches take, --cost "1=5ms,8=12ms" , or build with holdout.keep above 0',
+            )
         return Known(timed, f"variant {variant.name}, timed here now", rows_alone=alone)
     points = tuned_points(variant.evidence)
     if not points:

@@ -12,9 +12,10 @@ from tailcut.cli.console import ExitCode, exit_code, note, print_error, write
 from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples, load_manifest, manifest_option
 
 if TYPE_CHECKING:
-    from tailcut.cli._inspection import Report
+    from tailcut.cli._check_report import Report
 
 _LABEL = 14
+_ORIGINS = {"kept row": "of the holdout, kept by the build", "example tensors": "invented"}
 _LONGEST_VALUE = 40
 
 
@@ -43,10 +44,10 @@ def check(
 ) -> None:
     """Load everything, send one row through every stage and say what was seen.
 
-    Without --entity and --row the model gets zeros of the right shape, and the stages before it are named as not
-    tried. Limits of inputs that the source model proves and the manifest lacks are proposed, where that model can be
-    loaded here. What only build and ladder use (holdout.source, ladder.setup, ladder.traffic) is imported and not
-    called.
+    Without --entity and --row the model gets a row of the holdout that its version keeps, else zeros of the right
+    shape, and the stages before it are named as not tried. Limits of inputs that the source model proves and the
+    manifest lacks are proposed, where that model can be loaded here. What only build and ladder use (holdout.source,
+    ladder.setup, ladder.traffic) is imported and not called.
     Exit code 0: it works; 1: it loaded, but the row or such a reference failed; 2, 3, 4: it did not load.
     """
     import msgspec
@@ -126,6 +127,8 @@ def _lines(report: Report) -> Iterator[str]:
     yield _line("deployment", f"{report.deployment} ({origins or 'defaults only'}), {report.directory}")
     yield from _model(report)
     yield from _features(report)
+    if report.inputs and report.origin in _ORIGINS:
+        yield _line("row", _ORIGINS[report.origin])
     for label, tensors in (("inputs", report.inputs), ("outputs", report.outputs)):
         for tensor in tensors:
             shown = ", ".join(_short(value) for value in tensor.sample)
@@ -165,7 +168,7 @@ def _model(report: Report) -> Iterator[str]:
         if report.rows_alone:
             yield _line("", "each row runs alone: other rows in its batch would change its answer")
         batches = ", ".join(f"{rows}: {ms:.2f} ms" for rows, ms in report.warm_up_ms.items())
-        yield _line("batches", f"rows: median of the warm-up: {batches}")
+        yield _line("batches", f"rows: median of the warm-up: {batches or 'not warmed up'}")
 
 
 def _features(report: Report) -> Iterator[str]:

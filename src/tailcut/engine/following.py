@@ -226,7 +226,7 @@ class Follower:
         if variant.runtime == "onnxruntime" and pool.threads_of(variant.settings) == 1:
             lower_priority()  # it starts no thread that would inherit this for good
         # The least of several runs: others use the processor meanwhile, and this thread gives way to them.
-        return open_variant(self._manifest, variant, BRIEF)
+        return open_variant(self._manifest, variant, BRIEF, must_answer=bool(running.warm_up_ns))
 
     def _runtimes(self, variant: Variant) -> Iterator[str]:
         """The runtime of a variant, and of a pair those of its parts."""

@@ -283,7 +283,7 @@ def ran_inline(placement: Placement, call: Call, stage: Stage, rows: int) -> Non
 def time_postprocess(assembly: Assembly, outputs: Iterable[Arrays], runs: int) -> list[tuple[int, int]]:
     """Return rows and nanoseconds of runs of postprocess on what the model made of the warm-up's inputs.
 
-    Those are zeros: a hook that cannot take what became of them is measured by its first requests instead, in threads.
+    They may be invented: a hook that cannot take what became of them is measured by its first requests, in threads.
     """
     durations_ns: list[tuple[int, int]] = []
     for arrays in outputs:

@@ -28,7 +28,7 @@ from tailcut.engine.streaming import streaming_of
 from tailcut.engine.switch import abandon, in_background
 from tailcut.engine.user_code import UserCode, import_code, place_hooks
 from tailcut.engine.version import runs_source, version_of
-from tailcut.engine.warming import BRIEF, example_inputs, warm_up
+from tailcut.engine.warming import BRIEF, warm_up
 from tailcut.errors import ArtifactError, NotInRegistry
 from tailcut.features import FeatureService
 from tailcut.manifest import Deployment, Features, Manifest, resolve
@@ -36,7 +36,7 @@ from tailcut.observe.recorder import Recorder
 from tailcut.registry import Registry, Variant
 from tailcut.runtimes.base import StreamingRuntime
 
-__all__ = ["Opened", "Warm", "example_inputs", "find_variant", "open_deployment", "open_variant", "warm_up"]
+__all__ = ["Opened", "Warm", "find_variant", "open_deployment", "open_variant", "warm_up"]
 
 _SQLITE = "sqlite:///"
 
@@ -95,7 +95,7 @@ class Opened:
     Attributes:
         pool: keeps the executors.
         executor: "inline", "thread" or "process".
-        warm_up_ns: nanoseconds per batch size: the median of its runs, of what was loaded in the background the least.
+        warm_up_ns, examples: see ``Warm``.
         merges: whether requests share batches: the manifest and the variant's evidence both have a say.
         rows_alone: whether each row runs alone, those of one request too, because rows influence each other.
         code: the user's functions, as they were imported.
@@ -124,6 +124,7 @@ class Opened:
         self.variant = warm.variant
         self.executor = warm.executor
         self.warm_up_ns = warm.warm_up_ns
+        self.examples = warm.examples
         self.code = code
         self.close = warm.close
         self.streams = streaming_of(warm.runtimes) is not None
@@ -188,7 +189,7 @@ async def open_deployment(
             abandon(loading, Warm.close)
         raise
     device = _device_time(warm, recorder)
-    dispatcher = make_dispatcher(deployment, variant, warm.warm_up_ns, device or recorder, loop)
+    dispatcher = make_dispatcher(deployment, variant, warm.warm_up_ns, warm.length_class, device or recorder, loop)
     path = Path(
         version=version_of(deployment, variant, code.files),
         served=(variant.name, variant.version),
@@ -248,7 +249,7 @@ def open_beside(manifest: Manifest, running: Opened, warm: Warm, recorder: Recor
     served = (warm.variant.name, warm.variant.version)
     device = _device_time(warm, recorder)
     loop = asyncio.get_running_loop()
-    dispatcher = make_dispatcher(deployment, warm.variant, warm.warm_up_ns, device or recorder, loop)
+    dispatcher = make_dispatcher(deployment, warm.variant, warm.warm_up_ns, warm.length_class, device or recorder, loop)
     limits = _limits(deployment, warm.variant, running.code)
     path = running.path.beside(version, served, dispatcher, limits, rows_alone=rows_alone(warm.variant))
     return Opened(path, _pool(deployment, dispatcher, warm, recorder), warm, running.code, device)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from math import ceil, prod
+from math import ceil
 from typing import Any
 
 from tailcut.core.admission import Admission
 from tailcut.core.batching import Planner
 from tailcut.core.fingerprint import uses_gpu
-from tailcut.core.learning import Costs, kind_of
+from tailcut.core.learning import Costs
 from tailcut.core.overload import Target
 from tailcut.core.tuning import tuned_points
 from tailcut.core.windows import Fixed, Gain, Window
@@ -18,7 +18,6 @@ from tailcut.engine.dispatcher import Dispatcher
 from tailcut.engine.row_coupling import rows_alone
 from tailcut.engine.running import BatchObserver, Running
 from tailcut.engine.ticket import Ticket
-from tailcut.engine.warming import FREE_DIMENSION
 from tailcut.manifest import Batching, Deployment, Slo
 from tailcut.registry import Variant
 from tailcut.registry.machine import usable_cores
@@ -32,13 +31,15 @@ def make_dispatcher(
     deployment: Deployment,
     variant: Variant,
     warm_up_ns: Mapping[int, float],
+    kind: int,
     observer: BatchObserver,
     loop: asyncio.AbstractEventLoop,
 ) -> Dispatcher:
     """Make the dispatcher of a variant; executors are added by who has them.
 
     Args:
-        warm_up_ns: nanoseconds by rows, as warm-up saw them on this machine.
+        warm_up_ns: nanoseconds by rows, as warm-up saw them on this machine; empty where it saw none.
+        kind: length class of the rows that it ran.
         observer: told of every batch.
     """
     settings = deployment.batching
@@ -50,7 +51,7 @@ def make_dispatcher(
         window=None if rows_alone(variant) else make_window(settings, deployment.slo),
         target=make_target(settings, deployment.slo),
     )
-    costs = make_costs(deployment, variant, warm_up_ns)
+    costs = make_costs(deployment, variant, warm_up_ns, kind)
     admission = Admission(
         planner, costs, tenant_share=float(settings.tenant_share), tenant_rows_per_s=settings.tenant_rate
     )
@@ -118,18 +119,17 @@ def make_target(settings: Batching, slo: Slo) -> Target | None:
     return Target(int(max(limits_s) * 1e9), int(slo.timeout_s * 1e9))
 
 
-def make_costs(deployment: Deployment, variant: Variant, warm_up_ns: Mapping[int, float]) -> Costs:
+def make_costs(deployment: Deployment, variant: Variant, warm_up_ns: Mapping[int, float], kind: int) -> Costs:
     """Return what is known before the first batch: from the build where it was on such a machine, and from warm-up."""
     costs = Costs(buckets_of(variant.settings, variant.name), divides=divides(deployment.batching, variant))
-    if not _lengths(deployment):
-        if variant.trust.level == "trusted":
-            costs.seed(tuned_points(variant.evidence))
-        costs.seed(warm_up_ns)
-    elif warm_up_ns:
+    if _lengths(deployment):
         # The build's times are of texts of all lengths; warm-up's are of one.
-        tails = [tensor.shape[1:] for tensor in deployment.model.inputs]
-        elements = max([prod([FREE_DIMENSION if size == -1 else size for size in tail]) for tail in tails])
-        costs.seed(warm_up_ns, kind_of(elements))
+        if warm_up_ns:
+            costs.seed(warm_up_ns, kind)
+        return costs
+    for points in (tuned_points(variant.evidence) if variant.trust.level == "trusted" else {}, warm_up_ns):
+        if points:
+            costs.seed(points)
     return costs
 
 

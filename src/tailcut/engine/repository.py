@@ -154,7 +154,7 @@ class Repository:
         if (variant.version, variant.name, variant.sha256) == (served.version, served.name, served.sha256):
             return None
         refuse_other_model(engine.deployment, running, variant)
-        return open_variant(engine.manifest, variant, BRIEF)
+        return open_variant(engine.manifest, variant, BRIEF, must_answer=bool(running.warm_up_ns))
 
     def _configured(self) -> Variant:
         return find_variant(self._engine.manifest)

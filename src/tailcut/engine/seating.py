@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from time import perf_counter, perf_counter_ns, thread_time_ns
@@ -10,11 +11,13 @@ from typing import NamedTuple
 from tailcut.code.on_disk import source_hashes
 from tailcut.core.fingerprint import Machine, uses_gpu
 from tailcut.engine import planning
+from tailcut.engine.examples import Examples, examples_of
 from tailcut.engine.lending import lendable
-from tailcut.engine.limits import input_specs
 from tailcut.engine.row_coupling import with_row_coupling
+from tailcut.engine.ticket import length_class
 from tailcut.engine.version import is_live
-from tailcut.engine.warming import BRIEF, THOROUGH, Warmth, choose_executor, warm_up
+from tailcut.engine.warming import BRIEF, THOROUGH, Unanswered, Warmth, choose_executor, warm_up
+from tailcut.errors import StartError, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.registry import Variant
 from tailcut.registry.machine import read_machine
@@ -23,6 +26,8 @@ from tailcut.runtimes.base import Runtime
 from tailcut.runtimes.divided import dividing, undivided
 from tailcut.runtimes.live import source_of
 from tailcut.runtimes.remote import RemoteRuntime
+
+log = logging.getLogger("tailcut.server")
 
 _SPARE = 2
 """Executors that are kept warm where nothing else is said: one that dies leaves one that answers meanwhile."""
@@ -37,7 +42,8 @@ class Warm(NamedTuple):
 
     Attributes:
         runtimes: one per executor.
-        warm_up_ns: nanoseconds per batch size.
+        warm_up_ns: nanoseconds per batch size; empty where it refuses the row that was invented for it.
+        examples: inputs that it was warmed up with.
         executor: "inline", "thread" or "process".
         most: executors that its pool may grow to.
         load_s: how long opening and warming up one of them took.
@@ -48,11 +54,17 @@ class Warm(NamedTuple):
     variant: Variant
     runtimes: list[Runtime]
     warm_up_ns: dict[int, int]
+    examples: Examples
     executor: str
     most: int
     load_s: float
     size_bytes: int
     open_one: Callable[[], Runtime]
+
+    @property
+    def length_class(self) -> int:
+        """Of the rows of ``warm_up_ns``: see ``ticket.length_class``."""
+        return length_class(self.examples.batch(1), 1)
 
     def close(self) -> None:
         """Close the runtimes."""
@@ -66,54 +78,113 @@ def close_warm(warm: Warm | None) -> None:
         warm.close()
 
 
-def open_variant(
-    manifest: Manifest,
-    variant: Variant,
-    warmth: Warmth = THOROUGH,
-) -> Warm:
-    """Open one runtime per executor and run every batch size on each; blocks. Nothing stays open where one fails.
+class _Opener:
+    """Opens and warms up executors of a variant, one after the other; blocks.
 
-    Args:
-        warmth: of these; executors that are opened later, while these serve, are warmed up briefly.
-
-    Raises:
-        TailcutError: it cannot be opened, or fails on a batch size.
+    Attributes:
+        took_ns: nanoseconds per batch size, of the executor that was opened last.
+        examples: inputs that they are warmed up with.
     """
-    deployment, variant = manifest.deployment, with_row_coupling(variant)
-    pool, outputs = deployment.pool, tuple(tensor.name for tensor in deployment.model.outputs)
-    max_rows, asked = planning.most_rows(deployment.batching, variant), pool.executors_of(variant.settings)
-    specs = input_specs(deployment.model, variant.bounds)
-    took_ns: dict[int, int] = {}
-    code = _code_of_children(manifest, variant)
 
-    def open_one(warmth: Warmth) -> Runtime:
-        runtime = lendable(_open(manifest, variant, code))
-        clock_ns = thread_time_ns if warmth is BRIEF and _runs_in_one_thread(manifest, variant) else perf_counter_ns
+    def __init__(self, manifest: Manifest, variant: Variant, *, must_answer: bool) -> None:
+        self.examples = examples_of(manifest, variant)
+        self.took_ns: dict[int, int] = {}
+        self._manifest = manifest
+        self._variant = variant
+        self._outputs = tuple(tensor.name for tensor in manifest.deployment.model.outputs)
+        self._max_rows = planning.most_rows(manifest.deployment.batching, variant)
+        self._code = _code_of_children(manifest, variant)
+        self._in_one_thread = _runs_in_one_thread(manifest, variant)
+        self._must_answer = must_answer
+        self._unanswered = False
+
+    def open(self, warmth: Warmth) -> Runtime:
+        """Open one and run every batch size on it, but where the variant has refused an invented row before.
+
+        Raises:
+            TailcutError: it cannot be opened, or fails on a batch size.
+        """
+        runtime = self._open()
+        if self._unanswered:
+            return runtime
+        clock_ns = thread_time_ns if warmth is BRIEF and self._in_one_thread else perf_counter_ns
         try:
-            took_ns.update(warm_up(runtime, specs, outputs, max_rows, warmth, clock_ns))
+            self.took_ns = warm_up(runtime, self.examples, self._outputs, self._max_rows, warmth, clock_ns)
+        except Unanswered as refused:
+            if self._must_answer:
+                runtime.close()
+                raise _not_proven(refused.error) from refused.error
+            self._unanswered = True
+            self._warn(refused.error)
+            if isinstance(runtime, RemoteRuntime) and runtime.has_ended:
+                runtime.close()
+                return self._open()
         except BaseException:
             runtime.close()
             raise
         return runtime
 
+    def _open(self) -> Runtime:
+        return lendable(_open(self._manifest, self._variant, self._code))
+
+    def _warn(self, error: TailcutError) -> None:
+        log.warning(
+            "variant %s of version %s is not warm: it refuses an invented row: %s. Its first request warms it up; "
+            "larger batches were not tried. Builds keep rows of the holdout for this (holdout.keep); without them give "
+            "the inputs min and max, or values",
+            self._variant.name,
+            self._variant.version,
+            error.explained,
+        )
+
+
+def _not_proven(error: TailcutError) -> StartError:
+    return StartError(
+        f"warm-up failed at 1 rows: {error.explained}",
+        hint="the variant that is served answers this invented row. Build with holdout.keep above 0, so that a version "
+        "is warmed up with rows of its holdout; or restart the server, which serves a variant that refuses such a row",
+    )
+
+
+def open_variant(
+    manifest: Manifest,
+    variant: Variant,
+    warmth: Warmth = THOROUGH,
+    *,
+    must_answer: bool = False,
+) -> Warm:
+    """Open one runtime per executor and run every batch size on each; blocks. Nothing stays open where one fails.
+
+    Args:
+        warmth: of these; executors that are opened later, while these serve, are warmed up briefly.
+        must_answer: whether it has to answer an invented row, too: it is to take the place of a variant that does, and
+            a broken one must not.
+
+    Raises:
+        TailcutError: it cannot be opened, or fails on a batch size.
+    """
+    deployment, variant = manifest.deployment, with_row_coupling(variant)
+    pool = deployment.pool
+    asked = pool.executors_of(variant.settings)
+    opener = _Opener(manifest, variant, must_answer=must_answer)
     runtimes: list[Runtime] = []
     try:
         began_s = perf_counter()
-        runtimes.append(open_one(warmth))
+        runtimes.append(opener.open(warmth))
         load_s = perf_counter() - began_s
-        kind = choose_executor(deployment, took_ns, asked or 1)
+        kind = choose_executor(deployment, opener.took_ns, asked or 1)
         if kind == "inline":
             runtimes = [undivided(runtime) for runtime in runtimes]  # all that it runs is short
         count = asked or (1 if kind == "inline" else _spares(manifest, variant, read_machine()))
         while len(runtimes) < count:
-            runtimes.append(open_one(warmth))
+            runtimes.append(opener.open(warmth))
     except BaseException:
         for runtime in runtimes:
             runtime.close()
         raise
     most = 1 if kind == "inline" else max(pool.max_executors, count)
-    later = partial(open_one, BRIEF)
-    return Warm(variant, runtimes, dict(took_ns), kind, most, load_s, _held(variant), later)
+    took_ns, later = dict(opener.took_ns), partial(opener.open, BRIEF)
+    return Warm(variant, runtimes, took_ns, opener.examples, kind, most, load_s, _held(variant), later)
 
 
 def _code_of_children(manifest: Manifest, variant: Variant) -> Mapping[str, str]:

@@ -17,10 +17,9 @@ from tailcut.core.buckets import powers
 from tailcut.core.tensors import Arrays
 from tailcut.engine.assembly import Assembly, Postprocess, Preprocess
 from tailcut.engine.hooks import Hooks, time_postprocess
-from tailcut.engine.limits import input_specs
 from tailcut.engine.seating import Warm
 from tailcut.engine.ticket import run_rows
-from tailcut.engine.warming import WARM_UP_RUNS, example_inputs
+from tailcut.engine.warming import WARM_UP_RUNS
 from tailcut.errors import StartError
 from tailcut.manifest import Deployment, Manifest, resolve
 
@@ -84,10 +83,9 @@ async def place_hooks(
         postprocess=code.postprocess is not None,
         stuck_after_s=deployment.slo.timeout_s,
     )
-    if code.postprocess is not None:
+    if code.postprocess is not None and warm.warm_up_ns:  # else there is no row that the model answers
         sizes = powers(deployment.batching.max_rows)
-        example = example_inputs(input_specs(deployment.model, warm.variant.bounds), 1)
-        computed = _repeated(partial(run_rows, warm.runtimes[0], example, 1, outputs), sizes)
+        computed = _repeated(partial(run_rows, warm.runtimes[0], warm.examples.batch(1), 1, outputs), sizes)
         timed = partial(time_postprocess, assembly, computed, WARM_UP_RUNS)
         for rows, took_ns in await asyncio.get_running_loop().run_in_executor(None, timed):
             hooks.postprocess.observe(rows, took_ns)

@@ -7,12 +7,10 @@ from statistics import median
 from time import perf_counter_ns
 from typing import NamedTuple
 
-import numpy as np
-
 from tailcut.core.buckets import powers
 from tailcut.core.placement import INLINE_LIMIT_NS
-from tailcut.core.tensors import Array, Arrays
-from tailcut.core.validation import InputSpec
+from tailcut.core.tensors import Arrays
+from tailcut.engine.examples import Examples
 from tailcut.engine.ticket import run_rows
 from tailcut.errors import StartError, TailcutError
 from tailcut.manifest import Deployment
@@ -20,9 +18,8 @@ from tailcut.runtimes.base import Runtime
 
 WARM_UP_RUNS = 5
 _ENOUGH_NS = 20_000_000
+_LONG_NS = 1_000_000_000
 _LEAST_RUNS = 2
-FREE_DIMENSION = 8
-"""Size that warm-up gives to a free dimension that is not the batch."""
 
 
 class Warmth(NamedTuple):
@@ -37,67 +34,80 @@ class Warmth(NamedTuple):
     enough_ns: float
 
 
-THOROUGH = Warmth(median, float("inf"))
-"""Where nobody is served meanwhile."""
+THOROUGH = Warmth(median, _LONG_NS)
+"""Where nobody is served meanwhile. Rows of the holdout may be long: a start must not take minutes for that."""
 
 BRIEF = Warmth(min, _ENOUGH_NS)
 """In the background: others take the processor, and are kept from it; a size whose runs are long has few."""
 
 
-def example_inputs(specs: Sequence[InputSpec], rows: int) -> Arrays:
-    """Return zeros and empty texts of the right form, or what the inputs' limits allow where that is something else.
+class Unanswered(Exception):
+    """A variant refuses an invented row, which says nothing about the rows of requests.
 
-    Indexes into embeddings are valid then, encoders know the categories, and kernels do the same work.
+    Attributes:
+        error: of the run.
     """
-    return {spec.name: _example(spec, rows) for spec in specs}
 
-
-def _example(spec: InputSpec, rows: int) -> Array:
-    free = FREE_DIMENSION if spec.limits is None else min(FREE_DIMENSION, spec.limits.longest)
-    shape = (rows, *(free if size == -1 else size for size in spec.tail))
-    found: Array = np.full(shape, "", object) if spec.datatype == "BYTES" else np.zeros(shape, spec.dtype)
-    if spec.limits is not None:
-        spec.limits.settle(found)
-    return found
+    def __init__(self, error: TailcutError) -> None:
+        super().__init__(error.explained)
+        self.error = error
 
 
 def warm_up(
     runtime: Runtime,
-    specs: Sequence[InputSpec],
+    examples: Examples,
     outputs: Sequence[str],
     max_rows: int,
     warmth: Warmth = THOROUGH,
     clock_ns: Callable[[], int] = perf_counter_ns,
 ) -> dict[int, int]:
-    """Run every bucket; return the nanoseconds of each.
+    """Run every bucket, and one row of each further shape; return the nanoseconds of each bucket.
 
     Args:
         clock_ns: what runs are timed with.
 
     Raises:
-        StartError: the model fails on a bucket.
+        StartError: the model fails on a bucket, or on a row of the holdout.
+        Unanswered: it refuses an invented row.
     """
     found: dict[int, int] = {}
     for rows in powers(max_rows):
-        inputs = example_inputs(specs, rows)
         durations: list[int] = []
         while len(durations) < _LEAST_RUNS or (len(durations) < WARM_UP_RUNS and sum(durations) < warmth.enough_ns):
+            inputs = examples.batch(rows, len(durations))
             started_ns = clock_ns()
-            try:
-                run_rows(runtime, inputs, rows, outputs)
-            except TailcutError as error:
-                raise StartError(
-                    f"warm-up failed at {rows} rows: {error.explained}",
-                    hint="the model must run every batch size up to batching.max_rows: lower it, or export the model "
-                    "anew; where it takes no zeros or empty texts, give its inputs min and max, or values",
-                ) from error
+            _run(runtime, inputs, rows, outputs, examples)
             durations.append(clock_ns() - started_ns)
         found[rows] = int(warmth.typical(durations))
+    for inputs in examples.longer():
+        _run(runtime, inputs, 1, outputs, examples)
     return found
+
+
+def _run(runtime: Runtime, inputs: Arrays, rows: int, outputs: Sequence[str], examples: Examples) -> None:
+    try:
+        run_rows(runtime, inputs, rows, outputs)
+    except TailcutError as error:
+        alone = rows == 1
+        if alone and not examples.are_real:
+            raise Unanswered(error) from error
+        raise StartError(
+            f"warm-up failed at {rows} rows{' of the holdout' if examples.are_real else ''}: {error.explained}",
+            hint=_NOT_ANSWERED if alone else _TOO_MANY,
+        ) from error
+
+
+_NOT_ANSWERED = (
+    "the build's model answered this row: serve with the packages, the code and the hardware of the build, run "
+    "`tailcut build` again, or promote another version"
+)
+_TOO_MANY = "the model must run every batch size up to batching.max_rows: lower it, or export the model anew"
 
 
 def choose_executor(deployment: Deployment, warm_up_ns: dict[int, int], executors: int) -> str:
     """Return "inline" or "thread": inline only where the largest batch stays under a millisecond.
+
+    Where nothing was measured it is a thread, unless the manifest says something else.
 
     Raises:
         StartError: the manifest asks for inline and the model is too slow for it, or wants several executors.
@@ -108,13 +118,14 @@ def choose_executor(deployment: Deployment, warm_up_ns: dict[int, int], executor
             f'pool.executor = "inline" with a variant that was measured with {executors} executors',
             hint='set pool.executor = "auto", or pool.executors = 1',
         )
-    slowest_ns = max(warm_up_ns.values())
-    if wanted == "inline" and slowest_ns > INLINE_LIMIT_NS:
+    slowest_ns = max(warm_up_ns.values(), default=None)
+    if wanted == "inline" and slowest_ns is not None and slowest_ns > INLINE_LIMIT_NS:
         raise StartError(
             f'pool.executor = "inline" with a batch that takes {slowest_ns / 1e6:.1f} ms; the limit is '
             f"{INLINE_LIMIT_NS / 1e6:.0f} ms, because the server answers nothing else meanwhile",
             hint='set pool.executor = "thread" (or "auto"), or lower batching.max_rows',
         )
     if wanted == "auto":
-        return "inline" if slowest_ns <= INLINE_LIMIT_NS and executors == 1 else "thread"
+        is_quick = slowest_ns is not None and slowest_ns <= INLINE_LIMIT_NS
+        return "inline" if is_quick and executors == 1 else "thread"
     return wanted

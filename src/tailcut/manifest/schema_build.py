@@ -60,6 +60,15 @@ class Holdout(Section, frozen=True, kw_only=True):
         Share,
         Meta(description="share of rows that calibrate and choose; the verdict comes from the others"),
     ] = Share(0.3)
+    keep: Annotated[
+        int,
+        Meta(
+            description="rows of inputs that each version keeps, to warm up and to check with; 0 where rows are "
+            "personal: then an invented row warms up, where the model takes it",
+            ge=0,
+            le=64,
+        ),
+    ] = 8
 
     @property
     def is_file(self) -> bool:

@@ -170,16 +170,16 @@ class Reader:
         record, name = self._find(model, name, version)
         return self._checked(record, name)
 
-    def file(self, version: Version, name: str) -> Path | None:
-        """Fetch a file that is kept beside the artifacts of a version; None where it keeps none of that name.
+    def file(self, of: Version | Variant, name: str) -> Path | None:
+        """Fetch a file that is kept beside the artifacts of a version, or of a variant's; None where it keeps no such.
 
         Raises:
             ArtifactError: it is missing, truncated or corrupt.
         """
-        kept = version.files.get(name)
+        kept = of.files.get(name)
         if kept is None:
             return None
-        what = f"file {name!r} of model {version.model!r} version {version.id}"
+        what = f"file {name!r} of model {of.model!r} version {of.id if isinstance(of, Version) else of.version}"
         return self._storage.fetch(blob_path(kept.sha256), kept.sha256, kept.size_bytes, what)
 
     def verify(self) -> Iterator[tuple[str, ArtifactError | None]]:
@@ -255,6 +255,7 @@ class Reader:
             parts={part: self._part(record, what, part, sha) for part, sha in found.parts.items()},
             bounds=checking.bounds_of(record),
             code=code_of(record),
+            files=record.files,
         )
 
     def _part(self, record: Version, what: str, part: str, sha: str) -> Path:

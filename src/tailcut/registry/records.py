@@ -52,6 +52,13 @@ class NewVariant:
     parts: Mapping[str, Path] = field(default_factory=dict)
 
 
+class KeptFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that is kept with a version beside the variants' artifacts."""
+
+    sha256: str
+    size_bytes: int
+
+
 @dataclass(frozen=True)
 class Variant:
     """The model in one runnable form; its artifact's size and SHA-256 were checked when this was made.
@@ -72,6 +79,7 @@ class Variant:
         parts: of a pair: the artifacts of the variants that it runs, by their names; checked as its own.
         bounds: of the inputs, which the build found in the model.
         code: the user's code that it was built with; None where the build did not write it down.
+        files: what its version keeps beside the artifacts, by what it is: see ``Registry.file``.
     """
 
     model: str
@@ -90,6 +98,7 @@ class Variant:
     parts: Mapping[str, Path] = field(default_factory=dict)
     bounds: tuple[Bound, ...] = ()
     code: Code | None = None
+    files: Mapping[str, KeptFile] = field(default_factory=dict)
 
 
 class VariantRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,13 +115,6 @@ class VariantRecord(msgspec.Struct, frozen=True, kw_only=True):
     keys: Keys | None = None
     parts: dict[str, str] = {}
     """Of a pair: variant of the same version -> SHA-256 of its artifact. A pair has no keys: its parts' hold for it."""
-
-
-class KeptFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that is kept with a version beside the variants' artifacts."""
-
-    sha256: str
-    size_bytes: int
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):

@@ -76,6 +76,14 @@ def fill(array: Array, start: int, rows: int, target: Array) -> None:
     target[rows:] = array[start + rows - 1]
 
 
+def filled(inputs: Arrays, start: int, rows: int, size: int) -> Arrays:
+    """Return ``size`` rows of every input; see ``fill``."""
+    found = {name: np.empty((size, *array.shape[1:]), array.dtype) for name, array in inputs.items()}
+    for name, target in found.items():
+        fill(inputs[name], start, rows, target)
+    return found
+
+
 def in_parts(
     inputs: Arrays, outputs: Sequence[str], buckets: Sequence[int], run: Callable[[int, int, int], Arrays]
 ) -> Arrays:

@@ -92,25 +92,33 @@ class PlacedTorch:
         self._dtype = getattr(torch, placement.dtype)
         module = put(torch, load_module(variant, source), placement)
         self._module: Any = compiled(torch, module, placement) if placement.compile else module
+        self._graphs = graphs
         self._buckets: dict[int, _Bucket] = {}
-        self._prepare(graphs)
+        self._prepare()
 
-    def _prepare(self, graphs: Graphs | None) -> None:
-        """Run every bucket: compile it, capture it."""
+    def _prepare(self) -> None:
+        """Run every bucket: compile it, capture it.
+
+        Zeros may be no input that the module takes. Then the first real rows of each bucket prepare it.
+        """
         try:
-            with warnings.catch_warnings(), self._torch.inference_mode():
-                warnings.simplefilter("ignore")
-                for rows in self._placement.buckets:
-                    self._buckets[rows] = self._bucket(rows, graphs)
+            for rows in self._placement.buckets:
+                self._buckets[rows] = self._bucket(bucketed.zeros(self._variant.inputs, rows))
         except Exception as error:  # compilers raise whatever their passes raise
-            raise ArtifactError(
-                f"variant {self._variant.name!r} cannot be prepared for its buckets {list(self._placement.buckets)}: "
-                f"{type(error).__name__}: {first_line(error)}",
-                hint="run `tailcut build` again, or promote another version",
-            ) from error
+            if self._buckets:
+                raise ArtifactError(
+                    f"variant {self._variant.name!r} cannot be prepared for its buckets "
+                    f"{list(self._placement.buckets)}: {type(error).__name__}: {first_line(error)}",
+                    hint="run `tailcut build` again, or promote another version",
+                ) from error
 
-    def _bucket(self, rows: int, graphs: Graphs | None) -> _Bucket:
-        arrays = bucketed.zeros(self._variant.inputs, rows)
+    def _bucket(self, arrays: Arrays) -> _Bucket:
+        with warnings.catch_warnings(), self._torch.inference_mode():
+            warnings.simplefilter("ignore")
+            return self._captured(arrays)
+
+    def _captured(self, arrays: Arrays) -> _Bucket:
+        graphs = self._graphs
         buffers = tuple(self._placed(arrays[tensor.name]) for tensor in self._variant.inputs)
 
         def call() -> tuple[Any, ...]:
@@ -131,10 +139,10 @@ class PlacedTorch:
         """
         try:
             with self._torch.inference_mode():
-                if not self._buckets:
+                if not self._placement.buckets:
                     return self._free(inputs, outputs)
                 return bucketed.in_parts(
-                    inputs, outputs, tuple(self._buckets), lambda *part: self._part(inputs, outputs, *part)
+                    inputs, outputs, self._placement.buckets, lambda *part: self._part(inputs, outputs, *part)
                 )
         except Exception as error:
             raise InferenceError(
@@ -149,6 +157,8 @@ class PlacedTorch:
         return self._named(found, outputs, len(next(iter(inputs.values()))))
 
     def _part(self, inputs: Arrays, outputs: Sequence[str], start: int, rows: int, size: int) -> Arrays:
+        if size not in self._buckets:
+            self._buckets[size] = self._bucket(bucketed.filled(inputs, start, rows, size))
         bucket = self._buckets[size]
         for tensor, buffer in zip(self._variant.inputs, bucket.buffers, strict=True):
             given = self._tensor(inputs[tensor.name][start : start + rows])
@@ -183,7 +193,7 @@ class PlacedTorch:
         if value.dtype is self._torch.bfloat16:
             value = value.to(self._torch.float32)
         array: Array = value.cpu().numpy()
-        return array.astype(NUMPY_OF[tensor.datatype], copy=bool(self._buckets))
+        return array.astype(NUMPY_OF[tensor.datatype], copy=bool(self._placement.buckets))
 
     def close(self) -> None:
         """Drop the module, its weights and its graphs."""

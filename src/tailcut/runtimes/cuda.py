@@ -71,16 +71,30 @@ class OnnxCudaRuntime:
         return self._own.submit(work).result() if self._own is not None else work()
 
     def _prepare(self, sizes: Sequence[int]) -> None:
+        """Reserve and run every bucket.
+
+        Zeros may be no input that the model takes. Then the first real rows of each bucket capture its graph.
+        """
+        takes_zeros = True
         for number, rows in enumerate(sizes, start=1):
             try:
                 self._buckets[rows] = self._bucket(rows, number)
-                for _ in range(bucketed.WARM_UP_RUNS):
-                    self._launch(self._buckets[rows])
+                takes_zeros = takes_zeros and self._runs_zeros(self._buckets[rows], is_smallest=number == 1)
             except Exception as error:
                 raise ArtifactError(
                     f"variant {self._variant.name!r} cannot be prepared for batches of {rows}: {first_line(error)}",
                     hint="run `tailcut build` again, or promote another version",
                 ) from error
+
+    def _runs_zeros(self, bucket: _Bucket, *, is_smallest: bool) -> bool:
+        try:
+            for _ in range(bucketed.WARM_UP_RUNS):
+                self._launch(bucket)
+        except Exception:
+            if not is_smallest:
+                raise
+            return False
+        return True
 
     def _bucket(self, rows: int, number: int) -> _Bucket:
         """Reserve buffers of the device: a graph reads and writes the same addresses every time."""

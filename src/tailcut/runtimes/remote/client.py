@@ -112,6 +112,11 @@ class RemoteRuntime:
             return (int(kib["VmRSS"]) - int(kib.get("RssShmem", "0"))) * 1024
         return 0
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the child is gone, so that it runs nothing any more."""
+        return self.process.poll() is not None
+
     def run(self, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
         """Run one batch in the child and wait for it; see ``Runtime.run``.
 

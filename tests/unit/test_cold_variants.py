@@ -1,0 +1,217 @@
+"""Variants that could not be warmed up: what is served, checked, timed and switched all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.app_kit import Client, running
+from tests.models.picky import PICKY
+from tests.picky_kit import add, body, kept, write
+
+from tailcut.cli.app import run
+from tailcut.cli.console import ExitCode
+from tailcut.engine import seating
+from tailcut.engine.following import Follower
+from tailcut.engine.opening import find_variant, open_variant
+from tailcut.errors import StartError
+from tailcut.manifest import Manifest
+from tailcut.registry import Version
+from tailcut.testing.runtimes import StubRuntime
+
+YEARS = PICKY["an index before the first"]
+INFER = "/v2/models/picky/infer"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return tmp_path
+
+
+# -- tailcut check and simulate ----------------------------------------------------------------------------------------
+
+
+def test_check_sends_a_kept_row(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add(write(folder, YEARS), kept(YEARS))
+    assert run(["check"]) == ExitCode.OK
+    out = capsys.readouterr().out
+    assert "row           of the holdout, kept by the build" in out
+    first = int(YEARS.rows(8)["year"][0])
+    assert f"year INT64 [1]: {first}" in out
+    assert f"y FP32 [1]: {first - 1949}" in out
+
+
+def test_check_names_what_it_cannot_try(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(folder, YEARS, overrides=["serve.variant=source"])
+    assert run(["check", "--variant", "source", "--json"]) == ExitCode.OK
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert found["origin"] == "example tensors"
+    assert found["ok"]
+    assert [one["stage"] for one in found["untried"]] == ["infer"]
+    assert found["warm_up_ms"] == {}
+    assert found["outputs"] == []
+    assert "not tried: infer; --row JSON goes through every stage" in err
+
+
+def test_check_of_a_row_of_ones_own_runs_the_model_that_was_not_warmed_up(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(folder, YEARS)
+    assert run(["check", "--variant", "source", "--row", '{"year": 1952}']) == ExitCode.OK
+    assert 'answer        {"y":3.0}' in capsys.readouterr().out
+
+
+def test_simulate_times_kept_rows(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add(write(folder, YEARS), kept(YEARS))
+    assert run(["simulate", "--measure", "--rate", "10", "--duration", "1s"]) == ExitCode.OK
+    assert "timed here now" in capsys.readouterr().out
+
+
+def test_simulate_says_that_nothing_can_be_timed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(folder, YEARS)
+    more = ["--set", "serve.variant=source"]
+    assert run(["simulate", "--measure", "--rate", "10", *more]) != ExitCode.OK
+    err = capsys.readouterr().err
+    assert "variant 'source' cannot be timed: it refuses an invented row" in err
+    assert "--cost" in err
+
+
+# -- Executors and hooks -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("asked", "chosen"), [("auto", "thread"), ("inline", "inline"), ("thread", "thread")])
+def test_without_a_measurement_batches_run_off_the_event_loop(folder: Path, asked: str, chosen: str) -> None:
+    manifest = write(folder, YEARS, overrides=["serve.variant=source", f"pool.executor={asked}"])
+    warm = open_variant(manifest, find_variant(manifest))
+    warm.close()
+    assert warm.executor == chosen
+
+
+HOOK = """
+SEEN = []
+
+def postprocess(outputs):
+    SEEN.append(outputs["y"].tolist())
+    return [{"years": value} for value in outputs["y"].tolist()]
+"""
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_postprocess_is_measured_with_what_real_rows_become(folder: Path, keeps: bool) -> None:
+    name = f"hooks_{keeps}"
+    (folder / f"{name}.py").write_text(HOOK)
+    manifest = write(folder, YEARS, overrides=[f"model.postprocess={name}:postprocess"])
+    add(manifest, kept(YEARS) if keeps else None)
+
+    async def main() -> None:
+        async with running(manifest) as client:
+            seen = sys.modules[name].SEEN
+            first = float(YEARS.answer(YEARS.rows(8))[0])
+            assert bool(seen) is keeps
+            assert {value for batch in seen for value in batch} <= {first}
+            reply = await client.post("/predict/picky", {"rows": [{"year": 1953}]})
+            assert reply.json["predictions"] == [{"years": 4.0}]
+
+    asyncio.run(main())
+
+
+# -- Switches while requests are served --------------------------------------------------------------------------------
+
+
+def follower(client: Client) -> Follower:
+    found = client.app.engine.follower
+    assert found is not None
+    return found
+
+
+def retrained(manifest: Manifest, keeps: bool, name: str) -> Version:
+    """Add the same model under another hash, and promote it."""
+    path = YEARS._replace(graph=YEARS.graph.replace("years (", f"{name} (")).save(manifest.directory / f"{name}.onnx")
+    return add(manifest, kept(YEARS) if keeps else None, path)
+
+
+Plan = list[tuple[bool, bool]]
+"""Whether each version that is promoted keeps rows, and whether it is served then."""
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        [(True, True), (True, True)],
+        [(False, True), (False, True), (True, True)],
+        [(True, True), (False, False), (True, True)],
+    ],
+    ids=["rows", "none", "of what is warm only what is warm takes the place"],
+)
+def test_a_live_switch(folder: Path, plan: Plan) -> None:
+    """What answers is not replaced by what may answer nothing; where nothing is known of either, it is."""
+    manifest = write(folder, YEARS)
+    first = retrained(manifest, plan[0][0], "v0")
+
+    async def main() -> None:
+        async with running(manifest) as client:
+            served = first.id
+            for number, (keeps, switches) in enumerate(plan[1:], start=1):
+                version = retrained(manifest, keeps, f"v{number}")
+                await follower(client).look()
+                failure = follower(client).failure
+                assert (failure is None) is switches
+                if failure is not None:
+                    assert "warm-up failed at 1 rows" in failure.message
+                    assert "restart the server" in failure.hint
+                served = version.id if switches else served
+                request, expected = body(YEARS, number)
+                reply = await client.post(INFER, request)
+                assert (reply.json["model_version"], reply.json["outputs"][0]["data"]) == (served, [expected])
+
+    asyncio.run(main())
+
+
+def test_a_variant_is_loaded_by_name_under_the_same_rule(folder: Path) -> None:
+    manifest = write(folder, YEARS, overrides=["server.management_tokens="])
+    first = retrained(manifest, True, "v0")
+
+    async def main() -> None:
+        async with running(manifest) as client:
+            second = retrained(manifest, False, "v1")
+            with pytest.raises(StartError, match="warm-up failed at 1 rows"):
+                await client.app.engine.repository.load(version=second.id)
+            third = retrained(manifest, True, "v2")
+            await client.app.engine.repository.load(version=third.id)
+            reply = await client.post(INFER, body(YEARS)[0])
+            assert reply.json["model_version"] == third.id != first.id
+
+    asyncio.run(main())
+
+
+# -- Processes ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_process_that_an_invented_row_ends_is_started_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Native code of models may end the process on what it does not expect."""
+    opened: list[StubRuntime] = []
+
+    class Remote(StubRuntime):
+        def __init__(self, *_: object, **__: object) -> None:
+            super().__init__(self._of)
+            self.has_ended = False
+            opened.append(self)
+
+        def _of(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            if not inputs["year"].any():
+                self.has_ended = True
+                raise OSError("the process is gone")
+            return {"y": inputs["year"] - 1949.0}
+
+    monkeypatch.setattr(seating, "RemoteRuntime", Remote)
+    manifest = write(folder, YEARS, overrides=["serve.variant=source", "pool.executor=process", "pool.executors=2"])
+    warm = open_variant(manifest, find_variant(manifest))
+    assert [each.closed for each in opened] == [True, False, False]
+    assert warm.runtimes == opened[1:]
