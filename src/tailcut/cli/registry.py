@@ -10,11 +10,12 @@ from typing import Annotated
 import typer
 
 from tailcut.cli._listing import list_rows, list_table
+from tailcut.cli._smoke import Quick, smoke_test
 from tailcut.cli._versions import differences, print_table, refusals, size, summary, table
 from tailcut.cli.console import ExitCode, note, print_error, write
 from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples, load_manifest
 from tailcut.core.fingerprint import Machine
-from tailcut.errors import ManifestError, NotInRegistry
+from tailcut.errors import ManifestError, NotInRegistry, NotServable
 from tailcut.registry import Promotion, Registry, Version, read_machine
 
 Place = Annotated[
@@ -112,13 +113,21 @@ def diff(
         write(line)
 
 
-def verify(manifest: ManifestPath = DEFAULT_MANIFEST, settings: Settings = None, place: Place = None) -> None:
-    """Check every record, and size and SHA-256 of every artifact; the exit code is 1 where one is bad."""
+def verify(
+    manifest: ManifestPath = DEFAULT_MANIFEST, settings: Settings = None, place: Place = None, quick: Quick = False
+) -> None:
+    """Check every record and artifact, open every variant and run rows on it; the exit code is 1 where one is bad.
+
+    What is whole, and cannot be served here, is listed with what it lacks. It is bad where it is promoted.
+    """
     registry = _open(manifest, settings, place)[0]
     bad = 0
-    for what, error in registry.verify():
+    for what, error in registry.verify(smoke_test(manifest, settings, place, registry, quick=quick)):
         if error is None:
             write(f"ok {what}")
+        elif isinstance(error, NotServable):
+            write(f"not servable here {what}: {error.message}")
+            note(f"hint: {error.hint}")
         else:
             bad += 1
             print_error(error.message, error.hint)
@@ -134,22 +143,32 @@ def promote(
     version: Which = "latest",
     place: Place = None,
     force: Annotated[bool, typer.Option("--force", help="Promote it although it was refused.")] = False,
+    quick: Quick = False,
 ) -> None:
-    """Make a variant the one that is served; a running server follows. Each promotion can be rolled back."""
+    """Make a variant the one that is served, once it was opened; a running server follows.
+
+    Each promotion can be rolled back.
+    """
     registry, named = _open(manifest, settings, place)
     name = model or named or _only_model(registry)
+    trial = smoke_test(manifest, settings, place, registry, quick=quick)
     with _as_typed(registry, model, name):
-        _print_promotion(name, registry.promote(name, version, variant, force=force))
+        _print_promotion(name, registry.promote(name, version, variant, force=force, trial=trial))
 
 
 def rollback(
-    manifest: ManifestPath = DEFAULT_MANIFEST, settings: Settings = None, model: Model = "", place: Place = None
+    manifest: ManifestPath = DEFAULT_MANIFEST,
+    settings: Settings = None,
+    model: Model = "",
+    place: Place = None,
+    quick: Quick = False,
 ) -> None:
-    """Serve what was served before; again, what was served before that."""
+    """Serve what was served before and can be opened; again, what was served before that."""
     registry, named = _open(manifest, settings, place)
     name = model or named or _only_model(registry)
+    trial = smoke_test(manifest, settings, place, registry, quick=quick)
     with _as_typed(registry, model, name):
-        _print_promotion(name, registry.rollback(name))
+        _print_promotion(name, registry.rollback(name, trial=trial, notice=note))
 
 
 def retire(
@@ -199,7 +218,10 @@ _COMMANDS: dict[Callable[..., None], tuple[tuple[str, str], ...]] = {
         ("tailcut registry diff", "what the last build changed against what is served"),
         ("tailcut registry diff 5e6b4acf3f59 latest --json", "two versions, for programs"),
     ),
-    verify: (("tailcut registry verify", "check every artifact's hash"),),
+    verify: (
+        ("tailcut registry verify", "can everything be served here?"),
+        ("tailcut registry verify --quick", "hashes alone"),
+    ),
     promote: (
         ("tailcut registry promote onnx", "serve the onnx variant of the last build"),
         ("tailcut registry promote onnx --version 5e6b4acf3f59", "of an older build"),
