@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tailcut.cli._listing import list_rows, list_table
+from tailcut.cli._export import export
+from tailcut.cli._listing import list_rows, list_table, live_code_lines
+from tailcut.cli._registry import AsJson, Model, Place, Which, as_typed, only_model, open_registry
 from tailcut.cli._smoke import Quick, smoke_test
 from tailcut.cli._versions import differences, print_table, refusals, size, summary, table
 from tailcut.cli.console import ExitCode, note, print_error, write
-from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples, load_manifest
+from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples
 from tailcut.core.fingerprint import Machine
-from tailcut.errors import ManifestError, NotInRegistry, NotServable
+from tailcut.errors import ManifestError, NotServable
 from tailcut.registry import Promotion, Registry, Version, read_machine
 
-Place = Annotated[
-    str | None,
-    typer.Option(
-        "--registry", metavar="PLACE", help="The registry's folder or URL; the manifest is not read where given."
-    ),
-]
-Model = Annotated[str, typer.Option(metavar="NAME", help="Model; the manifest's where not given.")]
-Which = Annotated[str, typer.Option("--version", metavar="ID", help="A version's id, 'latest' or 'promoted'.")]
 OtherMachine = Annotated[
     Path | None,
     typer.Option(
         "--machine", metavar="FILE", help="Judge for this machine, as `tailcut registry machine` printed it there."
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -50,7 +42,7 @@ def list_versions(
 
     What cannot be read is listed as such, and the exit code is 1 then.
     """
-    registry = _open(manifest, settings, place)[0]
+    registry = open_registry(manifest, settings, place)[0]
     rows, errors = list_rows(registry)
     if as_json:
         _print_json(rows)
@@ -74,16 +66,17 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a version's variants with their evidence, and which of it does not hold on this machine."""
-    registry, named = _open(manifest, settings, place, _read_machine(machine))
-    name = model or named or _only_model(registry)
-    with _as_typed(registry, model, name):
+    registry, named = open_registry(manifest, settings, place, _read_machine(machine))
+    name = model or named or only_model(registry)
+    with as_typed(registry, model, name):
         record = registry.version(name, version)
     if as_json:
         _print_json(record)
         return
     write(f"{record.model} version {record.id}, built {record.created[:19]} UTC")
     print_table(table(record, registry.promotion(name)))
-    for line in (*refusals(record), *_on_this_machine(registry, record), *summary(record)):
+    here = _on_this_machine(registry, record)
+    for line in (*refusals(record), *live_code_lines(record), *here, *summary(record)):
         write(line)
 
 
@@ -102,9 +95,9 @@ def diff(
     as_json: AsJson = False,
 ) -> None:
     """Compare two versions: variants, artifacts, settings, metrics, machines and the manifests they were built from."""
-    registry, named = _open(manifest, settings, place)
-    name = model or named or _only_model(registry)
-    with _as_typed(registry, model, name):
+    registry, named = open_registry(manifest, settings, place)
+    name = model or named or only_model(registry)
+    with as_typed(registry, model, name):
         found = registry.diff(name, old, new)
     if as_json:
         _print_json(found)
@@ -120,7 +113,7 @@ def verify(
 
     What is whole, and cannot be served here, is listed with what it lacks. It is bad where it is promoted.
     """
-    registry = _open(manifest, settings, place)[0]
+    registry = open_registry(manifest, settings, place)[0]
     bad = 0
     for what, error in registry.verify(smoke_test(manifest, settings, place, registry, quick=quick)):
         if error is None:
@@ -149,10 +142,10 @@ def promote(
 
     Each promotion can be rolled back.
     """
-    registry, named = _open(manifest, settings, place)
-    name = model or named or _only_model(registry)
+    registry, named = open_registry(manifest, settings, place)
+    name = model or named or only_model(registry)
     trial = smoke_test(manifest, settings, place, registry, quick=quick)
-    with _as_typed(registry, model, name):
+    with as_typed(registry, model, name):
         _print_promotion(name, registry.promote(name, version, variant, force=force, trial=trial))
 
 
@@ -164,10 +157,10 @@ def rollback(
     quick: Quick = False,
 ) -> None:
     """Serve what was served before and can be opened; again, what was served before that."""
-    registry, named = _open(manifest, settings, place)
-    name = model or named or _only_model(registry)
+    registry, named = open_registry(manifest, settings, place)
+    name = model or named or only_model(registry)
     trial = smoke_test(manifest, settings, place, registry, quick=quick)
-    with _as_typed(registry, model, name):
+    with as_typed(registry, model, name):
         _print_promotion(name, registry.rollback(name, trial=trial, notice=note))
 
 
@@ -179,9 +172,9 @@ def retire(
     place: Place = None,
 ) -> None:
     """Serve a version no more, and let gc remove it. Building the same artifacts again brings it back."""
-    registry, named = _open(manifest, settings, place)
-    name = model or named or _only_model(registry)
-    with _as_typed(registry, model, name):
+    registry, named = open_registry(manifest, settings, place)
+    name = model or named or only_model(registry)
+    with as_typed(registry, model, name):
         record = registry.retire(name, version)
     write(f"{record.model} {record.id} retired")
 
@@ -193,7 +186,7 @@ def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
 ) -> None:
     """Remove retired versions and artifacts that nothing refers to; what is served and the way back stay."""
-    registry = _open(manifest, settings, place)[0]
+    registry = open_registry(manifest, settings, place)[0]
     found = registry.collect_garbage(dry_run=dry_run)
     for path in found.files:
         write(path)
@@ -227,43 +220,16 @@ _COMMANDS: dict[Callable[..., None], tuple[tuple[str, str], ...]] = {
         ("tailcut registry promote onnx --version 5e6b4acf3f59", "of an older build"),
     ),
     rollback: (("tailcut registry rollback", "serve what was served before"),),
+    export: (
+        ("tailcut registry export promoted onnx model.onnx", "for use without tailcut; beside it model.onnx.json"),
+        ("tailcut registry export 5e6b4acf3f59 lightgbm model.txt --force", "of an older build, over what is there"),
+    ),
     retire: (("tailcut registry retire 5e6b4acf3f59", "this version is not served any more"),),
     gc: (
         ("tailcut registry gc --dry-run", "what could be removed, and how much that is"),
         ("tailcut registry gc", "remove it"),
     ),
 }
-
-
-def _open(
-    manifest: Path, settings: list[str] | None, place: str | None, machine: Machine | None = None
-) -> tuple[Registry, str]:
-    """Find the registry and the manifest's model; with a place given no manifest is read and the name is empty."""
-    if place is not None:
-        registry = Registry(place, machine=machine)
-        if registry.folder is not None and not registry.folder.is_dir():
-            is_file = registry.folder.exists()
-            raise ManifestError(
-                f"--registry: {place} is {'no folder' if is_file else 'not there'}",
-                hint="give the folder or the URL that registry.path of the manifest has",
-            )
-        return registry, ""
-    loaded = load_manifest(manifest, settings, keep_unset=True)
-    registry = Registry.of(loaded, machine=machine)
-    if registry.folder is not None and registry.folder.exists() and not registry.folder.is_dir():
-        raise ManifestError(f"registry.path: {registry.url} is no folder", hint="set it to a folder, or to a URL")
-    return registry, loaded.deployment.name
-
-
-@contextmanager
-def _as_typed(registry: Registry, typed: str, name: str) -> Iterator[None]:
-    """Let a name that was typed wrong end as a wrong command line; a model that was not built yet is none."""
-    try:
-        yield
-    except NotInRegistry as error:
-        if typed or name in registry.models():
-            raise ManifestError(error.message, hint=error.hint) from error
-        raise
 
 
 def _read_machine(file: Path | None) -> Machine | None:
@@ -296,16 +262,6 @@ _LEVELS = {"remeasure": "to be measured again"}
 
 def _print_promotion(model: str, promotion: Promotion) -> None:
     write(f"{model} {promotion.version} {promotion.variant}")
-
-
-def _only_model(registry: Registry) -> str:
-    models = registry.models()
-    if len(models) != 1:
-        raise ManifestError(
-            f"{registry.url} holds {len(models)} models ({', '.join(models) or 'none'})",
-            hint="name one with --model NAME",
-        )
-    return models[0]
 
 
 def _print_json(value: object) -> None:

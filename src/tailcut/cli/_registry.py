@@ -1,0 +1,71 @@
+"""The registry that a command is about: its options, and what a name that was typed wrong ends as."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tailcut.cli.options import load_manifest
+from tailcut.core.fingerprint import Machine
+from tailcut.errors import ManifestError, NotInRegistry
+from tailcut.registry import Registry
+
+Place = Annotated[
+    str | None,
+    typer.Option(
+        "--registry", metavar="PLACE", help="The registry's folder or URL; the manifest is not read where given."
+    ),
+]
+Model = Annotated[str, typer.Option(metavar="NAME", help="Model; the manifest's where not given.")]
+Which = Annotated[str, typer.Option("--version", metavar="ID", help="A version's id, 'latest' or 'promoted'.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def open_registry(
+    manifest: Path, settings: list[str] | None, place: str | None, machine: Machine | None = None
+) -> tuple[Registry, str]:
+    """Find the registry and the manifest's model; with a place given no manifest is read and the name is empty."""
+    if place is not None:
+        registry = Registry(place, machine=machine)
+        if registry.folder is not None and not registry.folder.is_dir():
+            is_file = registry.folder.exists()
+            raise ManifestError(
+                f"--registry: {place} is {'no folder' if is_file else 'not there'}",
+                hint="give the folder or the URL that registry.path of the manifest has",
+            )
+        return registry, ""
+    loaded = load_manifest(manifest, settings, keep_unset=True)
+    registry = Registry.of(loaded, machine=machine)
+    if registry.folder is not None and registry.folder.exists() and not registry.folder.is_dir():
+        raise ManifestError(f"registry.path: {registry.url} is no folder", hint="set it to a folder, or to a URL")
+    return registry, loaded.deployment.name
+
+
+@contextmanager
+def as_typed(registry: Registry, typed: str, name: str) -> Iterator[None]:
+    """Let a name that was typed wrong end as a wrong command line; a model that was not built yet is none."""
+    try:
+        yield
+    except NotInRegistry as error:
+        if typed or name in registry.models():
+            raise ManifestError(error.message, hint=error.hint) from error
+        raise
+
+
+def only_model(registry: Registry) -> str:
+    """Return the name of the only model of a registry.
+
+    Raises:
+        ManifestError: there are several, or none.
+    """
+    models = registry.models()
+    if len(models) != 1:
+        raise ManifestError(
+            f"{registry.url} holds {len(models)} models ({', '.join(models) or 'none'})",
+            hint="name one with --model NAME",
+        )
+    return models[0]
