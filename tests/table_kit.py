@@ -34,7 +34,8 @@ def table_work(
     else:
         rows_of = sklearn.table_of(model, tensors)
         probes = {name: array[: sklearn.PROBE_ROWS] for name, array in inputs.items()}
-        sklearn.write_probes(path, probes, sklearn.answers(model, rows_of(probes), output))
+        with path.open("wb") as file:
+            sklearn.write_probes(file, probes, sklearn.answers(model, rows_of(probes), output))
     base = Made(name=kind, runtime=kind, path=str(path), settings={"classes": hasattr(model, "predict_proba")})
     rows = len(next(iter(inputs.values())))
     return Work(

@@ -59,6 +59,10 @@ class ArtifactError(TailcutError):
     fault: ClassVar[Fault] = "operator"
 
 
+class NotServable(ArtifactError):
+    """An artifact is whole, but this machine or the manifest's folder lacks something that serving it needs."""
+
+
 class NotInRegistry(ArtifactError):
     """The registry has no model, version or variant of the name that was given."""
 

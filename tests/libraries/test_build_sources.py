@@ -39,7 +39,8 @@ def fit(kind: str, target: Any = BINARY, **settings: Any) -> Any:
 def test_classifiers_answer_with_probabilities(tmp_path: Path, kind: str, target: Any, output: Tensor) -> None:
     model = fit(kind, target)
     found, work = made(tmp_path, live(model), {"x": ROWS}, output=output)
-    assert (found.kind, found.variant, found.runtime) == (kind, kind, kind)
+    assert (found.kind, found.variant, found.runtime) == (kind, kind, "skops" if kind == "sklearn" else kind)
+    assert found.live_code is None
     assert found.found["classes"] == list(range(2 if output is Y else 3))
     runtime = work.open(work.base, threads=2)
     given = runtime.run({"x": ROWS}, ["y"])["y"]
@@ -94,17 +95,28 @@ def test_a_value_other_than_nan_for_missing_is_refused(tmp_path: Path) -> None:
         made(tmp_path, live(fit("xgboost", missing=-1.0)), {"x": ROWS})
 
 
-def test_an_estimator_is_never_pickled(tmp_path: Path) -> None:
-    found, _ = made(tmp_path, live(fit("sklearn")), {"x": ROWS})
+class OwnForest(RandomForestClassifier):  # type: ignore[misc]  # scikit-learn has no type information
+    """A class that skops does not know."""
+
+
+def own_forest(seed: int = 0) -> Any:
+    return OwnForest(8, random_state=seed).fit(ROWS, BINARY)
+
+
+def test_an_estimator_of_an_unknown_class_is_not_stored(tmp_path: Path) -> None:
+    found, _ = made(tmp_path, live(own_forest()), {"x": ROWS})
     with np.load(found.path, allow_pickle=False) as kept:
         assert sorted(kept.files) == ["answers", "input/x"]
-    assert "pickle" in found.found["kept"]
+    assert found.runtime == "sklearn"
+    assert found.live_code is not None
+    assert found.live_code.references == ("tailcut_live_models:model",)
+    assert f"holds {__name__}:OwnForest" in found.found["not_stored"]
 
 
 def test_an_estimator_that_is_not_the_builds_is_refused(tmp_path: Path) -> None:
-    found, work = made(tmp_path, live(fit("sklearn")), {"x": ROWS})
-    live(RandomForestClassifier(8, random_state=1).fit(ROWS, BINARY))
-    with pytest.raises(ArtifactError, match="gives another RandomForestClassifier than the build had"):
+    found, work = made(tmp_path, live(own_forest()), {"x": ROWS})
+    live(own_forest(seed=1))
+    with pytest.raises(ArtifactError, match="gives another OwnForest than the build had"):
         work.open(work.base)
     live(LogisticRegression())
     with pytest.raises(ArtifactError, match="LogisticRegression that fails on the rows of the build"):

@@ -32,6 +32,7 @@ from tailcut.errors import ArtifactError, BuildError, TailcutError
 from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest.keys import to_plain
 from tailcut.registry import NewVariant, Promotion, Registry, Version, digest
+from tailcut.runtimes.live import LIVE
 
 
 def build(manifest: Manifest, *, from_registry: str = "", progress: Progress = silent) -> tuple[Version, Promotion]:
@@ -82,7 +83,7 @@ def build(manifest: Manifest, *, from_registry: str = "", progress: Progress = s
         return version, registry.promote(deployment.name, version.id, choice.variant)
 
 
-TABLES = frozenset({"sklearn", "lightgbm", "xgboost"})
+TABLES = frozenset({"sklearn", "skops", "lightgbm", "xgboost"})
 """Runtimes of libraries for tables."""
 
 
@@ -250,7 +251,7 @@ def _store(
         source=running.source,
         inputs=deployment.model.inputs,
         outputs=deployment.model.outputs,
-        variants=[_to_add(each) for each in running.candidates.values()],
+        variants=[_to_add(each, running) for each in running.candidates.values()],
         evidence=evidence,
         manifest=to_plain(deployment),
         origins=origins,
@@ -259,10 +260,17 @@ def _store(
     )
 
 
-def _to_add(candidate: Candidate) -> NewVariant:
+def _to_add(candidate: Candidate, running: Building) -> NewVariant:
     made = candidate.made
     plain = to_add(made) if made else NewVariant(name=candidate.name, runtime=candidate.runtime, artifact=None)
-    return replace(plain, refused=candidate.refused, evidence=candidate.evidence, base=candidate.base)
+    needs_code = made is not None and (candidate.name == running.source or candidate.runtime in LIVE)
+    return replace(
+        plain,
+        refused=candidate.refused,
+        evidence=candidate.evidence,
+        base=candidate.base,
+        live_code=running.live_code if needs_code else None,
+    )
 
 
 def _origins(manifest: Manifest) -> dict[Path, str]:

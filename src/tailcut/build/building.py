@@ -21,7 +21,7 @@ from tailcut.build.sources.registry import Base
 from tailcut.core.tuning import without_tuned
 from tailcut.errors import DoesNotApply, TailcutError
 from tailcut.manifest import Manifest
-from tailcut.registry import digest
+from tailcut.registry import LiveCode, digest
 
 T = TypeVar("T")
 
@@ -67,6 +67,8 @@ class Building:
     progress: Progress
     candidates: dict[str, Candidate] = field(default_factory=dict)
     source: str = ""
+    live_code: LiveCode | None = None
+    """Of the source variant, as far as it needs some."""
     durations_s: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -154,7 +156,7 @@ class Building:
     def make_source(self) -> Subject:
         """Make and score the source variant; say what it is."""
         found = msgspec.convert(self.step("source"), Found)
-        self.source = found.variant
+        self.source, self.live_code = found.variant, found.live_code
         made = Made(name=found.variant, runtime=found.runtime, path=found.path, settings=found.settings)
         candidate = Candidate(found.variant, found.runtime, made=made, base=True, evidence={"recipe": found.found})
         self.candidates[found.variant] = candidate
@@ -165,7 +167,7 @@ class Building:
         """Take the source variant, and other fp32 variants of the portable base, from the registry; score them."""
         base = msgspec.convert(self.step("base", version), Base)
         first = base.variants[0]
-        self.source = first.variant
+        self.source, self.live_code = first.variant, first.live_code
         for found in base.variants:
             made = Made(name=found.variant, runtime=found.runtime, path=found.path, settings=found.settings)
             candidate = Candidate(found.variant, found.runtime, made=made, base=True, evidence={"recipe": found.found})

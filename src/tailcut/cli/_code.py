@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tailcut.cli._registries import Model, Place, as_typed, only_model, open_registry
+from tailcut.cli._registry import Model, Place, as_typed, only_model, open_registry
 from tailcut.cli.console import write
 from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, load_manifest
 from tailcut.core.code import few

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+
+from msgspec import to_builtins
 
 from tailcut.errors import ArtifactError
 from tailcut.registry import Promotion, Registry, Version, state_of
@@ -42,10 +44,20 @@ def list_table(rows: Sequence[dict[str, Any]]) -> Table:
         if "states" not in row:
             found.add_row(row["model"], row["version"], "", "cannot be read", "")
             continue
-        variants = ", ".join(f"{name} ({state})" for name, state in row["states"].items())
+        needs = {name: f"; needs {', '.join(code['references'])}" for name, code in row["live_code"].items()}
+        variants = ", ".join(f"{name} ({state}{needs.get(name, '')})" for name, state in row["states"].items())
         promoted = "cannot be read" if "error" in row else row["promoted"] or ""
         found.add_row(row["model"], row["version"], row["created"][:19], variants, promoted)
     return found
+
+
+def live_code_lines(version: Version) -> Iterator[str]:
+    """Yield a text for each variant that the registry alone cannot serve, with the reason where there is one."""
+    for name, each in version.variants.items():
+        code = version.live_code(name)
+        if each.sha256 and code is not None:
+            why = each.evidence.get("recipe", {}).get("not_stored", "")
+            yield f"{name} needs live code {code}{f': not stored, because {why}' if why else ''}"
 
 
 def _row(version: Version, promotion: Promotion | None) -> dict[str, Any]:
@@ -57,6 +69,7 @@ def _row(version: Version, promotion: Promotion | None) -> dict[str, Any]:
         "created": version.created,
         "variants": made,
         "states": {name: state_of(version, name, promotion) for name in made},
+        "live_code": {name: to_builtins(code) for name in made if (code := version.live_code(name)) is not None},
         "retired": version.retired or None,
         "promoted": promotion.variant if promotion is not None and here else None,
     }

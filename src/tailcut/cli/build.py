@@ -60,6 +60,7 @@ def build(
     """
     from tailcut.build import build as make
     from tailcut.cli._build_progress import shown
+    from tailcut.cli._listing import live_code_lines
     from tailcut.cli._versions import print_table, refusals, summary, table
 
     loaded = load_manifest(manifest, settings, _recipes(recipes), _quantize(quantize), time_limit, keep_unset=True)
@@ -70,7 +71,7 @@ def build(
         version, promotion = make(loaded, from_registry=from_registry or "", progress=progress)
     _write_reports(version, promotion, json, html)
     print_table(table(version, promotion))
-    for line in (*refusals(version), *summary(version)):
+    for line in (*refusals(version), *live_code_lines(version), *summary(version)):
         write(line)
     write(f"chosen: {version.evidence['choice']['why']}")
     note(f"promoted {promotion.variant!r} of {version.model} version {version.id}; next: tailcut serve")

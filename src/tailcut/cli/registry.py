@@ -9,13 +9,15 @@ from typing import Annotated
 import typer
 
 from tailcut.cli._code import code, code_check, other_code
-from tailcut.cli._listing import list_rows, list_table
-from tailcut.cli._registries import Model, Place, Which, as_typed, only_model, open_registry
+from tailcut.cli._export import export
+from tailcut.cli._listing import list_rows, list_table, live_code_lines
+from tailcut.cli._registry import AsJson, Model, Place, Which, as_typed, only_model, open_registry
+from tailcut.cli._smoke import Quick, smoke_test
 from tailcut.cli._versions import differences, print_table, refusals, size, summary, table
 from tailcut.cli.console import ExitCode, note, print_error, write
 from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples
 from tailcut.core.fingerprint import Machine
-from tailcut.errors import ManifestError
+from tailcut.errors import ManifestError, NotServable
 from tailcut.registry import Promotion, Registry, Version, read_machine
 
 OtherMachine = Annotated[
@@ -24,7 +26,6 @@ OtherMachine = Annotated[
         "--machine", metavar="FILE", help="Judge for this machine, as `tailcut registry machine` printed it there."
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -75,7 +76,8 @@ def show(
         return
     write(f"{record.model} version {record.id}, built {record.created[:19]} UTC")
     print_table(table(record, registry.promotion(name)))
-    for line in (*refusals(record), *_on_this_machine(registry, record), *summary(record)):
+    here = _on_this_machine(registry, record)
+    for line in (*refusals(record), *live_code_lines(record), *here, *summary(record)):
         write(line)
 
 
@@ -105,16 +107,22 @@ def diff(
         write(line)
 
 
-def verify(manifest: ManifestPath = DEFAULT_MANIFEST, settings: Settings = None, place: Place = None) -> None:
-    """Check every record, and size and SHA-256 of every artifact; the exit code is 1 where one is bad.
+def verify(
+    manifest: ManifestPath = DEFAULT_MANIFEST, settings: Settings = None, place: Place = None, quick: Quick = False
+) -> None:
+    """Check every record and artifact, open every variant and run rows on it; the exit code is 1 where one is bad.
 
+    What is whole, and cannot be served here, is listed with what it lacks. It is bad where it is promoted.
     Versions that were built with other code than the manifest's folder has are named; that is no fault of the registry.
     """
     registry = open_registry(manifest, settings, place)[0]
     bad = 0
-    for what, error in registry.verify():
+    for what, error in registry.verify(smoke_test(manifest, settings, place, registry, quick=quick)):
         if error is None:
             write(f"ok {what}")
+        elif isinstance(error, NotServable):
+            write(f"not servable here {what}: {error.message}")
+            note(f"hint: {error.hint}")
         else:
             bad += 1
             print_error(error.message, error.hint)
@@ -134,16 +142,19 @@ def promote(
     force: Annotated[
         bool, typer.Option("--force", help="Promote it although it was refused, or was built with other code.")
     ] = False,
+    quick: Quick = False,
 ) -> None:
-    """Make a variant the one that is served; a running server follows. Each promotion can be rolled back.
+    """Make a variant the one that is served, once it was opened; a running server follows.
 
+    Each promotion can be rolled back.
     A variant that was built with other code than the manifest's folder has is refused, with the files that differ.
     """
     registry, named = open_registry(manifest, settings, place)
     name = model or named or only_model(registry)
     check = code_check(manifest, settings, place, force=force)
+    trial = smoke_test(manifest, settings, place, registry, quick=quick)
     with as_typed(registry, model, name):
-        _print_promotion(name, registry.promote(name, version, variant, force=force, check=check))
+        _print_promotion(name, registry.promote(name, version, variant, force=force, check=check, trial=trial))
 
 
 def rollback(
@@ -152,15 +163,18 @@ def rollback(
     model: Model = "",
     place: Place = None,
     force: Annotated[bool, typer.Option("--force", help="Roll back although it was built with other code.")] = False,
+    quick: Quick = False,
 ) -> None:
-    """Serve what was served before; again, what was served before that.
+    """Serve what was served before and can be opened; again, what was served before that.
 
     A variant that was built with other code than the manifest's folder has is refused, with the files that differ.
     """
     registry, named = open_registry(manifest, settings, place)
     name = model or named or only_model(registry)
+    check = code_check(manifest, settings, place, force=force)
+    trial = smoke_test(manifest, settings, place, registry, quick=quick)
     with as_typed(registry, model, name):
-        _print_promotion(name, registry.rollback(name, check=code_check(manifest, settings, place, force=force)))
+        _print_promotion(name, registry.rollback(name, check=check, trial=trial, notice=note))
 
 
 def retire(
@@ -210,13 +224,20 @@ _COMMANDS: dict[Callable[..., None], tuple[tuple[str, str], ...]] = {
         ("tailcut registry diff", "what the last build changed against what is served"),
         ("tailcut registry diff 5e6b4acf3f59 latest --json", "two versions, for programs"),
     ),
-    verify: (("tailcut registry verify", "check every artifact's hash"),),
     code: (("tailcut registry code 5e6b4acf3f59 old", "the hooks that it was built with, into the folder old"),),
+    verify: (
+        ("tailcut registry verify", "can everything be served here?"),
+        ("tailcut registry verify --quick", "hashes alone"),
+    ),
     promote: (
         ("tailcut registry promote onnx", "serve the onnx variant of the last build"),
         ("tailcut registry promote onnx --version 5e6b4acf3f59", "of an older build"),
     ),
     rollback: (("tailcut registry rollback", "serve what was served before"),),
+    export: (
+        ("tailcut registry export promoted onnx model.onnx", "for use without tailcut; beside it model.onnx.json"),
+        ("tailcut registry export 5e6b4acf3f59 lightgbm model.txt --force", "of an older build, over what is there"),
+    ),
     retire: (("tailcut registry retire 5e6b4acf3f59", "this version is not served any more"),),
     gc: (
         ("tailcut registry gc --dry-run", "what could be removed, and how much that is"),

@@ -45,20 +45,25 @@ class _Runtime(NamedTuple):
     packages: tuple[str, ...]
     binding: Binding
     on_gpu: bool = False
+    live: bool = False
 
 
 _RUNTIMES = {
     "onnxruntime": _Runtime(("onnxruntime", "onnxruntime-gpu"), "format"),
     "openvino": _Runtime(("openvino",), "format"),
-    "torch": _Runtime(("torch",), "format"),
+    "torch": _Runtime(("torch",), "format", live=True),
     "lightgbm": _Runtime(("lightgbm",), "format"),
     "xgboost": _Runtime(("xgboost", "xgboost-cpu"), "format"),
     "huggingface": _Runtime(("torch",), "format"),
-    "sklearn": _Runtime(("scikit-learn",), "format"),
+    "sklearn": _Runtime(("scikit-learn",), "format", live=True),
+    "skops": _Runtime(("scikit-learn",), "version"),
     "pickle": _Runtime(("scikit-learn",), "version"),
     "torch-compile": _Runtime(("torch",), "machine"),
     "tensorrt": _Runtime(("tensorrt",), "machine", on_gpu=True),
 }
+
+LIVE = frozenset(name for name, each in _RUNTIMES.items() if each.live)
+"""Runtimes whose artifact holds numbers only: the module or the estimator comes from ``model.source``."""
 
 PACKAGES = tuple(dict.fromkeys(("tailcut", "numpy", *(name for each in _RUNTIMES.values() for name in each.packages))))
 """Packages whose versions a fingerprint holds."""
@@ -171,6 +176,12 @@ def uses_gpu(runtime: str, settings: Mapping[str, Any]) -> bool:
     return any(name.startswith(("cuda", "gpu", "tensorrt")) for name in named)
 
 
+def package_of(runtime: str) -> str:
+    """Return the package whose version a runtime's artifacts depend on."""
+    facts = _RUNTIMES.get(runtime)
+    return facts.packages[0] if facts is not None else runtime
+
+
 def keys_of(machine: Machine, runtime: str, *, gpu: bool = False) -> Keys:
     """Make the keys of a variant on a machine.
 
@@ -239,12 +250,13 @@ def trust(built: Keys | None, here: Keys, *, base: bool = False) -> Trust:
 
 
 def _load_problems(built: LoadKey, here: LoadKey) -> Iterator[str]:
+    package = package_of(built.runtime)
     if not here.version and built.version:
-        yield f"it needs {built.runtime} (built with {built.version}), which is not installed here"
+        yield f"it needs {package} (built with {built.version}), which is not installed here"
     elif built.binding != "format" and built.version != here.version:
-        yield _says(f"version of {built.runtime}", built.version, here.version)
+        yield _says(f"version of {package}", built.version, here.version)
     elif _release(here.version) < _release(built.version):
-        yield f"{_says(f'version of {built.runtime}', built.version, here.version)}, which is older"
+        yield f"{_says(f'version of {package}', built.version, here.version)}, which is older"
     if built.architecture != here.architecture:
         yield _says("architecture", built.architecture, here.architecture)
     if missing := sorted(set(built.flags) - set(here.flags)):

@@ -50,6 +50,11 @@ class Examples:
         shortest = self._alike[0]
         return self._rows.at([shortest[(start + number) % len(shortest)] for number in range(rows)])
 
+    def each(self) -> Iterator[Arrays]:
+        """Yield every row by itself."""
+        for place in range(self._rows.count):
+            yield self._rows.at([place])
+
     def longer(self) -> Iterator[Arrays]:
         """Yield one row of each other shape."""
         for places in self._alike[1:]:

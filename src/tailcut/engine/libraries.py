@@ -26,6 +26,7 @@ _PACKAGES = {
     "openvino": "openvino",
     "torch": "torch",
     "sklearn": "sklearn",
+    "skops": "skops.io",
     "lightgbm": "lightgbm",
     "xgboost": "xgboost",
 }

@@ -63,6 +63,7 @@ def _references(deployment: Deployment) -> Iterator[ManifestError]:
         "ladder.setup": deployment.ladder.setup,
         "ladder.traffic": deployment.ladder.traffic,
     }
+    references |= {f"model.trusted[{place}]": each for place, each in enumerate(deployment.model.trusted)}
     references |= {f"features.groups.{group.name}.function": group.function for group in deployment.features.groups}
     for path, reference in references.items():
         if reference and not REFERENCE.fullmatch(reference):

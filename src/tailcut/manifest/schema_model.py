@@ -81,6 +81,14 @@ class Model(Section, frozen=True, kw_only=True):
             examples=["my_model:build"],
         ),
     ]
+    trusted: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="'package.module:Name' of each class and function of your own (or of a library that is not "
+            "scikit-learn, LightGBM or XGBoost) that a stored scikit-learn model may hold: opening it runs their code",
+            examples=[("my_features:Ratio",)],
+        ),
+    ] = ()
     inputs: Annotated[
         tuple[Tensor, ...],
         Meta(description="input tensors", min_length=1, examples=[{"name": "features", "shape": [-1, 64]}]),

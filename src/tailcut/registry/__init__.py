@@ -4,13 +4,24 @@ from tailcut.registry._files import digest
 from tailcut.registry.collect import Collected
 from tailcut.registry.diff import Change, Diff
 from tailcut.registry.machine import read_machine
-from tailcut.registry.records import Move, NewVariant, Promotion, State, Variant, VariantRecord, Version, state_of
+from tailcut.registry.records import (
+    LiveCode,
+    Move,
+    NewVariant,
+    Promotion,
+    State,
+    Variant,
+    VariantRecord,
+    Version,
+    state_of,
+)
 from tailcut.registry.store import Registry
 
 __all__ = [
     "Change",
     "Collected",
     "Diff",
+    "LiveCode",
     "Move",
     "NewVariant",
     "Promotion",

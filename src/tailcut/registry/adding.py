@@ -61,6 +61,7 @@ def record(variant: NewVariant, machine: Machine, *, source: bool) -> VariantRec
         base=bool(sha) and (source or variant.base),
         keys=(variant.keys or keys_of(machine, variant.runtime, gpu=gpu)) if sha and not variant.parts else None,
         parts={name: digest(path) for name, path in variant.parts.items()},
+        live_code=variant.live_code,
     )
 
 

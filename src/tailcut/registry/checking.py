@@ -9,9 +9,12 @@ import msgspec
 from msgspec.structs import replace
 
 from tailcut.core.bounds import Bound
-from tailcut.core.fingerprint import LEVELS, Machine, Trust, keys_of, trust, uses_gpu
-from tailcut.errors import ArtifactError, NotInRegistry
+from tailcut.core.fingerprint import LEVELS, Machine, Trust, keys_of, package_of, trust, uses_gpu
+from tailcut.errors import ArtifactError, NotInRegistry, NotServable
 from tailcut.registry.records import Variant, VariantRecord, Version
+
+Trial = Callable[[Version, str], str]
+"""Opens a variant and runs rows on it; says what it ran. An ArtifactError where it cannot be served."""
 
 FROM_REGISTRY = "`tailcut build --from-registry` makes and judges the variants for this machine"
 
@@ -75,12 +78,20 @@ def refuse_untrusted(version: Version, name: str, found: Trust, *, unverified: b
     """
     what = f"variant {name!r} of model {version.model!r} version {version.id}"
     if found.level == "not openable":
-        raise ArtifactError(f"{what} is not opened here: {found.reason}", hint=FROM_REGISTRY)
+        raise NotServable(f"{what} is not opened here: {found.reason}", hint=_way_out(version, name))
     if found.level == "unverified" and not unverified:
-        raise ArtifactError(
+        raise NotServable(
             f"{what} is unverified here, its quality verdict holds for other kernels: {found.reason}",
             hint=f"{FROM_REGISTRY}; meanwhile serve one of its base: {', '.join(base_names(version)) or 'none'}",
         )
+
+
+def _way_out(version: Version, name: str) -> str:
+    """Say how a variant that is bound to a version of its runtime's package can be opened, beside building anew."""
+    keys = version.variants[name].keys
+    if keys is None or keys.load.binding != "version":
+        return FROM_REGISTRY
+    return f"pip install '{package_of(keys.load.runtime)}=={keys.load.version}'; {FROM_REGISTRY}"
 
 
 def refuse_retired(version: Version) -> None:
@@ -90,7 +101,7 @@ def refuse_retired(version: Version) -> None:
         ArtifactError: it was retired.
     """
     if version.retired:
-        raise ArtifactError(
+        raise NotServable(
             f"version {version.id} of model {version.model!r} was retired at {version.retired[:19]} UTC",
             hint="promote another version, or run `tailcut build` again",
         )
@@ -105,20 +116,28 @@ def refuse_pickle(variant: Variant) -> None:
     paths = (variant.artifact, *variant.parts.values())
     bad = variant.artifact if variant.runtime == "pickle" else next((path for path in paths if is_pickle(path)), None)
     if bad is not None:
-        raise ArtifactError(
+        raise NotServable(
             f"artifact {bad} (variant {variant.name!r} of model {variant.model!r}) is a pickle, "
             "and loading a pickle runs whatever code is in it",
             hint="use another form of the model (ONNX, a state dict); where you made the file yourself, say --trust",
         )
 
 
-def outcome(what: str, check: Callable[[], object]) -> tuple[str, ArtifactError | None]:
-    """Name what was checked, with what is wrong with it; None where nothing is."""
+def outcome(
+    what: str, check: Callable[[], object], trial: Callable[[], str] | None = None
+) -> tuple[str, ArtifactError | None]:
+    """Name what was checked, with what is wrong with it; None where nothing is.
+
+    Args:
+        what: is checked.
+        check: raises where something is wrong.
+        trial: the same after ``check``; what it returns is added to ``what``.
+    """
     try:
         check()
+        return (f"{what}: {trial()}" if trial is not None else what), None
     except ArtifactError as error:
         return what, error
-    return what, None
 
 
 def is_pickle(path: Path) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -182,28 +182,6 @@ class Reader:
         what = f"file {name!r} of model {of.model!r} version {of.id if isinstance(of, Version) else of.version}"
         return self._storage.fetch(blob_path(kept.sha256), kept.sha256, kept.size_bytes, what)
 
-    def verify(self) -> Iterator[tuple[str, ArtifactError | None]]:
-        """Check every record, artifact and pointer; yield what was checked, and what is wrong with it."""
-        for model in self.models():
-            pointer = checking.outcome(f"{model} {POINTER}", partial(self._served, model))
-            if pointer[1] is not None:
-                yield pointer
-            for each in self._ids(model):
-                try:
-                    record = self.version(model, each)
-                except ArtifactError as error:
-                    yield f"{model} {each}", error
-                    continue
-                for name, kept in record.files.items():
-                    yield checking.outcome(
-                        f"{model} {each} file {name} {kept.sha256}", partial(self.file, record, name)
-                    )
-                for name, found in record.variants.items():
-                    if found.sha256:
-                        yield checking.outcome(
-                            f"{model} {each} {name} {found.sha256}", partial(self._checked, record, name)
-                        )
-
     def trust(self, version: Version, name: str) -> Trust:
         """Judge how far a variant's evidence holds on this machine."""
         return checking.trust_here(version, name, self.machine)
@@ -222,18 +200,6 @@ class Reader:
             kind = ArtifactError if self._ids(model) else NotInRegistry
             raise kind(f"nothing of model {model!r} is promoted in {self.url}", hint=self._here(model))
         return promotion
-
-    def _served(self, model: str) -> None:
-        """Check that what is promoted is there.
-
-        Raises:
-            ArtifactError: the pointer is corrupt, or leads to what is not there or is not served any more.
-        """
-        promotion = self.promotion(model)
-        if promotion is not None:
-            record = self.version(model, promotion.version)
-            checking.refuse_retired(record)
-            checking.built(record, promotion.variant)
 
     def _checked(self, record: Version, name: str, trust: Trust | None = None) -> Variant:
         found = checking.built(record, name)

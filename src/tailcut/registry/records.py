@@ -12,7 +12,7 @@ import msgspec
 
 from tailcut.core.bounds import Bound
 from tailcut.core.code import Code
-from tailcut.core.fingerprint import Keys, Trust
+from tailcut.core.fingerprint import LIVE, Keys, Trust
 from tailcut.manifest import Tensor
 
 SCHEMA = 2
@@ -23,6 +23,22 @@ _ID_SCHEMA = 1
 State = Literal["candidate", "passed", "promoted", "retired"]
 """candidate: made, but not proven (refused, inconclusive, not judged, not built); passed: within the budgets here;
 promoted: what is served; retired: not served any more, its artifacts may be collected."""
+
+
+class LiveCode(msgspec.Struct, frozen=True, kw_only=True):
+    """Code outside of the registry that a variant cannot be opened without.
+
+    Attributes:
+        references: "module:callable" of the manifest, or the folder that ``model.source`` names.
+        files: that were loaded for it when it was built, as paths from the manifest's folder.
+    """
+
+    references: tuple[str, ...]
+    files: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        files = f" ({', '.join(self.files)})" if self.files else ""
+        return f"{', '.join(self.references)}{files}"
 
 
 @dataclass(frozen=True)
@@ -39,6 +55,7 @@ class NewVariant:
             source always does.
         keys: of the machine that it is for, where that is not the one that adds it.
         parts: of a pair: name of each variant of the same version that it runs, and that variant's artifact.
+        live_code: that it cannot be opened without; None where its artifact is enough.
     """
 
     name: str
@@ -50,6 +67,7 @@ class NewVariant:
     base: bool = False
     keys: Keys | None = None
     parts: Mapping[str, Path] = field(default_factory=dict)
+    live_code: LiveCode | None = None
 
 
 class KeptFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,6 +133,7 @@ class VariantRecord(msgspec.Struct, frozen=True, kw_only=True):
     keys: Keys | None = None
     parts: dict[str, str] = {}
     """Of a pair: variant of the same version -> SHA-256 of its artifact. A pair has no keys: its parts' hold for it."""
+    live_code: LiveCode | None = None
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,6 +167,16 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     """Identity of the user's code that it was built with; the list of it is in the evidence, see ``code_of``."""
     retired: str = ""
     """When it was retired: UTC, ISO 8601; empty where it was not."""
+
+    def live_code(self, name: str) -> LiveCode | None:
+        """Return the code that a variant cannot be opened without; None where its artifact is enough.
+
+        Older builds did not record it: there it is whatever ``model.source`` names.
+        """
+        found = self.variants[name]
+        if found.live_code is None and found.runtime in LIVE:
+            return LiveCode(references=(str(self.manifest.get("model", {}).get("source", "model.source")),))
+        return found.live_code
 
     def is_base(self, name: str) -> bool:
         """Tell whether a variant belongs to the portable base."""

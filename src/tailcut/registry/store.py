@@ -6,8 +6,9 @@ what was judged on another machine is not taken for judged on this one. See ``do
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tailcut.core.code import Code, identity
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Tensor
 from tailcut.registry import adding, checking, collect, ledger
+from tailcut.registry.checking import Trial
 from tailcut.registry.code import Check, nothing, written
 from tailcut.registry.documents import (
     POINTER,
@@ -28,13 +30,13 @@ from tailcut.registry.documents import (
     write_header,
     write_version,
 )
-from tailcut.registry.history import earlier, promoted, rolled_back
-from tailcut.registry.reading import Reader
+from tailcut.registry.history import promoted, rolled_back
 from tailcut.registry.records import SCHEMA, Move, NewVariant, Promotion, Version, version_id
 from tailcut.registry.storage import now
+from tailcut.registry.verifying import Verifier
 
 
-class Registry(Reader):
+class Registry(Verifier):
     """Artifacts and their evidence.
 
     Args:
@@ -120,20 +122,29 @@ class Registry(Reader):
     # -- Promoting ---------------------------------------------------------------------------------------------------
 
     def promote(
-        self, model: str, version: str, variant: str, *, force: bool = False, check: Check = nothing
+        self,
+        model: str,
+        version: str,
+        variant: str,
+        *,
+        force: bool = False,
+        check: Check = nothing,
+        trial: Trial | None = None,
     ) -> Promotion:
         """Make a variant the one that is served from now on; a running server follows.
 
         A pointer that is corrupt is put aside and written anew; the history that was in it is lost.
 
         Args:
+            force: although it was refused or never passed the gate.
             check: raises an ArtifactError where the variant of a version must not be promoted for a reason that the
                 registry does not know.
+            trial: opens the variant first; None: its file is checked alone.
 
         Raises:
             NotInRegistry: no such version or variant.
-            ArtifactError: a corrupt artifact, a retired version, or one that was refused or never passed the gate
-                without ``force``.
+            ArtifactError: a corrupt artifact, a retired version, one that was refused or never passed the gate
+                without ``force``, or one that cannot be served.
         """
         with self._storage.changing(model_path(model, "pointers.lock")):
             record = self.version(model, version)
@@ -145,6 +156,8 @@ class Registry(Reader):
                     f"variant {variant!r} of model {model!r} version {record.id} was refused: {chosen.refused}",
                     hint="promote another variant, change what refused it and build again, or say --force",
                 )
+            if trial is not None:
+                trial(record, variant)
             move = Move(version=record.id, variant=variant, at=now(), how="force" if chosen.refused else "promote")
             before = self._mended(model)
             after = promoted(before, move)
@@ -152,26 +165,39 @@ class Registry(Reader):
                 self._write(model_path(model, POINTER), encode(after))
         return after
 
-    def rollback(self, model: str, *, check: Check = nothing) -> Promotion:
+    def rollback(
+        self,
+        model: str,
+        *,
+        check: Check = nothing,
+        trial: Trial | None = None,
+        notice: Callable[[str], object] = lambda text: None,
+    ) -> Promotion:
         """Serve what was served before; again, what was served before that.
 
         Args:
-            check: as for ``promote``, of what would be served.
+            check: as for ``promote``; one that it refuses is not passed over.
+            trial: opens the variant first, and one that cannot be opened is passed over; None: its file is checked
+                alone.
+            notice: is given a text about each promotion that was passed over.
 
         Raises:
             ArtifactError: there is nothing to go back to, with the reason for each earlier promotion.
         """
         with self._storage.changing(model_path(model, "pointers.lock")):
             before = self._promoted(model)
-            after = rolled_back(before, now(), lambda move: self._unusable(model, move))
+            passed: dict[str, ArtifactError] = {}
+            after = rolled_back(before, now(), partial(self._unusable, model, check, trial, passed))
+            said = [f"{what}: {error.message}" for what, error in passed.items()]
             if after is None:
-                tried = (f"{each.variant} of {each.version}: {self._unusable(model, each)}" for each in earlier(before))
+                ways_out = dict.fromkeys(error.hint for error in passed.values() if error.hint)
                 raise ArtifactError(
-                    "; ".join((f"model {model!r} has no earlier promotion to go back to in {self.url}", *tried)),
-                    hint="`tailcut registry list` shows what can be promoted",
+                    "; ".join((f"model {model!r} has no earlier promotion to go back to in {self.url}", *said)),
+                    hint="; ".join((*ways_out, "`tailcut registry list` shows what can be promoted")),
                 )
-            check(self.version(model, after.version), after.variant)
             self._write(model_path(model, POINTER), encode(after))
+        for each in said:
+            notice(f"passed over {each}")
         return after
 
     # -- Clearing up -------------------------------------------------------------------------------------------------
@@ -219,13 +245,33 @@ class Registry(Reader):
 
     # -- Inside ------------------------------------------------------------------------------------------------------
 
-    def _unusable(self, model: str, move: Move) -> str:
-        """Say why a variant that was promoted once cannot be served now; empty where it can."""
+    def _unusable(
+        self, model: str, check: Check, trial: Trial | None, passed: dict[str, ArtifactError], move: Move
+    ) -> str:
+        """Say why a variant that was promoted once cannot be served now; empty where it can.
+
+        Args:
+            passed: takes the error, by variant and version.
+
+        Raises:
+            ArtifactError: of ``check``.
+        """
+        what = f"{move.variant} of {move.version}"
+        if what in passed:
+            return passed[what].message
         try:
             record = self.version(model, move.version)
             checking.refuse_retired(record)
             self._checked(record, move.variant)
         except ArtifactError as error:
+            passed[what] = error
+            return error.message
+        check(record, move.variant)
+        try:
+            if trial is not None:
+                trial(record, move.variant)
+        except ArtifactError as error:
+            passed[what] = error
             return error.message
         return ""
 

@@ -19,7 +19,8 @@ def open_runtime(variant: Openable, *, threads: int, source: Callable[[], Any] |
             state dict.
         threads: threads of the runtime for one batch.
         source: makes the live object that the artifact belongs to: the torch.nn.Module of a state dict ("torch"), the
-            estimator ("sklearn"); see ``runtimes.live.source_of``.
+            estimator ("sklearn"); of a stored estimator ("skops") the types that the manifest trusts; see
+            ``runtimes.live.source_of``.
 
     Raises:
         ArtifactError: the artifact cannot be opened, or does not take and give the variant's tensors.
@@ -33,7 +34,7 @@ def open_runtime(variant: Openable, *, threads: int, source: Callable[[], Any] |
         from tailcut.runtimes.openvino import OpenVinoRuntime
 
         return OpenVinoRuntime(variant, threads=threads)
-    if variant.runtime in {"torch", "sklearn"}:
+    if variant.runtime in {"torch", "sklearn", "skops"}:
         return _open_live(variant, threads, source)
     if variant.runtime == "lightgbm":
         from tailcut.runtimes.lightgbm import LightGBMRuntime
@@ -69,7 +70,11 @@ def _open_onnx(variant: Openable, threads: int) -> Runtime:
 
 
 def _open_live(variant: Openable, threads: int, source: Callable[[], Any] | None) -> Runtime:
-    """Open what needs the model's code beside the artifact."""
+    """Open what needs, or may need, code of the user's beside the artifact."""
+    if variant.runtime == "skops":
+        from tailcut.runtimes.skops import SkopsRuntime
+
+        return SkopsRuntime(variant, source=source)
     if source is None:
         parts = "a torch state dict and needs the module" if variant.runtime == "torch" else "a test of the estimator"
         raise ArtifactError(

@@ -6,23 +6,25 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from tailcut.core.fingerprint import LIVE
 from tailcut.manifest import Manifest, resolve
 from tailcut.manifest.references import source_path
+from tailcut.runtimes.skops_types import OwnTypes, skops_name
 
-__all__ = ["LIVE", "source_of", "source_path"]
-
-LIVE = frozenset({"torch", "sklearn"})
-"""Runtimes whose artifact holds numbers only: the module or the estimator comes from model.source."""
+__all__ = ["LIVE", "own_types", "source_of", "source_path"]
 
 
 def source_of(manifest: Manifest, runtime: str) -> Callable[[], Any] | None:
     """Return what makes the live object for ``open_runtime``; None where the artifact is all that a runtime needs.
 
-    For a Hugging Face folder it makes the module from config.json, whose weights then come from the artifact.
+    For a Hugging Face folder it makes the module from config.json, whose weights then come from the artifact. For a
+    stored estimator it gives the types of ``model.trusted``.
 
     Raises:
         ManifestError: the callable cannot be imported.
     """
+    if runtime == "skops":
+        return partial(own_types, manifest)
     if runtime not in LIVE:
         return None
     path = source_path(manifest)
@@ -31,3 +33,8 @@ def source_of(manifest: Manifest, runtime: str) -> Callable[[], Any] | None:
     from tailcut.runtimes.huggingface import module
 
     return partial(module, path, tuple(tensor.name for tensor in manifest.deployment.model.inputs))
+
+
+def own_types(manifest: Manifest) -> OwnTypes:
+    """Return the types and functions of ``model.trusted`` by skops' names; each is imported when it is called."""
+    return {skops_name(each): partial(resolve, each, manifest) for each in manifest.deployment.model.trusted}

@@ -1,9 +1,9 @@
 """The scikit-learn runtime: the live estimator that model.source gives, checked against what the build saw of it.
 
-scikit-learn has no format but pickle, which runs code when it is loaded, so no estimator is ever kept. The artifact is
-an .npz of probe rows and the answers that the built estimator gave: as a state dict needs its module, it needs
-model.source, and it tells whether that still gives the same model (one that is fitted anew without a fixed
-random_state does not).
+For estimators that cannot be stored (see ``runtimes.skops`` for the others): scikit-learn's own format is pickle, which
+runs code when it is loaded. The artifact is an .npz of probe rows and the answers that the built estimator gave: as a
+state dict needs its module, it needs model.source, and it tells whether that still gives the same model (one that is
+fitted anew without a fixed random_state does not).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
@@ -32,6 +32,11 @@ class SklearnRuntime:
 
     ``threads`` does not reach into scikit-learn: the estimator's own n_jobs counts.
     """
+
+    _origin: ClassVar[str] = "model.source"
+    _differs_hint: ClassVar[str] = (
+        "fix random_state, or load the fitted estimator from a file instead of fitting it; or build again"
+    )
 
     def __init__(self, variant: Openable, *, source: Callable[[], Any]) -> None:
         self._output = check_one_output(variant)
@@ -58,9 +63,13 @@ class SklearnRuntime:
         """Drop the estimator."""
         self._estimator = None
 
+    def _probes(self, artifact: Path) -> tuple[Arrays, Array]:
+        with artifact.open("rb") as file:
+            return read_probes(file)
+
     def _check_probes(self, artifact: Path) -> None:
         try:
-            rows, expected = read_probes(artifact)
+            rows, expected = self._probes(artifact)
         except Exception as error:
             raise ArtifactError(
                 f"cannot read the probe rows {artifact} (variant {self._name!r}): {error}",
@@ -70,15 +79,15 @@ class SklearnRuntime:
             given = answers(self._estimator, self._table(rows), self._output)
         except Exception as error:
             raise ArtifactError(
-                f"model.source gave a {type(self._estimator).__name__} that fails on the rows of the build: "
+                f"{self._origin} gave a {type(self._estimator).__name__} that fails on the rows of the build: "
                 f"{type(error).__name__}: {str(error).partition(chr(10))[0]}",
-                hint="make model.source return the fitted estimator of the build, or run `tailcut build` again",
+                hint=f"make {self._origin} give the fitted estimator of the build, or run `tailcut build` again",
             ) from error
         if given.shape != expected.shape or not np.allclose(given, expected, rtol=_RELATIVE, atol=_RELATIVE):
             raise ArtifactError(
-                f"model.source gives another {type(self._estimator).__name__} than the build had: it answers its "
+                f"{self._origin} gives another {type(self._estimator).__name__} than the build had: it answers its "
                 f"{len(given)} probe rows differently",
-                hint="fix random_state, or load the fitted estimator from a file instead of fitting it; or build again",
+                hint=self._differs_hint,
             )
 
 
@@ -115,16 +124,15 @@ def answers(estimator: Any, rows: Any, output: Tensor) -> Array:
     return shaped(found, output, classes=classes)
 
 
-def write_probes(artifact: Path, rows: Mapping[str, Array], answered: Array) -> None:
+def write_probes(file: BinaryIO, rows: Mapping[str, Array], answered: Array) -> None:
     """Keep rows and what the estimator answered, without pickle; text as fixed-width Unicode."""
     plain = {f"{_INPUT}{name}": array.astype("U") if array.dtype.hasobject else array for name, array in rows.items()}
-    with artifact.open("wb") as file:
-        np.savez(file, **{_ANSWERS: answered}, **plain)  # type: ignore[arg-type]  # the stub takes any keyword for allow_pickle
+    np.savez(file, **{_ANSWERS: answered}, **plain)  # type: ignore[arg-type]  # the stub takes any keyword for allow_pickle
 
 
-def read_probes(artifact: Path) -> tuple[Arrays, Array]:
+def read_probes(file: BinaryIO) -> tuple[Arrays, Array]:
     """Read what ``write_probes`` wrote: rows by input name, and the answers."""
-    with np.load(artifact, allow_pickle=False) as kept:
+    with np.load(file, allow_pickle=False) as kept:
         arrays = {name: kept[name] for name in kept.files}
     rows = {
         name.removeprefix(_INPUT): array.astype(object) if array.dtype.kind == "U" else array

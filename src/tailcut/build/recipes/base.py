@@ -87,12 +87,16 @@ class Result:
         settings: runtime settings that belong to the variant; see the runtime for its keys.
         parts: of a pair: artifacts of the variants that it runs, by their names.
         reference: the variant that it must beat, where that is not the one that it was made from.
+        runtime: of a source, where it is not the one that the source usually has.
+        code: of a source, references to the code that opening the artifact needs.
     """
 
     found: Mapping[str, Any]
     settings: Mapping[str, Any] = field(default_factory=dict)
     parts: Mapping[str, str] = field(default_factory=dict)
     reference: str = ""
+    runtime: str = ""
+    code: tuple[str, ...] = ()
 
 
 class Recipe(Protocol):

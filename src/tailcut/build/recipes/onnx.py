@@ -36,7 +36,7 @@ class Onnx:
         Raises:
             BuildError: it cannot be exported, or gives other answers.
         """
-        if work.base.runtime in trees.KINDS:
+        if work.base.runtime in trees.RUNTIMES:
             return trees.make(work)
         from tailcut.build.records import openable
         from tailcut.runtimes.torch import load_module

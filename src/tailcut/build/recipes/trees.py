@@ -9,6 +9,7 @@ and computes linear models in float32.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,9 @@ from tailcut.runtimes.live import source_of
 
 KINDS = frozenset({"sklearn", "lightgbm", "xgboost"})
 """Kinds of source that this makes the variant "onnx" of; others are ``recipes.onnx``'s."""
+
+RUNTIMES = KINDS | {"skops"}
+"""Runtimes of these sources."""
 
 _ROWS = 4096
 _SAMPLE = 64
@@ -71,7 +75,7 @@ def make(work: Work) -> Result:
 def _refused(work: Work, failures: tuple[str, ...]) -> BuildError:
     return BuildError(
         f"the model has no exact ONNX form: {'; '.join(failures)}",
-        hint=f"the {work.base.runtime!r} variant serves it as it is, or take that step into the preprocess hook",
+        hint=f"the {work.base.name!r} variant serves it as it is, or take that step into the preprocess hook",
     )
 
 
@@ -99,6 +103,10 @@ def _model(work: Work) -> Any:
         return xgboost.Booster(model_file=work.base.path)
     live = source_of(work.manifest, work.base.runtime)
     assert live is not None
+    if work.base.runtime == "skops":
+        from tailcut.runtimes.skops import load
+
+        return load(Path(work.base.path), live())
     return live()
 
 

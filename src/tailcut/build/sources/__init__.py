@@ -9,6 +9,7 @@ import msgspec
 
 from tailcut.build import limits, reference
 from tailcut.build.calling import call
+from tailcut.build.live_code import live_code
 from tailcut.build.sources.base import Found, Source, SourceWork
 from tailcut.build.sources.huggingface import HuggingFaceSource
 from tailcut.build.sources.lightgbm import LightGBMSource
@@ -55,11 +56,12 @@ def make(work_folder: Path, manifest: Manifest, selection: Any) -> Found:
             found = Found(
                 kind=source.kind,
                 variant=source.variant,
-                runtime=source.runtime,
+                runtime=result.runtime or source.runtime,
                 trees=source.trees(model),
                 path=str(artifact),
                 settings=dict(result.settings),
                 found=dict(result.found),
+                live_code=live_code(manifest, result.runtime or source.runtime, result.code),
             )
             return _compared(found, model, path, manifest, selection)
     raise BuildError(

@@ -23,7 +23,8 @@ from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Manifest, Tensor, resolve
 from tailcut.registry import Registry, Version
 from tailcut.runtimes import open_runtime
-from tailcut.runtimes.live import LIVE, source_of
+from tailcut.runtimes.live import LIVE, own_types, source_of
+from tailcut.runtimes.skops import load
 
 _TREES = frozenset({"lightgbm", "xgboost"})
 
@@ -115,7 +116,9 @@ def _not_here(made: Made, manifest: Manifest) -> str:
 
 def _found(made: Made, record: Version, manifest: Manifest, evidence: Mapping[str, object]) -> Found:
     source = _source(made.name, made.runtime, manifest)
-    if made.name == record.source and made.runtime in LIVE and source_file(manifest) is None:
+    if made.runtime == "skops":
+        trees = source.trees(load(Path(made.path), own_types(manifest)))
+    elif made.name == record.source and made.runtime in LIVE and source_file(manifest) is None:
         trees = source.trees(resolve(manifest.deployment.model.source, manifest)())
     else:
         trees = record.source in _TREES
@@ -127,12 +130,13 @@ def _found(made: Made, record: Version, manifest: Manifest, evidence: Mapping[st
         path=made.path,
         settings=made.settings,
         found={"from_registry": evidence},
+        live_code=record.live_code(made.name),
     )
 
 
 def _source(name: str, runtime: str, manifest: Manifest) -> Source:
     """Find the kind of source that a variant is; kinds that share a name differ by what model.source is."""
-    able = [each for each in SOURCES if (each.variant, each.runtime) == (name, runtime)]
+    able = [each for each in SOURCES if (each.variant, each.runtime) == (name, _usual(runtime))]
     if not able:
         raise BuildError(
             f"variant {name!r} ({runtime}) is no source that this tailcut knows",
@@ -143,4 +147,9 @@ def _source(name: str, runtime: str, manifest: Manifest) -> Source:
 
 
 def _suffix(name: str, runtime: str) -> str:
-    return next((each.suffix for each in SOURCES if (each.variant, each.runtime) == (name, runtime)), "")
+    return next((each.suffix for each in SOURCES if (each.variant, each.runtime) == (name, _usual(runtime))), "")
+
+
+def _usual(runtime: str) -> str:
+    """Return the runtime of the kind of source that a variant of ``runtime`` comes from."""
+    return "sklearn" if runtime == "skops" else runtime

@@ -1,6 +1,7 @@
-"""Source "sklearn": a scikit-learn estimator or pipeline. Nothing of it is kept but rows and what it answered.
+"""Source "sklearn": a scikit-learn estimator or pipeline, stored with skops where it holds no unknown types.
 
-scikit-learn has no format but pickle, and loading that runs code: see ``runtimes.sklearn`` for what takes its place.
+Of others nothing is stored but rows and what it answered to them: see ``runtimes.sklearn``. scikit-learn's own format
+is pickle, and loading that runs code.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from tailcut.build.recipes.base import Result
 from tailcut.build.sources import _tables
 from tailcut.build.sources.base import SourceWork
 from tailcut.errors import ArtifactError, BuildError
+from tailcut.runtimes.live import own_types
+
+_COMPARED_ROWS = 4096
+"""Rows on which the stored estimator must give the same bits as the user's object."""
 
 
 class SklearnSource:
@@ -22,7 +27,7 @@ class SklearnSource:
     kind = "sklearn"
     variant = "sklearn"
     runtime = "sklearn"
-    suffix = ".npz"
+    suffix = ".skops"
 
     def matches(self, model: Any, path: Path | None) -> bool:
         """By its class: a scikit-learn estimator exists only where scikit-learn is imported."""
@@ -34,11 +39,12 @@ class SklearnSource:
         return ensembles.is_trees(_tables.final(model))
 
     def make(self, work: SourceWork, artifact: Path) -> Result:
-        """Write probe rows of the selection split and their answers.
+        """Write the estimator; where it cannot be stored, probe rows of the selection split and their answers.
 
         Raises:
             BuildError: not fitted, no probabilities or predictions, or other tensors than the manifest's.
         """
+        from tailcut.build.sources import _skops
         from tailcut.runtimes.sklearn import PROBE_ROWS, answers, table_of, write_probes
 
         _tables.check_fitted(work.model)
@@ -60,16 +66,28 @@ class SklearnSource:
                 hint="an estimator fitted on a DataFrame gets one, with the inputs' names (or columns) and datatypes; "
                 "one fitted on an array gets model.inputs side by side",
             ) from error
-        write_probes(artifact, rows, answered)
+        compared = table(work.selection.take(min(_COMPARED_ROWS, work.selection.rows)))
+        code, why_not = _skops.store(
+            work.model,
+            rows,
+            lambda estimator: answers(estimator, compared, model.outputs[0]),
+            artifact,
+            own_types(work.manifest),
+        )
+        if why_not:
+            with artifact.open("wb") as file:
+                write_probes(file, rows, answered)
+        runtime = self.runtime if why_not else "skops"
         return Result(
             {
                 "estimator": type(_tables.final(work.model)).__name__,
-                "kept": "no estimator: scikit-learn's only format is pickle, which runs code when it is loaded; it is "
-                "made by model.source, and checked against the probe rows in the artifact",
+                "not_stored": why_not,
                 "probe_rows": len(answered),
                 "classes": classes,
-                **_tables.check(work, self.runtime, artifact),
-            }
+                **_tables.check(work, runtime, artifact),
+            },
+            runtime=runtime,
+            code=tuple(code),
         )
 
 

@@ -22,6 +22,7 @@ Place = Annotated[
 ]
 Model = Annotated[str, typer.Option(metavar="NAME", help="Model; the manifest's where not given.")]
 Which = Annotated[str, typer.Option("--version", metavar="ID", help="A version's id, 'latest' or 'promoted'.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def open_registry(
@@ -56,6 +57,11 @@ def as_typed(registry: Registry, typed: str, name: str) -> Iterator[None]:
 
 
 def only_model(registry: Registry) -> str:
+    """Return the name of the only model of a registry.
+
+    Raises:
+        ManifestError: there are several, or none.
+    """
     models = registry.models()
     if len(models) != 1:
         raise ManifestError(

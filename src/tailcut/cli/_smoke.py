@@ -1,0 +1,29 @@
+"""Smoke tests before ``tailcut registry`` verifies, promotes or rolls back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tailcut.cli.options import load_manifest
+from tailcut.registry import Registry
+from tailcut.registry.checking import Trial
+
+Quick = Annotated[bool, typer.Option("--quick", help="Check size and SHA-256 alone, and open nothing.")]
+
+
+def smoke_test(
+    manifest: Path, settings: list[str] | None, place: str | None, registry: Registry, *, quick: bool
+) -> Trial | None:
+    """Return what opens a variant and runs rows on it; None for the quick check.
+
+    Args:
+        place: of the registry, where it was given in place of the manifest: then there is no code of the user's.
+    """
+    if quick:
+        return None
+    from tailcut.engine.smoke import SmokeTest
+
+    return SmokeTest(registry, load_manifest(manifest, settings, keep_unset=True) if place is None else None)

@@ -1,0 +1,202 @@
+"""Models that are stored: built twice, rolled back, verified, and served with the code that made them deleted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.integration.serving import Served
+from tests.stored_kit import EXPECTED, add_versions, run_tailcut, write_model
+
+from tailcut.engine.opening import find_variant
+from tailcut.engine.seating import open_variant
+from tailcut.manifest import load
+
+pytestmark = pytest.mark.integration
+
+COLUMNS = """
+from sklearn.compose import ColumnTransformer
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
+def columns(encoder):
+    return ColumnTransformer([("k", encoder, ["k"]), ("n", StandardScaler(), ["a", "b"])])
+"""
+
+STORED: dict[str, tuple[bool, str]] = {
+    "hist gradient boosting with categories": (
+        True,
+        COLUMNS
+        + """
+from sklearn.ensemble import HistGradientBoostingClassifier
+def build():
+    trees = HistGradientBoostingClassifier(max_iter=5, categorical_features=[0], random_state=0)
+    codes = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=np.nan)
+    return Pipeline([("c", columns(codes)), ("m", trees)]).fit(*train())
+""",
+    ),
+    "one-hot encoder and LightGBM": (
+        True,
+        COLUMNS
+        + """
+import lightgbm
+def build():
+    trees = lightgbm.LGBMClassifier(n_estimators=5, verbose=-1, random_state=0)
+    pipeline = Pipeline([("c", columns(OneHotEncoder(handle_unknown="ignore"))), ("m", trees)])
+    return pipeline.set_output(transform="default").fit(*train())
+""",
+    ),
+    "isotonic calibration": (
+        False,
+        """
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.ensemble import RandomForestClassifier
+def build():
+    return CalibratedClassifierCV(RandomForestClassifier(5, random_state=0), method="isotonic", cv=2).fit(*train())
+""",
+    ),
+    "XGBoost behind a scaler": (
+        False,
+        """
+import xgboost
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+def build():
+    return make_pipeline(StandardScaler(), xgboost.XGBClassifier(n_estimators=5, random_state=0)).fit(*train())
+""",
+    ),
+    "nearest neighbours of splines": (
+        False,
+        """
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import SplineTransformer
+def build():
+    return make_pipeline(SplineTransformer(), KNeighborsClassifier(algorithm="ball_tree")).fit(*train())
+""",
+    ),
+}
+
+
+def answers(folder: Path) -> np.ndarray:
+    """Open what is promoted as serving does, and run the rows that the version's object answered."""
+    manifest = load(folder / "tailcut.toml")
+    warm = open_variant(manifest, find_variant(manifest))
+    try:
+        return warm.runtimes[0].run(rows_of(folder), ["p"])["p"]
+    finally:
+        warm.close()
+
+
+def rows_of(folder: Path) -> dict[str, Any]:
+    with np.load(folder / "rows.npz") as kept:
+        return {name: array.astype(object) if array.dtype.kind == "U" else array for name, array in kept.items()}
+
+
+@pytest.mark.parametrize("kind", list(STORED))
+def test_a_retrained_model_rolls_back_to_the_stored_one(tmp_path: Path, kind: str) -> None:
+    frame, body = STORED[kind]
+    folder = write_model(tmp_path / "m", body, frame=frame)
+    first, second = add_versions(folder, 1, 2)
+    assert first != second
+    old, new = (np.load(folder / EXPECTED.format(version=version)) for version in (first, second))
+    assert not np.array_equal(old, new)
+    (folder / "my_model.py").unlink()
+    np.testing.assert_array_equal(answers(folder), new)
+    code, said = run_tailcut(folder, "registry", "rollback")
+    assert (code, said.split()[-3:]) == (0, ["stored", first, "sklearn"])
+    np.testing.assert_array_equal(answers(folder), old)
+    code, said = run_tailcut(folder, "registry", "verify")
+    assert code == 0, said
+    assert [line.split()[3] for line in said.splitlines() if ": opened, " in line].count("sklearn") == 2
+    assert "my_model" not in run_tailcut(folder, "registry", "list")[1]
+
+
+def test_a_stored_model_is_served_without_its_module(tmp_path: Path) -> None:
+    frame, body = STORED["one-hot encoder and LightGBM"]
+    folder = write_model(tmp_path / "m", body, frame=frame)
+    (version,) = add_versions(folder, 1)
+    (folder / "my_model.py").unlink()
+    rows = rows_of(folder)
+    with Served(folder, prepared=True) as served:
+        inputs = [
+            {"name": name, "datatype": "BYTES" if array.dtype.hasobject else "FP64", "shape": [len(array)]}
+            | {"data": array.tolist()}
+            for name, array in rows.items()
+        ]
+        status, found = served.post("/v2/models/stored/infer", {"inputs": inputs})
+    assert status == 200, found
+    expected = np.load(folder / EXPECTED.format(version=version))
+    np.testing.assert_array_equal(np.float32(found["outputs"][0]["data"]), expected)
+
+
+OWN = """
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+{imported}
+def build():
+    return make_pipeline({step}, LogisticRegression()).fit(*train())
+"""
+
+OWN_STEPS = {
+    "a class of a module": ("from my_features import Ratio", "Ratio()", "my_features:Ratio"),
+    "a function of a module": ("from my_features import ratio", "FunctionTransformer(ratio)", "my_features:ratio"),
+}
+
+FEATURES = """
+import numpy as np
+from sklearn.base import BaseEstimator, TransformerMixin
+def ratio(x):
+    return np.column_stack([x, x[:, 0] / (1 + np.abs(x[:, 1]))])
+class Ratio(TransformerMixin, BaseEstimator):
+    def fit(self, x, y=None):
+        self.n_features_in_ = x.shape[1]
+        return self
+    def transform(self, x):
+        return ratio(x)
+    def __sklearn_is_fitted__(self):
+        return True
+"""
+
+
+@pytest.mark.parametrize("kind", list(OWN_STEPS))
+def test_a_step_of_ones_own_needs_live_code(tmp_path: Path, kind: str) -> None:
+    imported, step, own = OWN_STEPS[kind]
+    folder = write_model(tmp_path / "m", OWN.format(imported=imported, step=step))
+    (folder / "my_features.py").write_text(FEATURES)
+    (first,) = add_versions(folder, 1)
+    code, said = run_tailcut(folder, "registry", "show")
+    assert "sklearn needs live code my_model:build (my_features.py, my_model.py): not stored" in said
+    assert f"it holds {own}; name what is yours in model.trusted" in said
+    assert run_tailcut(folder, "registry", "verify")[0] == 0
+    add_versions(folder, 2)
+    code, said = run_tailcut(folder, "registry", "rollback")
+    assert code == 3, said  # model.source gives the second model now
+    assert f"sklearn of {first}: variant 'sklearn'" in said
+    assert "needs live code my_model:build (my_features.py, my_model.py)" in said
+    assert "sklearn (promoted; needs my_model:build)" in run_tailcut(folder, "registry", "list")[1]
+
+
+@pytest.mark.parametrize("kind", list(OWN_STEPS))
+def test_a_trusted_step_is_stored_and_needs_its_module_alone(tmp_path: Path, kind: str) -> None:
+    imported, step, own = OWN_STEPS[kind]
+    body, trusted = OWN.format(imported=imported, step=step), f'trusted = ["{own}"]'
+    folder = write_model(tmp_path / "m", body, more=trusted)
+    (folder / "my_features.py").write_text(FEATURES)
+    first, _ = add_versions(folder, 1, 2)
+    (folder / "my_model.py").unlink()
+    assert run_tailcut(folder, "registry", "rollback")[0] == 0
+    np.testing.assert_array_equal(answers(folder), np.load(folder / EXPECTED.format(version=first)))
+    rows = json.loads(run_tailcut(folder, "registry", "list", "--json")[1])
+    assert rows[1]["live_code"] == {"sklearn": {"references": [own], "files": ["my_features.py"]}}
+    (folder / "my_features.py").rename(folder / "my_old_features.py")
+    code, said = run_tailcut(folder, "registry", "verify")
+    assert code == 1
+    assert f"needs live code {own} (my_features.py), and cannot be opened with what is there" in said
+    assert "there is no module my_features" in said
+    manifest = (folder / "tailcut.toml").read_text()
+    (folder / "tailcut.toml").write_text(manifest.replace(trusted, ""))
+    assert f"holds {own}, which scikit-learn does not define" in run_tailcut(folder, "registry", "verify")[1]
