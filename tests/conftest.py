@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+from tailcut.manifest.modules import deployments
 
 REQUIRE_SERVERS = "REQUIRE_SERVERS"  # not TAILCUT_...: those are settings of the manifest, and unknown ones are errors
 _INTEGRATION = Path(__file__).parent / "integration"
@@ -36,6 +38,20 @@ def pytest_runtest_setup() -> None:
     """
     if sys.platform == "linux" and _SMALLEST[0] * 1.0 == 0.0:
         ctypes.CDLL(None).fesetenv(ctypes.c_void_p(-1))  # FE_DFL_ENV of <fenv.h>
+
+
+@pytest.fixture(autouse=True)
+def _modules_of_deployments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Forget what a test's deployments imported: the next test's modules have the same names and other files."""
+    paths, finders = list(sys.path), list(sys.meta_path)
+    yield
+    folders = {folder for one in deployments.present for folder in one.folders}
+    sys.path[:], sys.meta_path[:] = paths, finders
+    base = f"{tmp_path_factory.getbasetemp()}{os.sep}"
+    for name, module in list(sys.modules.items()):
+        places = [getattr(module, "__file__", None) or "", *list(getattr(module, "__path__", ()))[:1]]
+        if folders and any(place.startswith(base) for place in places):
+            del sys.modules[name]
 
 
 @pytest.hookimpl(wrapper=True)
