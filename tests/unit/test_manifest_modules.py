@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from tailcut.errors import ManifestError
 from tailcut.manifest import Manifest, load, resolve
+from tailcut.manifest.modules import UserModules, deployments
 
 MANIFEST = """
 name = {name!r}
@@ -242,6 +244,32 @@ def test_a_pickle_may_import_what_the_source_does_not_show(tmp_path: Path) -> No
     assert f"{tmp_path}/b/nm_step.py" in refused(both[1], "nm_b:number").message
 
 
+def test_a_folder_that_stands_behind_another_on_the_path_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder is on the import path already, and stays where it is: what is in front of it would be imported."""
+    a = write(tmp_path / "a", {"nm_model.py": PLAIN.format(number=1)})
+    write(tmp_path / "front", {"nm_model.py": PLAIN.format(number=100)})
+    monkeypatch.syspath_prepend(str(tmp_path / "a"))
+    monkeypatch.syspath_prepend(str(tmp_path / "front"))
+    assert f"{tmp_path}/front/nm_model.py" in refused(a).message
+
+
+def test_inside_its_own_package_a_computed_name_is_no_clash(tmp_path: Path) -> None:
+    computed = "import importlib\ndef number():\n    return importlib.import_module('nm_pack.' + 'plug').one\n"
+    a = write(tmp_path / "a", {"nm_pack/__init__.py": computed, "nm_pack/plug.py": "one = 1\n"})
+    b = write(tmp_path / "b", {"nm_b.py": PLAIN.format(number=2), "nm_pack/__init__.py": "", "nm_pack/plug.py": ""})
+    first, second = resolve("nm_pack:number", a), resolve("nm_b:number", b)
+    assert (first(), second()) == (1, 2)
+
+
+def test_built_in_modules_come_before_files_for_every_deployment(tmp_path: Path) -> None:
+    files = {"time.py": "", "nm_a.py": "import time\n" + PLAIN.format(number="time.time() > 0")}
+    files["nm_b.py"] = files["nm_a.py"]
+    a, b = write(tmp_path / "a", files), write(tmp_path / "b", files)
+    assert (number(a, "nm_a:number"), number(b, "nm_b:number")) == (True, True)
+
+
 def test_a_path_that_the_code_itself_changes_is_its_own_affair(tmp_path: Path) -> None:
     text = "import sys\nfrom pathlib import Path\nsys.path.insert(0, str(Path(__file__).parent / 'lib'))\n"
     text += "import nm_help\n" + PLAIN.format(number="nm_help.one")
@@ -250,23 +278,36 @@ def test_a_path_that_the_code_itself_changes_is_its_own_affair(tmp_path: Path) -
     assert number(a) == 2
 
 
-def test_of_two_that_load_at_once_one_is_refused(tmp_path: Path) -> None:
-    files = {"nm_model.py": "import threading\n" + PLAIN.format(number=1), "nm_help.py": ""}
-    manifests = [write(tmp_path / str(place), files) for place in range(8)]
-    begin, outcomes = threading.Barrier(len(manifests)), []
+def _slowly(put: Callable[[UserModules], None]) -> Callable[[UserModules], None]:
+    """Let the other threads run between the check and what it allows."""
 
-    def loading(manifest: Manifest) -> None:
+    def waits(one: UserModules) -> None:
+        threading.Event().wait(0.05)
+        put(one)
+
+    return waits
+
+
+def test_of_many_that_load_at_once_one_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deployments, "put_on_path", _slowly(deployments.put_on_path))
+    lazy = "def number():\n    import nm_help\n"
+    manifests = [write(tmp_path / f"d{place}", {f"nm_{place}.py": lazy, "nm_help.py": ""}) for place in range(8)]
+    begin = threading.Barrier(len(manifests))
+    served: list[int] = []
+    errors: list[str] = []
+
+    def loading(place: int) -> None:
         begin.wait(20)
         try:
-            outcomes.append((manifest.directory, resolve("nm_model:number", manifest)))
+            resolve(f"nm_{place}:number", manifests[place])
+            served.append(place)
         except ManifestError as error:
-            outcomes.append((manifest.directory, error))
+            errors.append(error.message)
 
-    threads = [threading.Thread(target=loading, args=(manifest,)) for manifest in manifests]
+    threads = [threading.Thread(target=loading, args=(place,)) for place in range(len(manifests))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
-    served = [(folder, found) for folder, found in outcomes if not isinstance(found, ManifestError)]
-    assert len(outcomes) == len(manifests)
-    assert [found.__code__.co_filename for _, found in served] == [str(served[0][0] / "nm_model.py")]
+    assert (len(served), len(errors)) == (1, len(manifests) - 1)
+    assert all("imports nm_help (in nm_" in error for error in errors)

@@ -52,15 +52,10 @@ class UserModules:
         """Read the sources of what was added, and of what those import from the deployment's folders."""
         while self._waiting:
             name, importer = self._waiting.pop()
-            above: str | None = None
-            for name_here in _with_packages(name):
-                file = self.file_of(name_here)
-                if file is None and above:
-                    break  # an attribute of the module above
-                if name_here not in self.names:
-                    self.names[name_here] = importer
-                    self._read(name_here, file)
-                above = file
+            for each in _with_packages(name):
+                if each not in self.names:
+                    self.names[each] = importer
+                    self._read(each, self.file_of(each))
 
     def _read(self, name: str, file: str | None) -> None:
         if not file or not file.endswith(".py"):
