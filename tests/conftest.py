@@ -11,7 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tailcut.manifest.modules import deployments
+from tailcut.manifest.modules import deployments, loaded_file
 
 REQUIRE_SERVERS = "REQUIRE_SERVERS"  # not TAILCUT_...: those are settings of the manifest, and unknown ones are errors
 _INTEGRATION = Path(__file__).parent / "integration"
@@ -48,9 +48,8 @@ def _modules_of_deployments(tmp_path_factory: pytest.TempPathFactory) -> Iterato
     folders = {folder for one in deployments.present for folder in one.folders}
     sys.path[:], sys.meta_path[:] = paths, finders
     base = f"{tmp_path_factory.getbasetemp()}{os.sep}"
-    for name, module in list(sys.modules.items()):
-        places = [getattr(module, "__file__", None) or "", *list(getattr(module, "__path__", ()))[:1]]
-        if folders and any(place.startswith(base) for place in places):
+    for name in list(sys.modules) if folders else ():
+        if (loaded_file(name) or "").startswith(base):
             del sys.modules[name]
 
 

@@ -212,8 +212,8 @@ def loaded_file(name: str) -> str | None:
     file = getattr(module, "__file__", None)
     if isinstance(file, str):
         return file
-    folders = getattr(module, "__path__", None)
-    return next(iter(folders), None) if folders is not None else None
+    folders = getattr(getattr(module, "__spec__", None), "submodule_search_locations", None)
+    return next(iter(folders), None) if folders else None
 
 
 def _elsewhere(name: str) -> str | None:
