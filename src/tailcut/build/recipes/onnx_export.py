@@ -8,11 +8,11 @@ file. So the example has two rows, the result's dimensions are checked, and weig
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tailcut.build.holdout import Holdout
+from tailcut.build.recipes.graph_names import rename
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Tensor
 from tailcut.runtimes.torch_call import in_order
@@ -172,19 +172,8 @@ def _renamed(model: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]
             own[name] = inside
         return own[name]
 
-    _rename(model.graph, lambda name: new(name) if name else "")
+    rename(model.graph, new)
     return model
-
-
-def _rename(graph: Any, new: Callable[[str], str]) -> None:
-    for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
-        value.name = new(value.name)
-    for node in graph.node:
-        node.input[:] = map(new, node.input)
-        node.output[:] = map(new, node.output)
-        for attribute in node.attribute:
-            for inner in [attribute.g] if attribute.HasField("g") else attribute.graphs:
-                _rename(inner, new)
 
 
 def _check_batch(graph: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> None:
