@@ -11,6 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tailcut.manifest.module_finder import DeploymentFinder
 from tailcut.manifest.modules import deployments, loaded_file
 
 REQUIRE_SERVERS = "REQUIRE_SERVERS"  # not TAILCUT_...: those are settings of the manifest, and unknown ones are errors
@@ -43,10 +44,11 @@ def pytest_runtest_setup() -> None:
 @pytest.fixture(autouse=True)
 def _modules_of_deployments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Forget what a test's deployments imported: the next test's modules have the same names and other files."""
-    paths, finders = list(sys.path), list(sys.meta_path)
+    before = list(sys.path)
     yield
     folders = {folder for one in deployments.present for folder in one.folders}
-    sys.path[:], sys.meta_path[:] = paths, finders
+    sys.path[:] = [folder for folder in sys.path if folder not in folders or folder in before]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, DeploymentFinder)]
     base = f"{tmp_path_factory.getbasetemp()}{os.sep}"
     for name in list(sys.modules) if folders else ():
         if (loaded_file(name) or "").startswith(base):
