@@ -15,6 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from tests.table_kit import onnx_answers, table_work
 
+from tailcut.build.here import look
 from tailcut.build.recipes import recipe
 from tailcut.core.tensors import Arrays
 from tailcut.errors import ArtifactError
@@ -30,6 +31,7 @@ AWKWARD = [
 ]
 OUTPUTS = ["p", "file", "constant_2", "identity_3", "allow_pickle"]
 """One for each group of columns."""
+HERE = look()
 ROWS = 300
 
 
@@ -56,7 +58,7 @@ def test_every_column_is_found_by_its_name(tmp_path: Path, columns: tuple[str, .
     if wide:
         tensors = (Tensor(name="constant_0", datatype="FP64", shape=(-1, len(turned)), columns=turned),)
         inputs = {"constant_0": frame[list(turned)].to_numpy()}
-    work = table_work(tmp_path, model, inputs, tensors, (output,))
+    work = table_work(tmp_path, model, inputs, tensors, output, HERE)
     recipe("onnx").make(work)
     np.testing.assert_allclose(onnx_answers(work, inputs), model.predict_proba(frame)[:, 1], rtol=1e-9)
     made = Table(tensors, columns, "the model")(inputs)
@@ -71,7 +73,7 @@ def test_lightgbm_keeps_spaces_as_underscores(tmp_path: Path) -> None:
     model = lightgbm.LGBMClassifier(n_estimators=5, verbose=-1).fit(frame, frame["a b"] > frame["ü.1"] - 2)
     tensors = tuple(Tensor(name=name, datatype="FP64") for name in reversed(columns))
     inputs = {name: frame[name].to_numpy() for name in reversed(columns)}
-    work = table_work(tmp_path, model, inputs, tensors, (Tensor(name="p", datatype="FP64"),))
+    work = table_work(tmp_path, model, inputs, tensors, Tensor(name="p", datatype="FP64"), HERE)
     recipe("onnx").make(work)
     np.testing.assert_allclose(onnx_answers(work, inputs), model.predict_proba(frame)[:, 1], rtol=1e-9)
 
