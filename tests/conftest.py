@@ -5,11 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+from tailcut.manifest.module_finder import DeploymentFinder
+from tailcut.manifest.modules import deployments, loaded_file
 
 REQUIRE_SERVERS = "REQUIRE_SERVERS"  # not TAILCUT_...: those are settings of the manifest, and unknown ones are errors
 _INTEGRATION = Path(__file__).parent / "integration"
@@ -36,6 +39,20 @@ def pytest_runtest_setup() -> None:
     """
     if sys.platform == "linux" and _SMALLEST[0] * 1.0 == 0.0:
         ctypes.CDLL(None).fesetenv(ctypes.c_void_p(-1))  # FE_DFL_ENV of <fenv.h>
+
+
+@pytest.fixture(autouse=True)
+def _modules_of_deployments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Forget what a test's deployments imported: the next test's modules have the same names and other files."""
+    before = list(sys.path)
+    yield
+    folders = {folder for one in deployments.present for folder in one.folders}
+    sys.path[:] = [folder for folder in sys.path if folder not in folders or folder in before]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, DeploymentFinder)]
+    base = f"{tmp_path_factory.getbasetemp()}{os.sep}"
+    for name in list(sys.modules) if folders else ():
+        if (loaded_file(name) or "").startswith(base):
+            del sys.modules[name]
 
 
 @pytest.hookimpl(wrapper=True)

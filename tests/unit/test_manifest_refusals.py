@@ -80,7 +80,7 @@ def manifest(tmp_path: Path) -> Path:
             "KEY is one of name, key",
         ),
         ("server..port=1", "'server..port' is not a path: a part is empty", "write for example server.port"),
-        ('ladder.rungs."a.variant=1', '--set ladder.rungs."a.variant=1: no value', "write path=value"),
+        ('ladder.rungs."a.variant=1', 'ladder.rungs."a.variant: the quotes do not close', "write for example"),
         ("name=a b", "name: \"a b\" is not a name (letters, digits, '_', '-' and '.', first a letter or digit)", ""),
     ],
 )

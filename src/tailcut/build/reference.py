@@ -21,6 +21,7 @@ from tailcut.core.tensors import Array, Arrays, Bools, Doubles
 from tailcut.errors import BuildError
 from tailcut.manifest import Model, Tensor
 from tailcut.runtimes import Runtime
+from tailcut.runtimes.torch_call import in_order
 
 Call = Callable[[Arrays], Arrays]
 
@@ -46,8 +47,9 @@ _LONGEST = 60
 def caller(model: Any, path: Path | None, section: Model) -> Call:
     """Return what calls the user's object: input arrays by name -> outputs by name.
 
-    An estimator is called with a DataFrame where it was fitted on one, else with one array; a torch module with the
-    inputs in the manifest's order; an .onnx file runs in an onnxruntime session with default options.
+    An estimator is called with a DataFrame where it was fitted on one, else with one array; a torch module with its
+    inputs by name or in the manifest's order (see ``in_order``); an .onnx file runs in an onnxruntime session with
+    default options.
 
     Args:
         model: what ``model.source`` gave; None where it is a path.
@@ -250,10 +252,11 @@ def _table(model: Any, section: Model) -> Call:
 def _module(torch: Any, module: Any, section: Model) -> Call:
     names = [tensor.name for tensor in section.inputs]
     outputs = [tensor.name for tensor in section.outputs]
+    ordered = in_order(module, names)
 
     def call(inputs: Arrays) -> Arrays:
         with torch.inference_mode():
-            given = module(*[torch.from_numpy(np.ascontiguousarray(inputs[name])) for name in names])
+            given = ordered(*[torch.from_numpy(np.ascontiguousarray(inputs[name])) for name in names])
         found = tuple(given) if isinstance(given, tuple | list) else (given,)
         return {name: array.numpy() for name, array in zip(outputs, found, strict=False)}
 

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from tailcut.build import (
+    arrays,
     here,
     holdout_files,
     holdout_types,
@@ -247,9 +248,7 @@ def scores_file(folder: str | Path, name: str) -> Path:
 
 
 def _save(spec: Spec, name: str, found: Arrays) -> None:
-    plain = {output: array.astype("U") if array.dtype.hasobject else array for output, array in found.items()}
-    with scores_file(spec.folder, name).open("wb") as file:
-        np.savez(file, **plain)  # type: ignore[arg-type]  # the stub takes any keyword for allow_pickle
+    arrays.save(scores_file(spec.folder, name), found)
 
 
 def _scores(spec: Spec, name: str) -> Arrays:

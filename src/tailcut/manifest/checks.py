@@ -14,6 +14,7 @@ from tailcut.manifest.checks_batching import batching_problems
 from tailcut.manifest.checks_bounds import bounds_problems
 from tailcut.manifest.checks_cache import cache_problems
 from tailcut.manifest.checks_features import feature_problems
+from tailcut.manifest.checks_names import name_problems
 from tailcut.manifest.checks_server import server_problems
 from tailcut.manifest.keys import nearest
 from tailcut.manifest.schema import Deployment, Tensor
@@ -30,6 +31,7 @@ _MOST_EXECUTORS = 1024
 def problems(deployment: Deployment) -> Iterator[ManifestError]:
     """Yield every impossible combination, most basic first."""
     checks: tuple[Callable[[Deployment], Iterable[ManifestError]], ...] = (
+        name_problems,
         _references,
         _tensors,
         _quality,

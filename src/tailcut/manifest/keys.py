@@ -111,7 +111,9 @@ def variable(path: Iterable[str]) -> str:
 
 def dotted(path: Iterable[str]) -> str:
     """The path as people write it; parts that hold a dot or a space are quoted."""
-    return ".".join(part if part and not set(part) & set('. "=') else json.dumps(part) for part in path)
+    return ".".join(
+        part if part and not set(part) & set('. "=\\') else json.dumps(part, ensure_ascii=False) for part in path
+    )
 
 
 def expected(kind: inspect.Type) -> str:

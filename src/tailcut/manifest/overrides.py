@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,12 @@ OTHER_VARIABLES: Mapping[str, str] = {
     "TAILCUT_MANIFEST": "path of the manifest, for every command that takes --manifest",
 }
 """Variables with tailcut's prefix that are no settings of the deployment."""
+
+
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+_ESCAPED = re.compile(r"\\(.)")
+_PATH = re.compile(rf"(?:{_QUOTED.pattern}|[^\"=])*(?==)")
+"""Up to the first equals sign outside quotes."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +93,7 @@ def read_text(text: str, kind: inspect.Type) -> Any:
 
 
 def split_path(text: str) -> Path:
-    """Split "a.b.c"; a part in double quotes may hold dots and spaces.
+    """Split "a.b.c"; a part in double quotes may hold dots and spaces, and a quote or backslash behind a backslash.
 
     Raises:
         ManifestError: an empty part, or a quote that is not closed.
@@ -95,11 +102,13 @@ def split_path(text: str) -> Path:
     rest = text.strip()
     while True:
         if rest.startswith('"'):
-            part, closed, rest = rest[1:].partition('"')
-            if not closed or (rest and not rest.startswith(".")):
+            found = _QUOTED.match(rest)
+            rest = rest[found.end() :] if found else rest
+            if not found or (rest and not rest.startswith(".")):
                 raise ManifestError(
                     f"{text}: the quotes do not close", hint='write for example ladder.rungs."a b".variant'
                 )
+            part = _ESCAPED.sub(r"\1", found.group()[1:-1])
             dot, rest = rest[:1], rest[1:]
         else:
             part, dot, rest = rest.partition(".")
@@ -111,10 +120,8 @@ def split_path(text: str) -> Path:
 
 
 def _from_flag(text: str) -> Override:
-    path, equals, value = text.partition("=")
-    while equals and path.count('"') % 2:
-        more, equals, value = value.partition("=")
-        path = f"{path}={more}"
+    found = _PATH.match(text)
+    path, equals, value = (found.group(), "=", text[found.end() + 1 :]) if found else text.partition("=")
     if not equals:
         raise ManifestError(f"--set {text}: no value", hint="write path=value, for example --set server.port=8700")
     return Override(split_path(path), value, "flag")
@@ -132,11 +139,16 @@ def _table(node: dict[str, Any], key: Key, path: Path) -> dict[str, Any]:
 def _element(items: Any, wanted: str, path: Path, override: Override) -> tuple[str, dict[str, Any]]:
     """The element of a named list; variables, whose case and punctuation are lost, match without them."""
     named = [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
-    for item in named:
-        name = str(item.get("name", ""))
-        if wanted == name or (override.origin == "environment" and variable([wanted]) == variable([name])):
-            return name, item
     names = [str(item.get("name", "")) for item in named]
+    same = [name for name in names if variable([wanted]) == variable([name])]
+    if override.origin == "environment" and len(same) > 1:
+        raise ManifestError(
+            f"{variable(override.parts)}: {' and '.join(same)} of {dotted(path)} have this variable",
+            hint=f"give it as a flag: --set '{dotted((*path, same[0]))}.KEY=value'",
+        )
+    for name, item in zip(names, named, strict=True):
+        if wanted == name or (override.origin == "environment" and name in same):
+            return name, item
     written = variable(override.parts) if override.origin == "environment" else dotted(override.parts)
     close = nearest(wanted, names)
     hint = f"did you mean {close}?" if close else f"there are: {', '.join(names) or 'none'}"

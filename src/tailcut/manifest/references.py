@@ -12,8 +12,10 @@ from typing import Any
 
 from tailcut.core.blame import place
 from tailcut.errors import ManifestError
+from tailcut.manifest import module_finder
 from tailcut.manifest.keys import nearest
 from tailcut.manifest.loading import Manifest
+from tailcut.manifest.modules import check_loaded, claim, deployments
 
 
 def resolve(reference: str, manifest: Manifest) -> Callable[..., Any]:
@@ -27,7 +29,8 @@ def resolve(reference: str, manifest: Manifest) -> Callable[..., Any]:
         manifest: the manifest it stands in.
 
     Raises:
-        ManifestError: no colon, no such module, an exception in the module, no such attribute, or not callable.
+        ManifestError: no colon, no such module, an exception in the module, no such attribute, not callable, or a
+            module whose name stands for another file in this process.
     """
     module_name, colon, attribute = reference.partition(":")
     if not colon or not module_name or not attribute:
@@ -67,11 +70,13 @@ def source_path(manifest: Manifest) -> Path | None:
 
 def _module(name: str, reference: str, manifest: Manifest) -> ModuleType:
     folders = folders_of(manifest)
-    for folder in reversed([folder for folder in folders if folder not in sys.path]):
-        sys.path.insert(0, folder)
     importlib.invalidate_caches()
+    mine = claim(manifest.deployment.name, folders, name, reference)
+    if len(deployments.present) > 1:
+        module_finder.install()
+    before = set(sys.modules)
     try:
-        return importlib.import_module(name)
+        found = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise ManifestError(
@@ -81,6 +86,9 @@ def _module(name: str, reference: str, manifest: Manifest) -> ModuleType:
         raise _failed(reference, name, error) from error
     except Exception as error:
         raise _failed(reference, name, error) from error
+    mine.loaded |= set(sys.modules) - before
+    check_loaded(mine, name, reference)
+    return found
 
 
 def _failed(reference: str, name: str, error: BaseException) -> ManifestError:

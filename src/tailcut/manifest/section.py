@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z"
 """Names that go into URLs, cache keys and metric labels."""
 
 

@@ -23,6 +23,7 @@ from tailcut.runtimes import bucketed
 from tailcut.runtimes.base import Openable
 from tailcut.runtimes.checks import first_line, shapes
 from tailcut.runtimes.torch import load_module, load_torch
+from tailcut.runtimes.torch_call import in_order
 
 DEVICES = ("cpu", "cuda")
 DTYPES = ("float32", "bfloat16", "float16")
@@ -91,7 +92,8 @@ class PlacedTorch:
         torch.set_num_threads(threads)
         self._dtype = getattr(torch, placement.dtype)
         module = put(torch, load_module(variant, source), placement)
-        self._module: Any = compiled(torch, module, placement) if placement.compile else module
+        made = compiled(torch, module, placement) if placement.compile else None
+        self._call: Any = in_order(module, [tensor.name for tensor in variant.inputs], compiled=made)
         self._graphs = graphs
         self._buckets: dict[int, _Bucket] = {}
         self._prepare()
@@ -122,7 +124,7 @@ class PlacedTorch:
         buffers = tuple(self._placed(arrays[tensor.name]) for tensor in self._variant.inputs)
 
         def call() -> tuple[Any, ...]:
-            given = self._module(*buffers)
+            given = self._call(*buffers)
             return tuple(given) if isinstance(given, (tuple, list)) else (given,)
 
         if graphs is None:
@@ -132,7 +134,7 @@ class PlacedTorch:
         return _Bucket(buffers, outputs, replay)
 
     def run(self, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
-        """Run one batch; see ``Runtime.run``. Inputs go by position, in the order of the manifest.
+        """Run one batch; see ``Runtime.run``. How inputs reach forward: see ``in_order``.
 
         Raises:
             InferenceError: the module raised, or gave another number of outputs than the manifest names.
@@ -152,7 +154,7 @@ class PlacedTorch:
             ) from error
 
     def _free(self, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
-        given = self._module(*(self._placed(inputs[tensor.name]) for tensor in self._variant.inputs))
+        given = self._call(*(self._placed(inputs[tensor.name]) for tensor in self._variant.inputs))
         found = tuple(given) if isinstance(given, (tuple, list)) else (given,)
         return self._named(found, outputs, len(next(iter(inputs.values()))))
 
@@ -197,7 +199,7 @@ class PlacedTorch:
 
     def close(self) -> None:
         """Drop the module, its weights and its graphs."""
-        self._module = None
+        self._call = None
         self._buckets = {}
 
 

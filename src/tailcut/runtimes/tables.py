@@ -87,10 +87,15 @@ def order_of(fitted: Sequence[str], tensors: Sequence[Tensor], what: str) -> lis
         have no names (wide tensors) or there is only one: then columns are taken in the manifest's order.
 
     Raises:
-        ArtifactError: some columns have names that the model knows and others do not.
+        ArtifactError: some columns have names that the model knows and others do not, or two have the same.
     """
     names = column_names(tensors)
     known = set(fitted)
+    twice = next((name for name in names if name is not None and name in known and names.count(name) > 1), None)
+    if twice is not None:
+        raise ArtifactError(
+            f"two inputs fill the column {twice!r} of {what}", hint="name each column in one place of model.inputs"
+        )
     if all(name in known for name in names):
         return [names.index(name) for name in fitted if name in names]
     if len(names) == len(fitted) and (len(names) == 1 or not any(names)):

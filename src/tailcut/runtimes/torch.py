@@ -8,6 +8,7 @@ from typing import Any
 from tailcut.core.tensors import Array, Arrays
 from tailcut.errors import ArtifactError, InferenceError, MissingExtra, OutputsError
 from tailcut.runtimes.base import Openable
+from tailcut.runtimes.torch_call import in_order
 
 
 class TorchRuntime:
@@ -27,12 +28,12 @@ class TorchRuntime:
                     f"input {tensor.name!r} is BYTES, which torch cannot take",
                     hint="turn text into numbers in the preprocess hook",
                 )
-        self._module: Any = load_module(variant, source)
+        self._call: Any = in_order(load_module(variant, source), self._inputs)
         torch.set_num_threads(threads)
         self._torch = torch
 
     def run(self, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
-        """Run one batch; see ``Runtime.run``. Inputs go by position, in the order of the manifest.
+        """Run one batch; see ``Runtime.run``. How inputs reach forward: see ``in_order``.
 
         Raises:
             InferenceError: the module raised.
@@ -41,7 +42,7 @@ class TorchRuntime:
         torch = self._torch
         try:
             with torch.inference_mode():
-                given = self._module(*(_tensor(torch, inputs[name]) for name in self._inputs))
+                given = self._call(*(_tensor(torch, inputs[name]) for name in self._inputs))
             named = self._named(given)
             return {name: named[name].numpy() for name in outputs}
         except OutputsError:
@@ -65,7 +66,7 @@ class TorchRuntime:
 
     def close(self) -> None:
         """Drop the module and its weights."""
-        self._module = None
+        self._call = None
 
 
 def load_torch() -> Any:

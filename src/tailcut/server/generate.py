@@ -33,6 +33,10 @@ from tailcut.server.parameters import timeout_ns as asked_timeout_ns
 from tailcut.server.routing import Handler, Route, path_of
 
 _OWN = ("id", "parameters")
+"""Keys of a request that are no inputs."""
+
+_REPLY = ("id", "model_name", "model_version")
+"""Keys of a reply that are no outputs."""
 
 
 class Generation(NamedTuple):
@@ -86,6 +90,7 @@ class Generate:
     def _read(self, version: str, call: Call, headers: HeaderMap, raw: bytes) -> Generation:
         """Read and admit a request."""
         path = path_of(self._engine, version)
+        _check_names(path)
         try:
             request = decode(self._decoder, raw)
         except UNREADABLE as error:
@@ -131,6 +136,24 @@ class Generate:
         )
         self._codec = path, codec
         return codec
+
+
+def _check_names(path: Path) -> None:
+    """Refuse a model whose tensors have names that mean something else in this form.
+
+    Raises:
+        BadRequest: it has such a name.
+    """
+    for what, form, names, taken in (
+        ("input", "request", [spec.name for spec in path.specs], _OWN),
+        ("output", "reply", path.outputs, _REPLY),
+    ):
+        for name in names:
+            if name in taken:
+                raise BadRequest(
+                    f"{what} {name!r} has the name of a key that every generate {form} has",
+                    hint="post tensors to infer, or rows to predict",
+                )
 
 
 def _inputs(request: dict[str, Any], parameters: dict[str, Any], specs: tuple[InputSpec, ...]) -> Arrays:

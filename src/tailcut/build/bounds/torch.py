@@ -8,6 +8,7 @@ import numpy as np
 
 from tailcut.build.bounds.indices import Index, Seen
 from tailcut.build.bounds.trials import Trials
+from tailcut.runtimes.torch_call import in_order
 
 
 def seen(module: Any, trials: Trials) -> Seen:
@@ -18,6 +19,7 @@ def seen(module: Any, trials: Trials) -> Seen:
 
     named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     module.eval()
+    call = in_order(module, [tensor.name for tensor in trials.inputs])
     tracking = Tracking(named)
     places: list[tuple[str, int]] = []
     with torch.inference_mode():
@@ -31,7 +33,7 @@ def seen(module: Any, trials: Trials) -> Seen:
             tracking.follow(tensors[-1], origins.expand(array.shape).clone())
         try:
             with tracking, OneHot(tracking):
-                module(*tensors)
+                call(*tensors)
         except Exception:
             # The user's code, on tensors that are followed: what does not run so is not analysed.
             return Seen()

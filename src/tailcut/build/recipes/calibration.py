@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailcut.build.holdout import Holdout
+from tailcut.build.recipes.graph_names import free, taken
 from tailcut.core.tensors import Array, Arrays
 from tailcut.errors import BuildError
 from tailcut.runtimes import Runtime
@@ -175,10 +176,12 @@ def _opened(model: Path, tensors: list[str], path: Path) -> Any:
     del graph.graph.output[:]
     # An input of the model can be observed too, but only by a node of its own.
     given = {value.name for value in graph.graph.input}
+    names = taken(graph.graph)
     for name in tensors:
+        shown = name
         if name in given:
-            graph.graph.node.append(onnx.helper.make_node("Identity", [name], [f"{name}/observed"]))
-        shown = f"{name}/observed" if name in given else name
+            shown = free(f"{name}/observed", names)
+            graph.graph.node.append(onnx.helper.make_node("Identity", [name], [shown]))
         graph.graph.output.append(onnx.helper.make_tensor_value_info(shown, onnx.TensorProto.FLOAT, None))
     onnx.save(graph, str(path))
     return onnxruntime.InferenceSession(str(path), session_options(1), providers=["CPUExecutionProvider"])

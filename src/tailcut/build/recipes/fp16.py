@@ -16,6 +16,7 @@ import numpy as np
 from tailcut.build.here import Here
 from tailcut.build.recipes import cuda
 from tailcut.build.recipes.base import Result, Subject, Work, missing
+from tailcut.build.recipes.graph_names import Numbered
 from tailcut.core.tensors import Array
 from tailcut.errors import BuildError, TailcutError
 
@@ -122,15 +123,16 @@ def write(base: Path, path: Path, kept: tuple[str, ...]) -> None:
     from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
     from onnxruntime.transformers.onnx_model import OnnxModel
 
+    plain = onnx.load(str(base))
+    names = Numbered(plain)
     with warnings.catch_warnings():
         # It says which weights are too small or too large for half precision; the comparison judges that.
         warnings.simplefilter("ignore")
-        model = convert_float_to_float16(
-            onnx.load(str(base)), keep_io_types=True, op_block_list=[*DEFAULT_OP_BLOCK_LIST, *kept]
-        )
+        model = convert_float_to_float16(plain, keep_io_types=True, op_block_list=[*DEFAULT_OP_BLOCK_LIST, *kept])
     _unique(model.graph)
     _join(model.graph)
     OnnxModel.graph_topological_sort(model.graph)  # the converter puts its casts at the end
+    names.restore(model)
     onnx.checker.check_model(model)
     onnx.save(model, str(path))
     if not operators(path)["fp16_weights"]:

@@ -179,7 +179,7 @@ def _scripted(work: Work, module: Any) -> Path:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is deprecated, and traces
         torch.onnx.export(
-            module,
+            onnx_export.ordered(module, [tensor.name for tensor in model.inputs]),
             tuple(torch.from_numpy(rows[tensor.name]) for tensor in model.inputs),
             str(path),
             dynamo=False,

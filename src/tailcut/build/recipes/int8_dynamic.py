@@ -16,6 +16,7 @@ from typing import Any
 
 from tailcut.build.recipes import calibration, kernels, racing
 from tailcut.build.recipes.base import OnnxInt8, Result, Work
+from tailcut.build.recipes.graph_names import Numbered
 from tailcut.core.tensors import Array
 from tailcut.errors import BuildError, DoesNotApply
 
@@ -159,6 +160,7 @@ def _quantize(prepared: Path, file: Path, per_channel: bool, reduce_range: bool)
         )
     # The exporter's inferred shapes of intermediate values can contradict the quantised graph's.
     del model.graph.value_info[:]
+    names = Numbered(model)
     quantize_dynamic(
         model,
         str(file),
@@ -169,6 +171,9 @@ def _quantize(prepared: Path, file: Path, per_channel: bool, reduce_range: bool)
         # A fused operator's result has no type that shape inference knows.
         extra_options={"MatMulConstBOnly": True, "DefaultTensorType": onnx.TensorProto.FLOAT},
     )
+    quantised = onnx.load(str(file))
+    names.restore(quantised)
+    onnx.save(quantised, str(file))
 
 
 def _operators(file: Path) -> dict[str, int]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tailcut.build.recipes.graph_names import name_nodes
 from tailcut.errors import DoesNotApply
 
 LINEAR = ("MatMul", "Gemm")
@@ -50,8 +51,7 @@ def plan(model: Any) -> Plan:
         DoesNotApply: there is nothing to quantise.
     """
     graph = model.graph
-    for place, node in enumerate(graph.node):
-        node.name = node.name or f"{node.op_type}_{place}"
+    name_nodes(graph)
     constants = {each.name for each in graph.initializer}
     constants |= {name for node in graph.node if node.op_type == "Constant" for name in node.output}
     kinds = CONVOLUTIONAL if any(node.op_type == "Conv" for node in graph.node) else LINEAR

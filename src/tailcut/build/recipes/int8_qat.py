@@ -21,6 +21,7 @@ from tailcut.core.tensors import Array, Arrays
 from tailcut.errors import BuildError, DoesNotApply, TailcutError
 from tailcut.manifest import Manifest, resolve
 from tailcut.runtimes.live import source_of
+from tailcut.runtimes.torch_call import in_order
 
 if TYPE_CHECKING:
     import torch
@@ -117,7 +118,7 @@ def train_and_export(work: Work, train: Callable[[Any], None], bits: int) -> dic
     rows = work.selection.take(min(cuda.COMPARED_ROWS, work.selection.rows))
     plain = _answers(module, rows, inputs)
     torch.manual_seed(_SEED)
-    layers = qat.calibrate(module, qat.insert(module, bits), _batches(work, inputs))
+    layers = qat.calibrate(module, qat.insert(module, bits), _batches(work, inputs), in_order(module, inputs))
     if not layers:
         raise DoesNotApply(
             "there is nothing to quantise: no linear layer or convolution of the module is called",
@@ -184,7 +185,7 @@ def _answers(module: torch.nn.Module, rows: Arrays, inputs: list[str]) -> Array:
 
     module.eval()
     with torch.no_grad():
-        given = module(*(torch.from_numpy(rows[name]) for name in inputs))
+        given = in_order(module, inputs)(*(torch.from_numpy(rows[name]) for name in inputs))
     first = given[0] if isinstance(given, (tuple, list)) else given
     array: Array = first.numpy().copy()
     return array

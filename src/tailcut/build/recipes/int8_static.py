@@ -21,6 +21,7 @@ import numpy as np
 from tailcut.build.holdout import Holdout
 from tailcut.build.recipes import calibration, int8_plan
 from tailcut.build.recipes.base import OnnxInt8, Result, Work
+from tailcut.build.recipes.graph_names import Numbered
 from tailcut.build.recipes.int8_dynamic import mean_abs_error, prepare
 from tailcut.build.recipes.int8_plan import Plan
 from tailcut.errors import BuildError
@@ -155,16 +156,19 @@ def _quantize(
     saturates: bool,
     outputs: bool,
 ) -> None:
+    import onnx
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.calibrate import CalibrationMethod, TensorsData, save_tensors_data
 
-    known = {name: tuple(np.array(value, np.float32) for value in pair) for name, pair in found.items()}
+    model = onnx.load(str(prepared))
+    names = Numbered(model)
+    known = {names.values[name]: tuple(np.array(value, np.float32) for value in pair) for name, pair in found.items()}
     whole = {"quant_type": QuantType.QInt8, "reduce_range": saturates}
     cache = file.with_suffix(".json")
     save_tensors_data(TensorsData(CalibrationMethod.MinMax, known), cache)
     with _quiet():
         quantize_static(
-            str(prepared),
+            model,
             str(file),
             quant_format=QuantFormat.QDQ,
             op_types_to_quantize=list(plan.kinds),
@@ -172,16 +176,19 @@ def _quantize(
             reduce_range=saturates,
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
-            nodes_to_exclude=list(plan.products),
+            nodes_to_exclude=[names.nodes[name] for name in plan.products],
             calibrate_method=CalibrationMethod.MinMax,
             calibration_cache_path=cache,
             extra_options={
                 "QDQOpTypePerChannelSupportToAxis": {"MatMul": 1},
-                "TensorQuantOverrides": {name: [dict(whole)] for name in plan.stacked},
+                "TensorQuantOverrides": {names.values[name]: [dict(whole)] for name in plan.stacked},
                 "OpTypesToExcludeOutputQuantization": [] if outputs else list(int8_plan.LINEAR),
             },
         )
     cache.unlink()
+    quantised = onnx.load(str(file))
+    names.restore(quantised)
+    onnx.save(quantised, str(file))
 
 
 @contextlib.contextmanager

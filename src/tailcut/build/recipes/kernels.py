@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tailcut.build.recipes.graph_names import free, name_nodes, taken
+
 MICROSOFT = "com.microsoft"
 LEAST_OPSET = 17
 """From which LayerNormalization is an operator."""
@@ -63,6 +65,7 @@ def norms_apart(model: Any) -> int:
 
     if max((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), default=0) < LEAST_OPSET:
         return 0
+    names_taken = taken(model.graph)
     constants = {each.name for each in model.graph.initializer}
     normed = {node.input[0] for node in model.graph.node if node.op_type == "LayerNormalization"}
     found = 0
@@ -77,10 +80,11 @@ def norms_apart(model: Any) -> int:
             return None
         first, skip, scale = node.input[:3]
         shift, bias = [*node.input[3:5], "", ""][:2]
-        made, total = [], outputs[_SUM] or f"{outputs[0]}.sum"
+        made, total = [], outputs[_SUM] or free(f"{outputs[0]}.sum", names_taken)
         if bias:
-            made.append(onnx.helper.make_node("Add", [first, bias], [f"{outputs[0]}.biased"], f"norm_{place}_bias"))
-            first = f"{outputs[0]}.biased"
+            biased = free(f"{outputs[0]}.biased", names_taken)
+            made.append(onnx.helper.make_node("Add", [first, bias], [biased], f"norm_{place}_bias"))
+            first = biased
         epsilon = next((each.f for each in node.attribute if each.name == "epsilon"), _EPSILON)
         names = [total, scale, *([shift] if shift else [])]
         return [
@@ -100,6 +104,8 @@ def gelus_apart(model: Any, *, fast: bool = False) -> int:
     """
     import onnx
 
+    names = taken(model.graph)
+
     def rewrite(node: Any, place: int) -> list[Any] | None:
         biased = node.op_type in _GELUS and len(node.input) == 2 and bool(node.input[1])
         if node.op_type not in _GELUS or not (biased or (fast and _is_exact(node))):
@@ -107,7 +113,7 @@ def gelus_apart(model: Any, *, fast: bool = False) -> int:
         kind = "FastGelu" if fast or node.op_type == "FastGelu" else "Gelu"
         value, made = node.input[0], []
         if biased:
-            value = f"{node.output[0]}.biased"
+            value = free(f"{node.output[0]}.biased", names)
             made.append(onnx.helper.make_node("Add", list(node.input), [value], f"gelu_{place}_bias"))
         return [*made, onnx.helper.make_node(kind, [value], list(node.output), f"gelu_{place}", domain=MICROSOFT)]
 
@@ -153,6 +159,7 @@ def _rewritten(model: Any, rewrite: Rewrite) -> int:
         kept = [type(node).FromString(node.SerializeToString()) for node in changed]
         del graph.node[:]
         graph.node.extend(kept)
+        name_nodes(graph)
         # Shapes of values that are gone, or have another source, would contradict the graph.
         del graph.value_info[:]
     return found

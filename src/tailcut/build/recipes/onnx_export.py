@@ -8,13 +8,14 @@ file. So the example has two rows, the result's dimensions are checked, and weig
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tailcut.build.holdout import Holdout
-from tailcut.errors import BuildError
+from tailcut.build.recipes.graph_names import rename
+from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Tensor
+from tailcut.runtimes.torch_call import in_order
 
 if TYPE_CHECKING:
     import torch
@@ -23,9 +24,14 @@ EXAMPLE_ROWS = 2
 LARGEST_BYTES = 1_900_000_000
 """Protocol buffers end at 2 GiB; larger models need their weights in a second file, which the registry cannot hold."""
 
-_OUTPUT = "tailcut.output."
+_INPUT, _OUTPUT = "tailcut.input.", "tailcut.output."
+_MODULE = "model"
+"""Of the module inside ``ordered``."""
+
 _OPERATOR = re.compile(r"OpOverload\(op='([\w.:]+)'|torch\.ops\.([\w.]+?)(?:\.default)?[ )(]")
-_FIXED = re.compile(r"You marked L\['(\w+)'\]\.size\(\)\[(\d+)\] as dynamic but your code specialized it .*?\((\d+)\)")
+_FIXED = re.compile(
+    r"You marked L\['given'\]\[(\d+)\]\.size\(\)\[(\d+)\] as dynamic but your code specialized it .*?\((\d+)\)"
+)
 _SHAPE_HINT = "derive shapes from the input tensors (x.shape[0], x.reshape(-1, ...)), not from Python numbers"
 _PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\w+)(?:\n\s+(.+))?')
 
@@ -60,16 +66,16 @@ def export(
         made = torch.onnx.export(
             program,
             dynamo=True,
-            input_names=[tensor.name for tensor in inputs],
-            output_names=[f"{_OUTPUT}{tensor.name}" for tensor in outputs],
+            input_names=[f"{_INPUT}{place}" for place in range(len(inputs))],
+            output_names=[f"{_OUTPUT}{place}" for place in range(len(outputs))],
             external_data=False,
             optimize=True,
             verbose=False,
         )
     except Exception as error:
-        raise _refused(error, program) from error
+        raise _refused(error, program, inputs) from error
     assert made is not None
-    return _write(_renamed(made.model_proto, {tensor.name for tensor in outputs}), inputs, outputs, path)
+    return _write(_renamed(made.model_proto, inputs, outputs), inputs, outputs, path)
 
 
 def copy(source: Path, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], path: Path) -> dict[str, Any]:
@@ -104,9 +110,33 @@ def _capture(module: torch.nn.Module, example: tuple[Any, ...], inputs: tuple[Te
         {place: torch.export.Dim.DYNAMIC for place, size in enumerate(tensor.shape) if size == -1} for tensor in inputs
     )
     try:
-        return torch.export.export(module, example, dynamic_shapes=free, strict=False)
+        called = ordered(module, [tensor.name for tensor in inputs])
+        return torch.export.export(called, example, dynamic_shapes=(free,), strict=False)
+    except TailcutError:
+        raise
     except Exception as error:
-        raise _refused(error, None) from error
+        raise _refused(error, None, inputs) from error
+
+
+def ordered(module: torch.nn.Module, names: list[str]) -> torch.nn.Module:
+    """Return a module that takes the inputs ``names`` in their order, whatever forward calls its arguments.
+
+    torch.export names its placeholders after forward's arguments and takes one for a submodule or buffer of the same
+    name ("references nonexistent attribute"). The arguments here have names of their own, and the submodule as well.
+    """
+    import torch
+
+    call = in_order(module, names)
+
+    class Ordered(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.add_module(_MODULE, module)
+
+        def forward(self, *given: torch.Tensor) -> Any:
+            return call(*given)
+
+    return Ordered().eval()
 
 
 def _write(model: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], path: Path) -> dict[str, Any]:
@@ -123,25 +153,27 @@ def _write(model: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], 
     }
 
 
-def _renamed(model: Any, outputs: set[str]) -> Any:
-    """Give the outputs their names; values inside that have one of these make room.
+def _renamed(model: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> Any:
+    """Give inputs and outputs their names; values inside that have one of these make room.
 
-    The exporter names values after operators (a model with an embedding has a value "embedding") and does not see
-    that an output is called the same.
+    The exporter names values after operators and parameters (a model with an embedding has a value "embedding") and
+    does not see that an input or output is called the same.
     """
-    _rename(model.graph, lambda name: f"{name}.inside" if name in outputs else name.removeprefix(_OUTPUT))
+    own = {f"{_INPUT}{place}": tensor.name for place, tensor in enumerate(inputs)}
+    own |= {f"{_OUTPUT}{place}": tensor.name for place, tensor in enumerate(outputs)}
+    taken = set(own.values())
+
+    def new(name: str) -> str:
+        if name not in own:
+            inside = name.removeprefix(f"{_MODULE}.")
+            while inside in taken:
+                inside += ".inside"
+            taken.add(inside)
+            own[name] = inside
+        return own[name]
+
+    rename(model.graph, new)
     return model
-
-
-def _rename(graph: Any, new: Callable[[str], str]) -> None:
-    for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
-        value.name = new(value.name)
-    for node in graph.node:
-        node.input[:] = map(new, node.input)
-        node.output[:] = map(new, node.output)
-        for attribute in node.attribute:
-            for inner in [attribute.g] if attribute.HasField("g") else attribute.graphs:
-                _rename(inner, new)
 
 
 def _check_batch(graph: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> None:
@@ -180,11 +212,12 @@ def strip(model: Any) -> None:
     del model.metadata_props[:]
 
 
-def _refused(error: Exception, program: Any) -> BuildError:
+def _refused(error: Exception, program: Any, inputs: tuple[Tensor, ...]) -> BuildError:
     """Turn an exporter's error into one that names the operator and the line of the model's code."""
     chain = _chain(error)
     if fixed := _FIXED.search(chain[0]):
-        name, place, size = fixed.groups()
+        number, place, size = fixed.groups()
+        name = inputs[int(number)].name
         return BuildError(
             f"the model cannot be exported to ONNX: its Python code fixes dimension {place} of {name!r} to {size}, "
             "the size of the example",

@@ -8,7 +8,7 @@ Inference" (arXiv 1712.05877), section 3.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -123,10 +123,18 @@ def _rounded(layer: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     return (layer.input_rounding(arguments[0]), *arguments[1:])
 
 
-def calibrate(module: nn.Module, layers: list[Layer], batches: Iterable[tuple[torch.Tensor, ...]]) -> list[Layer]:
+def calibrate(
+    module: nn.Module,
+    layers: list[Layer],
+    batches: Iterable[tuple[torch.Tensor, ...]],
+    call: Callable[..., Any] | None = None,
+) -> list[Layer]:
     """Start every range from what the model sees unrounded; layers that see nothing lose their rounding.
 
     A layer sees nothing where its weight is used without calling it (attention's output projection).
+
+    Args:
+        call: calls the module with a batch; the module itself where None.
 
     Returns:
         the layers that are left.
@@ -136,7 +144,7 @@ def calibrate(module: nn.Module, layers: list[Layer], batches: Iterable[tuple[to
         layer.rounding.observing = True
     with torch.no_grad():
         for batch in batches:
-            module(*batch)
+            (call or module)(*batch)
     for layer in layers:
         layer.rounding.observing = False
         if not layer.rounding.seen:

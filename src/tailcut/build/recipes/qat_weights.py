@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from tailcut.build.recipes.graph_names import free, taken
+
 _LAYERS = {"Conv": 0, "Gemm": 1, "MatMul": 1}
 """Operators with the axis of their weight's output channels; a Gemm with transB has it on axis 0."""
 
@@ -32,7 +34,7 @@ def quantize(path: Path, bits: int) -> int:
     graph = model.graph
     constants = {each.name: onnx.numpy_helper.to_array(each) for each in graph.initializer}
     rounded = {node.output[0]: node for node in graph.node if node.op_type == "DequantizeLinear"}
-    found = 0
+    found, names = 0, taken(graph)
     for node in list(graph.node):
         source, weight = rounded.get(node.input[0]), constants.get(node.input[1] if len(node.input) > 1 else "")
         if node.op_type not in _LAYERS or source is None or weight is None or weight.ndim < 2:
@@ -40,7 +42,7 @@ def quantize(path: Path, bits: int) -> int:
         if node.op_type == "MatMul" and weight.ndim != 2:
             continue
         bias = constants.get(node.input[2]) if len(node.input) > 2 else None
-        _round_layer(graph, node, weight, bias, float(constants[source.input[1]]), 2 ** (bits - 1) - 1, f"{found}")
+        _round_layer(graph, node, weight, bias, float(constants[source.input[1]]), 2 ** (bits - 1) - 1, names)
         found += 1
     used = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
     for tensor in list(graph.initializer):
@@ -52,7 +54,7 @@ def quantize(path: Path, bits: int) -> int:
     return found
 
 
-def _round_layer(graph: Any, node: Any, weight: Any, bias: Any, input_scale: float, most: int, suffix: str) -> None:
+def _round_layer(graph: Any, node: Any, weight: Any, bias: Any, input_scale: float, most: int, names: set[str]) -> None:
     axis = _axis(node)
     others = tuple(place for place in range(weight.ndim) if place != axis)
     scale = np.maximum(np.abs(weight).max(axis=others) / most, _LEAST_SCALE)
@@ -63,11 +65,11 @@ def _round_layer(graph: Any, node: Any, weight: Any, bias: Any, input_scale: flo
     scale = scale.astype(np.float32)
     along = scale.reshape([-1 if place == axis else 1 for place in range(weight.ndim)])
     values = np.rint(weight / along).clip(-most, most).astype(np.int8)
-    node.input[1] = _constant(graph, f"{node.input[1]}/{suffix}", values, scale, axis)
+    node.input[1] = _constant(graph, node.input[1], values, scale, axis, names)
     if fits:
         sums = (scale * np.float32(input_scale)).astype(np.float32)
         integers = np.rint(bias / sums.astype(np.float64)).astype(np.int32)
-        node.input[2] = _constant(graph, f"{node.input[2]}/{suffix}", integers, sums, 0)
+        node.input[2] = _constant(graph, node.input[2], integers, sums, 0, names)
 
 
 def _axis(node: Any) -> int:
@@ -75,15 +77,16 @@ def _axis(node: Any) -> int:
     return 0 if turned else _LAYERS[node.op_type]
 
 
-def _constant(graph: Any, name: str, values: Any, scale: Any, axis: int) -> str:
+def _constant(graph: Any, of: str, values: Any, scale: Any, axis: int, names: set[str]) -> str:
     """Add an integer constant with the node that makes floats of it; return the floats' name."""
     import onnx
 
+    name = free(f"{of}/0", names)
+    parts = [free(f"{name}/{suffix}", names) for suffix in ("integer", "scale", "zero")]
     zeros = np.zeros(scale.shape, values.dtype)
-    for suffix, array in (("integer", values), ("scale", scale), ("zero", zeros)):
-        graph.initializer.append(onnx.numpy_helper.from_array(array, f"{name}/{suffix}"))
-    inputs = [f"{name}/{suffix}" for suffix in ("integer", "scale", "zero")]
-    graph.node.append(onnx.helper.make_node("DequantizeLinear", inputs, [name], name=name, axis=axis))
+    for part, array in zip(parts, (values, scale, zeros), strict=True):
+        graph.initializer.append(onnx.numpy_helper.from_array(array, part))
+    graph.node.append(onnx.helper.make_node("DequantizeLinear", parts, [name], name=name, axis=axis))
     return name
 
 

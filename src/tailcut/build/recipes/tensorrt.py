@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tailcut.build import arrays
 from tailcut.build.here import Here
 from tailcut.build.recipes import cuda, fp16
 from tailcut.build.recipes.base import Result, Subject, Work, missing
@@ -101,8 +102,7 @@ def typed(work: Work, precision: str) -> tuple[Path, str]:
 
 def _autocast(base: Path, path: Path, work: Work) -> Path:
     rows = work.folder / "tensorrt-rows.npz"
-    taken: dict[str, Any] = dict(work.selection.take(min(cuda.COMPARED_ROWS, work.selection.rows)))
-    np.savez(rows, **taken)
+    arrays.save(rows, work.selection.take(min(cuda.COMPARED_ROWS, work.selection.rows)))
     command = [sys.executable, "-m", "modelopt.onnx.autocast", "--onnx_path", str(base), "--output_path", str(path)]
     command += ["--low_precision_type", "fp16", "--keep_io_types", "--calibration_data", str(rows)]
     try:

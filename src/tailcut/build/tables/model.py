@@ -68,7 +68,7 @@ def convert(
         ArtifactError: the model was fitted on other columns.
         BuildError: it gives another shape than the output's.
     """
-    graph, walk = Graph(), Walk(piece)
+    graph, walk = Graph([output.name, *(tensor.name for tensor in tensors)]), Walk(piece)
     table = table_of_inputs(graph, model, tensors)
     given = as_given(model, tensors)(sample)
     answer = estimators.answer(walk, graph, model, table, given, double=output.datatype == "FP64")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,9 @@ class Graph:
         single: whether something computes in float32 (then answers agree up to float32 rounding only).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        """Start with nothing; ``taken`` are the names of inputs and outputs, which no value inside may have."""
+        self._taken = frozenset(taken)
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self.guards: list[str] = []
@@ -42,7 +44,7 @@ class Graph:
         """Add a node with one output; returns the output's name."""
         from onnx import helper
 
-        name = f"{operator.lower()}_{len(self.nodes)}"
+        name = self._free(f"{operator.lower()}_{len(self.nodes)}")
         self.nodes.append(helper.make_node(operator, list(inputs), [name], name=name, domain=domain, **attributes))
         return name
 
@@ -60,7 +62,7 @@ class Graph:
         array = np.asarray(value, dtype=dtype)
         key = (str(array.dtype), array.shape, repr(array.tolist()).encode() if array.dtype == TEXT else array.tobytes())
         if key not in self._known:
-            self._known[key] = f"constant_{len(self.constants)}"
+            self._known[key] = self._free(f"constant_{len(self.constants)}")
             self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array), self._known[key]))
         return self._known[key]
 
@@ -76,13 +78,23 @@ class Graph:
         """Take over the nodes of a whole ONNX model; returns the name of one of its outputs."""
         from onnx import compose, helper
 
-        part = compose.add_prefix(converted, f"{prefix}_{len(self.nodes)}/").graph
+        part = compose.add_prefix(converted, self._free_prefix(f"{prefix}_{len(self.nodes)}/")).graph
         for given, wanted in zip(inputs, part.input, strict=True):
             self.nodes.append(helper.make_node("Identity", [given], [wanted.name]))
         self.nodes += list(part.node)
         self.constants += list(part.initializer)
         name: str = part.output[output].name
         return name
+
+    def _free(self, name: str) -> str:
+        while name in self._taken:
+            name += "_"
+        return name
+
+    def _free_prefix(self, prefix: str) -> str:
+        while any(name.startswith(prefix) for name in self._taken):
+            prefix = f"_{prefix}"
+        return prefix
 
 
 def onnx_type(dtype: Any) -> int:

@@ -1,0 +1,84 @@
+"""Models on tables whose columns, inputs and outputs have awkward names: every variant answers as the model does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+from sklearn.compose import make_column_transformer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from tests.table_kit import onnx_answers, table_work
+
+from tailcut.build.here import look
+from tailcut.build.recipes import recipe
+from tailcut.core.tensors import Arrays
+from tailcut.errors import ArtifactError
+from tailcut.manifest import Tensor
+from tailcut.runtimes.tables import Table, order_of
+
+AWKWARD = [
+    ("class", "a b", "a.b", 'a"b', "ü", "1st"),
+    ("A", "a", "self", "index", "values", "columns"),
+    ("constant_0", "constant_1", "cast_1", "concat_0", "reshape_0", "gather_2"),
+    ("file", "allow_pickle", "labels", "answers", "T", "loc"),
+    ("skl2onnx_0/given", "skl2onnx_1/given", "rows", "input/x", "given", "min"),
+]
+OUTPUTS = ["p", "file", "constant_2", "identity_3", "allow_pickle"]
+"""One for each group of columns."""
+HERE = look()
+ROWS = 300
+
+
+def fitted(columns: Sequence[str]) -> tuple[Any, Any]:
+    """A pipeline in which a swapped column changes every answer, and its rows."""
+    random = np.random.default_rng(11)
+    frame = pandas.DataFrame({name: random.normal(place, place + 1, ROWS) for place, name in enumerate(columns)})
+    labels = (frame.to_numpy() @ np.arange(1, len(columns) + 1)) > 80
+    model = make_pipeline(
+        make_column_transformer((StandardScaler(), list(columns[:2])), remainder="passthrough"),
+        LogisticRegression(C=0.01),
+    )
+    return model.fit(frame, labels), frame
+
+
+@pytest.mark.parametrize("columns", AWKWARD)
+@pytest.mark.parametrize("wide", [False, True], ids=["an input each", "one input"])
+def test_every_column_is_found_by_its_name(tmp_path: Path, columns: tuple[str, ...], wide: bool) -> None:
+    model, frame = fitted(columns)
+    turned = tuple(reversed(columns))  # the manifest's order is another one
+    output = Tensor(name=OUTPUTS[AWKWARD.index(columns)], datatype="FP64")
+    tensors: tuple[Tensor, ...] = tuple(Tensor(name=name, datatype="FP64") for name in turned)
+    inputs: Arrays = {name: frame[name].to_numpy() for name in turned}
+    if wide:
+        tensors = (Tensor(name="constant_0", datatype="FP64", shape=(-1, len(turned)), columns=turned),)
+        inputs = {"constant_0": frame[list(turned)].to_numpy()}
+    work = table_work(tmp_path, model, inputs, tensors, output, HERE)
+    recipe("onnx").make(work)
+    np.testing.assert_allclose(onnx_answers(work, inputs), model.predict_proba(frame)[:, 1], rtol=1e-9)
+    made = Table(tensors, columns, "the model")(inputs)
+    np.testing.assert_allclose(model.predict_proba(made), model.predict_proba(frame))
+
+
+def test_lightgbm_keeps_spaces_as_underscores(tmp_path: Path) -> None:
+    lightgbm = pytest.importorskip("lightgbm")
+    columns = ("a b", "class", "ü.1")
+    random = np.random.default_rng(12)
+    frame = pandas.DataFrame({name: random.normal(place, 1, ROWS) for place, name in enumerate(columns)})
+    model = lightgbm.LGBMClassifier(n_estimators=5, verbose=-1).fit(frame, frame["a b"] > frame["ü.1"] - 2)
+    tensors = tuple(Tensor(name=name, datatype="FP64") for name in reversed(columns))
+    inputs = {name: frame[name].to_numpy() for name in reversed(columns)}
+    work = table_work(tmp_path, model, inputs, tensors, Tensor(name="p", datatype="FP64"), HERE)
+    recipe("onnx").make(work)
+    np.testing.assert_allclose(onnx_answers(work, inputs), model.predict_proba(frame)[:, 1], rtol=1e-9)
+
+
+def test_a_column_that_two_inputs_fill_is_refused() -> None:
+    tensors = (Tensor(name="a"), Tensor(name="x", shape=(-1, 2), columns=("a", "b")))
+    with pytest.raises(ArtifactError, match="two inputs fill the column 'a' of the model"):
+        order_of(["a", "b"], tensors, "the model")
