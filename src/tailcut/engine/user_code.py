@@ -28,13 +28,15 @@ class UserCode(NamedTuple):
 
     Attributes:
         preprocess: the user's hook, or the tokenizer of a Hugging Face folder; None where there is neither.
-        postprocess: the user's hook, or None.
+        postprocess: the user's hook, or the names of a Hugging Face classifier's scores; None where there is neither.
         functions: every function that an answer depends on, for the deployment version.
+        fields: of a row, where no hook of the user's reads it: what the implied preprocess reads; else empty.
     """
 
     preprocess: Preprocess | None
     postprocess: Postprocess | None
     functions: tuple[Callable[..., Any], ...]
+    fields: tuple[str, ...] = ()
 
 
 def import_code(manifest: Manifest) -> UserCode:
@@ -55,9 +57,10 @@ def import_code(manifest: Manifest) -> UserCode:
         _refuse_async(key, reference, found.get(reference))
     functions = list(found.values())
     preprocess = found.get(model.preprocess) or text.preprocess_of(manifest)
-    if preprocess is not None and not model.preprocess:
-        functions.append(preprocess)
-    return UserCode(preprocess, found.get(model.postprocess), tuple(functions))
+    postprocess = found.get(model.postprocess) or text.postprocess_of(manifest)
+    # What a folder implies; the user's own functions are there already.
+    functions += [each for each in (preprocess, postprocess) if each is not None and each not in functions]
+    return UserCode(preprocess, postprocess, tuple(functions), text.fields_of(preprocess))
 
 
 def _refuse_async(key: str, reference: str, hook: Any) -> None:

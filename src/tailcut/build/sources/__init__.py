@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tailcut.build import limits, reference
+from tailcut.build import folder_answers, limits, reference
 from tailcut.build.calling import call
 from tailcut.build.sources.base import Found, Source, SourceWork
 from tailcut.build.sources.huggingface import HuggingFaceSource
@@ -71,7 +71,8 @@ def make(work_folder: Path, manifest: Manifest, selection: Any) -> Found:
 def _compared(found: Found, model: Any, path: Path | None, manifest: Manifest, selection: Any) -> Found:
     """Compare the source variant with the user's own object, and find the limits that it proves of its inputs.
 
-    A Hugging Face folder has no object of the user's: its module is the source variant.
+    A Hugging Face folder has no object of the user's: its module is the source variant, and is compared with the
+    library's own answers.
     """
     section = manifest.deployment.model
     opening = Opening(
@@ -83,6 +84,7 @@ def _compared(found: Found, model: Any, path: Path | None, manifest: Manifest, s
     try:
         if path is not None and path.is_dir():
             own: reference.Call = lambda inputs: runtime.run(inputs, names)  # noqa: E731
+            evidence["reference"] = folder_answers.check(path, runtime, manifest)
         else:
             own = reference.caller(model, path, section)
             evidence["reference"] = reference.check(own, runtime, selection, section, variant=found.variant)
