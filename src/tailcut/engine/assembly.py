@@ -32,7 +32,7 @@ class Assembly:
         preprocess: the user's hook, or None to fill each input from its columns (or from its own name in the row).
         postprocess: the user's hook, or None to answer {output name: value} per row.
         fields: that a client's row may have where ``preprocess`` is not the user's; empty: any. Without a preprocess
-            they are the columns of the inputs.
+            they are the columns of the inputs, and ``model.fields``.
     """
 
     def __init__(
@@ -45,8 +45,10 @@ class Assembly:
     ) -> None:
         self.specs = input_specs(model)
         self._columns = {tensor.name: tensor.columns for tensor in model.inputs}
-        self._fields = tuple(fields) if preprocess else columns_of(model)
-        self._required = 1 if preprocess else len(self._fields)
+        filling = columns_of(model)
+        declared = tuple(field.name for field in model.fields if field.name not in filling)
+        self._fields = tuple(fields) if preprocess else (*filling, *declared)
+        self._required = 1 if preprocess else len(filling)
         self._finite = [tensor.name for tensor in model.outputs if not tensor.allow_nan]
         self._hook = preprocess
         self._preprocess = preprocess or self._from_columns
@@ -174,7 +176,7 @@ class Assembly:
     def _rows_hint(self) -> str:
         if self._hook is not None:
             return "a row is an object with what model.preprocess reads"
-        return f"a row is an object with {', '.join(self._fields)}"
+        return f"a row is an object with {', '.join(self._fields[: self._required])}"
 
 
 def columns_of(model: Model) -> tuple[str, ...]:
