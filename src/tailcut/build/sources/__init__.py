@@ -16,6 +16,7 @@ from tailcut.build.sources.onnx import OnnxSource
 from tailcut.build.sources.sklearn import SklearnSource
 from tailcut.build.sources.torch import TorchSource
 from tailcut.build.sources.xgboost import XGBoostSource
+from tailcut.core.bounds import Bound
 from tailcut.errors import BuildError, ManifestError
 from tailcut.manifest import Manifest
 from tailcut.runtimes import open_runtime
@@ -35,6 +36,11 @@ SOURCES: tuple[Source, ...] = (
 """Every kind; LightGBM's and XGBoost's estimators are scikit-learn estimators too, so theirs stand before it."""
 
 source_file = source_path
+
+MASK = Bound(
+    input="attention_mask", values=(0, 1), why="a Hugging Face model's attention mask is 1 for a token, 0 for padding"
+)
+"""What a folder's tokenizer gives; kernels of attention take other numbers otherwise."""
 
 
 def make(work_folder: Path, manifest: Manifest, selection: Any) -> Found:
@@ -88,7 +94,10 @@ def _compared(found: Found, model: Any, path: Path | None, manifest: Manifest, s
         else:
             own = reference.caller(model, path, section)
             evidence["reference"] = reference.check(own, runtime, selection, section, variant=found.variant)
-        evidence["limits"] = msgspec.to_builtins(limits.find(model, own, selection, section, path))
+        found_limits = limits.find(model, own, selection, section, path)
+        if path is not None and path.is_dir():
+            found_limits = msgspec.structs.replace(found_limits, bounds=[*found_limits.bounds, MASK])
+        evidence["limits"] = msgspec.to_builtins(found_limits)
     finally:
         runtime.close()
     return msgspec.structs.replace(found, found={**found.found, **evidence})
