@@ -6,6 +6,7 @@ import warnings
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnxruntime
 import pytest
@@ -72,6 +73,20 @@ def test_a_faster_fused_model_replaces_the_plain_one(exported: Work, monkeypatch
     quantised = recipe_kit.work(exported.folder, recipe_kit.ENCODER, base, encoder.holdout(), "dynamic.onnx")
     counts = recipe("int8-dynamic").make(quantised).found["operators"]
     assert counts["integer"] == 4 * encoder.LAYERS  # attention's three weights are one operator
+    exported.path.write_bytes(plain)
+
+
+def test_a_mask_with_holes_is_read_as_it_is(exported: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as a length, which is right only where all padding comes last."""
+    plain = exported.path.read_bytes()
+    monkeypatch.setattr(racing, "timed", lambda runtime, *_: 1.0 if fused(runtime) else 2.0)
+    assert fusions.improve(exported, encoder.encoder(), answers)["status"] == "fused"
+    rows = exported.selection.take(4)
+    rows["attention_mask"][0, 0] = rows["attention_mask"][1, 2] = 0
+    session = onnxruntime.InferenceSession(str(exported.path))
+    found = session.run(["embedding"], {each.name: rows[each.name] for each in session.get_inputs()})[0]
+    own = exported.open(exported.base).run(rows, ["embedding"])["embedding"]
+    np.testing.assert_allclose(found, own, atol=1e-5)
     exported.path.write_bytes(plain)
 
 

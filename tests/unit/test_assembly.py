@@ -14,7 +14,7 @@ import pytest
 
 from tailcut.engine.assembly import Assembly, encode_answer
 from tailcut.errors import BadRequest, HookError, InferenceError
-from tailcut.manifest import Model, Tensor
+from tailcut.manifest import Field, Model, Tensor
 
 
 @dataclass
@@ -41,7 +41,7 @@ def with_hooks(pre: Callable[..., Any] | None = None, post: Callable[..., Any] |
 
 
 def test_columns_fill_the_input_in_the_manifests_order() -> None:
-    given = assembly().inputs([{"b": 2, "a": 1, "c": 9}, {"a": 3, "b": Decimal("4.5")}], from_client=True)
+    given = assembly().inputs([{"b": 2, "a": 1}, {"a": 3, "b": Decimal("4.5")}], from_client=True)
     np.testing.assert_array_equal(given["x"], np.array([[1, 2], [3, 4.5]], np.float32))
     assert given["x"].dtype == np.float32
 
@@ -398,3 +398,33 @@ def test_bytes_of_a_model_are_text_in_answers_or_an_error() -> None:
 @pytest.mark.parametrize("value", [[1e308, 1e308], [], {"p": [0.5, None, "a"]}, [[0.5], [1]], np.array([1])])
 def test_what_json_has_passes(value: Any) -> None:
     assert with_hooks(post=lambda outputs: [value]).answers({"y": np.zeros(1)}, 1) == [value]
+
+
+@pytest.mark.parametrize("fields", [(), ("text", "text_pair")])
+def test_a_field_of_a_clients_row_that_nothing_reads_is_refused(fields: tuple[str, ...]) -> None:
+    if fields:
+        implied = lambda rows: {"x": np.ones((len(rows), 2), np.float32)}  # noqa: E731
+        held = Assembly(model(Tensor(name="x", shape=(-1, 2))), implied, None, fields=fields)
+    else:
+        held = assembly()
+    good: dict[str, Any] = dict.fromkeys(fields or ("a", "b"), 1)
+    assert held.inputs([good], from_client=True)["x"].shape == (1, 2)
+    with pytest.raises(BadRequest, match="row 1 has the unknown field 'agee'") as caught:
+        held.inputs([good, {**good, "agee": 3}], from_client=True)
+    assert caught.value.hint == f"its fields are {', '.join(good)}"
+    # Feature groups may yield more columns than the model takes.
+    assert held.inputs([{**good, "agee": 3}], from_client=False)["x"].shape == (1, 2)
+
+
+def test_fields_that_the_manifest_declares_are_known() -> None:
+    tensor = Tensor(name="x", shape=(-1, 1), columns=("a",))
+    declared = Model(source="m:m", inputs=(tensor,), outputs=(Tensor(name="y"),), fields=(Field(name="session"),))
+    held = Assembly(declared, None, None)
+    assert held.inputs([{"a": 1, "session": "s"}], from_client=True)["x"].tolist() == [[1]]
+    with pytest.raises(BadRequest, match="unknown field 'b'"):
+        held.inputs([{"a": 1, "b": 2}], from_client=True)
+
+
+def test_any_field_goes_to_a_hook_of_the_users() -> None:
+    hook = lambda rows: {"x": np.array([[row["a"], row.get("b", 0)] for row in rows], np.float32)}  # noqa: E731
+    assert with_hooks(hook).inputs([{"a": 1, "b": 2, "c": 3}], from_client=True)["x"].tolist() == [[1, 2]]

@@ -1,7 +1,7 @@
 """Holdouts from files: .parquet, .csv or .npz, with the columns that the manifest names.
 
 An input tensor takes the columns that its ``columns`` name; one without takes the column (or .npz array) of its own
-name. Where the source is a Hugging Face folder the column "text" goes through its tokenizer.
+name. Where the source is a Hugging Face folder the columns "text" and "text_pair" go through its tokenizer.
 """
 
 from __future__ import annotations
@@ -111,8 +111,9 @@ def _inputs(manifest: Manifest, columns: dict[str, Any], path: Path) -> tuple[Ar
     if text.FIELD in columns and not any(tensor.name in columns or tensor.columns for tensor in tensors):
         preprocess = text.preprocess_of(manifest)
         if preprocess is not None:
-            texts = [{text.FIELD: value} for value in columns[text.FIELD].tolist()]
-            return preprocess(texts), "attention_mask"
+            fields = [name for name in text.fields_of(preprocess) if name in columns]
+            values = zip(*(columns[name].tolist() for name in fields), strict=True)
+            return preprocess([dict(zip(fields, row, strict=True)) for row in values]), "attention_mask"
     return {tensor.name: _input(tensor, columns, path) for tensor in tensors}, ""
 
 

@@ -94,10 +94,13 @@ def check(call: Call, runtime: Runtime, holdout: Holdout, section: Model, *, var
     return found
 
 
-def differs(own: Array, given: Array) -> tuple[Bools, float]:
+def differs(own: Array, given: Array, *, scale: float = 1.0) -> tuple[Bools, float]:
     """Return which rows of one output differ by more than rounding, (rows,), and the largest difference.
 
     NaN is equal to NaN, and infinity to infinity of the same sign.
+
+    Args:
+        scale: of the allowed difference, where both sides compute in another order.
     """
     if own.shape != given.shape:
         return np.ones(len(own), dtype=np.bool_), float("inf")
@@ -108,7 +111,7 @@ def differs(own: Array, given: Array) -> tuple[Bools, float]:
     other: Doubles = given.astype(np.float64).reshape(len(own), -1)
     finite = np.isfinite(one)
     spread = float(np.sqrt(np.mean(one[finite] ** 2))) if finite.any() else 0.0
-    scale = _DOUBLE if given.dtype == np.float64 else 1.0
+    scale *= _DOUBLE if given.dtype == np.float64 else 1.0
     with np.errstate(invalid="ignore"):
         error = np.abs(one - other)
     same = (one == other) | (np.isnan(one) & np.isnan(other))

@@ -68,7 +68,8 @@ def _of_source(manifest: Manifest, rows: Arrays) -> list[Bound]:
     elif path.is_dir():
         from tailcut.runtimes.huggingface import module
 
-        model = module(path, tuple(tensor.name for tensor in section.inputs), weights=True)
+        names = tuple(tensor.name for tensor in section.inputs)
+        model = module(path, names, rank=len(section.outputs[0].shape), weights=True)
     run = caller(model, path if model is None else None, section)
     return of_source(model, run, section.inputs, rows, path=path).bounds
 

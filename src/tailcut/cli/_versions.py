@@ -69,8 +69,9 @@ def summary(version: Version) -> Iterable[str]:
     """What the figures rest on."""
     evidence = version.evidence
     cpu, holdout, race = (evidence.get(name, {}) for name in ("cpu", "holdout", "race"))
-    constant = version.variants[version.source].evidence.get("constant", {})
-    for warning in version.variants[version.source].evidence.get("warnings", []):
+    source = version.variants[version.source].evidence
+    constant = source.get("constant", {})
+    for warning in [*source.get("recipe", {}).get("warnings", []), *source.get("warnings", [])]:
         yield f"WARNING: {warning}"
     yield from _labels(version)
     yield from _outputs(version)

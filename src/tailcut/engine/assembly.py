@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from reprlib import repr as shown
 from typing import Any
 
 import numpy as np
@@ -30,11 +31,24 @@ class Assembly:
     Args:
         preprocess: the user's hook, or None to fill each input from its columns (or from its own name in the row).
         postprocess: the user's hook, or None to answer {output name: value} per row.
+        fields: that a client's row may have where ``preprocess`` is not the user's; empty: any. Without a preprocess
+            they are the columns of the inputs, and ``model.fields``.
     """
 
-    def __init__(self, model: Model, preprocess: Preprocess | None, postprocess: Postprocess | None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        preprocess: Preprocess | None,
+        postprocess: Postprocess | None,
+        *,
+        fields: Sequence[str] = (),
+    ) -> None:
         self.specs = input_specs(model)
         self._columns = {tensor.name: tensor.columns for tensor in model.inputs}
+        filling = columns_of(model)
+        declared = tuple(field.name for field in model.fields if field.name not in filling)
+        self._fields = tuple(fields) if preprocess else (*filling, *declared)
+        self._required = 1 if preprocess else len(filling)
         self._finite = [tensor.name for tensor in model.outputs if not tensor.allow_nan]
         self._hook = preprocess
         self._preprocess = preprocess or self._from_columns
@@ -53,6 +67,10 @@ class Assembly:
             BadRequest: the client's rows cannot be turned into inputs.
             HookError: the hook failed, or rows that the client did not send cannot be turned into inputs.
         """
+        if from_client and self._fields:
+            for place, row in enumerate(rows):
+                if len(row) > self._required:
+                    self._check_fields(row, place)
         try:
             arrays = self._preprocess(rows)
         except (Exception, SystemExit) as error:  # a hook that wants to exit must not take the server along
@@ -71,6 +89,14 @@ class Assembly:
         except Exception as error:
             raise self._unfit_rows(error, from_client) from error
         return given
+
+    def _check_fields(self, row: Mapping[str, Any], place: int) -> None:
+        """Refuse a field that nothing reads: it is misspelt, or meant to change the answer."""
+        for name in row:
+            if name not in self._fields:
+                raise BadRequest(
+                    f"row {place} has the unknown field {shown(name)}", hint=f"its fields are {', '.join(self._fields)}"
+                )
 
     def _unfit_rows(self, error: BaseException, from_client: bool) -> TailcutError:
         """Return the error for values that the inputs do not take."""
@@ -150,8 +176,12 @@ class Assembly:
     def _rows_hint(self) -> str:
         if self._hook is not None:
             return "a row is an object with what model.preprocess reads"
-        columns = [name for spec in self.specs for name in (self._columns[spec.name] or (spec.name,))]
-        return f"a row is an object with {', '.join(columns)}"
+        return f"a row is an object with {', '.join(self._fields[: self._required])}"
+
+
+def columns_of(model: Model) -> tuple[str, ...]:
+    """Return the fields that fill the inputs of a model without a preprocess hook, each once."""
+    return tuple(dict.fromkeys(name for tensor in model.inputs for name in (tensor.columns or (tensor.name,))))
 
 
 def limited_inputs(assembly: Assembly, limits: PathLimits | None, rows: Rows, *, from_client: bool) -> Arrays:

@@ -175,7 +175,7 @@ async def open_deployment(
     variant = await loop.run_in_executor(None, find_variant, manifest)
     # The user's modules are imported here, off the event loop: what resolves them later finds them imported.
     code = await loop.run_in_executor(None, import_code, manifest, runs_source(manifest, variant))
-    assembly = Assembly(deployment.model, code.preprocess, code.postprocess)
+    assembly = Assembly(deployment.model, code.preprocess, code.postprocess, fields=code.fields)
     outputs = tuple(tensor.name for tensor in deployment.model.outputs)
     warm, loading = await _first_warm(manifest, variant, stand_in)
     variant = warm.variant

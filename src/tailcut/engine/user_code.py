@@ -29,13 +29,15 @@ class UserCode(NamedTuple):
 
     Attributes:
         preprocess: the user's hook, or the tokenizer of a Hugging Face folder; None where there is neither.
-        postprocess: the user's hook, or None.
+        postprocess: the user's hook, or the names of a Hugging Face classifier's scores; None where there is neither.
         files: the code behind them, as it was imported, for the deployment version.
+        fields: of a row, where no hook of the user's reads it: what the implied preprocess reads; else empty.
     """
 
     preprocess: Preprocess | None
     postprocess: Postprocess | None
     files: LoadedCode
+    fields: tuple[str, ...] = ()
 
 
 def import_code(manifest: Manifest, source: bool = False) -> UserCode:
@@ -56,11 +58,14 @@ def import_code(manifest: Manifest, source: bool = False) -> UserCode:
     for key, reference in (("model.preprocess", model.preprocess), ("model.postprocess", model.postprocess)):
         _refuse_async(key, reference, found.get(reference))
     preprocess = found.get(model.preprocess) or text.preprocess_of(manifest)
-    functions = found if preprocess is None or model.preprocess else {**found, "model.source": preprocess}
+    postprocess = found.get(model.postprocess) or text.postprocess_of(manifest)
+    implied = {"preprocess of model.source": preprocess, "postprocess of model.source": postprocess}
+    known = list(found.values())
+    functions = found | {name: each for name, each in implied.items() if each is not None and each not in known}
     files = loading.end(functions)
     if source:
         files.import_source()
-    return UserCode(preprocess, found.get(model.postprocess), files)
+    return UserCode(preprocess, postprocess, files, text.fields_of(preprocess))
 
 
 def _refuse_async(key: str, reference: str, hook: Any) -> None:

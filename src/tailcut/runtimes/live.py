@@ -32,7 +32,8 @@ def source_of(manifest: Manifest, runtime: str) -> Callable[[], Any] | None:
         return resolve(manifest.deployment.model.source, manifest)
     from tailcut.runtimes.huggingface import module
 
-    return partial(module, path, tuple(tensor.name for tensor in manifest.deployment.model.inputs))
+    model = manifest.deployment.model
+    return partial(module, path, tuple(tensor.name for tensor in model.inputs), rank=len(model.outputs[0].shape))
 
 
 def own_types(manifest: Manifest) -> OwnTypes:

@@ -147,7 +147,11 @@ def fuse(plain: Path, file: Path, heads: int, width: int) -> dict[str, int]:
     """Write ``plain`` with onnxruntime's fusions for BERT-like encoders, and count the fused operators."""
     import onnx
     from onnxruntime.transformers import optimizer
+    from onnxruntime.transformers.fusion_options import FusionOptions
 
+    options = FusionOptions("bert")
+    # Its default counts the ones of a mask and takes them for a length: wrong where a mask has holes, or padding first.
+    options.use_raw_attention_mask()
     loud = logging.root.level
     logging.root.setLevel(logging.CRITICAL)
     try:
@@ -155,7 +159,13 @@ def fuse(plain: Path, file: Path, heads: int, width: int) -> dict[str, int]:
             warnings.simplefilter("ignore")
             # Level 1 leaves what depends on the machine to the session.
             model = optimizer.optimize_model(
-                str(plain), model_type="bert", num_heads=heads, hidden_size=width, opt_level=1, use_gpu=False
+                str(plain),
+                model_type="bert",
+                num_heads=heads,
+                hidden_size=width,
+                optimization_options=options,
+                opt_level=1,
+                use_gpu=False,
             )
     finally:
         logging.root.setLevel(loud)

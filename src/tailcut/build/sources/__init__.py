@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tailcut.build import limits, reference
+from tailcut.build import folder_answers, limits, reference
 from tailcut.build.calling import call
 from tailcut.build.live_code import live_code
 from tailcut.build.sources.base import Found, Source, SourceWork
@@ -17,6 +17,7 @@ from tailcut.build.sources.onnx import OnnxSource
 from tailcut.build.sources.sklearn import SklearnSource
 from tailcut.build.sources.torch import TorchSource
 from tailcut.build.sources.xgboost import XGBoostSource
+from tailcut.core.bounds import Bound
 from tailcut.errors import BuildError, ManifestError
 from tailcut.manifest import Manifest
 from tailcut.runtimes import open_runtime
@@ -36,6 +37,11 @@ SOURCES: tuple[Source, ...] = (
 """Every kind; LightGBM's and XGBoost's estimators are scikit-learn estimators too, so theirs stand before it."""
 
 source_file = source_path
+
+MASK = Bound(
+    input="attention_mask", values=(0, 1), why="a Hugging Face model's attention mask is 1 for a token, 0 for padding"
+)
+"""What a folder's tokenizer gives; kernels of attention take other numbers otherwise."""
 
 
 def make(work_folder: Path, manifest: Manifest, selection: Any) -> Found:
@@ -73,7 +79,8 @@ def make(work_folder: Path, manifest: Manifest, selection: Any) -> Found:
 def _compared(found: Found, model: Any, path: Path | None, manifest: Manifest, selection: Any) -> Found:
     """Compare the source variant with the user's own object, and find the limits that it proves of its inputs.
 
-    A Hugging Face folder has no object of the user's: its module is the source variant.
+    A Hugging Face folder has no object of the user's: its module is the source variant, and is compared with the
+    library's own answers.
     """
     section = manifest.deployment.model
     opening = Opening(
@@ -85,10 +92,14 @@ def _compared(found: Found, model: Any, path: Path | None, manifest: Manifest, s
     try:
         if path is not None and path.is_dir():
             own: reference.Call = lambda inputs: runtime.run(inputs, names)  # noqa: E731
+            evidence["reference"] = folder_answers.check(path, runtime, manifest)
         else:
             own = reference.caller(model, path, section)
             evidence["reference"] = reference.check(own, runtime, selection, section, variant=found.variant)
-        evidence["limits"] = msgspec.to_builtins(limits.find(model, own, selection, section, path))
+        found_limits = limits.find(model, own, selection, section, path)
+        if path is not None and path.is_dir():
+            found_limits = msgspec.structs.replace(found_limits, bounds=[*found_limits.bounds, MASK])
+        evidence["limits"] = msgspec.to_builtins(found_limits)
     finally:
         runtime.close()
     return msgspec.structs.replace(found, found={**found.found, **evidence})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tailcut.build.holdout import Holdout
 from tailcut.build.recipes.base import Result
 from tailcut.build.sources import _tables
 from tailcut.build.sources.base import SourceWork
@@ -31,17 +32,19 @@ class HuggingFaceSource:
         """Load the folder's weights and write them as a state dict.
 
         Raises:
-            BuildError: no encoder, no safetensors, or other tensors than the manifest's.
+            BuildError: no encoder, no safetensors, a setting that is not supported, or other tensors than the
+                manifest's.
         """
         import torch
 
         from tailcut.runtimes import huggingface
 
         assert work.path is not None
-        inputs = tuple(tensor.name for tensor in work.manifest.deployment.model.inputs)
+        section = work.manifest.deployment.model
+        names = tuple(tensor.name for tensor in section.inputs)
         try:
-            module = huggingface.module(work.path, inputs, weights=True)
-            description = huggingface.describe(work.path)
+            folder = huggingface.read(work.path)
+            module = huggingface.module(work.path, names, rank=len(section.outputs[0].shape), weights=True)
         except TailcutError as error:
             raise BuildError(error.message, hint=error.hint) from error
         state = {name: value.detach().cpu().contiguous() for name, value in module.state_dict().items()}
@@ -49,8 +52,18 @@ class HuggingFaceSource:
         return Result(
             {
                 "parameters": sum(value.numel() for value in module.parameters()),
-                "ends_in": "classifier" if description.classifies else f"{description.pooling} pooling",
-                "normalised": description.normalise and not description.classifies,
+                "answers_as": folder.library,
+                "modules": [stage.kind for stage in folder.stages],
+                **({"activation": folder.head.activation} if folder.head else {}),
+                **({"prompt": folder.texts.prompt} if folder.texts.prompt else {}),
+                **({"warnings": list(folder.warnings)} if folder.warnings else {}),
+                **_classes(folder.head.labels if folder.head else (), work.selection),
                 **_tables.check(work, self.runtime, artifact),
             }
         )
+
+
+def _classes(names: tuple[str, ...], selection: Holdout) -> dict[str, list[str]]:
+    """Return the folder's names of the classes where the holdout's labels are text, which must then be these."""
+    texts = selection.labels is not None and selection.labels.dtype.kind in "UO"
+    return {"classes": list(names)} if names and texts else {}
