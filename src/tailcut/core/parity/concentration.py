@@ -1,0 +1,97 @@
+"""The property of a request that those which differ have in common, and the others do not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tailcut.core.parity.tolerance import is_missing
+
+_LEAST_LIFT = 0.6
+_LEAST_ROWS = 3
+_MOST_VALUES = 50
+_MOST = 3
+
+
+class Concentration(NamedTuple):
+    """A property that separates rows that differ from those that do not.
+
+    Attributes:
+        text: the property, such as "origin = 'EWR'".
+        differing, equal: shares of the rows that have it.
+    """
+
+    text: str
+    differing: float
+    equal: float
+
+    def __str__(self) -> str:
+        return f"{self.text}: {self.differing:.0%} of the rows that differ, {self.equal:.0%} of the others"
+
+
+def concentrations(rows: Sequence[Mapping[str, Any]], differs: Sequence[bool]) -> list[Concentration]:
+    """Find what rows that differ have in common; empty where all or none differ, or nothing separates them.
+
+    Args:
+        rows: fields of each row, of the request or the features.
+        differs: of each row, whether its answer differs.
+    """
+    bad, good = sum(differs), len(differs) - sum(differs)
+    if bad < _LEAST_ROWS or good < _LEAST_ROWS:
+        return []
+    found = []
+    for name in dict.fromkeys(name for row in rows for name in row):
+        values = [row.get(name) for row in rows]
+        best = max(
+            (_judged(text, has, differs, bad, good) for text, has in _properties(name, values)),
+            key=lambda one: one.differing - one.equal,
+            default=None,
+        )
+        if best is not None and best.differing - best.equal >= _LEAST_LIFT:
+            found.append(best)
+    return sorted(found, key=lambda one: one.equal - one.differing)[:_MOST]
+
+
+def flattened(value: Any, name: str = "") -> dict[str, Any]:
+    """Return the plain values of nested objects by their dotted names; lists are left out."""
+    if isinstance(value, Mapping):
+        return {
+            inner: found
+            for key, item in value.items()
+            for inner, found in flattened(item, f"{name}.{key}" if name else str(key)).items()
+        }
+    return {} if isinstance(value, list) else {name or "value": value}
+
+
+def _judged(text: str, has: Sequence[bool], differs: Sequence[bool], bad: int, good: int) -> Concentration:
+    inside = sum(one and differ for one, differ in zip(has, differs, strict=True))
+    return Concentration(text, inside / bad, (sum(has) - inside) / good)
+
+
+def _properties(name: str, values: Sequence[Any]) -> Iterator[tuple[str, list[bool]]]:
+    absent = [is_missing(value) for value in values]
+    if any(absent) and not all(absent):
+        yield f"{name} is missing", absent
+    numbers = [
+        float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
+        for value in values
+    ]
+    kinds = {str(value) for value in values if not is_missing(value)}
+    if all(math.isfinite(number) or missing for number, missing in zip(numbers, absent, strict=True)):
+        yield from _thresholds(name, numbers)
+    if 1 < len(kinds) <= _MOST_VALUES:
+        for kind in sorted(kinds):
+            shown = next(value for value in values if not is_missing(value) and str(value) == kind)
+            yield f"{name} = {shown!r}", [not is_missing(value) and str(value) == kind for value in values]
+
+
+def _thresholds(name: str, numbers: Sequence[float]) -> Iterator[tuple[str, list[bool]]]:
+    known = sorted({number for number in numbers if math.isfinite(number)})
+    if len(known) < 3:
+        return
+    steps = max(1, len(known) // 32)
+    for place in range(0, len(known) - 1, steps):
+        limit = known[place]
+        yield f"{name} <= {limit:g}", [number <= limit for number in numbers]
+        yield f"{name} > {limit:g}", [number > limit for number in numbers]
