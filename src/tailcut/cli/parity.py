@@ -14,7 +14,7 @@ from tailcut.cli.console import ExitCode, note, usage, write
 from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples
 
 if TYPE_CHECKING:
-    from tailcut.parity import ParityPlan
+    from tailcut.parity.plan import ParityPlan
     from tailcut.report.parity_file import ParityRecord
 
 
@@ -129,7 +129,7 @@ def parity(
         from tailcut.core.parity.request_form import parse_form
         from tailcut.core.parity.tolerance import parse_tolerance
         from tailcut.core.redaction import command_without_secrets
-        from tailcut.parity import ParityPlan
+        from tailcut.parity.plan import ParityPlan
 
         sys.path[:0] = [str(app_dir.resolve()), ""]  # payload modules of the application's and of the current folder
         with usage():
@@ -160,7 +160,7 @@ def parity(
 
 
 def _run(manifest: Path, plan: ParityPlan) -> ParityRecord:
-    from tailcut.parity import run
+    from tailcut.parity.running import run
 
     return run(manifest, plan, tell=note)
 

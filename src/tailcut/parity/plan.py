@@ -9,7 +9,7 @@ from pathlib import Path
 from tailcut.core.parity.mapping import Pair
 from tailcut.core.parity.request_form import RequestForm
 from tailcut.core.parity.tolerance import Tolerance
-from tailcut.errors import ManifestError, StartError
+from tailcut.errors import ManifestError
 
 DEFAULT_REQUESTS = 500
 
@@ -79,8 +79,3 @@ def check_plan(plan: ParityPlan) -> None:
 def is_url(target: str) -> bool:
     """Tell a URL from an application's reference."""
     return target.lower().startswith(("http://", "https://"))
-
-
-def nothing_compared(why: str, hint: str) -> StartError:
-    """Return the error for a run in which no answers met."""
-    return StartError(f"no answers could be compared: {why}", hint=hint)

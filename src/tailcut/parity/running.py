@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tailcut.core.json_values import encode
-from tailcut.core.parity.comparing import Exchange, Reply
-from tailcut.core.parity.mapping import Answered, guess_pairs, unmatched
-from tailcut.core.parity.request_form import RequestForm, Takes, guess_forms
+from tailcut.core.parity.mapping import Answered, unmatched
+from tailcut.core.parity.request_form import RequestForm
 from tailcut.errors import StartError, TailcutError
 from tailcut.manifest import Manifest, load
 from tailcut.parity.asking import Asker, exchange_all
@@ -24,17 +22,15 @@ from tailcut.parity.deployments import (
     serve_variant,
 )
 from tailcut.parity.diagnosing import diagnose
+from tailcut.parity.matching import NothingCompared, answered_by_both, choose_form, choose_pairs, takes_of
 from tailcut.parity.payloads import Payload, read_payloads
 from tailcut.parity.pilots import Pilot, open_pilot
-from tailcut.parity.plan import ParityPlan, check_plan, nothing_compared
+from tailcut.parity.plan import ParityPlan, check_plan
 from tailcut.parity.results import Sorted, variant_record
 from tailcut.profile.surroundings import surroundings
 from tailcut.report.parity_file import ParityRecord, VariantParity
 
 Tell = Callable[[str], None]
-
-_GUESSED_FROM = 50
-_FORMS_TRIED_ON = 10
 
 
 def run(
@@ -86,7 +82,7 @@ class _Runner:
         if all(one.failed for one in variants):
             raise StartError(f"no variant could be asked: {variants[0].failed}", hint="`tailcut check` tries the path")
         if self.comparison is None or self.form is None:
-            raise nothing_compared("the pilot and the deployment answered no request both", "see `tailcut check`")
+            raise NothingCompared("no variant answered", hint="see `tailcut check`")
         rest = unmatched(self.comparison.pairs, self.answered)
         return ParityRecord(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -117,8 +113,8 @@ class _Runner:
                 timeout_s=self.plan.timeout_s,
             ) as asker:
                 return self._asked(chosen, asker)
-        except _CannotAsk as error:
-            raise error.why from None
+        except NothingCompared:
+            raise
         except TailcutError as error:
             self.tell(f"{chosen.name}: not asked: {error.message}")
             return VariantParity(
@@ -128,7 +124,8 @@ class _Runner:
 
     def _asked(self, chosen: Chosen, asker: Asker) -> VariantParity:
         if self.form is None:
-            self.form = self.plan.form or self._choose_form(asker)
+            takes = takes_of(self.manifest.deployment)
+            self.form = self.plan.form or choose_form(self.payloads, self.pilot.asker, asker, takes)
         exchanges = exchange_all(
             self.payloads,
             self.pilot.asker,
@@ -138,7 +135,8 @@ class _Runner:
             on_progress=self.on_progress,
         )
         if self.comparison is None:
-            self.comparison = self._choose_pairs(exchanges)
+            self.answered = answered_by_both(exchanges)
+            self.comparison = Comparison(self.plan.pairs or choose_pairs(exchanges), self.plan.tolerances)
         found = Sorted(exchanges, self.comparison)
         record = variant_record(chosen, found, self.comparison)
         self.tell(_summary(record))
@@ -146,81 +144,6 @@ class _Runner:
             return record
         variant = "" if self.plan.deployment else chosen.name
         return diagnose(record, found, self.comparison, self.pilot, asker, self.manifest, variant, self.tell)
-
-    def _choose_form(self, asker: Asker) -> RequestForm:
-        """Take the first form of request that the deployment answers."""
-        deployment = self.manifest.deployment
-        columns = tuple(
-            name
-            for tensor in deployment.model.inputs
-            for name in (tensor.columns or (() if deployment.model.reads_any_field else (tensor.name,)))
-        )
-        takes = Takes(tuple(deployment.features.entity) if deployment.features.groups else (), columns)
-        refused = Reply(0, None, "")
-        understood: RequestForm | None = None
-        for payload in self._answered_by_pilot():
-            for form in guess_forms(payload.body, takes):
-                asked = form.apply(payload.body)
-                if asked is None:
-                    continue
-                reply = asker.ask(encode(asked))
-                if reply.answered:
-                    return form
-                understood = understood or (form if reply.status == 404 else None)
-                refused = reply
-        if understood is not None:
-            return understood
-        raise _CannotAsk(
-            nothing_compared(
-                f"the deployment answers no form of the pilot's request; it says {refused.status}: {refused.text}",
-                "say where its rows or entities are: --request entities=PATH, rows=PATH or rows.FIELD=PATH",
-            )
-        )
-
-    def _answered_by_pilot(self) -> list[Payload]:
-        first = self.payloads[:_FORMS_TRIED_ON]
-        replies = [self.pilot.asker.ask(payload.raw, payload.path) for payload in first]
-        found = [payload for payload, reply in zip(first, replies, strict=True) if reply.answered]
-        if not found:
-            raise _CannotAsk(
-                nothing_compared(
-                    f"the pilot answers none of the first {len(first)} requests at {self.pilot.asker.url};"
-                    f" it says {replies[0].status}: {replies[0].text}",
-                    "--path names its route, --header 'NAME: VALUE' what it asks for besides",
-                )
-            )
-        return found
-
-    def _choose_pairs(self, exchanges: Sequence[Exchange]) -> Comparison:
-        both = [one for one in exchanges if one.theirs.answered and one.ours.answered]
-        self.answered = [Answered(one.theirs.body, one.ours.body, one.rows) for one in both[:_GUESSED_FROM]]
-        if not both:
-            first = exchanges[0]
-            raise _CannotAsk(
-                nothing_compared(
-                    f"no request was answered by both; of the first the pilot says {first.theirs.status}:"
-                    f" {first.theirs.text}, the deployment {first.ours.status}: {first.ours.text}",
-                    "are both asked of the same data? --request says how the deployment's request is made",
-                )
-            )
-        pairs = self.plan.pairs or tuple(guess_pairs(self.answered))
-        if not pairs:
-            theirs, ours = unmatched([], self.answered)
-            raise _CannotAsk(
-                nothing_compared(
-                    f"no field of the pilot ({', '.join(theirs)}) looks like one of the deployment ({', '.join(ours)})",
-                    "say which belong together: --map PILOT.PATH=OUTPUT",
-                )
-            )
-        return Comparison(pairs, self.plan.tolerances)
-
-
-class _CannotAsk(Exception):
-    """What stops the whole comparison, not one variant."""
-
-    def __init__(self, why: TailcutError) -> None:
-        super().__init__(why.message)
-        self.why = why
 
 
 def _summary(record: VariantParity) -> str:

@@ -105,10 +105,8 @@ def reasons(variant: VariantParity) -> list[str]:
         found.append("these requests cannot tell the following causes apart:")
     for one in variant.causes:
         seen = "in the model's inputs" if one.seen_in == "inputs" else "by the answers"
-        found.append(
-            f"explained by {one.feature}: the pilot has {one.change}, where the deployment has x"
-            f" ({one.explained} of {one.of} rows that differ, {seen})"
-        )
+        what = one.change if one.change == "swapped" else f"the pilot has {one.change}, where the deployment has x"
+        found.append(f"explained by {one.feature}: {what} ({one.explained} of {one.of} rows that differ, {seen})")
     inputs = variant.inputs
     if inputs is not None and inputs.problem:
         found.append(f"inputs were not compared: {inputs.problem}")

@@ -91,6 +91,8 @@ def _learned(theirs: Sequence[Any], ours: Sequence[Any]) -> Iterator[Change]:
     if not both:
         yield Change("always missing", lambda _: None)
         return
+    if len({str(one) for one in theirs}) == 1 and len({str(other) for other in ours}) > 1 and _is_plain(theirs[0]):
+        yield _always(theirs[0])
     filled = [one for one, other in both if is_missing(other)]
     known = [(one, other) for one, other in both if not is_missing(other)]
     if filled and not any(isinstance(one, list) for one in filled):
@@ -108,16 +110,15 @@ def _learned(theirs: Sequence[Any], ours: Sequence[Any]) -> Iterator[Change]:
         yield from _renamed(known)
     elif all(isinstance(one, list) for one, _ in known):
         yield Change("its values in reverse order", lambda x: x[::-1] if isinstance(x, list) else x)
-    if len({str(one) for one in theirs}) == 1 and len({str(other) for other in ours}) > 1:
-        yield _always(theirs[0])
 
 
 def _learned_of_numbers(pairs: Sequence[tuple[float, float]]) -> Iterator[Change]:
     gaps = [one - other for one, other in pairs]
     yield _offset(_tidy(median(gaps)))
     ratios = [one / other for one, other in pairs if other]
-    if ratios:
-        yield _factor(_tidy(median(ratios)))
+    if ratios and (ratio := median(ratios)):
+        yield _factor(_tidy(ratio))
+        yield _factor(1 / _tidy(1 / ratio))
     yield _line(-1.0, 1.0)
     for digits in range(7):
         yield Change(f"x rounded to {digits} decimals", partial(_rounded, digits))
@@ -125,6 +126,8 @@ def _learned_of_numbers(pairs: Sequence[tuple[float, float]]) -> Iterator[Change
     least, most = min(pairs, key=lambda pair: pair[1]), max(pairs, key=lambda pair: pair[1])
     if most[1] > least[1] and len({other for _, other in pairs}) > 2:
         slope = (most[0] - least[0]) / (most[1] - least[1])
+        if not slope:
+            return
         yield _line(_tidy(slope), _tidy(least[0] - slope * least[1]))
 
 
@@ -197,6 +200,10 @@ _TEXTS = (
 def _tidy(value: float) -> float:
     """A number without the noise of float32: 0.99999994 is 1."""
     return float(f"{value:.6g}")
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (bool, int, float, str))
 
 
 def _share(right: Sequence[bool]) -> float:
