@@ -35,11 +35,13 @@ def compare_rungs(
     """
     asked = [rung for rung in rungs if not (rung.pilot or rung.refused)]
     try:
-        with bench.server(RungRun.of_pilot("", {})) as server:
-            with Asker(bench.url(server, pilot=True), timeout_s=_TIMEOUT_S) as pilot:
-                for rung in asked:
-                    rung.parity = _of_rung(bench, rung, pilot, payloads)
-                    tell(f"{rung.name}: {describe(rung.parity)}")
+        with (
+            bench.server(RungRun.of_pilot("", {})) as server,
+            Asker(bench.url(server, pilot=True), timeout_s=_TIMEOUT_S) as pilot,
+        ):
+            for rung in asked:
+                rung.parity = _of_rung(bench, rung, pilot, payloads)
+                tell(f"{rung.name}: {describe(rung.parity)}")
     except TailcutError as error:
         tell(f"answers were not compared: {error.message}")
 

@@ -14,7 +14,7 @@ EXACT = Tolerance(1e-6, 1e-6)
 """Of model inputs: one side may hold float64 where the other has float32."""
 _HOLDS = 0.95
 """Share of rows that a change has to explain: a row or two may have more than one fault."""
-_UNITS = (60.0, 3600.0, 24.0, 7.0, 12.0, 10.0, 100.0, 1000.0, 1024.0, 2.54, 0.3048, 1.609344, 1.852, 0.45359237)
+_UNITS = (60.0, 3600.0, 24.0, 7.0, 12.0, 30.0, 10.0, 100.0, 1000.0, 1024.0, 2.54, 0.3048, 1.609344, 1.852, 0.45359237)
 _OFFSETS = (1.0, 2.0, 0.5)
 _FILLS = (0.0, -1.0, 1.0)
 

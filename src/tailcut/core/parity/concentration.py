@@ -12,6 +12,7 @@ _LEAST_LIFT = 0.6
 _LEAST_ROWS = 3
 _MOST_VALUES = 50
 _MOST = 3
+_MOST_TOGETHER = 6
 
 
 class Concentration(NamedTuple):
@@ -44,7 +45,7 @@ def concentrations(rows: Sequence[Mapping[str, Any]], differs: Sequence[bool]) -
     for name in dict.fromkeys(name for row in rows for name in row):
         values = [row.get(name) for row in rows]
         best = max(
-            (_judged(text, has, differs, bad, good) for text, has in _properties(name, values)),
+            (_judged(text, has, differs, bad, good) for text, has in _properties(name, values, differs)),
             key=lambda one: one.differing - one.equal,
             default=None,
         )
@@ -69,7 +70,7 @@ def _judged(text: str, has: Sequence[bool], differs: Sequence[bool], bad: int, g
     return Concentration(text, inside / bad, (sum(has) - inside) / good)
 
 
-def _properties(name: str, values: Sequence[Any]) -> Iterator[tuple[str, list[bool]]]:
+def _properties(name: str, values: Sequence[Any], differs: Sequence[bool]) -> Iterator[tuple[str, list[bool]]]:
     absent = [is_missing(value) for value in values]
     if any(absent) and not all(absent):
         yield f"{name} is missing", absent
@@ -81,9 +82,21 @@ def _properties(name: str, values: Sequence[Any]) -> Iterator[tuple[str, list[bo
     if all(math.isfinite(number) or missing for number, missing in zip(numbers, absent, strict=True)):
         yield from _thresholds(name, numbers)
     if 1 < len(kinds) <= _MOST_VALUES:
-        for kind in sorted(kinds):
-            shown = next(value for value in values if not is_missing(value) and str(value) == kind)
-            yield f"{name} = {shown!r}", [not is_missing(value) and str(value) == kind for value in values]
+        yield from _kinds(name, values, differs)
+
+
+def _kinds(name: str, values: Sequence[Any], differs: Sequence[bool]) -> Iterator[tuple[str, list[bool]]]:
+    """Each value by itself, and those together of which most rows differ."""
+    places: dict[str, list[int]] = {}
+    for place, value in enumerate(values):
+        if not is_missing(value):
+            places.setdefault(str(value), []).append(place)
+    wrong = [kind for kind in sorted(places) if 2 * sum(differs[place] for place in places[kind]) > len(places[kind])]
+    together = [wrong] if 1 < len(wrong) <= _MOST_TOGETHER else []
+    for kinds in [*([kind] for kind in sorted(places)), *together]:
+        inside = {place for kind in kinds for place in places[kind]}
+        shown = " or ".join(repr(values[places[kind][0]]) for kind in kinds)
+        yield f"{name} = {shown}", [place in inside for place in range(len(values))]
 
 
 def _thresholds(name: str, numbers: Sequence[float]) -> Iterator[tuple[str, list[bool]]]:
