@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
+import numpy as np
 import pandas as pd
 from fastapi import FastAPI, Request
 from pydantic import BaseModel, Field
@@ -58,7 +59,8 @@ app = FastAPI(title="Flight pipeline", lifespan=lifespan)
 @app.post("/predict")
 def predict(question: Question, request: Request) -> Answer:
     """Answer in FastAPI's thread pool: the model computes for as long as a request lasts."""
-    rows = pd.DataFrame([flight.model_dump() for flight in question.flights])[FEATURES]
+    # None is no missing value to an imputer that was fitted on NaN.
+    rows = pd.DataFrame([flight.model_dump() for flight in question.flights])[FEATURES].fillna(np.nan)
     return Answer(late=request.app.state.model.predict_proba(rows)[:, 1].tolist())
 
 

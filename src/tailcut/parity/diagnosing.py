@@ -68,7 +68,7 @@ def diagnose(
         unsteady=unsteady,
         inputs=inputs,
         causes=tuple(causes),
-        common=(*record.common, *(one for one in common if one not in record.common)),
+        common=tuple({one.partition(": ")[0]: one for one in (*common, *record.common)}.values()),
         notes=(*record.notes, *notes, *more),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -94,13 +95,13 @@ class Replica:
 
 
 def _listed(array: Array, allow_nan: bool) -> list[Any]:
-    """Return an input as lists of plain values; of a text that stands for a missing one, None."""
+    """Return an input as lists of plain values; of a text that stands for a missing one, NaN, as estimators get it."""
     if not array.dtype.hasobject:
         found: list[Any] = array.tolist()
         return found
-    texts: list[str | None] = list(texts_of(array))
+    texts: list[str | float] = list(texts_of(array))
     if allow_nan:
-        texts = [None if text == MISSING_TEXT else text for text in texts]
+        texts = [math.nan if text == MISSING_TEXT else text for text in texts]
     nested: list[Any] = np.array(texts, object).reshape(array.shape).tolist()
     return nested
 

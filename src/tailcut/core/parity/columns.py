@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tailcut.core.parity.changes import EXACT, learn_change
-from tailcut.core.parity.tolerance import compare
+from tailcut.core.parity.tolerance import Gap, compare
 
 Columns = dict[str, list[Any]]
 """Name -> one value per row."""
@@ -51,6 +51,7 @@ class ColumnDifference(NamedTuple):
 
 
 _FIRST = 3
+_NULL = "None where x is NaN, which scikit-learn's imputers do not take for missing"
 
 
 def joined(calls: Sequence[Call], rows: int) -> Call | None:
@@ -119,14 +120,27 @@ def compare_columns(
     found = []
     for name, mine in ours.items():
         gaps = [compare(one, other, EXACT) for one, other in zip(theirs[name], mine, strict=True)]
-        unequal = [place for place, gap in enumerate(gaps) if not gap.equal]
+        unequal = [place for place, gap in enumerate(gaps) if not gap.equal] or _nulls(theirs[name], mine)
         if not unequal:
             continue
         sizes = [size for gap in gaps if (size := gap.size) is not None]
         values = tuple((requests[place], theirs[name][place], mine[place]) for place in unequal[:_FIRST])
-        change = _other_column(theirs[name], name, ours) or _learned(theirs[name], mine)
+        change = _NULL if not _any_gap(gaps) else ""
+        change = change or _other_column(theirs[name], name, ours) or _learned(theirs[name], mine)
         found.append(ColumnDifference(name, len(mine), len(unequal), max(sizes, default=None), change, values))
     return sorted(found, key=lambda one: -one.differing)
+
+
+def _any_gap(gaps: Sequence[Gap]) -> bool:
+    return any(not gap.equal for gap in gaps)
+
+
+def _nulls(theirs: Sequence[Any], ours: Sequence[Any]) -> list[int]:
+    """Places of a column of texts where the pilot has None and the deployment NaN."""
+    if not any(isinstance(value, str) for value in ours):
+        return []
+    pairs = enumerate(zip(theirs, ours, strict=True))
+    return [place for place, (one, other) in pairs if one is None and isinstance(other, float)]
 
 
 def _learned(theirs: list[Any], ours: list[Any]) -> str:

@@ -13,6 +13,7 @@ _LEAST_ROWS = 3
 _MOST_VALUES = 50
 _MOST = 3
 _MOST_TOGETHER = 6
+_ROWS_PER_VALUE = 4
 
 
 class Concentration(NamedTuple):
@@ -81,7 +82,8 @@ def _properties(name: str, values: Sequence[Any], differs: Sequence[bool]) -> It
     kinds = {str(value) for value in values if not is_missing(value)}
     if all(math.isfinite(number) or missing for number, missing in zip(numbers, absent, strict=True)):
         yield from _thresholds(name, numbers)
-    if 1 < len(kinds) <= _MOST_VALUES:
+    # With few rows per value, values that happen to differ would be listed as a cause.
+    if 1 < len(kinds) <= min(_MOST_VALUES, len(values) / _ROWS_PER_VALUE):
         yield from _kinds(name, values, differs)
 
 
