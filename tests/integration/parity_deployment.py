@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,12 @@ def numbers_of(row: Mapping[str, Any]) -> list[float]:
     city = CITIES.index(row["city"]) if row["city"] in CITIES else -1
     note = NOTES.index(row["note"]) if row["note"] in NOTES else 7
     return [row["age"] / 40, row["income"] / 5000, row["months"] / 12, debt / 50, city / 2, note / 3]
+
+
+def traffic(seed: int) -> Iterator[dict[str, list[int]]]:
+    """Yield bodies that the pilot and the deployment both take, one with a customer that is not known."""
+    for place in count(seed):
+        yield {"entities": [place % KNOWN if place != 5 else KNOWN + 9]}
 
 
 def postprocess(outputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:

@@ -45,6 +45,19 @@ def scores(numbers: list[int], plant: str) -> list[float]:
     return [round(value, 2) for value in found] if plant == "rounded" else found
 
 
+class Entities(BaseModel):
+    """Customers as a deployment is asked for them."""
+
+    entities: list[int]
+
+
+@app.post("/predict")
+def predict(body: Entities) -> dict[str, list[dict[str, Any]]]:
+    """Answer as a deployment does, so that a ladder can send both the same bodies."""
+    found = scores(body.entities, "")
+    return {"predictions": [{"score": value, "label": "high" if value >= 0.5 else "low"} for value in found]}
+
+
 @app.post("/v1/score-batch")
 def batch(body: Batch, x_plant: Plant = "") -> dict[str, Any]:
     """Answer with text for numbers."""
