@@ -46,9 +46,7 @@ def ladder(
         float | None, typer.Option(metavar="RATE", help="Instead of 70 % of the pilot's own capacity.")
     ] = None,
     capacity: Annotated[bool, typer.Option(help="Whether capacities are searched.")] = True,
-    parity: Annotated[
-        int, typer.Option(metavar="N", help="Requests whose answers are compared with the pilot's, per rung; 0: none.")
-    ] = 50,
+    parity: Annotated[int, typer.Option(metavar="N", help="Answers held against the pilot's, per rung.")] = 50,
     seed: Annotated[int, typer.Option(help="Of the traffic.")] = 0,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="For reports, logs and raw samples.")] = Path("ladder"),
     from_file: Annotated[
@@ -70,8 +68,10 @@ def ladder(
 
     command = shlex.join(command_without_secrets(["tailcut", *sys.argv[1:]]))
     with usage():
-        options = LadderOptions(out=out, rates=_rates(rates), only=_names(only_rungs), seed=seed, command=command)
-    options = msgspec.structs.replace(options, comfortable_rate=comfortable, capacity=capacity, parity=parity)
+        options = LadderOptions(
+            out=out, rates=_rates(rates), only=_names(only_rungs), seed=seed, command=command,
+            comfortable_rate=comfortable, capacity=capacity, parity=parity,
+        )  # fmt: skip
     options = shortened(options) if short else options
     if rounds is not None:
         options = msgspec.structs.replace(options, rounds=rounds)
