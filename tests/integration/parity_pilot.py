@@ -6,6 +6,7 @@ Each request may plant a fault by the header ``x-plant``.
 from __future__ import annotations
 
 import os
+import random
 from typing import Annotated, Any
 
 import numpy as np
@@ -42,6 +43,8 @@ def scores(numbers: list[int], plant: str) -> list[float]:
     rows = [_planted(number, plant) for number in numbers]
     x = np.array([numbers_of(row) for row in rows], dtype=np.float32)
     found: list[float] = session.run(["y"], {"x": x})[0].tolist()
+    if plant == "random":
+        return [value + random.random() / 10 for value in found]
     return [round(value, 2) for value in found] if plant == "rounded" else found
 
 

@@ -55,7 +55,7 @@ def headline(variant: VariantParity) -> str:
 
 def fields_table(variant: VariantParity) -> Table:
     """One row per output."""
-    table = [["output", "rows", "differ", "requests", "max", "mean", "tolerance", "the pilot has, for x here"]]
+    table = [["output", "rows", "differ", "requests", "max", "mean", "tolerance", "pilot's value (x: deployment's)"]]
     for one in variant.fields:
         share = one.differing_requests / variant.both_answered if variant.both_answered else 0.0
         table.append(
@@ -75,7 +75,15 @@ def fields_table(variant: VariantParity) -> Table:
 
 def columns_table(variant: VariantParity) -> Table:
     """One row per column of the model's inputs that differs."""
-    header = ["input", "filled by", "rows", "differ", "max", "the pilot has, for x here", "first: pilot, deployment"]
+    header = [
+        "input",
+        "filled by",
+        "rows",
+        "differ",
+        "max",
+        "pilot's value (x: deployment's)",
+        "first: pilot, deployment",
+    ]
     return [header, *(_column(one) for one in (variant.inputs.differing if variant.inputs is not None else ()))]
 
 
@@ -104,9 +112,11 @@ def reasons(variant: VariantParity) -> list[str]:
     if len(variant.causes) > 1:
         found.append("these requests cannot tell the following causes apart:")
     for one in variant.causes:
-        seen = "in the model's inputs" if one.seen_in == "inputs" else "by the answers"
-        what = one.change if one.change == "swapped" else f"the pilot has {one.change}, where the deployment has x"
-        found.append(f"explained by {one.feature}: {what} ({one.explained} of {one.of} rows that differ, {seen})")
+        seen = "in the model's inputs" if one.seen_in == "inputs" else "in the answers"
+        what = one.change if one.change == "swapped" else f"the pilot has {one.change} (x: the deployment's value)"
+        found.append(
+            f"explained by {one.feature}: {what}, in {one.explained} of {one.of} rows that differ, seen {seen}"
+        )
     inputs = variant.inputs
     if inputs is not None and inputs.problem:
         found.append(f"inputs were not compared: {inputs.problem}")

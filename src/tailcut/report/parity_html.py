@@ -26,7 +26,7 @@ td.words, th.words {{ text-align:left; white-space:normal; overflow-wrap:anywher
 .reasons li {{ font-size:15px; margin:2px 0 }}
 """
 _WORDS = frozenset(
-    {"output", "input", "filled by", "the pilot has, for x here", "first: pilot, deployment", "body", "pilot",
+    {"output", "input", "filled by", "pilot's value (x: deployment's)", "first: pilot, deployment", "body", "pilot",
      "deployment"}
 )  # fmt: skip
 """Columns of text."""
