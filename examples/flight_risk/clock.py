@@ -7,6 +7,8 @@ import time
 from functools import cache
 
 REPLAY = "FLIGHT_RISK_REPLAY"
+STILL = float("inf")
+"""The wall time of a replay that does not move."""
 DEFAULT_START = 1387573200
 """Friday 20 December 2013, 16:00 in New York: the last weekend before Christmas begins."""
 
@@ -15,10 +17,11 @@ def now() -> float:
     """Seconds since the epoch, in the holdout.
 
     FLIGHT_RISK_REPLAY="<start in the holdout>@<wall time of the start>" sets it, both in seconds since the epoch, so
-    that several processes share a clock. Without it the replay starts when this process first asks.
+    that several processes share a clock. Without it the replay starts when this process first asks. With the start
+    alone the clock stands still there: answers can be compared.
     """
     start, wall = anchor()
-    return start + time.time() - wall
+    return start if wall == STILL else start + time.time() - wall
 
 
 @cache
@@ -31,12 +34,13 @@ def anchor() -> tuple[float, float]:
     text = os.environ.get(REPLAY)
     if not text:
         return float(DEFAULT_START), time.time()
-    start, _, wall = text.partition("@")
+    start, moves, wall = text.partition("@")
     try:
-        return float(start), float(wall)
+        return float(start), float(wall) if moves else STILL
     except ValueError:
         raise ValueError(
-            f"{REPLAY} is {text!r}, expected two numbers\n\nhint: {REPLAY}={DEFAULT_START}@$(date +%s)"
+            f"{REPLAY} is {text!r}, expected one number, or two with @ between\n\n"
+            f"hint: {REPLAY}={DEFAULT_START}@$(date +%s)"
         ) from None
 
 

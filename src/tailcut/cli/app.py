@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("tailcut.cli.serve", "Serve the deployment."),
     "load": ("tailcut.cli.load", "Send open-loop load to a URL and judge it by an SLO."),
     "simulate": ("tailcut.cli.simulate", "Say what the deployment would do at other rates, with other executors."),
+    "parity": ("tailcut.cli.parity", "Compare the deployment's answers with the pilot's, and say why they differ."),
     "ladder": ("tailcut.cli.ladder", "Measure the pilot and then one lever more per rung, on the same traffic."),
 }
 """Name -> (module with ``register``, one line of help), in the order of the help."""

@@ -18,6 +18,7 @@ from tailcut.core.slo import parse_duration_s
 from tailcut.errors import LoadTestError
 
 if TYPE_CHECKING:
+    from tailcut.ladder import LadderOptions
     from tailcut.report import LadderRecord
 
 
@@ -46,6 +47,9 @@ def ladder(
         float | None, typer.Option(metavar="RATE", help="Instead of 70 % of the pilot's own capacity.")
     ] = None,
     capacity: Annotated[bool, typer.Option(help="Whether capacities are searched.")] = True,
+    parity: Annotated[
+        int, typer.Option(metavar="N", help="Requests whose answers are compared with the pilot's, per rung; 0: none.")
+    ] = 50,
     seed: Annotated[int, typer.Option(help="Of the traffic.")] = 0,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="For reports, logs and raw samples.")] = Path("ladder"),
     from_file: Annotated[
@@ -63,22 +67,30 @@ def ladder(
         _report(load_ladder(from_file), from_file.parent)
         return
     from tailcut.ladder import LadderOptions, climb
-    from tailcut.ladder import short as shortened
 
     command = shlex.join(command_without_secrets(["tailcut", *sys.argv[1:]]))
     with usage():
-        options = LadderOptions(out=out, rates=_rates(rates), only=_names(only_rungs), seed=seed, command=command)
-    options = msgspec.structs.replace(options, comfortable_rate=comfortable, capacity=capacity)
+        options = LadderOptions(
+            out=out, rates=_rates(rates), only=_names(only_rungs), seed=seed, command=command,
+            comfortable_rate=comfortable, capacity=capacity, parity=parity,
+        )  # fmt: skip
+    options = _with_lengths(options, short, rounds, duration)
+    record = climb(manifest, options, overrides=settings or (), tell=note)
+    _report(record, out)
+    if any(rung.failed or rung.capacity_failed for rung in record.rungs):
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _with_lengths(options: LadderOptions, short: bool, rounds: int | None, duration: str) -> LadderOptions:
+    from tailcut.ladder import short as shortened
+
     options = shortened(options) if short else options
     if rounds is not None:
         options = msgspec.structs.replace(options, rounds=rounds)
     if duration:
         with usage("--duration"):
             options = msgspec.structs.replace(options, duration_s=parse_duration_s(duration))
-    record = climb(manifest, options, overrides=settings or (), tell=note)
-    _report(record, out)
-    if any(rung.failed or rung.capacity_failed for rung in record.rungs):
-        raise typer.Exit(ExitCode.FAILED)
+    return options
 
 
 def _report(record: LadderRecord, folder: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tailcut.core.slo import LatencyObjective, Objectives
 from tailcut.errors import ManifestError, TailcutError
+from tailcut.ladder.answers import compare_rungs
 from tailcut.ladder.evidence import Evidence, read_evidence
 from tailcut.ladder.machine import PACKAGES, Cores, choose_cores, commit_of, machine_facts, pinned
 from tailcut.ladder.measuring import Bench
@@ -21,6 +22,7 @@ from tailcut.ladder.places import machine_places, without_places
 from tailcut.ladder.planning import choose_rungs, harder_than_errors, plan_rungs, round_order
 from tailcut.ladder.rungs import RungRun
 from tailcut.manifest import Deployment, Manifest, load, resolve
+from tailcut.parity.payloads import read_payloads
 from tailcut.registry.machine import package_versions
 from tailcut.report.ladder_file import COMFORTABLE, LadderRecord, PilotFacts, save_ladder
 
@@ -83,6 +85,7 @@ class _Climber:
 
     def climb(self) -> LadderRecord:
         options = self._options
+        self._compare_answers()
         comfortable = options.comfortable_rate or self._measure_pilot()
         rates = [(COMFORTABLE, comfortable), *((f"{rate:g}", rate) for rate in options.rates)]
         for round_index in range(options.rounds):
@@ -103,6 +106,13 @@ class _Climber:
         if ladder.pilot and (not only or "pilot" in only):
             runs.insert(0, RungRun.of_pilot(source, self._evidence.quality))
         return runs
+
+    def _compare_answers(self) -> None:
+        if self._options.parity < 1 or not any(rung.pilot for rung in self._runs):
+            return
+        self._tell(f"comparing the answers of each rung with the pilot's, {self._options.parity} requests")
+        payloads = read_payloads(self._manifest, "", self._options.parity, self._options.seed)
+        compare_rungs(self._bench, self._runs, payloads, self._tell)
 
     def _measure_pilot(self) -> float:
         self._tell("pilot: finding its own capacity")

@@ -141,10 +141,14 @@ class Bench:
         options = self._options
         return SearchLimits(tolerance=options.tolerance, max_rate=options.max_rate, max_total_s=options.search_s)
 
+    def url(self, server: ServerProcess, *, pilot: bool) -> str:
+        """Where the traffic goes."""
+        return f"http://127.0.0.1:{server.port}{self._request_path(pilot)}"
+
     def _plan(self, server: ServerProcess, *, pilot: bool) -> LoadPlan:
         deployment = self._manifest.deployment
         return LoadPlan(
-            url=f"http://127.0.0.1:{server.port}{self._request_path(pilot)}",
+            url=self.url(server, pilot=pilot),
             payloads=deployment.ladder.traffic,
             timeout_s=float(deployment.slo.timeout_s),
             slo=self._slo,

@@ -27,6 +27,7 @@ class LadderOptions(msgspec.Struct, frozen=True, kw_only=True):
         only: names of the rungs that run; empty: all.
         comfortable_rate: instead of 70 % of the pilot's own capacity; None: measure it.
         capacity: whether capacities are searched.
+        parity: requests whose answers are compared with the pilot's, per rung; 0: none.
         seed: of the traffic.
         command: the command line, for the record.
     """
@@ -46,6 +47,7 @@ class LadderOptions(msgspec.Struct, frozen=True, kw_only=True):
     only: tuple[str, ...] = ()
     comfortable_rate: float | None = None
     capacity: bool = True
+    parity: int = 50
     seed: int = 0
     command: str = "tailcut ladder"
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tailcut.ladder.planning import PlannedRung
-from tailcut.report.ladder_file import Capacity, Measurement, RungRecord
+from tailcut.report.ladder_file import Capacity, Measurement, RungParity, RungRecord
 
 PILOT = "pilot"
 
@@ -27,6 +27,7 @@ class RungRun:
     measurements: list[Measurement] = field(default_factory=list)
     capacity: Capacity | None = None
     capacity_failed: str = ""
+    parity: RungParity | None = None
 
     @staticmethod
     def of_plan(rung: PlannedRung, quality: Mapping[str, Mapping[str, float]]) -> RungRun:
@@ -62,4 +63,5 @@ class RungRun:
             measurements=tuple(self.measurements),
             capacity=self.capacity,
             capacity_failed=self.capacity_failed,
+            parity=self.parity,
         )

@@ -29,7 +29,7 @@ def build_requests(plan: LoadPlan, target: Target, count: int) -> list[bytes]:
         head_end += "Content-Type: application/json\r\n"
     made: dict[Body, bytes] = {}
     requests: list[bytes] = []
-    for body in islice(_bodies(plan), plan.payload_offset + count):
+    for body in islice(bodies(plan), plan.payload_offset + count):
         request = made.get(body)
         if request is None:
             path, content = body
@@ -51,7 +51,7 @@ def count_bodies(plan: LoadPlan, most: int) -> int:
     Raises:
         LoadTestError: as ``build_requests``.
     """
-    return sum(1 for _ in islice(_bodies(plan), most))
+    return sum(1 for _ in islice(bodies(plan), most))
 
 
 def check_payloads(plan: LoadPlan) -> None:
@@ -60,11 +60,11 @@ def check_payloads(plan: LoadPlan) -> None:
     Raises:
         LoadTestError: as ``build_requests``.
     """
-    bodies = _bodies(plan)
+    found = bodies(plan)
     if plan.payloads and not _is_made(plan.payloads):
-        for _ in bodies:
+        for _ in found:
             pass
-    next(bodies, None)
+    next(found, None)
 
 
 def _numbered(requests: list[bytes], name: str) -> list[bytes]:
@@ -76,17 +76,22 @@ def _numbered(requests: list[bytes], name: str) -> list[bytes]:
     return made
 
 
-def _bodies(plan: LoadPlan) -> Iterator[Body]:
+def bodies(plan: LoadPlan) -> Iterator[Body]:
+    """Yield the bodies of a plan's payloads, in order.
+
+    Raises:
+        LoadTestError: the payloads cannot be read, are empty, or yield something that is no body.
+    """
     if not plan.payloads:
         return cycle([("", b"")])
     if _is_made(plan.payloads):
         source: Iterable[object] = _call(plan.payloads, plan.seed if plan.payload_seed is None else plan.payload_seed)
     else:
         source = _lines(Path(plan.payloads))
-    first = next(bodies := (_as_body(item, plan.payloads) for item in source), None)
+    first = next(found := (_as_body(item, plan.payloads) for item in source), None)
     if first is None:
         raise LoadTestError(f"the payloads {plan.payloads!r} are empty", hint="give at least one body")
-    return _chain(first, bodies)
+    return _chain(first, found)
 
 
 def _is_made(payloads: str) -> bool:

@@ -28,12 +28,18 @@ _MOST_FRAMES = 20
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What the child is told when it starts."""
+    """What the child is told when it starts.
+
+    Args:
+        profiled: whether where its time goes is traced.
+        inputs: whether what it hands to its models is kept.
+    """
 
     target: str
     report: int
     profiled: bool
     loop: Loop = "auto"
+    inputs: bool = False
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from tailcut.errors import ProfileError
 from tailcut.profile.captured import FoundLayers
 from tailcut.profile.child import Heard, Options, Said
 from tailcut.profile.diagnosis import explain_failure, explain_silence
+from tailcut.profile.model_inputs import ModelCall
 
 _QUIET_S = 5.0
 """So long an application starts without a word to whoever waits."""
@@ -151,6 +152,16 @@ class PilotProcess:
         path = self._folder / "layers"
         self._ask(f"layers {path}")
         return msgspec.msgpack.decode(path.read_bytes(), type=FoundLayers)
+
+    def inputs(self) -> tuple[ModelCall, ...]:
+        """Fetch what it handed to its models since the last time; ``Options.inputs`` has to be set.
+
+        Raises:
+            ProfileError: it has ended, or does not answer.
+        """
+        path = self._folder / "inputs"
+        self._ask(f"inputs {path}")
+        return msgspec.msgpack.decode(path.read_bytes(), type=tuple[ModelCall, ...])
 
     def stop(self) -> None:
         """Ask it to stop, then kill it and whatever it started."""

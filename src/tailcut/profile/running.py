@@ -55,6 +55,10 @@ def run_application(options: Options, say: Say, commands: int) -> int:
         from tailcut.profile.hooks import install_hooks
 
         install_hooks()
+    if options.inputs:
+        from tailcut.profile.model_inputs import install_input_hooks
+
+        install_input_hooks()
     try:
         application = load_application(options.target)
         _serve(application, options, say)
@@ -69,7 +73,13 @@ class _Window:
 
     def __init__(self, say: Say, commands: int) -> None:
         self._cpu_ns, self._delay_ns = time.process_time_ns(), _delay_ns()
-        commands_of = {"begin": self._begin, "trace": self._trace, "write": self._write, "layers": self._layers}
+        commands_of = {
+            "begin": self._begin,
+            "trace": self._trace,
+            "write": self._write,
+            "layers": self._layers,
+            "inputs": self._inputs,
+        }
         Commands(commands_of, say, commands)
 
     def _trace(self, one_in: str) -> Said:
@@ -87,6 +97,12 @@ class _Window:
     def _layers(self, path: str) -> Said:
         Path(path).write_bytes(msgspec.msgpack.encode(captured.find()))
         return Said(kind="written")
+
+    def _inputs(self, path: str) -> Said:
+        from tailcut.profile.model_inputs import model_inputs
+
+        Path(path).write_bytes(msgspec.msgpack.encode(model_inputs.take()))
+        return Said(kind="written", text="; ".join(model_inputs.problems[:3]))
 
     def _write(self, path: str) -> Said:
         cpu_ns, delay_ns = time.process_time_ns() - self._cpu_ns, max(_delay_ns() - self._delay_ns, 0)

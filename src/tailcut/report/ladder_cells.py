@@ -13,7 +13,7 @@ from tailcut.report.ladder_figures import (
     plain,
     rate_title,
 )
-from tailcut.report.ladder_file import COMFORTABLE, Capacity, LadderRecord
+from tailcut.report.ladder_file import COMFORTABLE, Capacity, LadderRecord, RungParity
 
 _MOST_FAILED = 0.02
 """Share of requests that may fail before the CPU time per reply says nothing of the cost of an answer."""
@@ -122,6 +122,11 @@ def key_lines(ladder: LadderRecord) -> list[str]:
     ]
     if ladder.pilot is not None:
         lines.append(f"Comfortable rate: {ladder.pilot.comfortable_rate:.3g} req/s. {ladder.pilot.note}")
+    if _compared(ladder):
+        lines.append(
+            "Parity: answers that differ from the pilot's beyond float32's rounding (`tailcut parity` says why), of one"
+            " sample of the traffic; caches as the rung has them."
+        )
     lines += [f"{rate_title(ladder, name)}." for name in ladder.rate_names if name != COMFORTABLE and not ladder.pilot]
     return [*lines, *ladder.notes]
 
@@ -132,8 +137,28 @@ def _of_rounds(rounds: str) -> str:
     return middle.get(rounds, f"median round (lowest-highest of {rounds} rounds)")
 
 
+def parity_text(found: RungParity | None) -> str:
+    """Format how a rung's answers compare with the pilot's."""
+    if found is None:
+        return "-"
+    if found.failed:
+        return "not compared"
+    parts = []
+    if found.differing:
+        most = "" if found.max_difference is None else f", max {found.max_difference:.2g}"
+        parts.append(f"{found.differing} of {found.requests}{most}")
+    if found.status_differences:
+        parts.append(f"{found.status_differences} of {found.requests} by one side only")
+    return "; ".join(parts) or f"0 of {found.requests}"
+
+
+def _compared(ladder: LadderRecord) -> bool:
+    return any(rung.parity is not None for rung in ladder.rungs)
+
+
 def _cost_header(ladder: LadderRecord) -> list[str]:
-    return ["capacity at SLO", f"CPU s per 1,000 at {_rate(ladder, ladder.rate_names[0])}", *quality_names(ladder)]
+    cpu = f"CPU s per 1,000 at {_rate(ladder, ladder.rate_names[0])}"
+    return ["capacity at SLO", cpu, *quality_names(ladder), *(["parity"] if _compared(ladder) else [])]
 
 
 def _cost(ladder: LadderRecord, row: RungFigures) -> list[str]:
@@ -143,6 +168,7 @@ def _cost(ladder: LadderRecord, row: RungFigures) -> list[str]:
         capacity_text(row, pilot),
         _cpu(row.rates.get(ladder.rate_names[0])),
         *(f"{quality[name]:.4f}" if name in quality else "-" for name in quality_names(ladder)),
+        *([parity_text(row.record.parity)] if _compared(ladder) else []),
     ]
 
 

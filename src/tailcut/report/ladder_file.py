@@ -79,6 +79,26 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[CapacityPoint, ...] = ()
 
 
+class RungParity(msgspec.Struct, frozen=True, kw_only=True):
+    """A rung's answers beside the pilot's.
+
+    Args:
+        requests: that both were sent.
+        differing: answered by both, with a value that differs beyond float32's rounding.
+        status_differences: answered by one side only, or failed by the rung.
+        max_difference: largest absolute difference of numbers; None where none differ.
+        output: that it was seen in.
+        failed: why answers were not compared; empty where they were.
+    """
+
+    requests: int = 0
+    differing: int = 0
+    status_differences: int = 0
+    max_difference: float | None = None
+    output: str = ""
+    failed: str = ""
+
+
 class RungRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One rung: what it ran with and what was seen."""
 
@@ -96,6 +116,8 @@ class RungRecord(msgspec.Struct, frozen=True, kw_only=True):
     capacity: Capacity | None = None
     capacity_failed: str = ""
     """Why there is no capacity although the rung ran: its server failed in the search, after all rounds."""
+    parity: RungParity | None = None
+    """None where answers were not compared."""
 
     @property
     def ran(self) -> bool:

@@ -1,0 +1,188 @@
+"""``tailcut parity``: the pilot's answers beside the deployment's."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tailcut.cli._load_flags import read_header, seconds
+from tailcut.cli.console import ExitCode, note, usage, write
+from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples
+
+if TYPE_CHECKING:
+    from tailcut.parity.plan import ParityPlan
+    from tailcut.report.parity_file import ParityRecord
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command(
+        "parity",
+        epilog=examples(
+            ("tailcut parity --pilot pilot.app:app --payloads log.jsonl", "an application, started here"),
+            ("tailcut parity --pilot http://127.0.0.1:8000/predict --payloads log.jsonl", "a pilot that runs"),
+            ("tailcut parity", "the pilot and the traffic of the manifest's [ladder]"),
+            ("tailcut parity --pilot pilot:app --payloads log.jsonl --map 'scores[].late=risk'", "fields by hand"),
+            ("tailcut parity --from parity.json --html parity.html", "the page of a comparison that was kept"),
+        ),
+    )(parity)
+
+
+def parity(
+    manifest: ManifestPath = DEFAULT_MANIFEST,
+    settings: Settings = None,
+    pilot: Annotated[
+        str,
+        typer.Option(
+            metavar="URL_OR_APP",
+            help="A URL, or module:attribute of an ASGI application, which is started.",
+            show_default="the manifest's ladder.pilot",
+        ),
+    ] = "",
+    payloads: Annotated[
+        str,
+        typer.Option(
+            metavar="SOURCE",
+            help="A .jsonl file with a body of the pilot's per line, or module:callable of (seed) that yields bodies.",
+            show_default="the manifest's ladder.traffic",
+        ),
+    ] = "",
+    path: Annotated[
+        str, typer.Option(help="The pilot's route.", show_default="the URL's, or the only one that takes POST")
+    ] = "",
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="'NAME: VALUE'", help="Sent to the pilot; may be given again.")
+    ] = None,
+    requests: Annotated[int, typer.Option(help="Most requests that are sent.")] = 500,
+    concurrency: Annotated[int, typer.Option(help="Requests at a time.")] = 1,
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A variant to ask, and to judge by its values; may be given again.",
+            show_default="all that may be served",
+        ),
+    ] = None,
+    deployment: Annotated[
+        str, typer.Option(metavar="URL", help="Ask a deployment that runs instead of starting variants.")
+    ] = "",
+    request: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FORM",
+            help="Where the pilot's request has what the deployment takes: entities=PATH, rows=PATH, or rows.FIELD=PATH"
+            " once per field.",
+            show_default="guessed",
+        ),
+    ] = None,
+    mapping: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            metavar="PILOT.PATH=OUTPUT",
+            help="Fields of the replies that belong together; a prediction that is a bare value is called prediction.",
+            show_default="guessed",
+        ),
+    ] = None,
+    tolerance: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=ABS,REL",
+            help="Numbers are equal within ABS + REL of the pilot's value; without a field: all outputs. float32 has 7"
+            " digits, of which sums in another order lose up to three; near 0 the absolute part counts.",
+            show_default="1e-5,1e-4",
+        ),
+    ] = None,
+    timeout: Annotated[str, typer.Option(help="Of one request.")] = "30s",
+    app_dir: Annotated[Path, typer.Option(metavar="FOLDER", help="The application is imported and runs there.")] = Path(
+        "."
+    ),
+    ready: Annotated[str, typer.Option(help="The pilot and each variant may take this long to start.")] = "120s",
+    causes: Annotated[bool, typer.Option("--causes/--no-causes", help="Look for causes of what differs.")] = True,
+    json_path: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all of it as JSON.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as a page.")] = None,
+    from_: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="Show a comparison that --json kept; asks nobody.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of payloads that a function makes.")] = 0,
+) -> None:
+    """Send the same requests to the pilot and to the deployment, and compare their answers.
+
+    Each variant that may be served is asked in turn, with prediction and feature caches off unless --set turns one on.
+    Which fields belong together is guessed and shown. Where answers differ, the causes are looked for: of an
+    application, in what it hands to its model; of a URL, by the change of a feature that gives its answers.
+    Exit code 0: equal; 1: something differs; 2: a flag, or a file that one names, is wrong; 3: one side could not be
+    asked, or no answers could be compared.
+    """
+    from tailcut.report.parity_file import load_parity
+
+    with usage():
+        _check_files(json_path, html)
+        if from_ is not None:
+            record = load_parity(from_)
+    if from_ is None:
+        from tailcut.core.parity.mapping import parse_pair
+        from tailcut.core.parity.request_form import parse_form
+        from tailcut.core.parity.tolerance import parse_tolerance
+        from tailcut.core.redaction import command_without_secrets
+        from tailcut.parity.plan import ParityPlan
+
+        sys.path[:0] = [str(app_dir.resolve()), ""]  # payload modules of the application's and of the current folder
+        with usage():
+            plan = ParityPlan(
+                pilot=pilot,
+                payloads=payloads,
+                path=path,
+                requests=requests,
+                concurrency=concurrency,
+                variants=tuple(variant or ()),
+                deployment=deployment,
+                pairs=tuple(parse_pair(text) for text in mapping or ()),
+                form=parse_form(request) if request else None,
+                tolerances=dict(parse_tolerance(text) for text in tolerance or ()),
+                headers=tuple(read_header(text) for text in header or ()),
+                timeout_s=seconds("--timeout", timeout),
+                directory=app_dir.resolve(),
+                ready_s=seconds("--ready", ready),
+                seed=seed,
+                explain=causes,
+                overrides=tuple(settings or ()),
+                command=shlex.join(command_without_secrets(["tailcut", *sys.argv[1:]])),
+            )
+        record = _run(manifest, plan)
+    _show(record, json_path, html)
+    if not record.equal:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _run(manifest: Path, plan: ParityPlan) -> ParityRecord:
+    from tailcut.parity.running import run
+
+    return run(manifest, plan, tell=note)
+
+
+def _show(record: ParityRecord, json_path: Path | None, html: Path | None) -> None:
+    from tailcut.report.parity_file import save_parity, write_file
+    from tailcut.report.parity_html import render_parity_html
+    from tailcut.report.parity_text import render_parity
+
+    if json_path is not None:
+        save_parity(record, json_path)
+        note(f"wrote {json_path}")
+    if html is not None:
+        write_file(html, render_parity_html(record).encode())
+        note(f"wrote {html}")
+    write(render_parity(record))
+
+
+def _check_files(*paths: Path | None) -> None:
+    """Refuse before the run what could not be written after it."""
+    from tailcut.load.files import prepare
+
+    for path in paths:
+        if path is not None:
+            prepare(path)

@@ -1,0 +1,1 @@
+"""Decisions of ``tailcut parity``: which fields belong together, what differs, and which change explains it."""

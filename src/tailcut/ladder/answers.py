@@ -1,0 +1,97 @@
+"""The answers of each rung beside the pilot's, on a sample of the traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tailcut.core.parity.comparing import Exchange, differences_in, figures_of, outcome_of
+from tailcut.core.parity.mapping import Pair
+from tailcut.core.parity.request_form import AS_IT_IS
+from tailcut.core.parity.tolerance import DEFAULT
+from tailcut.errors import TailcutError
+from tailcut.ladder.measuring import Bench
+from tailcut.ladder.rungs import RungRun
+from tailcut.parity.asking import Asker, exchange
+from tailcut.parity.matching import choose_pairs
+from tailcut.parity.payloads import Payload
+from tailcut.report.ladder_file import RungParity
+
+_TIMEOUT_S = 30.0
+
+
+def compare_rungs(
+    bench: Bench, rungs: Sequence[RungRun], payloads: Sequence[Payload], tell: Callable[[str], None]
+) -> None:
+    """Ask the pilot and each rung the same requests, and keep with the rung what differs.
+
+    The pilot runs beside each rung in turn, because answers may change with time. A request whose answers differ is
+    sent to both once more. A rung that cannot be asked says why; it is measured all the same.
+
+    Args:
+        bench: starts servers.
+        rungs: those of the ladder, the pilot's own among them.
+        payloads: of the traffic.
+        tell: hears what is being done.
+    """
+    asked = [rung for rung in rungs if not (rung.pilot or rung.refused)]
+    try:
+        with (
+            bench.server(RungRun.of_pilot("", {})) as server,
+            Asker(bench.url(server, pilot=True), timeout_s=_TIMEOUT_S) as pilot,
+        ):
+            for rung in asked:
+                rung.parity = _of_rung(bench, rung, pilot, payloads)
+                tell(f"{rung.name}: {describe(rung.parity)}")
+    except TailcutError as error:
+        tell(f"answers were not compared: {error.message}")
+
+
+def describe(found: RungParity) -> str:
+    """Say in words how the answers compare."""
+    if found.failed:
+        return f"answers were not compared: {found.failed}"
+    if not (found.differing or found.status_differences):
+        return f"the pilot's answers to {found.requests} requests"
+    parts = []
+    if found.differing:
+        most = "" if found.max_difference is None else f", by {found.max_difference:.3g} at most in {found.output}"
+        parts.append(f"{found.differing} of {found.requests} answers differ from the pilot's{most}")
+    if found.status_differences:
+        parts.append(f"{found.status_differences} of {found.requests} requests are answered by one side only")
+    return "; ".join(parts)
+
+
+def _of_rung(bench: Bench, rung: RungRun, pilot: Asker, payloads: Sequence[Payload]) -> RungParity:
+    try:
+        with bench.server(rung) as server, Asker(bench.url(server, pilot=False), timeout_s=_TIMEOUT_S) as ours:
+            exchanges = [exchange(number, one, pilot, ours, AS_IT_IS) for number, one in enumerate(payloads, 1)]
+            pairs = choose_pairs(exchanges)
+            settled = [
+                exchange(one.number, payload, pilot, ours, AS_IT_IS) if _differs(one, pairs) else one
+                for one, payload in zip(exchanges, payloads, strict=True)
+            ]
+    except TailcutError as error:
+        return RungParity(failed=error.message)
+    return _figures(settled, pairs)
+
+
+def _differs(one: Exchange, pairs: Sequence[Pair]) -> bool:
+    return outcome_of(one, differences_in(one, pairs, {})) in {"differs", "status"}
+
+
+def _figures(exchanges: Sequence[Exchange], pairs: Sequence[Pair]) -> RungParity:
+    outcomes = [outcome_of(one, differences_in(one, pairs, {})) for one in exchanges]
+    answered = [one for one in exchanges if one.theirs.answered and one.ours.answered]
+    sizes = [
+        (found.largest, pair.name)
+        for pair in pairs
+        if (found := figures_of(answered, pair, DEFAULT)).differing and found.largest is not None
+    ]
+    largest = max(sizes, default=(None, ""))
+    return RungParity(
+        requests=len(exchanges),
+        differing=outcomes.count("differs"),
+        status_differences=outcomes.count("status"),
+        max_difference=largest[0],
+        output=largest[1],
+    )

@@ -1,0 +1,142 @@
+"""Send requests to one side and read the replies; or the same requests to both, one after the other."""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from tailcut.core.json_values import UNREADABLE, decode, encode
+from tailcut.core.parity.comparing import Exchange, Reply
+from tailcut.core.parity.request_form import RequestForm, rows_in
+from tailcut.load.plan import parse_url
+from tailcut.parity.payloads import Payload
+
+_PASSING = frozenset({429, 503, 504})
+"""Statuses of a server that is cold or full: asked once more before they count."""
+_TEXT_CHARS = 300
+_JSON: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+
+
+class Asker:
+    """Posts JSON to one address over kept connections, one per thread. Use as a context manager.
+
+    Args:
+        url: with the path that requests go to.
+        headers: sent with each.
+        timeout_s: of one request.
+    """
+
+    def __init__(self, url: str, *, headers: Iterable[tuple[str, str]] = (), timeout_s: float = 30.0) -> None:
+        self.url = url
+        self._target = parse_url(url)
+        self._headers = {"Content-Type": "application/json", **dict(headers)}
+        self._timeout_s = timeout_s
+        self._local = threading.local()
+        self._opened: list[http.client.HTTPConnection] = []
+
+    def __enter__(self) -> Asker:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for connection in self._opened:
+            connection.close()
+
+    def ask(self, body: bytes, path: str = "") -> Reply:
+        """Post a body; a reply that says "not now" is asked for once more.
+
+        Args:
+            body: JSON.
+            path: instead of the address's own.
+
+        Returns:
+            the reply; status 0 and the reason where there was none.
+        """
+        reply = self._once(body, path)
+        return self._once(body, path) if reply.status in _PASSING else reply
+
+    def _once(self, body: bytes, path: str) -> Reply:
+        error: Exception | None = None
+        for _ in range(2):  # a kept connection may have been closed meanwhile
+            connection, fresh = self._connection()
+            try:
+                connection.request("POST", path or self._target.path, body, self._headers)
+                response = connection.getresponse()
+                return _read(response.status, response.read())
+            except (OSError, http.client.HTTPException) as failed:
+                connection.close()
+                self._local.connection = None
+                error = failed
+                if fresh:
+                    break
+        return Reply(0, None, f"no reply: {error!r}")
+
+    def _connection(self) -> tuple[http.client.HTTPConnection, bool]:
+        found: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
+        if found is not None:
+            return found, False
+        target = self._target
+        if target.tls:
+            found = http.client.HTTPSConnection(
+                target.host, target.port, timeout=self._timeout_s, context=ssl.create_default_context()
+            )
+        else:
+            found = http.client.HTTPConnection(target.host, target.port, timeout=self._timeout_s)
+        self._local.connection = found
+        self._opened.append(found)
+        return found, True
+
+
+def exchange(number: int, payload: Payload, pilot: Asker, ours: Asker, form: RequestForm) -> Exchange:
+    """Ask the pilot and then the deployment.
+
+    Args:
+        number: of the request, from 1.
+        payload: the pilot's request.
+        form: makes the deployment's of it.
+    """
+    theirs = pilot.ask(payload.raw, payload.path)
+    asked = form.apply(payload.body)
+    if asked is None:
+        reply = Reply(400, None, f"not sent: the request has no {form}")
+        return Exchange(number, payload.path, payload.body, None, 0, theirs, reply)
+    reply = ours.ask(encode(asked))
+    return Exchange(number, payload.path, payload.body, asked, rows_in(asked) or 0, theirs, reply)
+
+
+def exchange_all(
+    payloads: Sequence[Payload],
+    pilot: Asker,
+    ours: Asker,
+    form: RequestForm,
+    *,
+    concurrency: int = 1,
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> list[Exchange]:
+    """Send all requests to both sides, in their order.
+
+    Args:
+        concurrency: requests at a time; each goes to the pilot, then to the deployment.
+        on_progress: hears how many have ended.
+    """
+    found: list[Exchange] = []
+    with ThreadPoolExecutor(concurrency, thread_name_prefix="tailcut-parity") as pool:
+        numbers = range(1, len(payloads) + 1)
+        for one in pool.map(lambda number, payload: exchange(number, payload, pilot, ours, form), numbers, payloads):
+            found.append(one)
+            on_progress(len(found))
+    return found
+
+
+def _read(status: int, content: bytes) -> Reply:
+    text = content[: 4 * _TEXT_CHARS].decode("utf-8", "replace")[:_TEXT_CHARS]
+    try:
+        return Reply(status, decode(_JSON, content), text)
+    except UNREADABLE:
+        return Reply(status, None, text)

@@ -1,0 +1,195 @@
+"""The model's inputs on both sides: those that the pilot hands to its model, and those that the deployment makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tailcut.core.json_values import encode
+from tailcut.core.parity.changes import EXACT, Change, learn_change
+from tailcut.core.parity.columns import Call, ColumnDifference, Columns, compare_columns, joined, matched
+from tailcut.core.parity.comparing import Exchange
+from tailcut.core.parity.explaining import Cause, Trial, changed, search, trials
+from tailcut.core.parity.tolerance import compare, is_missing
+from tailcut.errors import TailcutError
+from tailcut.parity.pilots import Pilot
+from tailcut.parity.replica import Replica, Row
+from tailcut.profile.model_inputs import ModelCall
+from tailcut.report.parity_file import ColumnParity, InputsParity
+
+
+@dataclass
+class SeenInputs:
+    """Rows of requests with the columns of both sides.
+
+    Attributes:
+        model: the pilot's call.
+        rows: feature rows of the deployment.
+        requests: number of each row's request.
+        theirs, ours: columns with the same names.
+        problem: why nothing was compared; empty where something was.
+    """
+
+    model: str = ""
+    rows: list[Row] = field(default_factory=list)
+    requests: list[int] = field(default_factory=list)
+    theirs: Columns = field(default_factory=dict)
+    ours: Columns = field(default_factory=dict)
+    problem: str = ""
+
+    def add(self, number: int, rows: Sequence[Row], theirs: Columns, ours: Columns) -> None:
+        """Take in one request."""
+        self.rows += rows
+        self.requests += [number] * len(rows)
+        for name, values in ours.items():
+            self.ours.setdefault(name, []).extend(values)
+            self.theirs.setdefault(name, []).extend(theirs[name])
+
+
+def see_inputs(pilot: Pilot, replica: Replica, exchanges: Sequence[Exchange]) -> SeenInputs:
+    """Ask the pilot once more, one request after the other, and make the deployment's inputs of each.
+
+    Args:
+        pilot: whose model calls can be seen.
+        replica: of the deployment.
+        exchanges: requests that both sides answered.
+    """
+    take = pilot.inputs
+    seen = SeenInputs()
+    if take is None:
+        seen.problem = "the pilot is a URL or a command: give --pilot module:app to see what it hands to its model"
+        return seen
+    for exchange in exchanges:
+        take()
+        pilot.asker.ask(encode(exchange.request), exchange.path)
+        calls = take()
+        try:
+            rows = replica.feature_rows(exchange.asked)
+            ours = replica.columns(rows)
+        except TailcutError as error:
+            seen.problem = f"the deployment's inputs could not be made here: {error.message}"
+            continue
+        call = joined([_call(one) for one in calls], exchange.rows)
+        theirs = matched(call, ours) if call is not None else None
+        if call is None or theirs is None:
+            seen.problem = _unmatched(calls, ours)
+            continue
+        seen.model = call.model
+        every = {name: values for columns in ours.values() for name, values in columns.items()}
+        seen.add(exchange.number, rows, theirs, every)
+    if seen.rows:
+        seen.problem = ""
+    return seen
+
+
+def inputs_record(seen: SeenInputs, replica: Replica) -> InputsParity:
+    """Compare the columns and name the features that fill those that differ."""
+    found = compare_columns(seen.theirs, seen.ours, seen.requests)
+    feeding = _features_of([one.name for one in found], seen, replica) if found else {}
+    return InputsParity(
+        model=seen.model,
+        rows=len(seen.rows),
+        columns=len(seen.ours),
+        differing=tuple(_column(one, feeding.get(one.name, ())) for one in found),
+        problem=seen.problem,
+    )
+
+
+def explain_inputs(seen: SeenInputs, found: InputsParity, replica: Replica) -> list[Cause]:
+    """Find the change of one feature that gives all of the pilot's inputs."""
+    names = [one.column for one in found.differing]
+    if not names:
+        return []
+    features = list(dict.fromkeys(name for one in found.differing for name in one.features))
+    unequal = [
+        any(not compare(seen.theirs[name][place], seen.ours[name][place], EXACT).equal for name in names)
+        for place in range(len(seen.rows))
+    ]
+
+    def judge(rows: Sequence[Row], places: Sequence[int]) -> list[bool] | None:
+        columns = _columns(replica, rows)
+        if columns is None:
+            return None
+        return [
+            all(compare(seen.theirs[name][place], values[at], EXACT).equal for name, values in columns.items())
+            for at, place in enumerate(places)
+        ]
+
+    tried = (*_learned(seen, features, names), *trials(seen.rows, features))
+    return search(seen.rows, unequal, iter(tried), judge)
+
+
+def _learned(seen: SeenInputs, features: Sequence[str], names: Sequence[str]) -> Iterator[Trial]:
+    """Changes that the columns themselves show, tried on the features that fill them."""
+    for name in names:
+        change: Change | None = learn_change(seen.theirs[name], seen.ours[name])
+        if change is not None:
+            for feature in features:
+                yield changed(feature, change)
+
+
+def _features_of(names: Sequence[str], seen: SeenInputs, replica: Replica) -> dict[str, tuple[str, ...]]:
+    """Find the features that fill each column: a feature does where a change of it changes the column."""
+    rows = seen.rows[:8]
+    before = _columns(replica, rows)
+    if before is None:
+        return {}
+    found: dict[str, list[str]] = {name: [] for name in names}
+    for feature in dict.fromkeys(name for row in rows for name in row):
+        touched: set[str] = set()
+        for change in _probes([row.get(feature) for row in seen.rows]):
+            after = _columns(replica, [{**row, feature: change(row.get(feature))} for row in rows])
+            if after is not None:
+                touched |= {name for name in names if _differ(before[name], after[name])}
+        for name in touched:
+            found[name].append(feature)
+    return {name: tuple(features) for name, features in found.items()}
+
+
+def _probes(values: Sequence[Any]) -> list[Callable[[Any], Any]]:
+    """Changes that show whether a feature matters."""
+    texts = [value for value in values if isinstance(value, str)]
+    if texts:
+        others = list(dict.fromkeys(texts))
+        return [lambda x: next((one for one in others if one != x), "tailcut"), lambda x: f"{x or ''} tailcut"]
+    return [lambda x: 1.0 if is_missing(x) or not isinstance(x, (int, float)) else x + 1, lambda _: None]
+
+
+def _columns(replica: Replica, rows: Sequence[Row]) -> Columns | None:
+    try:
+        found = replica.columns(rows)
+    except TailcutError:
+        return None
+    return {name: values for columns in found.values() for name, values in columns.items()}
+
+
+def _differ(before: Sequence[Any], after: Sequence[Any]) -> bool:
+    return any(not compare(one, other, EXACT).equal for one, other in zip(before, after, strict=True))
+
+
+def _call(call: ModelCall) -> Call:
+    return Call(call.model, call.named, call.placed)
+
+
+def _column(found: ColumnDifference, features: Sequence[str]) -> ColumnParity:
+    return ColumnParity(
+        column=found.name,
+        features=tuple(features),
+        rows=found.rows,
+        differing_rows=found.differing,
+        max_difference=found.largest,
+        change=found.change,
+        first=found.values,
+    )
+
+
+def _unmatched(calls: Sequence[ModelCall], ours: dict[str, Columns]) -> str:
+    if not calls:
+        return "the pilot called no model of torch, onnxruntime, scikit-learn, LightGBM, XGBoost, CatBoost or OpenVINO"
+    last = calls[-1]
+    theirs = [*last.named, *(f"[{len(values)} rows]" for values in last.placed)]
+    return (
+        f"what the pilot hands to {last.model} ({', '.join(theirs)}) does not have the form of the deployment's inputs"
+        f" ({', '.join(ours)})"
+    )

@@ -1,0 +1,100 @@
+"""Find out how the two sides belong together: the form of requests, and the fields of replies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tailcut.core.json_values import encode
+from tailcut.core.parity.comparing import Exchange, Reply
+from tailcut.core.parity.mapping import Answered, Pair, guess_pairs, unmatched
+from tailcut.core.parity.request_form import RequestForm, Takes, guess_forms
+from tailcut.errors import StartError
+from tailcut.manifest import Deployment
+from tailcut.parity.asking import Asker
+from tailcut.parity.payloads import Payload
+
+_GUESSED_FROM = 50
+_FORMS_TRIED_ON = 10
+
+
+class NothingCompared(StartError):
+    """No answers of the two sides could be compared."""
+
+
+def takes_of(deployment: Deployment) -> Takes:
+    """Return the fields that a deployment knows."""
+    model = deployment.model
+    columns = tuple(
+        name
+        for tensor in model.inputs
+        for name in (tensor.columns or (() if model.reads_any_field else (tensor.name,)))
+    )
+    return Takes(tuple(deployment.features.entity) if deployment.features.groups else (), columns)
+
+
+def choose_form(payloads: Sequence[Payload], pilot: Asker, ours: Asker, takes: Takes) -> RequestForm:
+    """Take the first form of the pilot's requests that the deployment answers.
+
+    Raises:
+        NothingCompared: the pilot answers none of the first requests, or the deployment none of their forms.
+    """
+    refused = Reply(0, None, "")
+    understood: RequestForm | None = None
+    for payload in _answered(payloads[:_FORMS_TRIED_ON], pilot):
+        for form in guess_forms(payload.body, takes):
+            asked = form.apply(payload.body)
+            if asked is None:
+                continue
+            refused = ours.ask(encode(asked))
+            if refused.answered:
+                return form
+            if refused.status == 404:  # an entity that is not known: what it is was understood
+                understood = understood or form
+    if understood is not None:
+        return understood
+    raise NothingCompared(
+        f"the deployment answers no form of the pilot's request; it says {refused.status}: {refused.text}",
+        hint="say where its rows or entities are: --request entities=PATH, rows=PATH or rows.FIELD=PATH",
+    )
+
+
+def choose_pairs(exchanges: Sequence[Exchange]) -> Sequence[Pair]:
+    """Guess which fields belong together.
+
+    Raises:
+        NothingCompared: no request was answered by both, or no field looks like another.
+    """
+    answered = answered_by_both(exchanges)
+    if not answered:
+        first = exchanges[0]
+        raise NothingCompared(
+            f"no request was answered by both sides; of the first the pilot says {first.theirs.status}:"
+            f" {first.theirs.text}, the deployment {first.ours.status}: {first.ours.text}",
+            hint="are both asked of the same data? --request says how the deployment's request is made",
+        )
+    pairs = guess_pairs(answered)
+    if not pairs:
+        theirs, ours = unmatched([], answered)
+        raise NothingCompared(
+            f"no field of the pilot ({', '.join(theirs)}) looks like one of the deployment ({', '.join(ours)})",
+            hint="say which belong together: --map PILOT.PATH=OUTPUT",
+        )
+    return pairs
+
+
+def answered_by_both(exchanges: Sequence[Exchange]) -> list[Answered]:
+    """Return the first exchanges that both sides answered."""
+    both = [one for one in exchanges if one.theirs.answered and one.ours.answered]
+    return [Answered(one.theirs.body, one.ours.body, one.rows) for one in both[:_GUESSED_FROM]]
+
+
+def _answered(payloads: Sequence[Payload], pilot: Asker) -> list[Payload]:
+    replies = [pilot.ask(payload.raw, payload.path) for payload in payloads]
+    found = [payload for payload, reply in zip(payloads, replies, strict=True) if reply.answered]
+    if not found:
+        raise NothingCompared(
+            f"the pilot answers none of the first {len(payloads)} requests at {pilot.url};"
+            f" it says {replies[0].status}: {replies[0].text}",
+            hint="--path names its route, --header 'NAME: VALUE' what it asks for besides",
+        )
+    return found

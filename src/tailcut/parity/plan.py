@@ -1,0 +1,81 @@
+"""The settings of a comparison with the pilot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tailcut.core.parity.mapping import Pair
+from tailcut.core.parity.request_form import RequestForm
+from tailcut.core.parity.tolerance import Tolerance
+from tailcut.errors import ManifestError
+
+DEFAULT_REQUESTS = 500
+
+
+@dataclass(frozen=True)
+class ParityPlan:
+    """What is asked, of whom, and how answers are compared.
+
+    Attributes:
+        pilot: URL, or "module:attribute" of an ASGI application; empty: the manifest's ``ladder.pilot``.
+        payloads: a .jsonl file, or "module:callable" of (seed); empty: the manifest's ``ladder.traffic``.
+        path: of the pilot; empty: the URL's, the manifest's ``ladder.pilot_path`` or the only route that takes POST.
+        requests: most requests that are sent.
+        concurrency: requests at a time.
+        variants: names of those that are asked; empty: all that may be served.
+        deployment: URL of a deployment that runs; empty: each variant is started here.
+        pairs: fields that belong together; empty: they are guessed.
+        form: how the deployment's request is made; None: it is guessed.
+        tolerances: by the name of the output; "" is for all others.
+        headers: (name, value) pairs sent to the pilot.
+        timeout_s: of one request.
+        directory: folder that the application is imported from and runs in.
+        ready_s: longest wait for the start of the pilot and of each variant.
+        seed: of payloads that a function makes.
+        explain: whether causes of differences are looked for.
+        overrides: "path=value" settings over the manifest.
+        command: the command line, for the record.
+    """
+
+    pilot: str = ""
+    payloads: str = ""
+    path: str = ""
+    requests: int = DEFAULT_REQUESTS
+    concurrency: int = 1
+    variants: tuple[str, ...] = ()
+    deployment: str = ""
+    pairs: tuple[Pair, ...] = ()
+    form: RequestForm | None = None
+    tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
+    headers: tuple[tuple[str, str], ...] = ()
+    timeout_s: float = 30.0
+    directory: Path = Path()
+    ready_s: float = 120.0
+    seed: int = 0
+    explain: bool = True
+    overrides: tuple[str, ...] = ()
+    command: str = "tailcut parity"
+
+
+def check_plan(plan: ParityPlan) -> None:
+    """Refuse what makes no sense before anything is started.
+
+    Raises:
+        ManifestError: a number out of range, or flags that exclude one another.
+    """
+    if plan.requests < 1 or plan.concurrency < 1:
+        raise ManifestError(
+            f"--requests is {plan.requests} and --concurrency {plan.concurrency}", hint="both are at least 1"
+        )
+    if plan.deployment and plan.variants:
+        raise ManifestError(
+            "--variant with --deployment: a server that runs answers with the variant that it serves",
+            hint="leave one of the two out",
+        )
+
+
+def is_url(target: str) -> bool:
+    """Tell a URL from an application's reference."""
+    return target.lower().startswith(("http://", "https://"))

@@ -1,0 +1,125 @@
+"""The deployment in this process: its feature rows, the model's inputs and its answers, one stage at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tailcut.core.json_values import decode
+from tailcut.core.parity.columns import Columns, split
+from tailcut.core.tensors import Array, Arrays
+from tailcut.core.texts import MISSING_TEXT, texts_of
+from tailcut.engine.assembly import encode_answer
+from tailcut.engine.engine import Engine
+from tailcut.engine.path import Path
+from tailcut.engine.ticket import run_rows
+from tailcut.manifest import Manifest
+
+Row = Mapping[str, Any]
+_STOP_S = 2.0
+_PATIENCE_S = 30.0
+_JSON: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+
+
+class Replica:
+    """An opened deployment whose stages can be called one by one."""
+
+    def __init__(self, engine: Engine, runner: asyncio.Runner) -> None:
+        self._engine = engine
+        self._runner = runner
+        self._path: Path = engine.opened.path
+        self._runtime = engine.opened.pool.runtimes[0]
+        self._together = all(spec.fixed for spec in self._path.specs) and not engine.opened.rows_alone
+
+    def feature_rows(self, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the rows of a request: those that it holds, or those of its entities.
+
+        Raises:
+            TailcutError: an entity is unknown, or a source failed.
+        """
+        if "rows" in asked:
+            return [dict(row) for row in asked["rows"]]
+        features = self._path.features
+        if features is None:
+            return []
+        keys = [features.parse_entity(entity) for entity in asked["entities"]]
+        deadline_s = time.monotonic() + _PATIENCE_S
+        return self._runner.run(features.fetch(keys, "", deadline_s)).rows
+
+    def inputs(self, rows: Sequence[Row]) -> Arrays:
+        """Return the model's inputs of rows.
+
+        Raises:
+            TailcutError: the rows cannot be turned into inputs.
+        """
+        return self._path.assembly.inputs(rows, from_client=True)
+
+    def columns(self, rows: Sequence[Row]) -> dict[str, Columns]:
+        """Return the model's inputs of rows, per tensor, column by column.
+
+        Raises:
+            TailcutError: the rows cannot be turned into inputs.
+        """
+        found = {}
+        arrays = self.inputs(rows)
+        for tensor in self._engine.deployment.model.inputs:
+            array = arrays[tensor.name]
+            fixed = array.ndim == 2 and -1 not in tensor.shape[1:]
+            width = array.shape[1] if fixed else 0
+            found[tensor.name] = split(tensor.name, _listed(array, tensor.allow_nan), width, tensor.columns)
+        return found
+
+    def answers(self, rows: Sequence[Row]) -> list[Any]:
+        """Return the predictions of rows, as a client reads them.
+
+        Raises:
+            TailcutError: the rows cannot be turned into inputs, or the model fails.
+        """
+        if self._together:
+            return self._answers(rows)
+        return [answer for row in rows for answer in self._answers([row])]
+
+    def _answers(self, rows: Sequence[Row]) -> list[Any]:
+        path = self._path
+        outputs = run_rows(self._runtime, self.inputs(rows), len(rows), path.outputs)
+        found: list[Any] = decode(_JSON, encode_answer(path.assembly.answers(outputs, len(rows))))
+        return found
+
+
+def _listed(array: Array, allow_nan: bool) -> list[Any]:
+    """Return an input as lists of plain values; of a text that stands for a missing one, NaN, as estimators get it."""
+    if not array.dtype.hasobject:
+        found: list[Any] = array.tolist()
+        return found
+    texts: list[str | float] = list(texts_of(array))
+    if allow_nan:
+        texts = [math.nan if text == MISSING_TEXT else text for text in texts]
+    nested: list[Any] = np.array(texts, object).reshape(array.shape).tolist()
+    return nested
+
+
+@contextmanager
+def open_replica(manifest: Manifest, variant: str) -> Iterator[Replica]:
+    """Open a variant in this process.
+
+    Raises:
+        TailcutError: it cannot be opened.
+    """
+    serve = msgspec.structs.replace(manifest.deployment.serve, variant=variant, fallback=())
+    pool = msgspec.structs.replace(manifest.deployment.pool, executors=1, max_executors=0)
+    opened = replace(manifest, deployment=msgspec.structs.replace(manifest.deployment, serve=serve, pool=pool))
+    with asyncio.Runner() as runner:
+        engine = Engine(opened)
+        try:
+            runner.run(engine.start())
+            yield Replica(engine, runner)
+        finally:
+            runner.run(engine.stop(_STOP_S))

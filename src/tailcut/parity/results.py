@@ -1,0 +1,137 @@
+"""From the exchanges of one variant to its part of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tailcut.core.parity.changes import learn_change
+from tailcut.core.parity.comparing import (
+    Difference,
+    Exchange,
+    differences_in,
+    figures_of,
+    outcome_of,
+)
+from tailcut.core.parity.concentration import concentrations, flattened
+from tailcut.core.parity.mapping import Pair
+from tailcut.core.parity.tolerance import tolerance_of
+from tailcut.parity.causes import Comparison
+from tailcut.parity.deployments import Chosen
+from tailcut.report.parity_file import FieldParity, StatusDifference, ValueDifference, VariantParity
+
+FIRST = 10
+_SHORT = 12
+"""Elements of a long list that are shown."""
+
+
+class Sorted:
+    """Exchanges by their outcome.
+
+    Attributes:
+        answered: by both sides.
+        differing, equal: of these.
+        statuses: answered by one side only, or failed by the deployment.
+        refused: how many both refused.
+        differences: values that differ, in the order of requests.
+    """
+
+    def __init__(self, exchanges: Sequence[Exchange], comparison: Comparison) -> None:
+        self.exchanges = exchanges
+        self.answered: list[Exchange] = []
+        self.differing: list[Exchange] = []
+        self.equal: list[Exchange] = []
+        self.statuses: list[Exchange] = []
+        self.differences: list[Difference] = []
+        self.refused = 0
+        for one in exchanges:
+            found = differences_in(one, comparison.pairs, comparison.tolerances)
+            self.differences += found
+            outcome = outcome_of(one, found)
+            if outcome in {"equal", "differs"}:
+                self.answered.append(one)
+                (self.differing if outcome == "differs" else self.equal).append(one)
+            elif outcome == "refused":
+                self.refused += 1
+            else:
+                self.statuses.append(one)
+
+
+def variant_record(chosen: Chosen, found: Sorted, comparison: Comparison) -> VariantParity:
+    """Make the report of a variant, without causes."""
+    bodies = {one.number: one.request for one in found.exchanges}
+    return VariantParity(
+        variant=chosen.name,
+        version=chosen.version,
+        exact=chosen.exact,
+        judged=chosen.judged,
+        requests=len(found.exchanges),
+        both_answered=len(found.answered),
+        both_refused=found.refused,
+        differing_requests=len(found.differing),
+        status_differences=len(found.statuses),
+        statuses=tuple(_status(one) for one in found.statuses[:FIRST]),
+        fields=tuple(_field(found.answered, pair, comparison) for pair in comparison.pairs),
+        differences=tuple(_difference(one, bodies[one.number]) for one in found.differences[:FIRST]),
+        common=tuple(common_in(found, comparison)),
+    )
+
+
+def common_in(found: Sorted, comparison: Comparison) -> list[str]:
+    """Say what rows that differ have in common, by the fields of the requests."""
+    wrong = {(one.number, one.row) for one in found.differences}
+    rows: list[Mapping[str, Any]] = []
+    differs: list[bool] = []
+    for one in found.answered:
+        for row, item in enumerate(next(iter(one.asked.values()), [])):
+            rows.append(flattened(item, "" if isinstance(item, Mapping) else "entity"))
+            differs.append((one.number, row) in wrong)
+    return [str(one) for one in concentrations(rows, differs)]
+
+
+def _field(answered: Sequence[Exchange], pair: Pair, comparison: Comparison) -> FieldParity:
+    tolerance = tolerance_of(pair.name, comparison.tolerances)
+    figures = figures_of(answered, pair, tolerance)
+    change = learn_change(figures.theirs, figures.ours, tolerance) if figures.differing else None
+    return FieldParity(
+        output=pair.name,
+        pilot=str(pair.theirs),
+        matched=pair.why,
+        tolerance=str(tolerance),
+        rows=figures.rows,
+        differing_rows=figures.differing,
+        differing_requests=figures.requests,
+        max_difference=figures.largest,
+        mean_difference=figures.mean,
+        relation=change.text if change is not None else "",
+    )
+
+
+def _status(one: Exchange) -> StatusDifference:
+    return StatusDifference(
+        request=one.number,
+        pilot_status=one.theirs.status,
+        pilot_text=one.theirs.text,
+        deployment_status=one.ours.status,
+        deployment_text=one.ours.text,
+        body=one.request,
+    )
+
+
+def _difference(one: Difference, body: Any) -> ValueDifference:
+    return ValueDifference(
+        request=one.number,
+        row=one.row,
+        output=one.name,
+        pilot=shortened(one.theirs),
+        deployment=shortened(one.ours),
+        difference=one.size,
+        body=body,
+    )
+
+
+def shortened(value: Any) -> Any:
+    """Return a value as JSON has it, long lists cut."""
+    if isinstance(value, list):
+        return [*map(shortened, value[:_SHORT]), *(["..."] if len(value) > _SHORT else [])]
+    return value if value is None or isinstance(value, (bool, int, float, str, dict)) else str(value)

@@ -1,0 +1,159 @@
+"""Parity: paths lead to what is there, equal is symmetric enough, learned changes give back what was changed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tailcut.core.parity.changes import explains, learn_change
+from tailcut.core.parity.concentration import concentrations
+from tailcut.core.parity.explaining import search, trials
+from tailcut.core.parity.mapping import Answered, guess_pairs
+from tailcut.core.parity.paths import MISSING, leaves, parse_path, values_at
+from tailcut.core.parity.request_form import Takes, guess_forms
+from tailcut.core.parity.tolerance import Tolerance, compare
+
+KEYS = st.text("abcdefghij_", min_size=1, max_size=6)
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(-(10**6), 10**6), st.floats(allow_nan=False, allow_infinity=False, width=32),
+    st.text(max_size=5),
+)  # fmt: skip
+DOCUMENTS = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=20
+)
+NUMBERS = st.floats(-1e6, 1e6, width=32)
+
+
+@given(DOCUMENTS, st.integers(1, 4))
+def test_every_leaf_is_found_again_by_its_path(document: Any, rows: int) -> None:
+    """A path, written and read again, leads to the same values; each row has one."""
+    for path, values in leaves(document, rows).items():
+        assert len(values) == rows
+        again = parse_path(str(path))
+        assert again == path
+        found = values_at(document, again, rows)
+        assert [one for one, value in zip(found, values, strict=True) if value is not MISSING] == [
+            value for value in values if value is not MISSING
+        ]
+
+
+@given(SCALARS | st.lists(SCALARS, max_size=4))
+def test_a_value_equals_itself_and_differs_by_nothing(value: Any) -> None:
+    gap = compare(value, value, Tolerance(0.0, 0.0))
+    assert gap.equal
+    assert gap.size in {None, 0.0}
+
+
+@given(NUMBERS, NUMBERS, st.floats(0, 10), st.floats(0, 0.5))
+def test_numbers_are_equal_exactly_within_the_tolerance(theirs: float, ours: float, least: float, share: float) -> None:
+    gap = compare(theirs, ours, Tolerance(least, share))
+    assert gap.size == abs(theirs - ours)
+    assert gap.equal == (abs(theirs - ours) <= least + share * abs(theirs))
+    assert compare(str(theirs), ours, Tolerance(least, share)) == gap
+
+
+@given(st.sampled_from([None, math.nan]), st.sampled_from([None, math.nan]), SCALARS)
+def test_what_is_missing_equals_what_is_missing_and_nothing_else(one: Any, other: Any, value: Any) -> None:
+    assert compare(one, other).equal
+    assume(value is not None)
+    assert not compare(one, value).equal
+
+
+COLUMNS = st.lists(st.integers(-1000, 1000).map(float), min_size=6, max_size=30, unique=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "change"),
+    [
+        ("x + 1", lambda x: x + 1),
+        ("x - 2.5", lambda x: x - 2.5),
+        ("x * 60", lambda x: x * 60),
+        ("x / 1000", lambda x: x / 1000),
+        ("1 - x", lambda x: 1 - x),
+        ("x * 1.8 + 32", lambda x: x * 1.8 + 32),
+        ("always 7", lambda _: 7.0),
+    ],
+)
+@given(ours=COLUMNS)
+def test_a_change_of_a_column_is_learned(text: str, change: Any, ours: list[float]) -> None:
+    """What is learned gives the pilot's values, and it is the change that was made where no simpler one does."""
+    theirs = [change(x) for x in ours]
+    assume(theirs != ours)
+    found = learn_change(theirs, ours)
+    assert found is not None
+    assert explains(found, theirs, ours)
+    if found.text != text:
+        assert [round(found.apply(x), 3) for x in ours] == [round(x, 3) for x in theirs]
+
+
+@given(COLUMNS, st.randoms(use_true_random=False))
+def test_no_change_is_learned_from_values_that_do_not_belong_together(ours: list[float], random: Any) -> None:
+    theirs = list(ours)
+    random.shuffle(theirs)
+    assume(sum(one != other for one, other in zip(theirs, ours, strict=True)) > 4)
+    found = learn_change(theirs, ours)
+    assert found is None or explains(found, theirs, ours)
+
+
+@given(st.data(), st.sampled_from(["a", "b", "c"]))
+def test_the_feature_that_is_off_by_one_is_found_by_the_answers(data: st.DataObject, wrong: str) -> None:
+    """Given a model that depends on each of three features otherwise; then the one at fault is named."""
+    rows = data.draw(
+        st.lists(st.fixed_dictionaries({name: st.integers(1, 50) for name in "abc"}), min_size=6, max_size=20)
+    )
+
+    def model(row: Any) -> float:
+        known = {name: value or 0 for name, value in row.items()}
+        return math.sin(known["a"]) + 3 * math.sin(0.7 * known["b"]) + 5 * math.sin(1.3 * known["c"])
+
+    target = [model({**row, wrong: row[wrong] + 1}) for row in rows]
+    differs = [not compare(one, model(row)).equal for one, row in zip(target, rows, strict=True)]
+    assume(all(differs))
+    found = search(
+        rows,
+        differs,
+        trials(rows, ["a", "b", "c"]),
+        lambda changed, places: [
+            compare(target[place], model(row)).equal for row, place in zip(changed, places, strict=True)
+        ],
+    )
+    assert (wrong, "x + 1") in [(one.feature, one.change) for one in found]
+    assert all(one.explained == len(rows) for one in found)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(5, 9)), min_size=5, max_size=20, unique=True), st.booleans())
+def test_fields_are_paired_by_name_whatever_their_order(values: list[tuple[float, float]], turned: bool) -> None:
+    names = ("score", "age") if turned else ("age", "score")
+    answered = [
+        Answered(
+            {"out": [dict(zip(names, (one, other) if turned else (other, one), strict=True))]},
+            {"predictions": [{"age": other, "score": one}]},
+            1,
+        )
+        for one, other in values
+    ]
+    assert {(str(one.theirs), one.name) for one in guess_pairs(answered)} == {
+        ("out[].score", "score"), ("out[].age", "age"),
+    }  # fmt: skip
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=5), KEYS, st.booleans())
+def test_entities_are_found_wherever_they_are(numbers: list[int], key: str, alone: bool) -> None:
+    """Given a request with the entity's field as a plain value or in a list of objects; then a form takes all."""
+    body = {key: {"user_id": numbers[0]}} if alone else {key: [{"user_id": number} for number in numbers]}
+    made = [form.apply(body) for form in guess_forms(body, Takes(("user_id",), ()))]
+    wanted = numbers[:1] if alone else numbers
+    assert any(one == {"entities": [{"user_id": number} for number in wanted]} for one in made)
+
+
+@given(st.lists(st.sampled_from("xyz"), min_size=30, max_size=60))
+def test_the_value_that_all_rows_that_differ_have_is_named(kinds: list[str]) -> None:
+    differs = [kind == "y" for kind in kinds]
+    assume(3 <= sum(differs) <= len(kinds) - 3)
+    found = concentrations([{"kind": kind, "place": 1} for kind in kinds], differs)
+    assert [one.text for one in found] == ["kind = 'y'"]
+    assert (found[0].differing, found[0].equal) == (1.0, 0.0)

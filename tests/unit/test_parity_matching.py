@@ -1,0 +1,159 @@
+"""Parity: which fields and which requests belong together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tailcut.core.parity.comparing import Exchange, Reply, differences_in, figures_of, outcome_of
+from tailcut.core.parity.mapping import Answered, guess_pairs, parse_pair, unmatched
+from tailcut.core.parity.paths import parse_path
+from tailcut.core.parity.request_form import Takes, guess_forms, parse_form
+from tailcut.core.parity.tolerance import DEFAULT, parse_tolerance, tolerance_of
+from tailcut.errors import ManifestError
+
+
+def answered(theirs: list[Any], ours: list[Any]) -> list[Answered]:
+    return [Answered(one, {"predictions": [other]}, 1) for one, other in zip(theirs, ours, strict=True)]
+
+
+def test_the_only_number_of_both_sides_is_paired_whatever_its_name() -> None:
+    found = guess_pairs(answered([{"p": "0.25", "who": "x"}], [{"risk": 0.25}]))
+    assert [(str(one.theirs), one.name, one.why) for one in found] == [("p", "risk", "the only number on both sides")]
+
+
+def test_fields_with_other_names_are_paired_by_their_values() -> None:
+    numbers = [0.1, 0.4, 0.2, 0.9, 0.7]
+    theirs = [{"u": 1 - one, "v": one + 0.01, "w": 5.0} for one in numbers]
+    found = guess_pairs(answered(theirs, [{"risk": one} for one in numbers]))
+    assert [(str(one.theirs), one.name) for one in found] == [("v", "risk")]
+    assert found[0].why == "correlation 1.00"
+    assert unmatched(found, answered(theirs, [{"risk": one} for one in numbers]))[0] == ["u", "w"]
+
+
+def test_a_class_of_an_object_of_probabilities_is_paired_with_the_score() -> None:
+    numbers = [0.1, 0.4, 0.2, 0.9, 0.7]
+    theirs = [{"probabilities": {"no": 1 - one, "yes": one}} for one in numbers]
+    found = guess_pairs(answered(theirs, [{"late": one} for one in numbers]))
+    assert [str(one.theirs) for one in found] == ["probabilities.yes"]
+
+
+def test_a_bare_value_is_called_prediction() -> None:
+    found = guess_pairs(answered([{"embeddings": [[1.0, 2.0]]}], [[1.0, 2.0]]))
+    assert [(str(one.theirs), one.name) for one in found] == [("embeddings[]", "prediction")]
+    given = parse_pair("embeddings[]=prediction")
+    assert (given.theirs, given.ours) == (found[0].theirs, found[0].ours)
+
+
+@pytest.mark.parametrize(
+    ("body", "columns", "wanted"),
+    [
+        ({"rows": [{"a": 1}]}, ("a",), "as it is"),
+        ({"a": 1, "b": 2}, ("a", "b"), "rows=."),
+        ({"features": {"b": 2, "a": 1}}, ("a", "b"), "rows=features"),
+        ({"instances": [{"a": 1, "b": 2}]}, ("a", "b"), "rows=instances[]"),
+        ({"as": [1, 2], "bs": [3, 4]}, ("a", "b"), "rows.a=as[], rows.b=bs[]"),
+        ({"id": 7, "A": 1, "B": 2}, ("a", "b"), "rows.a=A, rows.b=B"),
+        ({"texts": ["x", "y"]}, (), "rows.text=texts[]"),
+    ],
+)
+def test_rows_are_found_in_a_request(body: Any, columns: tuple[str, ...], wanted: str) -> None:
+    found = guess_forms(body, Takes((), columns))
+    assert str(found[0]) == wanted
+    made = found[0].apply(body)
+    assert made is not None
+    assert set(made) == {"rows"}
+    if wanted != "as it is":
+        assert parse_form(wanted.split(", ")).apply(body) == made
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        ({"entities": [3]}, {"entities": [3]}),
+        ({"user_id": 3}, {"entities": [{"user_id": 3}]}),
+        ({"when": "now", "user_ids": [3, 4]}, {"entities": [{"user_id": 3}, {"user_id": 4}]}),
+        ({"userId": 3, "when": "now"}, {"entities": [{"user_id": 3}]}),
+        ({"to": {"users": [{"user_id": 3, "name": "x"}]}}, {"entities": [{"user_id": 3}]}),
+        ([3, 4], {"entities": [3, 4]}),
+    ],
+)
+def test_entities_are_found_in_a_request(body: Any, wanted: Any) -> None:
+    assert guess_forms(body, Takes(("user_id",), ()))[0].apply(body) == wanted
+
+
+@pytest.mark.parametrize("text", ["", "x", "lines=a", "rows.a=", "rows=a=b[0", "rows=[][]"])
+def test_a_wrong_form_is_refused(text: str) -> None:
+    if text == "rows.a=":
+        assert str(parse_form([text])) == "rows.a=."  # the whole document
+        return
+    with pytest.raises(ManifestError):
+        parse_form([text])
+
+
+def test_forms_of_two_kinds_are_refused() -> None:
+    with pytest.raises(ManifestError, match="one kind"):
+        parse_form(["rows.a=x", "entities.b=y"])
+
+
+@pytest.mark.parametrize("text", ["a..", "a[b]", "[][]", "a[0"])
+def test_a_wrong_path_is_refused(text: str) -> None:
+    with pytest.raises(ManifestError):
+        parse_path(text)
+
+
+def test_tolerances_are_by_field_and_one_is_for_all() -> None:
+    given = dict(parse_tolerance(text) for text in ("risk=1e-3", "0.5,0.25"))
+    assert tolerance_of("risk", given) == (Tolerance := type(DEFAULT))(1e-3, 1e-3)
+    assert tolerance_of("late", given) == Tolerance(0.5, 0.25)
+    assert tolerance_of("late", {}) == DEFAULT
+    for text in ("risk=", "risk=-1", "risk=nan", "=1", "risk=1,2,3"):
+        with pytest.raises(ManifestError):
+            parse_tolerance(text)
+
+
+def exchange(theirs: Reply, ours: Reply, rows: int = 1) -> Exchange:
+    return Exchange(1, "", {}, {"rows": [{}] * rows}, rows, theirs, ours)
+
+
+def reply(status: int, *predictions: Any) -> Reply:
+    return Reply(status, {"predictions": list(predictions)}, "")
+
+
+PAIR = parse_pair("predictions[].risk=risk")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "wanted"),
+    [
+        (reply(200, {"risk": 0.5}), reply(200, {"risk": 0.500001}), "equal"),
+        (reply(200, {"risk": 0.5}), reply(200, {"risk": 0.501}), "differs"),
+        (reply(200, {"risk": 0.5}), reply(404), "status"),
+        (reply(422), reply(200, {"risk": 0.5}), "status"),
+        (reply(422), reply(400), "refused"),
+        (reply(500), reply(400), "refused"),
+        (reply(422), reply(500), "status"),
+        (reply(422), Reply(0, None, "no reply"), "status"),
+        (Reply(200, None, "<html>"), reply(200, {"risk": 0.5}), "status"),
+    ],
+)
+def test_outcomes(theirs: Reply, ours: Reply, wanted: str) -> None:
+    one = exchange(theirs, ours)
+    assert outcome_of(one, differences_in(one, [PAIR], {})) == wanted
+
+
+def test_figures_count_rows_and_requests() -> None:
+    first = exchange(reply(200, {"risk": 1.0}, {"risk": 2.0}), reply(200, {"risk": 1.0}, {"risk": 2.5}), rows=2)
+    second = exchange(reply(200, {"risk": 1.0}), reply(200, {"risk": None}))
+    found = figures_of([first, second], PAIR, DEFAULT)
+    assert (found.rows, found.differing, found.requests) == (3, 2, 2)
+    assert (found.largest, found.mean) == (0.5, 0.25)
+
+
+def test_a_deployment_that_answers_another_number_of_rows_differs() -> None:
+    one = exchange(reply(200, {"risk": 1.0}, {"risk": 2.0}), reply(200, {"risk": 1.0}), rows=2)
+    assert [(each.row, str(each.ours)) for each in differences_in(one, [PAIR], {})] == [
+        (0, "(absent)"),
+        (1, "(absent)"),
+    ]
