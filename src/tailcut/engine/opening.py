@@ -295,4 +295,5 @@ def _features(manifest: Manifest) -> Features:
 async def _open_features(manifest: Manifest) -> FeatureService | None:
     if not manifest.deployment.features.groups:
         return None
-    return await FeatureService.open(_features(manifest), resolve=lambda ref: resolve(ref, manifest))
+    declared = {field.name: field.type for field in manifest.deployment.model.fields}
+    return await FeatureService.open(_features(manifest), resolve=lambda ref: resolve(ref, manifest), declared=declared)

@@ -18,7 +18,8 @@ from tailcut.features.entry import StoredEntry
 from tailcut.features.groups import Group
 from tailcut.features.preload import Table
 from tailcut.features.sources.base import Source, SourceError
-from tailcut.features.sources.postgres import PostgresDatabase, PostgresSource
+from tailcut.features.sources.postgres import PostgresSource
+from tailcut.features.sources.postgres_connections import PostgresDatabase
 from tailcut.features.sources.python import FunctionSource
 from tailcut.features.sources.queried import GroupQueries
 from tailcut.features.sources.sql import Dialect, Query, compile_query, mentions_keys
@@ -158,7 +159,7 @@ class Opener:
         if not spec.preload or (self._features.cache == "off" and (spec.sql or spec.function)):
             return None
         assert isinstance(ttl, float)
-        table = Table(spec.name, spec.columns, ttl, source.fetch_all, self._clock, self._monotonic_s)
+        table = Table(spec.name, spec.columns, ttl, source, self._clock, self._monotonic_s)
         try:
             await table.load()
         except SourceError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -13,13 +13,15 @@ from typing import Any
 from tailcut.cache.bypass import BypassedStore
 from tailcut.cache.memory import MemoryStore
 from tailcut.cache.store import Store
+from tailcut.core.key_types import KeyType
 from tailcut.core.keys import feature_key
 from tailcut.errors import ManifestError, StartError
 from tailcut.features.cached import EntryCache
 from tailcut.features.calls import Calls
 from tailcut.features.entity import EntityKey, parse_entity
 from tailcut.features.entry import Entry, Outcome, StoredEntry
-from tailcut.features.groups import Group, levels_of
+from tailcut.features.groups import Group, KeyProblem, levels_of
+from tailcut.features.keys import field_types, settle
 from tailcut.features.level import LevelFetcher, Rows
 from tailcut.features.line import Lookup
 from tailcut.features.opening import Opener, Resolve, open_store
@@ -47,9 +49,17 @@ class FeatureService:
     """All feature groups of a deployment. Owned by the event loop that opened it."""
 
     def __init__(
-        self, features: Features, groups: list[Group], opener: Opener, cache: EntryCache, seed: int, clock: _Clock
+        self,
+        features: Features,
+        groups: list[Group],
+        opener: Opener,
+        cache: EntryCache,
+        seed: int,
+        clock: _Clock,
+        types: tuple[KeyType, ...],
     ) -> None:
         self._features = features
+        self._types = types
         self._opener = opener
         self._cache = cache
         self._monotonic_s = clock.monotonic_s
@@ -92,6 +102,7 @@ class FeatureService:
         wall_s: Callable[[], float] = time.time,
         seed: int = 0,
         store: Store[StoredEntry] | None = None,
+        declared: Mapping[str, str] | None = None,
     ) -> FeatureService:
         """Connect, check every group, read preloaded tables, start the background work.
 
@@ -99,6 +110,7 @@ class FeatureService:
             resolve: ``'package.module:callable'`` -> the callable.
             seed: of the generator behind TTL jitter.
             store: used instead of Redis, for tests and other stores.
+            declared: types of fields as ``model.fields`` has them.
 
         Raises:
             StartError: what could not be opened, and where in the manifest.
@@ -108,12 +120,15 @@ class FeatureService:
         remote: BypassedStore[StoredEntry] | None = None
         try:
             groups = [await opener.group(spec) for spec in features.groups]
+            types = field_types(features, groups, declared or {})
+            settle(groups, features.entity, types)
             if features.cache == "redis":
                 remote = BypassedStore(store, features.redis_timeout_s) if store else await open_store(features)
             memory: MemoryStore[Entry] | None = None
             if features.cache != "off":
                 memory = MemoryStore(features.max_bytes, monotonic_s)
-            service = cls(features, groups, opener, EntryCache(memory, remote, monotonic_s, wall_s), seed, clock)
+            cached = EntryCache(memory, remote, monotonic_s, wall_s)
+            service = cls(features, groups, opener, cached, seed, clock, types)
         except BaseException as error:
             await opener.close()
             if remote is not None:
@@ -127,10 +142,12 @@ class FeatureService:
     def parse_entity(self, value: object) -> EntityKey:
         """Read one entity of a request: a plain value where there is one entity field, else an object.
 
+        Equal values give equal keys: each is in the normal form of its field's type.
+
         Raises:
             BadRequest: what is wrong, naming the field.
         """
-        return parse_entity(value, self._features.entity)
+        return parse_entity(value, self._features.entity, self._types)
 
     def fetch_nowait(self, entities: Sequence[EntityKey], tenant: str) -> FeatureSet | None:
         """Rows for the entities if everything is fresh in memory, else None. No I/O, a few microseconds a group."""
@@ -142,7 +159,10 @@ class FeatureService:
         fresh_until_s = [math.inf] * len(rows)
         for group in self._in_order:
             for position, row in enumerate(rows):
-                key = entities[position] if group.key_is_entity else group.key_of(row)
+                try:
+                    key = entities[position] if group.key_is_entity else group.key_of(row)
+                except KeyProblem:
+                    return None
                 until_s = self._add_nowait(group, key, row, tenant, now_s)
                 if until_s <= now_s:
                     return None
