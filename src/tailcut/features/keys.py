@@ -29,7 +29,9 @@ def field_types(features: Features, groups: Sequence[Group], declared: Mapping[s
 
 
 def _field_type(name: str, groups: Sequence[Group], declared: str) -> KeyType:
-    found = {group.name: group.key_types[group.spec.key.index(name)] for group in groups if name in group.spec.key}
+    found = {
+        group.name: group.source.key_types[group.spec.key.index(name)] for group in groups if name in group.spec.key
+    }
     kind = common_type(list(found.values()))
     said = ", ".join(f"{kind.name} in {group}" for group, kind in found.items() if kind != ANY)
     if kind is None:

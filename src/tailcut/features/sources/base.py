@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Protocol
 
-from tailcut.core.key_types import ANY, KeyType
+from tailcut.core.key_types import ANY, KeyType, inferred
 
 Key = tuple[Any, ...]
 """Values of a group's key columns, in order."""
@@ -230,6 +230,11 @@ def table(
             raise SourceError(f"the table has more than one row for key {key}: group or limit them")
         checked[key] = exact_values(values, columns)
     return list(checked.items())
+
+
+def types_of_table(declared: Sequence[KeyType], rows: Sequence[tuple[Key, Sequence[Any]]]) -> tuple[KeyType, ...]:
+    """Types of a table's keys: those of its values where nothing declares one."""
+    return tuple([inferred([key[at] for key, _ in rows]) if kind == ANY else kind for at, kind in enumerate(declared)])
 
 
 async def checked_table(

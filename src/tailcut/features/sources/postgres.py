@@ -50,7 +50,7 @@ class PostgresSource(QueriedSource[PostgresDatabase]):
         if group.preload is not None:
             found = await self._described(group.preload.alone())
             group.check_columns([column.name for column in found], "preload_sql")
-            self.table_types = returned_types(found, group)
+            self._declare(returned_types(found, group))
 
     async def fetch(self, keys: Sequence[Key], context: SourceContext) -> list[Answer]:
         """Answer for all keys with one query (one per combination of types where the key's are not known)."""

@@ -1,7 +1,7 @@
 """Which type PostgreSQL gives each key: found by asking it, because only it knows what a query compares with what.
 
 The query is prepared with keys of a type that nothing can be compared with. PostgreSQL refuses the first comparison
-and names the type on its other side, as in "operator does not exist: json = bigint".
+and names the type on its other side, as in "operator does not exist: point = bigint".
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ _TO_PARAMETER: dict[str, Callable[[Any], Any]] = {
     "bytea": lambda value: bytes.fromhex(value[2:]),
 }
 
-# Nothing is comparable with any of these, and none is cast to another type by itself.
-_STRANGERS = ("json", "xml", "point", "line", "lseg", "box", "path", "polygon", "circle", "tsquery", "txid_snapshot")
+# Nothing that a key can be is comparable with any of these, nor cast to one or from one.
+_STRANGERS = ("point", "line", "lseg", "box", "path", "polygon", "circle", "xml", "tsquery", "tsvector", "json")
 TYPE_STATES = frozenset({"42883", "42804", "42846"})
 """Undefined function or operator, datatype mismatch, cannot coerce: what a key of the wrong type leads to."""
 # In every language the refusal ends with the operator between the two types, after a colon.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
-from tailcut.core.key_types import ANY, inferred
+from tailcut.core.key_types import ANY, KeyType
 from tailcut.features.sources.base import (
     Answer,
     ColumnProblem,
@@ -19,6 +19,7 @@ from tailcut.features.sources.base import (
     Values,
     checked_table,
     exact_values,
+    types_of_table,
 )
 
 
@@ -44,7 +45,8 @@ class FunctionSource:
         self._executor = executor
         self._where = where
         # A function is given keys as the field has them.
-        self.key_types = self.table_types = (ANY,) * len(key)
+        self.key_types: tuple[KeyType, ...] = (ANY,) * len(key)
+        self.table_types = self.key_types
         call = getattr(function, "__call__", None)  # noqa: B004 - an object whose __call__ is async
         self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
@@ -61,8 +63,7 @@ class FunctionSource:
         found = [
             (exact_values(self._picked(row, self._key), self._key), self._picked(row, self._columns)) for row in rows
         ]
-        # Those that the table's own values have, since nothing declares them.
-        self.table_types = tuple([inferred([key[at] for key, _ in found]) for at in range(len(self._key))])
+        self.table_types = types_of_table(self.key_types, found)
         return await checked_table(found, self._columns, self.table_types)
 
     async def _call(self, keys: list[Key], context: SourceContext) -> Sequence[Any]:
@@ -94,7 +95,5 @@ class FunctionSource:
             raise SourceError(f"{self._where} returned a {type(row).__name__} for a row; it must be a dict or None")
         missing = [column for column in columns if column not in row]
         if missing:
-            raise ColumnProblem(
-                f"{self._where} left out the columns {', '.join(map(repr, missing))}; it returned {list(row)}"
-            )
+            raise ColumnProblem(f"{self._where} left out the columns {missing}; it returned {list(row)}")
         return tuple([row[column] for column in columns])

@@ -9,7 +9,15 @@ from typing import Any, Generic, TypeVar
 
 from tailcut.core.key_types import ANY, KeyType
 from tailcut.errors import StartError
-from tailcut.features.sources.base import Answer, Key, SourceContext, Values, align, checked_table
+from tailcut.features.sources.base import (
+    Answer,
+    Key,
+    SourceContext,
+    Values,
+    align,
+    checked_table,
+    types_of_table,
+)
 from tailcut.features.sources.sql import Query, columns_problem
 
 Database = TypeVar("Database")
@@ -56,6 +64,13 @@ class QueriedSource(ABC, Generic[Database]):
         self._group = group
         self.key_types: tuple[KeyType, ...] = (ANY,) * len(group.key)
         self.table_types = self.key_types
+        self._declared = self.key_types
+
+    def _declare(self, types: tuple[KeyType, ...]) -> None:
+        """Note the types of the key in the whole table."""
+        self.table_types = self._declared = types
+        if self._group.query is None:
+            self.key_types = types
 
     @abstractmethod
     async def check(self) -> None:
@@ -80,8 +95,9 @@ class QueriedSource(ABC, Generic[Database]):
             SourceError: the query fails, or the table has a key twice or a bad value.
         """
         assert self._group.preload is not None
-        rows = await self._run_preload(self._group.preload, context)
-        return await checked_table(self._parted(rows), self._group.columns, self.table_types)
+        rows = self._parted(await self._run_preload(self._group.preload, context))
+        self.table_types = types_of_table(self._declared, rows)
+        return await checked_table(rows, self._group.columns, self.table_types)
 
     @abstractmethod
     async def _run_preload(self, preload: Query, context: SourceContext) -> Sequence[Sequence[Any]]:

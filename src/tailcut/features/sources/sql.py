@@ -127,8 +127,10 @@ def selected(inner: str, columns: Sequence[str], *, as_row: bool = False) -> str
     Args:
         as_row: as one value of type record, in which every column carries its type.
     """
-    names = ", ".join(f"tailcut.{quoted([column])}" for column in columns)
-    return f"SELECT {f'ROW({names})' if as_row else names} FROM (\n{inner}\n) AS tailcut"
+    names = [f"tailcut.{quoted([column])}" for column in columns]
+    # With NULL beside it a value of a domain is one of the type under it, which clients know.
+    wanted = f"ROW({', '.join(f'coalesce({name}, NULL)' for name in names)})" if as_row else ", ".join(names)
+    return f"SELECT {wanted} FROM (\n{inner}\n) AS tailcut"
 
 
 def _positional(match: re.Match[str], dialect: Dialect, where: str) -> str:

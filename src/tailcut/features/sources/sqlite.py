@@ -154,7 +154,7 @@ class SqliteSource(QueriedSource[SqliteDatabase]):
             text, values = group.preload.alone(), arguments(group.preload, nothing)
             found = await self._described(f"SELECT * FROM (\n{text}\n) LIMIT 0", values, "preload_sql")
             group.check_columns(found, "preload_sql")
-            self.table_types = await asyncio.to_thread(table_types, path, text, values, group.key)
+            self._declare(await asyncio.to_thread(table_types, path, text, values, group.key))
 
     async def fetch(self, keys: Sequence[Key], context: SourceContext) -> list[Answer]:
         """Answer for all keys with one query."""

@@ -54,7 +54,7 @@ def type_of_declared(declared: str) -> KeyType:
 
 def table_types(path: str, text: str, values: Sequence[Any], key: Sequence[str]) -> tuple[KeyType, ...]:
     """Types of the key in the result of a query; ``ANY`` where it is computed."""
-    read = _columns_read(path, text, values)
+    read = _columns_of_tables(path, text, values)
     return _types(key, _origins(path, text, values, key), read, {})
 
 
@@ -65,7 +65,7 @@ def fetched_types(path: str, query: Query, text: str, values: Sequence[Any], key
         query: as the user wrote it.
         text: with the relation ``keys`` before it.
     """
-    read = _columns_read(path, text, values)
+    read = _columns_of_tables(path, text, values)
     partners = _partners(without_text(query.alone()), key)
     return _types(key, _origins(path, text, values, key), read, partners)
 
@@ -73,13 +73,13 @@ def fetched_types(path: str, query: Query, text: str, values: Sequence[Any], key
 def _types(
     key: Sequence[str],
     origins: Sequence[KeyType | None],
-    read: Mapping[tuple[str, str], KeyType],
+    read: Sequence[tuple[str, KeyType]],
     partners: Mapping[str, set[str]],
 ) -> tuple[KeyType, ...]:
     types = []
     for name, origin in zip(key, origins, strict=True):
         names = partners.get(name.lower()) or {name.lower()}
-        found = {kind for (_, column), kind in read.items() if column in names}
+        found = {kind for column, kind in read if column in names}
         types.append(origin or common_type(sorted(found, key=str)) or ANY)
     return tuple(types)
 
@@ -101,26 +101,21 @@ def _origins(path: str, text: str, values: Sequence[Any], key: Sequence[str]) ->
     return [type_of_declared(columns[name]) if columns.get(name) else None for name in key]
 
 
-def _columns_read(path: str, text: str, values: Sequence[Any]) -> dict[tuple[str, str], KeyType]:
-    """Types of all columns of tables that a query reads, by table and column."""
-    read: set[tuple[str, str]] = set()
+def _columns_of_tables(path: str, text: str, values: Sequence[Any]) -> list[tuple[str, KeyType]]:
+    """Names and types of all columns of the tables that a query reads."""
+    read: set[str] = set()
 
-    def noted(action: int, table: str | None, column: str | None, *_: Any) -> int:
-        if action == sqlite3.SQLITE_READ and table and column and table != "json_each":
-            read.add((table, column.lower()))
+    def noted(action: int, table: str | None, *_: Any) -> int:
+        if action == sqlite3.SQLITE_READ and table and table != "json_each":
+            read.add(table.replace('"', '""'))
         return sqlite3.SQLITE_OK
 
-    types: dict[tuple[str, str], KeyType] = {}
     with _opened(path) as connection:
         connection.set_authorizer(noted)
         connection.execute(f"EXPLAIN {text}", values)
         connection.set_authorizer(None)
-        for table in {table for table, _ in read}:
-            name = table.replace('"', '""')
-            for row in connection.execute(f'PRAGMA table_info("{name}")'):
-                if (table, row[1].lower()) in read:
-                    types[table, row[1].lower()] = type_of_declared(row[2])
-    return types
+        rows = [row for table in sorted(read) for row in connection.execute(f'PRAGMA table_info("{table}")')]
+    return [(row[1].lower(), type_of_declared(row[2])) for row in rows]
 
 
 def _partners(sql: str, key: Sequence[str]) -> dict[str, set[str]]:
