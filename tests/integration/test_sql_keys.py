@@ -210,7 +210,7 @@ def test_a_key_that_is_a_column_of_another_group_is_brought_into_its_type(direct
 
     async def test(service) -> None:
         assert [row["stars"] for row in await ask(service, 1, 2)] == [4, 0]
-        with pytest.raises(FeatureUnavailable, match='its key "shop" is 5.5, which is no bigint'):
+        with pytest.raises(FeatureUnavailable, match=r'its key "shop" is 5\.5, which is no bigint'):
             await ask(service, 3)
 
     first = group("order", columns=("shop",), sql="SELECT orders.* FROM keys JOIN orders USING (id)")
@@ -308,7 +308,7 @@ def test_no_form_of_a_key_costs_the_index(direct, kind) -> None:
     }
     direct.run(f"INSERT INTO large SELECT {values.get(kind, 'g')}, g FROM generate_series(1, 20000) g")
     direct.run("CREATE UNIQUE INDEX ON large(id)", "ANALYZE large")
-    sent = {"uuid": "a1d0c6e8-3f02-7327-9846-1063f4ac58a6", "timestamptz": "1970-02-12T00:00:00Z"}.get(kind, 42.0)
+    sent = {"uuid": "a1d0c6e8-3f02-7327-d846-1063f4ac58a6", "timestamptz": "1970-02-12T00:00:00Z"}.get(kind, 42.0)
 
     async def test(service) -> None:
         scans = "SELECT seq_scan FROM pg_stat_user_tables WHERE relname = 'large'"
