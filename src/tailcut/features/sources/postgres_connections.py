@@ -69,8 +69,9 @@ class PostgresDatabase:
                 await opened
         except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             await database.close()
+            why = f"no answer within {CONNECT_TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else text_of(error)
             raise StartError(
-                f"features.database: cannot connect to {_without_password(url)}: {text_of(error)}",
+                f"features.database: cannot connect to {_without_password(url)}: {why}",
                 hint="start the database, or correct features.database",
             ) from error
         for slot in database._slots:
