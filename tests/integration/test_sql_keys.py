@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
+from tests.app_kit import deployment, running
 from tests.features_kit import group
 from tests.integration.servers import PostgresServer, RedisServer, pgbouncer, postgres_server, redis_server
 from tests.integration.sql_kit import Database, Postgres, Sqlite, ask, postgres_database, serve
@@ -177,6 +179,57 @@ def test_a_column_that_holds_mixed_types_keeps_them_apart(tmp_path) -> None:
 
     serve(database.url, test, group(sql="SELECT t.id, value FROM keys JOIN t USING (id)"))
     serve(database.url, test, group(preload=True, preload_sql="SELECT id, value FROM t"))
+
+
+DEPLOYMENT = """
+[features]
+entity = ["id"]
+database = "{url}"
+cache = "{cache}"
+redis = "{redis}"
+redis_timeout = "1s"
+[[features.groups]]
+name = "user"
+key = ["id"]
+columns = ["value"]
+ttl = "1m"
+sql = "SELECT id, value FROM keys JOIN users USING (id)"
+[cache.entity]
+enabled = true
+shared = {shared}
+"""
+
+
+@pytest.mark.parametrize("cache", ["memory", "redis"])
+@pytest.mark.parametrize("which", ["postgresql", "sqlite"])
+def test_an_answer_is_cached_once_however_its_entity_is_sent(direct, tmp_path, redis, which, cache) -> None:
+    database: Database = direct if which == "postgresql" else Sqlite(tmp_path / "app.db")
+    database.run("DROP TABLE IF EXISTS users", "CREATE TABLE users(id integer PRIMARY KEY, value float)")
+    database.run("INSERT INTO users VALUES (42, 30)")
+
+    shared = "true" if cache == "redis" else "false"
+
+    async def main() -> None:
+        manifest = deployment(
+            tmp_path, DEPLOYMENT.format(url=database.url, cache=cache, redis=redis.url, shared=shared)
+        )
+        async with running(manifest) as client:
+            for entity, found in ((42, "miss"), ("42", "hit"), (42.0, "hit"), ({"id": "42"}, "hit")):
+                answer = await client.post("/predict/m", {"entities": [entity]})
+                assert answer.json["predictions"][0]["y"] == 72.0
+                assert answer.headers["x-tailcut-cache"] == found
+            for entity in (True, " 42", 42.5, "x"):
+                answer = await client.post("/predict/m", {"entities": [entity]})
+                assert (answer.status, answer.json["code"]) == (400, "bad_request")
+                assert 'entity field "id" is' in answer.json["error"]
+                assert "which is no bigint" in answer.json["error"]
+            database.run("ALTER TABLE users RENAME COLUMN value TO amount", "INSERT INTO users VALUES (43, 1)")
+            answer = await client.post("/predict/m", {"entities": [43]})
+            assert (answer.status, answer.json["code"]) == (503, "feature_unavailable")
+            assert 'feature group "user"' in answer.json["error"]
+            assert "value" in answer.json["error"]
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("which", ["postgresql", "sqlite"])

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 from tailcut.errors import MissingExtra, StartError
 from tailcut.features.sources.base import ColumnProblem
@@ -42,7 +43,8 @@ class PostgresDatabase:
     """A fixed number of connections."""
 
     def __init__(self, url: str, connections: int) -> None:
-        self._url = url
+        self._urls = _by_host(url)
+        """The one that answered last is first."""
         self._slots = [_Slot() for _ in range(connections)]
         self._free: asyncio.LifoQueue[_Slot] = asyncio.LifoQueue()
         self._clean_ups: set[asyncio.Task[None]] = set()
@@ -65,9 +67,14 @@ class PostgresDatabase:
             ) from error
         database = cls(url, connections)
         try:
-            for opened in asyncio.as_completed([database._ready(slot) for slot in database._slots]):
-                await opened
-        except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            await asyncio.gather(*(database._ready(slot) for slot in database._slots))
+        except (
+            OSError,
+            ValueError,
+            asyncpg.PostgresError,
+            asyncpg.InterfaceError,
+            asyncpg.InternalClientError,
+        ) as error:
             await database.close()
             why = f"no answer within {CONNECT_TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else text_of(error)
             raise StartError(
@@ -175,10 +182,7 @@ class PostgresDatabase:
         return slot.session
 
     async def _connect(self) -> Session:
-        import asyncpg
-
-        # asyncpg's own cache would give names to what it asks the server for itself.
-        inner = await asyncpg.connect(self._url, timeout=CONNECT_TIMEOUT_S, statement_cache_size=0)
+        inner = await self._connect_to_any()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 pooled = await inner.fetchval("SELECT pg_backend_pid()") != inner.get_server_pid()
@@ -188,6 +192,23 @@ class PostgresDatabase:
         if pooled:
             self._log_pooler()
         return Session(inner, pooled=pooled)
+
+    async def _connect_to_any(self) -> Any:
+        """Try the hosts one after the other. A dead one does not answer at all, and must not take all the time."""
+        import asyncpg
+
+        urls, timeout_s = list(self._urls), CONNECT_TIMEOUT_S / len(self._urls)
+        for url in urls:
+            try:
+                # asyncpg's own cache would give names to what it asks the server for itself.
+                inner = await asyncpg.connect(url, timeout=timeout_s, statement_cache_size=0)
+            except (OSError, asyncpg.PostgresError, asyncpg.TargetServerAttributeNotMatched):
+                if url is urls[-1]:
+                    raise
+                continue
+            self._urls.sort(key=lambda one: one is not url)
+            return inner
+        raise AssertionError("there is always a host")
 
     def _log_pooler(self) -> None:
         if not self._pooled:
@@ -231,9 +252,16 @@ def text_of(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _without_password(url: str) -> str:
-    from urllib.parse import urlsplit, urlunsplit
+def _by_host(url: str) -> list[str]:
+    """A URL for each host of one; as it is where the choice between them is asyncpg's."""
+    parts = urlsplit(url)
+    user, at, hosts = parts.netloc.rpartition("@")
+    if "," not in hosts or "prefer-standby" in parts.query:
+        return [url]
+    return [urlunsplit(parts._replace(netloc=f"{user}{at}{host}")) for host in hosts.split(",")]
 
+
+def _without_password(url: str) -> str:
     parts = urlsplit(url)
     if parts.password is None:
         return url
