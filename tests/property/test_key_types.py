@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core import key_types
-from tailcut.core.key_types import (
+from tailcut.core.keys import feature_key
+from tailcut.features import key_types
+from tailcut.features.key_types import (
     ANY,
     BIGINT,
     BOOLEAN,
@@ -34,7 +35,6 @@ from tailcut.core.key_types import (
     common_type,
     inferred,
 )
-from tailcut.core.keys import feature_key
 
 TYPES = [kind for kind in vars(key_types).values() if isinstance(kind, KeyType)]
 SENT = st.booleans() | st.integers() | st.floats() | st.text() | st.integers().map(str) | st.floats().map(repr)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tailcut.core.key_types import KeyType
 from tailcut.errors import BadRequest
+from tailcut.features.key_types import KeyType
 
 EntityKey = tuple[Any, ...]
 """Values of the ``features.entity`` fields, in order, each in the normal form of its type."""

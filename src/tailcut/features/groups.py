@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailcut.core.freshness import is_valid_ttl
-from tailcut.core.key_types import KeyType
 from tailcut.features.entry import Row
+from tailcut.features.key_types import KeyType
 from tailcut.features.preload import Table
 from tailcut.features.sources.base import Key, Source, SourceError
 from tailcut.features.statistics import Counters, GroupStatistics

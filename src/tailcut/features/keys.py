@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tailcut.core.key_types import (
+from tailcut.errors import StartError
+from tailcut.features.groups import Group
+from tailcut.features.key_types import (
     ANY,
     DECLARED,
     MIXED,
@@ -14,8 +16,6 @@ from tailcut.core.key_types import (
     KeyType,
     common_type,
 )
-from tailcut.errors import StartError
-from tailcut.features.groups import Group
 from tailcut.manifest.schema import Features
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from typing import Any
@@ -16,6 +16,8 @@ from tailcut.core.units import UnitError, parse_duration
 from tailcut.errors import ManifestError, StartError
 from tailcut.features.entry import StoredEntry
 from tailcut.features.groups import Group
+from tailcut.features.key_types import KeyType
+from tailcut.features.keys import field_types, settle
 from tailcut.features.preload import Table
 from tailcut.features.sources.base import Source, SourceError
 from tailcut.features.sources.postgres import PostgresSource
@@ -38,6 +40,7 @@ class Opener:
         resolve: ``'package.module:callable'`` -> the callable.
         monotonic_s: monotonic seconds.
         clock: seconds since the epoch for ``:now``.
+        declared: types of fields as ``model.fields`` has them.
     """
 
     def __init__(
@@ -46,20 +49,30 @@ class Opener:
         resolve: Resolve,
         monotonic_s: Callable[[], float],
         clock: Callable[[], float],
+        declared: Mapping[str, str],
     ) -> None:
         self._features = features
         self._resolve = resolve
         self._monotonic_s = monotonic_s
         self._clock = clock
+        self._declared = declared
+        self.field_types: tuple[KeyType, ...] = ()
+        """Types of the entity's fields, once the groups are open."""
         self.database: PostgresDatabase | SqliteDatabase | None = None
         self.executor: ThreadPoolExecutor | None = None
 
-    async def group(self, spec: FeatureGroup) -> Group:
-        """Open one group.
+    async def groups(self) -> list[Group]:
+        """Open all groups, and settle the types of their keys.
 
         Raises:
             StartError: what is wrong, and where.
         """
+        groups = [await self._group(spec) for spec in self._features.groups]
+        self.field_types = field_types(self._features, groups, self._declared)
+        settle(groups, self._features.entity, self.field_types)
+        return groups
+
+    async def _group(self, spec: FeatureGroup) -> Group:
         where = f'features.groups "{spec.name}"'
         self._check(spec, where)
         ttl = self._ttl(spec, where)

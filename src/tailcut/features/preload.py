@@ -8,8 +8,8 @@ from collections.abc import Callable
 from time import monotonic
 
 from tailcut.core.freshness import refresh_lead_s, retry_delay_s
-from tailcut.core.key_types import KeyType
 from tailcut.features.entry import Row
+from tailcut.features.key_types import KeyType
 from tailcut.features.sources.base import (
     LARGE_TABLE_ROWS,
     ColumnProblem,

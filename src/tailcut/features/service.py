@@ -13,7 +13,6 @@ from typing import Any
 from tailcut.cache.bypass import BypassedStore
 from tailcut.cache.memory import MemoryStore
 from tailcut.cache.store import Store
-from tailcut.core.key_types import KeyType
 from tailcut.core.keys import feature_key
 from tailcut.errors import ManifestError, StartError
 from tailcut.features.cached import EntryCache
@@ -21,7 +20,6 @@ from tailcut.features.calls import Calls
 from tailcut.features.entity import EntityKey, parse_entity
 from tailcut.features.entry import Entry, Outcome, StoredEntry
 from tailcut.features.groups import Group, KeyProblem, levels_of
-from tailcut.features.keys import field_types, settle
 from tailcut.features.level import LevelFetcher, Rows
 from tailcut.features.line import Lookup
 from tailcut.features.opening import Opener, Resolve, open_store
@@ -49,17 +47,10 @@ class FeatureService:
     """All feature groups of a deployment. Owned by the event loop that opened it."""
 
     def __init__(
-        self,
-        features: Features,
-        groups: list[Group],
-        opener: Opener,
-        cache: EntryCache,
-        seed: int,
-        clock: _Clock,
-        types: tuple[KeyType, ...],
+        self, features: Features, groups: list[Group], opener: Opener, cache: EntryCache, seed: int, clock: _Clock
     ) -> None:
         self._features = features
-        self._types = types
+        self._types = opener.field_types
         self._opener = opener
         self._cache = cache
         self._monotonic_s = clock.monotonic_s
@@ -116,19 +107,16 @@ class FeatureService:
             StartError: what could not be opened, and where in the manifest.
         """
         clock = _Clock(monotonic_s, _seconds(features.clock, resolve) if features.clock else wall_s)
-        opener = Opener(features, resolve, monotonic_s, clock.now_s)
+        opener = Opener(features, resolve, monotonic_s, clock.now_s, declared or {})
         remote: BypassedStore[StoredEntry] | None = None
         try:
-            groups = [await opener.group(spec) for spec in features.groups]
-            types = field_types(features, groups, declared or {})
-            settle(groups, features.entity, types)
+            groups = await opener.groups()
             if features.cache == "redis":
                 remote = BypassedStore(store, features.redis_timeout_s) if store else await open_store(features)
             memory: MemoryStore[Entry] | None = None
             if features.cache != "off":
                 memory = MemoryStore(features.max_bytes, monotonic_s)
-            cached = EntryCache(memory, remote, monotonic_s, wall_s)
-            service = cls(features, groups, opener, cached, seed, clock, types)
+            service = cls(features, groups, opener, EntryCache(memory, remote, monotonic_s, wall_s), seed, clock)
         except BaseException as error:
             await opener.close()
             if remote is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Protocol
 
-from tailcut.core.key_types import ANY, KeyType, inferred
+from tailcut.features.key_types import ANY, KeyType, inferred
 
 Key = tuple[Any, ...]
 """Values of a group's key columns, in order."""

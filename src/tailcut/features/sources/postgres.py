@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tailcut.core.key_types import ANY, BIGINT, DOUBLE, TEXT, KeyType
 from tailcut.errors import StartError
+from tailcut.features.key_types import ANY, BIGINT, DOUBLE, TEXT, KeyType
 from tailcut.features.sources.base import Answer, Key, KeyTypeRefused, SourceContext, SourceDown, SourceError
 from tailcut.features.sources.postgres_connections import PostgresDatabase, text_of
 from tailcut.features.sources.postgres_statements import Column, Selection

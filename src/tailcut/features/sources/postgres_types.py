@@ -12,7 +12,8 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
-from tailcut.core.key_types import (
+from tailcut.errors import StartError
+from tailcut.features.key_types import (
     ANY,
     BIGINT,
     BOOLEAN,
@@ -29,7 +30,6 @@ from tailcut.core.key_types import (
     UUID_TYPE,
     KeyType,
 )
-from tailcut.errors import StartError
 from tailcut.features.sources.postgres_connections import PostgresDatabase
 from tailcut.features.sources.postgres_statements import Column, Selection
 from tailcut.features.sources.queried import GroupQueries

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
-from tailcut.core.key_types import ANY, KeyType
+from tailcut.features.key_types import ANY, KeyType
 from tailcut.features.sources.base import (
     Answer,
     ColumnProblem,

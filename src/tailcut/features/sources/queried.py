@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from tailcut.core.key_types import ANY, KeyType
 from tailcut.errors import StartError
+from tailcut.features.key_types import ANY, KeyType
 from tailcut.features.sources.base import (
     Answer,
     Key,

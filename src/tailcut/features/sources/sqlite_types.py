@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 from urllib.parse import quote
 
-from tailcut.core.key_types import (
+from tailcut.features.key_types import (
     ANY,
     BIGINT,
     BOOLEAN,

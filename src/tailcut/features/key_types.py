@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from tailcut.core import key_forms
 from tailcut.core.scalars import Scalar
+from tailcut.features import key_forms
 
 _Normal = Callable[[Any], Scalar]
 
