@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt scripts/setup.sh
 	@scripts/setup.sh
 	@touch $@
 
-servers:  ## Install PostgreSQL and Redis where they are missing (needs root and apt-get)
+servers:  ## Install PostgreSQL, PgBouncer and Redis where they are missing (needs root and apt-get)
 	@scripts/install_servers.sh
 
 lint: setup  ## ruff, mypy --strict, import-linter

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install PostgreSQL and Redis with apt-get where their binaries are missing and this user may. Only the binaries are
+# Install PostgreSQL, PgBouncer and Redis with apt-get where their binaries are missing and this user may. Only the binaries are
 # needed: tests and the example start private servers on free ports. Says what it could not do; that is an error only
 # where REQUIRE_SERVERS=1 (as in CI).
 set -euo pipefail
@@ -8,12 +8,17 @@ has_postgres() {
     command -v initdb >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null
 }
 
+has_pgbouncer() {
+    command -v pgbouncer >/dev/null || [[ -x /usr/sbin/pgbouncer ]]
+}
+
 has_redis() {
     command -v redis-server >/dev/null
 }
 
 missing() {
     has_postgres || echo postgresql
+    has_pgbouncer || echo pgbouncer
     has_redis || echo redis-server
 }
 

@@ -1,4 +1,4 @@
-"""Private Redis and PostgreSQL servers: a free port on loopback, a temporary folder, gone at the end."""
+"""Private Redis, PostgreSQL and PgBouncer servers: a free port on loopback, a temporary folder, gone at the end."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -223,6 +224,34 @@ def postgres_server() -> Iterator[PostgresServer]:
             server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def pgbouncer(database: str, mode: str, pool_size: int = 2, **settings: object) -> Iterator[str]:
+    """A running PgBouncer before a database on loopback; yields the URL. The test is skipped where there is none.
+
+    Args:
+        database: URL of the database.
+        mode: ``session``, ``transaction`` or ``statement``.
+        pool_size: most sessions with the server.
+    """
+    binary = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+    if binary is None:
+        pytest.skip("pgbouncer is not installed")
+    port, server = free_port(), urlsplit(database)
+    options = {"listen_addr": "127.0.0.1", "listen_port": port, "unix_socket_dir": "", "auth_type": "any"}
+    options |= {"pool_mode": mode, "default_pool_size": pool_size, "max_client_conn": 200} | settings
+    lines = [f"{name} = {value}" for name, value in options.items()]
+    target = f"host={server.hostname} port={server.port} dbname={server.path[1:]} user={server.username}"
+    user = "postgres" if os.geteuid() == 0 else None
+    with tempfile.TemporaryDirectory(prefix="tailcut-pgbouncer-") as folder:
+        configuration = Path(folder) / "pgbouncer.ini"
+        configuration.write_text("\n".join(["[databases]", f"app = {target}", "[pgbouncer]", *lines, ""]))
+        if user is not None:
+            for path in (Path(folder), configuration):
+                shutil.chown(path, user)
+        with Process([binary, str(configuration)], "process up", user):
+            yield f"postgresql://{server.username}@127.0.0.1:{port}/app"
 
 
 def _postgres_binaries() -> Path:

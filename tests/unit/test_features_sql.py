@@ -6,11 +6,13 @@ import pytest
 
 from tailcut.errors import StartError
 from tailcut.features.sources.sql import (
-    column_positions,
+    columns_problem,
     compile_query,
     mentions_keys,
     postgres_keys,
+    selected,
     sqlite_keys,
+    without_text,
 )
 
 
@@ -85,7 +87,7 @@ def test_a_query_can_stand_alone() -> None:
 
 
 def test_the_keys_relation_quotes_its_columns() -> None:
-    assert postgres_keys(("a", 'b"c'), ("text", "bigint")) == (
+    assert postgres_keys(("a", 'b"c'), ("text[]", "bigint[]")) == (
         'keys("a", "b""c") AS (SELECT * FROM unnest($1::text[], $2::bigint[]))'
     )
     assert sqlite_keys(("a", "b")) == (
@@ -99,20 +101,32 @@ def test_keys_in_text_do_not_count_as_mentioned() -> None:
     assert not mentions_keys("SELECT monkeys FROM t")
 
 
-def test_columns_are_found_by_name_after_the_key() -> None:
-    assert column_positions(["id", "b", "x", "a"], ("id",), ("a", "b"), "here") == [3, 1]
-    # A feature may be named like the key's column: only what comes after the key is looked at.
-    assert column_positions(["a", "a"], ("id",), ("a",), "here") == [1]
+def test_text_and_comments_are_blanked_and_quoted_names_stay() -> None:
+    sql = """SELECT 'a = b' FROM "a b" -- c = d\nWHERE x = "y" """
+    assert without_text(sql) == """SELECT   FROM "a b"  \nWHERE x = "y" """
 
 
 @pytest.mark.parametrize(
     ("found", "text"),
     [
-        (["id"], 'does not return the column "a"'),
-        (["id", "a", "a"], 'returns more than once the column "a"'),
-        ([], "the key alone has 1"),
+        (["id", "a"], ""),
+        (["x", "a", "y", "id", "x"], ""),
+        (["id"], 'does not return the column "a"; it returns id'),
+        (["id", "a", "a"], 'returns more than once the column "a"; it returns id, a, a'),
+        (["a", "id", "b", "id"], 'returns more than once the column "id"; it returns a, id, b, id'),
+        ([], 'does not return the column "id"; it returns no columns'),
     ],
 )
-def test_missing_and_double_columns_are_named(found, text) -> None:
-    with pytest.raises(StartError, match=text):
-        column_positions(found, ("id",), ("a",), "here")
+def test_missing_and_double_columns_are_named_and_others_ignored(found, text) -> None:
+    assert columns_problem(found, ("id", "a")) == text
+
+
+def test_columns_are_selected_by_name_whatever_the_query_ends_with() -> None:
+    inner = "SELECT * FROM t -- all"
+    assert selected(inner, ["id", 'a"b']) == (
+        'SELECT tailcut."id", tailcut."a""b" FROM (\nSELECT * FROM t -- all\n) AS tailcut'
+    )
+    assert (
+        selected(inner, ["id"], as_row=True)
+        == 'SELECT ROW(coalesce(tailcut."id", NULL)) FROM (\nSELECT * FROM t -- all\n) AS tailcut'
+    )

@@ -296,6 +296,10 @@ def _features(manifest: Manifest) -> Features:
 async def _open_features(manifest: Manifest, code: UserCode) -> FeatureService | None:
     if not manifest.deployment.features.groups:
         return None
+    declared = {field.name: field.type for field in manifest.deployment.model.fields}
     return await FeatureService.open(
-        _features(manifest), resolve=lambda ref: resolve(ref, manifest), code_of=code.files.digest_of
+        _features(manifest),
+        resolve=lambda ref: resolve(ref, manifest),
+        declared=declared,
+        code_of=code.files.digest_of,
     )

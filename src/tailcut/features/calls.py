@@ -24,7 +24,7 @@ from tailcut.features.entry import Entry, Failure, Outcome, Row
 from tailcut.features.groups import Group
 from tailcut.features.isolating import fetch_isolating
 from tailcut.features.line import NOBODY_WAITS, Call, Flight, Line, Lookup
-from tailcut.features.sources.base import Answer, Key, KeyTypeRefused, SourceContext, SourceError
+from tailcut.features.sources.base import Answer, ColumnProblem, Key, KeyTypeRefused, SourceContext, SourceError
 
 _log = logging.getLogger("tailcut.features")
 _CLOSE_TIMEOUT_S = 1.0
@@ -271,5 +271,5 @@ class Calls:
 
 
 def _failure(error: SourceError) -> Failure:
-    kind = type(error.__cause__ or error).__name__
+    kind = "" if isinstance(error, ColumnProblem) else type(error.__cause__ or error).__name__
     return Failure(str(error), kind=kind, key_type=isinstance(error, KeyTypeRefused))

@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tailcut.errors import BadRequest
+from tailcut.features.key_types import KeyType
 
 EntityKey = tuple[Any, ...]
-"""Values of the ``features.entity`` fields, in order."""
+"""Values of the ``features.entity`` fields, in order, each in the normal form of its type."""
 
 MAX_CHARACTERS = 1024
-_LEAST, _MOST = -(2**63), 2**63 - 1
 
 
-def parse_entity(value: object, fields: tuple[str, ...]) -> EntityKey:
+def parse_entity(value: object, fields: tuple[str, ...], types: Sequence[KeyType]) -> EntityKey:
     """Check one entity: a plain value where there is one field, else an object with exactly these fields.
+
+    Args:
+        types: of the fields, in order.
 
     Raises:
         BadRequest: what is wrong, naming the field.
     """
     if isinstance(value, Mapping):
-        return _from_mapping(value, fields)
+        return _from_mapping(value, fields, types)
     if len(fields) == 1:
-        return (_part(value, fields[0]),)
+        return (_part(value, fields[0], types[0]),)
     raise BadRequest(
         f"an entity is {_shown(value)}; it must be an object with the fields {', '.join(fields) or '(none)'}",
         hint="see /openapi.json for an example" if fields else "this model has no entities: send rows",
     )
 
 
-def _from_mapping(value: Mapping[Any, Any], fields: tuple[str, ...]) -> EntityKey:
+def _from_mapping(value: Mapping[Any, Any], fields: tuple[str, ...], types: Sequence[KeyType]) -> EntityKey:
     for field in fields:
         if field not in value:
             raise BadRequest(f'an entity lacks the field "{field}"', hint=f"its fields are {', '.join(fields)}")
@@ -40,30 +42,27 @@ def _from_mapping(value: Mapping[Any, Any], fields: tuple[str, ...]) -> EntityKe
             raise BadRequest(
                 f"an entity has the unknown field {_shown(name)}", hint=f"its fields are {', '.join(fields)}"
             )
-    return tuple([_part(value[field], field) for field in fields])
+    return tuple([_part(value[field], field, kind) for field, kind in zip(fields, types, strict=True)])
 
 
-def _part(value: object, field: str) -> str | int | float | bool:
+def _part(value: object, field: str, kind: KeyType) -> Any:
     if isinstance(value, str):
-        return _text(value, field)
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        if not _LEAST <= value <= _MOST:
-            raise BadRequest(
-                f'entity field "{field}" is {value}, the limits are {_LEAST} and {_MOST}', hint="send text"
-            )
-        return value
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise BadRequest(f'entity field "{field}" is {value}', hint="send a finite number")
-        return value
-    raise BadRequest(
-        f'entity field "{field}" is {_shown(value)}; it must be text, a number or a boolean', hint="send a plain value"
-    )
+        _check_text(value, field)
+    elif not isinstance(value, int | float):
+        raise BadRequest(
+            f'entity field "{field}" is {_shown(value)}; it must be text, a number or a boolean',
+            hint="send a plain value",
+        )
+    try:
+        return kind.normal(value)
+    except ValueError as error:
+        why = f": {error}" if str(error) else ""
+        raise BadRequest(
+            f'entity field "{field}" is {_shown(value)}, which is no {kind.name}{why}', hint=kind.takes
+        ) from error
 
 
-def _text(value: str, field: str) -> str:
+def _check_text(value: str, field: str) -> None:
     if len(value) > MAX_CHARACTERS:
         raise BadRequest(
             f'entity field "{field}" has {len(value)} characters, the limit is {MAX_CHARACTERS}',
@@ -78,11 +77,14 @@ def _text(value: str, field: str) -> str:
             raise BadRequest(
                 f'entity field "{field}" is not valid Unicode: {error.reason}', hint="send UTF-8"
             ) from error
-    return value
 
 
 def _shown(value: object) -> str:
     if value is None:
         return "null"
-    text = repr(value) if isinstance(value, str | int | float) else f"of type {type(value).__name__}"
+    text = _json(value) if isinstance(value, str | int | float) else f"of type {type(value).__name__}"
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _json(value: float | str) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)

@@ -9,12 +9,22 @@ from typing import Any
 
 from tailcut.core.freshness import is_valid_ttl
 from tailcut.features.entry import Row
+from tailcut.features.key_types import KeyType
 from tailcut.features.preload import Table
 from tailcut.features.sources.base import Key, Source, SourceError
 from tailcut.features.statistics import Counters, GroupStatistics
 from tailcut.features.usage import Usage
 from tailcut.manifest.levels import groups_in_levels
 from tailcut.manifest.schema import FeatureGroup, Features
+
+
+class KeyProblem(ValueError):
+    """A part of a group's key is not of its type."""
+
+    def __init__(self, column: str, value: object, kind: KeyType, why: str) -> None:
+        self.column = column
+        self.kind = kind
+        super().__init__(f'"{column}" is {value!r}, which is no {kind.name}{f": {why}" if why else ""}')
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +41,9 @@ class Group:
     by_entity: bool = True
     """Whether the key consists of entity fields only."""
     key_is_entity: bool = False
-    """Whether the key is the entity's fields, all and in order."""
+    """Whether the key is the entity's fields, all and in order and as they are."""
+    converted: tuple[int, ...] = ()
+    """Parts of the key whose type differs from that of the column of a request's row."""
     counters: Counters = field(default_factory=Counters)
     usages: dict[bytes, Usage] = field(default_factory=dict)
     recent_source_s: float = 0.0
@@ -61,9 +73,32 @@ class Group:
         """The tenant as far as this group is concerned."""
         return tenant if self.spec.per_tenant else ""
 
+    @property
+    def key_types(self) -> tuple[KeyType, ...]:
+        """Types of the key where it is looked up: in the table, else in the source."""
+        return self.source.key_types if self.table is None else self.table.key_types
+
     def key_of(self, row: Row) -> Key:
-        """The key in a row that has all its columns."""
-        return tuple([row[column] for column in self.spec.key])
+        """The key in a row that has all its columns, in normal form. None and NaN stay.
+
+        Raises:
+            KeyProblem: a part is not of its type.
+        """
+        key = tuple([row[column] for column in self.spec.key])
+        return self._converted(key) if self.converted else key
+
+    def _converted(self, key: Key) -> Key:
+        parts = list(key)
+        types = self.key_types
+        for at in self.converted:
+            value = parts[at]
+            if is_null(value):
+                continue
+            try:
+                parts[at] = types[at].stored(value)
+            except ValueError as error:
+                raise KeyProblem(self.spec.key[at], value, types[at], str(error)) from error
+        return tuple(parts)
 
     def ttl_s(self, key: Key, row: Row) -> float:
         """How long this row is fresh.
@@ -102,7 +137,12 @@ class Group:
 
 def has_no_row(key: Key) -> bool:
     """Whether a key has a NULL or NaN part, which equals nothing: no source has a row for it, so none is asked."""
-    return any(part is None or (isinstance(part, float) and math.isnan(part)) for part in key)
+    return any(map(is_null, key))
+
+
+def is_null(part: object) -> bool:
+    """Whether a part of a key is NULL or NaN."""
+    return part is None or (isinstance(part, float) and math.isnan(part))
 
 
 def levels_of(features: Features, groups: Sequence[Group]) -> list[list[Group]]:

@@ -10,12 +10,12 @@ from typing import Any
 from tailcut.cache.flights import wait_all
 from tailcut.core.freshness import is_usable_stale, retry_delay_s, stale_wait_s
 from tailcut.core.keys import feature_key
-from tailcut.errors import BadRequest, FeatureTimeout, FeatureUnavailable, TailcutError, UnknownEntity
 from tailcut.features.cached import EntryCache
 from tailcut.features.calls import Calls
-from tailcut.features.entry import Entry, Failure, Outcome, Row
+from tailcut.features.entry import Entry, Outcome, Row
 from tailcut.features.groups import Group, has_no_row
 from tailcut.features.line import NOBODY_WAITS, Lookup
+from tailcut.features.refusals import error_of, key_of, timed_out, unavailable, unknown
 from tailcut.features.sources.base import Key
 from tailcut.features.usage import UsageTable
 
@@ -100,7 +100,7 @@ class LevelFetcher:
         for group in groups:
             group_tenant = group.tenant_of(tenant)
             for position, row in enumerate(rows):
-                key = group.key_of(row)
+                key = key_of(group, row)
                 try:
                     store_key = feature_key(group.id, key, group_tenant)
                 except TypeError as error:
@@ -121,7 +121,8 @@ class LevelFetcher:
             want.entry = Entry(table.rows.get(key, group.default_row), table.fresh_until_s, table.ttl_s)
             want.stale = table.fresh_until_s <= now_s
             if want.stale and not is_usable_stale(table.fresh_until_s, group.spec.stale_for_s, now_s):
-                raise unavailable(group, "its table could not be read again and is older than its stale limit")
+                why = f": {table.problem}" if table.problem else ""
+                raise unavailable(group, f"its table could not be read again and is older than its stale limit{why}")
 
     async def _from_cache(self, wants: list[Want], into: Rows, deadline_s: float) -> None:
         if not wants:
@@ -232,7 +233,7 @@ class LevelFetcher:
         elif self._is_usable(want, now_s):
             want.entry, want.stale = want.held, True
         else:
-            raise _error_of(want, outcome)
+            raise error_of(want.group, want.lookup.key, outcome)
 
     def _is_usable(self, want: Want, now_s: float) -> bool:
         held = want.held
@@ -246,47 +247,3 @@ class LevelFetcher:
 
 async def _wait_for(wants: list[Want], timeout_s: float) -> None:
     await wait_all([want.future for want in wants if want.future is not None], timeout_s)
-
-
-def _error_of(want: Want, failure: Failure) -> TailcutError:
-    group = want.group
-    if failure.key_type and group.by_entity:
-        return BadRequest(
-            f'entity {describe(group, want.lookup.key)} does not fit feature group "{group.name}": {failure.message}',
-            hint="send the entity's fields with the types that the source has (a number as a number, text as text)",
-        )
-    if failure.kind:
-        return unavailable(group, f"its source failed ({failure.kind})", failure.message)
-    return unavailable(group, failure.message)
-
-
-def describe(group: Group, key: Key) -> str:
-    """A key with the names of its columns."""
-    return ", ".join(f"{column}={value!r}" for column, value in zip(group.spec.key, key, strict=True))
-
-
-def unknown(group: Group, key: Key) -> UnknownEntity:
-    """The error for a key without a row."""
-    return UnknownEntity(
-        f'feature group "{group.name}" has no row for {describe(group, key)}',
-        hint="check the entity, or give the group defaults for entities without a row",
-    )
-
-
-def unavailable(group: Group, reason: str, detail: str = "") -> FeatureUnavailable:
-    """The error for a group that could not be fetched."""
-    return FeatureUnavailable(
-        f'feature group "{group.name}" is unavailable and has no value within its stale limit of '
-        f"{group.spec.stale_for_s:g} s: {reason}",
-        hint="check the group's source; a longer stale_for serves older values meanwhile",
-        detail=detail,
-        group=group.name,
-    )
-
-
-def timed_out(group: Group) -> FeatureTimeout:
-    """The error for a deadline that passed."""
-    return FeatureTimeout(
-        f'the request\'s deadline passed while feature group "{group.name}" was being fetched',
-        hint="give requests more time (slo.timeout or the client's own), or make the group's source faster",
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from typing import Any
@@ -16,9 +16,12 @@ from tailcut.core.units import UnitError, parse_duration
 from tailcut.errors import ManifestError, StartError
 from tailcut.features.entry import StoredEntry
 from tailcut.features.groups import Group
+from tailcut.features.key_types import KeyType
+from tailcut.features.keys import field_types, settle
 from tailcut.features.preload import Table
 from tailcut.features.sources.base import Source, SourceError
-from tailcut.features.sources.postgres import PostgresDatabase, PostgresSource
+from tailcut.features.sources.postgres import PostgresSource
+from tailcut.features.sources.postgres_connections import PostgresDatabase
 from tailcut.features.sources.python import FunctionSource
 from tailcut.features.sources.queried import GroupQueries
 from tailcut.features.sources.sql import Dialect, Query, compile_query, mentions_keys
@@ -40,6 +43,7 @@ class Opener:
         resolve: ``'package.module:callable'`` -> the callable.
         monotonic_s: monotonic seconds.
         clock: seconds since the epoch for ``:now``.
+        declared: types of fields as ``model.fields`` has them.
         code_of: hash of the code behind functions; of their own text where None.
     """
 
@@ -49,6 +53,7 @@ class Opener:
         resolve: Resolve,
         monotonic_s: Callable[[], float],
         clock: Callable[[], float],
+        declared: Mapping[str, str],
         code_of: CodeOf | None = None,
     ) -> None:
         self._features = features
@@ -56,15 +61,24 @@ class Opener:
         self._monotonic_s = monotonic_s
         self._clock = clock
         self._code_of = code_of or self._texts
+        self._declared = declared
+        self.field_types: tuple[KeyType, ...] = ()
+        """Types of the entity's fields, once the groups are open."""
         self.database: PostgresDatabase | SqliteDatabase | None = None
         self.executor: ThreadPoolExecutor | None = None
 
-    async def group(self, spec: FeatureGroup) -> Group:
-        """Open one group.
+    async def groups(self) -> list[Group]:
+        """Open all groups, and settle the types of their keys.
 
         Raises:
             StartError: what is wrong, and where.
         """
+        groups = [await self._group(spec) for spec in self._features.groups]
+        self.field_types = field_types(self._features, groups, self._declared)
+        settle(groups, self._features.entity, self.field_types)
+        return groups
+
+    async def _group(self, spec: FeatureGroup) -> Group:
         where = f'features.groups "{spec.name}"'
         self._check(spec, where)
         ttl = self._ttl(spec, where)
@@ -164,7 +178,7 @@ class Opener:
         if not spec.preload or (self._features.cache == "off" and (spec.sql or spec.function)):
             return None
         assert isinstance(ttl, float)
-        table = Table(spec.name, spec.columns, ttl, source.fetch_all, self._clock, self._monotonic_s)
+        table = Table(spec.name, spec.columns, ttl, source, self._clock, self._monotonic_s)
         try:
             await table.load()
         except SourceError as error:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from time import monotonic
 
 from tailcut.core.freshness import refresh_lead_s, retry_delay_s
 from tailcut.features.entry import Row
-from tailcut.features.sources.base import LARGE_TABLE_ROWS, Key, SourceContext, SourceError, Values
+from tailcut.features.key_types import KeyType
+from tailcut.features.sources.base import (
+    LARGE_TABLE_ROWS,
+    ColumnProblem,
+    Key,
+    Source,
+    SourceContext,
+    SourceError,
+    Values,
+)
 
 LONGEST_LOAD_S = 60.0
 """A whole table may take longer than one request's keys, but not forever."""
@@ -28,11 +37,15 @@ class Table:
         name: str,
         columns: tuple[str, ...],
         ttl_s: float,
-        load: Callable[[SourceContext], Awaitable[list[tuple[Key, Values]]]],
+        source: Source,
         clock: Callable[[], float],
         monotonic_s: Callable[[], float] = monotonic,
     ) -> None:
         self.rows: dict[Key, Row] = {}
+        self.key_types: tuple[KeyType, ...] = source.table_types
+        """Types of the keys of ``rows``, which are in normal form."""
+        self.problem = ""
+        """What is wrong with the table's columns, while that keeps it from being read."""
         self.ttl_s = ttl_s
         self.fresh_until_s = float("-inf")
         self.loads = 0
@@ -40,7 +53,7 @@ class Table:
         self.load_s = 0.0
         self._name = name
         self._columns = columns
-        self._load = load
+        self._source = source
         self._clock = clock
         self._monotonic_s = monotonic_s
 
@@ -54,11 +67,16 @@ class Table:
         context = SourceContext(now=self._clock(), tenant="", deadline_s=asked_s + LONGEST_LOAD_S, preload=True)
         try:
             async with asyncio.timeout(LONGEST_LOAD_S):
-                found = await self._load(context)
+                found = await self._source.fetch_all(context)
+        except ColumnProblem as error:
+            self.problem = str(error)
+            raise
         except TimeoutError as error:
             raise SourceError(f"reading the table took longer than {LONGEST_LOAD_S:g} s") from error
         large = len(found) > LARGE_TABLE_ROWS
+        types = self._source.table_types
         self.rows = await asyncio.to_thread(self._by_key, found) if large else self._by_key(found)
+        self.key_types, self.problem = types, ""
         # Counted from when the source was asked: the rows may be that old.
         self.fresh_until_s = asked_s + self.ttl_s
         self.load_s = self._monotonic_s() - asked_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -19,7 +19,7 @@ from tailcut.features.cached import EntryCache
 from tailcut.features.calls import Calls
 from tailcut.features.entity import EntityKey, parse_entity
 from tailcut.features.entry import Entry, Outcome, StoredEntry
-from tailcut.features.groups import Group, levels_of
+from tailcut.features.groups import Group, KeyProblem, levels_of
 from tailcut.features.level import LevelFetcher, Rows
 from tailcut.features.line import Lookup
 from tailcut.features.opening import CodeOf, Opener, Resolve, open_store
@@ -50,6 +50,7 @@ class FeatureService:
         self, features: Features, groups: list[Group], opener: Opener, cache: EntryCache, seed: int, clock: _Clock
     ) -> None:
         self._features = features
+        self._types = opener.field_types
         self._opener = opener
         self._cache = cache
         self._monotonic_s = clock.monotonic_s
@@ -93,6 +94,7 @@ class FeatureService:
         seed: int = 0,
         store: Store[StoredEntry] | None = None,
         code_of: CodeOf | None = None,
+        declared: Mapping[str, str] | None = None,
     ) -> FeatureService:
         """Connect, check every group, read preloaded tables, start the background work.
 
@@ -101,15 +103,16 @@ class FeatureService:
             seed: of the generator behind TTL jitter.
             store: used instead of Redis, for tests and other stores.
             code_of: hash of all code behind functions, so that changed code never finds old values in Redis.
+            declared: types of fields as ``model.fields`` has them.
 
         Raises:
             StartError: what could not be opened, and where in the manifest.
         """
         clock = _Clock(monotonic_s, _seconds(features.clock, resolve) if features.clock else wall_s)
-        opener = Opener(features, resolve, monotonic_s, clock.now_s, code_of)
+        opener = Opener(features, resolve, monotonic_s, clock.now_s, declared or {}, code_of)
         remote: BypassedStore[StoredEntry] | None = None
         try:
-            groups = [await opener.group(spec) for spec in features.groups]
+            groups = await opener.groups()
             if features.cache == "redis":
                 remote = BypassedStore(store, features.redis_timeout_s) if store else await open_store(features)
             memory: MemoryStore[Entry] | None = None
@@ -129,10 +132,12 @@ class FeatureService:
     def parse_entity(self, value: object) -> EntityKey:
         """Read one entity of a request: a plain value where there is one entity field, else an object.
 
+        Equal values give equal keys: each is in the normal form of its field's type.
+
         Raises:
             BadRequest: what is wrong, naming the field.
         """
-        return parse_entity(value, self._features.entity)
+        return parse_entity(value, self._features.entity, self._types)
 
     def fetch_nowait(self, entities: Sequence[EntityKey], tenant: str) -> FeatureSet | None:
         """Rows for the entities if everything is fresh in memory, else None. No I/O, a few microseconds a group."""
@@ -144,7 +149,10 @@ class FeatureService:
         fresh_until_s = [math.inf] * len(rows)
         for group in self._in_order:
             for position, row in enumerate(rows):
-                key = entities[position] if group.key_is_entity else group.key_of(row)
+                try:
+                    key = entities[position] if group.key_is_entity else group.key_of(row)
+                except KeyProblem:
+                    return None
                 until_s = self._add_nowait(group, key, row, tenant, now_s)
                 if until_s <= now_s:
                     return None

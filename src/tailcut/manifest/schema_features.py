@@ -15,7 +15,7 @@ class FeatureGroup(Section, frozen=True, kw_only=True):
 
     ``sql`` reads from a relation named ``keys`` that tailcut puts in front (one row per entity asked for, with the
     columns of ``key``) and may use ``:now`` (seconds since the epoch, from ``features.clock``) and ``:tenant``.
-    It returns the key columns first and then the features; keys without a row are unknown.
+    It returns the key columns and the features, each once and in any order; keys without a row are unknown.
     """
 
     name: Annotated[
@@ -48,7 +48,7 @@ class FeatureGroup(Section, frozen=True, kw_only=True):
     sql: Annotated[
         str,
         Meta(
-            description="query over the relation `keys`, with :now and :tenant -> key columns, then features",
+            description="query over the relation `keys`, with :now and :tenant -> key columns and features, found by name",
             examples=["SELECT airport, temperature, wind FROM keys JOIN weather USING (airport)"],
         ),
     ] = ""
@@ -75,7 +75,7 @@ class FeatureGroup(Section, frozen=True, kw_only=True):
     preload_sql: Annotated[
         str,
         Meta(
-            description="query without `keys` that returns the whole table: key columns, then features",
+            description="query without `keys` that returns the whole table: key columns and features, found by name",
             examples=["SELECT airport, temperature, wind FROM weather"],
         ),
     ] = ""

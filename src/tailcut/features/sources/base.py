@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Protocol
 
+from tailcut.features.key_types import ANY, KeyType, inferred
+
 Key = tuple[Any, ...]
 """Values of a group's key columns, in order."""
 Values = tuple[Any, ...]
@@ -28,6 +30,10 @@ class SourceDown(SourceError):
 
 class KeyTypeRefused(SourceError):
     """The source's query cannot take keys of these types (text compared with an integer column, say)."""
+
+
+class ColumnProblem(SourceDown):
+    """A result misses a column, or has one twice. Its text names columns only, so that a client may have it."""
 
 
 Answer = Values | None | SourceError
@@ -52,6 +58,16 @@ class SourceContext:
 class Source(Protocol):
     """Answers for keys of one feature group."""
 
+    @property
+    def key_types(self) -> tuple[KeyType, ...]:
+        """What the source's keys are compared with; ``ANY`` where that is not known."""
+        ...
+
+    @property
+    def table_types(self) -> tuple[KeyType, ...]:
+        """The same for the keys of the whole table, as it was read last."""
+        ...
+
     async def fetch(self, keys: Sequence[Key], context: SourceContext) -> list[Answer]:
         """Answer for every key, in order.
 
@@ -61,7 +77,7 @@ class Source(Protocol):
         ...
 
     async def fetch_all(self, context: SourceContext) -> list[tuple[Key, Values]]:
-        """Return the whole table; for preloaded groups."""
+        """Return the whole table, keys in normal form; for preloaded groups."""
         ...
 
 
@@ -127,29 +143,27 @@ def exact_values(values: Sequence[Any], columns: Sequence[str]) -> Values:
     return tuple([exact(value, column) for value, column in zip(values, columns, strict=True)])
 
 
-def without_equals(keys: Sequence[Key]) -> list[list[int]]:
-    """Places of the keys, in lists within which no two keys are equal (2 and 2.0, 1 and True); one list in practice.
-
-    A result's rows find their keys by equality, so that keys of other types must not be asked for together.
-    """
-    lists: list[list[int]] = []
-    times: dict[Key, int] = {}
-    for place, key in enumerate(keys):
-        nth = times[key] = times.get(key, -1) + 1
-        if nth == len(lists):
-            lists.append([])
-        lists[nth].append(place)
-    return lists
-
-
-def align(keys: Sequence[Key], rows: Sequence[tuple[Key, Sequence[Any]]], columns: Sequence[str]) -> list[Answer]:
+def align(
+    keys: Sequence[Key], rows: Sequence[tuple[Key, Sequence[Any]]], columns: Sequence[str], types: Sequence[KeyType]
+) -> list[Answer]:
     """Give each key its row, in the order of ``keys``. Two rows for a key, or a bad value, are that key's error alone.
 
-    Raises:
-        SourceError: there are rows, but none is for a key that was asked for.
+    Keys are compared by value, in the normal forms of ``types``. While there is a row whose key was not asked for, a
+    key without a row is an error: its row may be that one. A row whose key is NULL belongs to no key.
+
+    Args:
+        keys: in normal form.
+        rows: the keys as the source returned them.
     """
     found: dict[Key, Answer] = {}
-    for key, values in rows:
+    strange: Key | None = None
+    asked = dict.fromkeys(keys)
+    for returned, values in rows:
+        key = _key_of(returned, types, asked)
+        if key is None:
+            if None not in returned:
+                strange = returned
+            continue
         if key in found:
             found[key] = SourceError(f"the source returned more than one row for key {key}: group or limit them")
             continue
@@ -157,37 +171,76 @@ def align(keys: Sequence[Key], rows: Sequence[tuple[Key, Sequence[Any]]], column
             found[key] = exact_values(values, columns)
         except SourceError as error:
             found[key] = error
-    answers = [found.get(key) for key in keys]
-    if rows and all(answer is None for answer in answers) and _same_types(rows[0][0], keys[0]):
-        raise SourceError(
-            f"the source returned a row for key {rows[0][0]}, but {keys[0]} was asked for: "
-            "the first columns must be the key as asked for (select them from keys)"
-        )
-    return answers
+    if strange is None:
+        return [found.get(key) for key in keys]
+    return [found.get(key) or _not_asked(strange, key) for key in keys]
 
 
-def table(rows: Sequence[tuple[Key, Sequence[Any]]], columns: Sequence[str]) -> list[tuple[Key, Values]]:
-    """Check a whole table.
+def _key_of(returned: Key, types: Sequence[KeyType], asked: dict[Key, None]) -> Key | None:
+    """The key that was asked for and is equal to one that a source returned."""
+    try:
+        key = normal_key(returned, types)
+    except ValueError:
+        return None
+    if key in asked:
+        return key
+    if ANY not in types or None in returned:
+        return None
+    # What the type is the database alone knows; what looks the same is taken for the same, if it is one key only.
+    text = tuple(map(str, key))
+    alike = [one for one in asked if tuple(map(str, one)) == text]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _not_asked(returned: Key, key: Key) -> SourceError:
+    return SourceError(
+        f"the source returned a row for key {returned}, which was not asked for, and none for {key}: "
+        "return the key as asked for (select it from keys)"
+    )
+
+
+def normal_key(returned: Key, types: Sequence[KeyType]) -> Key:
+    """A key that a source returned, in normal form; NULL stays.
+
+    Raises:
+        ValueError: a part is not of its type.
+    """
+    return tuple([None if part is None else kind.stored(part) for part, kind in zip(returned, types, strict=True)])
+
+
+def table(
+    rows: Sequence[tuple[Key, Sequence[Any]]], columns: Sequence[str], types: Sequence[KeyType]
+) -> list[tuple[Key, Values]]:
+    """Check a whole table, its keys in normal form.
+
+    A row whose key is NULL, or is not of its type, is left out: no request can ask for it.
 
     Raises:
         SourceError: a key twice, or a bad value.
     """
-    seen: set[Key] = set()
-    checked = []
-    for key, values in rows:
-        if key in seen:
+    checked: dict[Key, Values] = {}
+    for returned, values in rows:
+        try:
+            key = normal_key(returned, types)
+        except ValueError:
+            continue
+        if None in key:
+            continue
+        if key in checked:
             raise SourceError(f"the table has more than one row for key {key}: group or limit them")
-        seen.add(key)
-        checked.append((key, exact_values(values, columns)))
-    return checked
+        checked[key] = exact_values(values, columns)
+    return list(checked.items())
 
 
-async def checked_table(rows: Sequence[tuple[Key, Sequence[Any]]], columns: Sequence[str]) -> list[tuple[Key, Values]]:
+def types_of_table(declared: Sequence[KeyType], rows: Sequence[tuple[Key, Sequence[Any]]]) -> tuple[KeyType, ...]:
+    """Types of a table's keys: those of its values where nothing declares one."""
+    return tuple([inferred([key[at] for key, _ in rows]) if kind == ANY else kind for at, kind in enumerate(declared)])
+
+
+async def checked_table(
+    rows: Sequence[tuple[Key, Sequence[Any]]], columns: Sequence[str], types: Sequence[KeyType]
+) -> list[tuple[Key, Values]]:
     """``table``, off the event loop where the table is large."""
     if len(rows) <= LARGE_TABLE_ROWS:
-        return table(rows, columns)
-    return await asyncio.to_thread(table, rows, columns)
-
-
-def _same_types(one: Key, other: Key) -> bool:
-    return [type(value) for value in one] == [type(value) for value in other]
+        return table(rows, columns, types)
+    return await asyncio.to_thread(table, rows, columns, types)

@@ -1,122 +1,62 @@
-"""Feature groups in PostgreSQL, through an asyncpg pool with prepared statements."""
+"""Feature groups in PostgreSQL: one query for all keys, which travel as one array per key column."""
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tailcut.errors import MissingExtra, StartError
+from tailcut.errors import StartError
+from tailcut.features.key_types import ANY, BIGINT, DOUBLE, TEXT, KeyType
 from tailcut.features.sources.base import Answer, Key, KeyTypeRefused, SourceContext, SourceDown, SourceError
+from tailcut.features.sources.postgres_connections import PostgresDatabase, text_of
+from tailcut.features.sources.postgres_statements import Column, Selection
+from tailcut.features.sources.postgres_types import (
+    TYPE_STATES,
+    compared_types,
+    keys_relation,
+    parameters,
+    returned_types,
+)
 from tailcut.features.sources.queried import GroupQueries, QueriedSource, arguments
-from tailcut.features.sources.sql import postgres_keys
+from tailcut.features.sources.sql import Query
 
-CONNECT_TIMEOUT_S = 5.0
-_CLEAN_UP_TIMEOUT_S = 1.0
-
-_TYPE_OF = {str: "text", int: "bigint", float: "double precision", bool: "boolean", bytes: "bytea"}
-# Undefined function or operator, datatype mismatch, cannot coerce: what a key of the wrong type leads to.
-_TYPE_ERRORS = frozenset({"42883", "42804", "42846"})
 _DATA_ERRORS = "22"
+_MOST_TRIED = 4
 
-
-class PostgresDatabase:
-    """A pool of connections."""
-
-    def __init__(self, pool: Any) -> None:
-        self._pool = pool
-        self._clean_ups: set[asyncio.Task[None]] = set()
-
-    @classmethod
-    async def open(cls, url: str, connections: int) -> PostgresDatabase:
-        """Connect.
-
-        Raises:
-            MissingExtra: asyncpg is not installed.
-            StartError: the database cannot be reached or refuses.
-        """
-        try:
-            import asyncpg
-        except ImportError as error:
-            raise MissingExtra(
-                "features.database is PostgreSQL, which needs asyncpg, which is not installed",
-                hint="pip install 'tailcut[postgres]'",
-            ) from error
-        try:
-            pool = await asyncpg.create_pool(
-                url, min_size=connections, max_size=connections, timeout=CONNECT_TIMEOUT_S, reset=_leave_as_is
-            )
-        except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            raise StartError(
-                f"features.database: cannot connect to {_without_password(url)}: {_text(error)}",
-                hint="start the database, or correct features.database",
-            ) from error
-        return cls(pool)
-
-    async def fetch(self, text: str, arguments: Sequence[Any]) -> list[Any]:
-        """Run a query; cancelling the caller cancels it in the server too."""
-        connection = await self._pool.acquire()
-        try:
-            rows: list[Any] = await connection.fetch(text, *arguments)
-        except BaseException:
-            # Waiting here for a hung server would hold up the caller, who has given up.
-            task = asyncio.get_running_loop().create_task(self._clean_up(connection))
-            self._clean_ups.add(task)
-            task.add_done_callback(self._clean_ups.discard)
-            raise
-        await self._pool.release(connection)
-        return rows
-
-    async def columns(self, text: str) -> list[str]:
-        """Names of the columns that a query returns, found by preparing it."""
-        async with self._pool.acquire() as connection:
-            statement = await connection.prepare(text)
-            return [attribute.name for attribute in statement.get_attributes()]
-
-    async def close(self) -> None:
-        """Close all connections; those that hang are cut."""
-        try:
-            async with asyncio.timeout(_CLEAN_UP_TIMEOUT_S):
-                await self._pool.close()
-        except Exception:
-            self._pool.terminate()
-        for task in list(self._clean_ups):
-            task.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await task
-
-    async def _clean_up(self, connection: Any) -> None:
-        try:
-            await self._pool.release(connection, timeout=_CLEAN_UP_TIMEOUT_S)
-        except Exception:
-            connection.terminate()
+_Types = tuple[type, ...]
 
 
 class PostgresSource(QueriedSource[PostgresDatabase]):
-    """One feature group's query, prepared for the key types that are asked for."""
+    """One feature group's query."""
 
     def __init__(self, database: PostgresDatabase, group: GroupQueries) -> None:
         super().__init__(database, group)
-        self._texts: dict[tuple[type, ...], str] = {}
-        self._accepted: set[tuple[type, ...]] = set()
+        self._selections: dict[_Types, Selection] = {}
+        """The query by the types of its keys' values; these count where a key's own type is not known."""
+        self._accepted: set[_Types] = set()
+        self._table = Selection(group.preload.alone(), group.wanted) if group.preload is not None else None
 
     async def check(self) -> None:
-        """Prepare the queries once and find their columns.
+        """Find the types of the key, then the columns of the queries.
 
         Raises:
             StartError: a query is wrong or misses a column.
         """
-        if self._group.query is not None:
-            self._positions = self._find(await self._columns_of_query(), "sql")
-        if self._group.preload is not None:
-            self._all_positions = self._find(await self._prepared(self._group.preload.alone()), "preload_sql")
+        group = self._group
+        if group.query is not None:
+            self.key_types = await compared_types(self._database, group)
+            group.check_columns([column.name for column in await self._columns_of_query()], "sql")
+        if group.preload is not None:
+            found = await self._described(group.preload.alone())
+            group.check_columns([column.name for column in found], "preload_sql")
+            self._declare(returned_types(found, group))
 
     async def fetch(self, keys: Sequence[Key], context: SourceContext) -> list[Answer]:
-        """Answer for all keys with one query (one per combination of key types, which is one in practice)."""
-        assert self._group.query is not None
-        by_types: dict[tuple[type, ...], list[int]] = {}
+        """Answer for all keys with one query (one per combination of types where the key's are not known)."""
+        if ANY not in self.key_types:
+            return await self._fetch_alike(keys, (), context)
+        by_types: dict[_Types, list[int]] = {}
         for index, key in enumerate(keys):
             by_types.setdefault(tuple(map(type, key)), []).append(index)
         answers: list[Answer] = [None] * len(keys)
@@ -132,54 +72,65 @@ class PostgresSource(QueriedSource[PostgresDatabase]):
                 answers[index] = answer
         return answers
 
-    async def _fetch_alike(self, keys: list[Key], types: tuple[type, ...], context: SourceContext) -> list[Answer]:
+    async def _fetch_alike(self, keys: Sequence[Key], types: _Types, context: SourceContext) -> list[Answer]:
         assert self._group.query is not None
-        text = self._texts.get(types) or self._text(types)
-        values = [*map(list, zip(*keys, strict=True)), *arguments(self._group.query, context)]
-        rows = await self._run(text, values, types)
+        wanted = self._selections.get(types) or self._selection(types)
+        columns = zip(self.key_types, zip(*keys, strict=True), strict=True)
+        values = [parameters(kind, column) for kind, column in columns]
+        try:
+            rows = await self._fetched(wanted, [*values, *arguments(self._group.query, context)])
+        except _TypeError as error:
+            if not types or types in self._accepted:
+                raise SourceDown(str(error)) from error.__cause__
+            raise self._refused(types) from error.__cause__
         self._accepted.add(types)
         return self._aligned(keys, rows)
 
-    async def _run(self, text: str, values: Sequence[Any], types: tuple[type, ...] = ()) -> list[Any]:
+    async def _run_preload(self, preload: Query, context: SourceContext) -> Sequence[Sequence[Any]]:
+        assert self._table is not None
+        return await self._fetched(self._table, arguments(preload, context))
+
+    async def _fetched(self, wanted: Selection, values: Sequence[Any]) -> list[Any]:
         import asyncpg
 
         try:
-            return await self._database.fetch(text, values)
+            return await self._database.fetch(wanted, values)
         except asyncpg.PostgresError as error:
             state = error.sqlstate or ""
-            if types and types not in self._accepted and state in _TYPE_ERRORS:
-                names = ", ".join(
-                    f"{column}: {kind.__name__}" for column, kind in zip(self._group.key, types, strict=True)
-                )
-                raise KeyTypeRefused(f"the query does not take a key of these types ({names})") from error
-            raise (SourceError if state.startswith(_DATA_ERRORS) else SourceDown)(_text(error)) from error
+            if state in TYPE_STATES:
+                raise _TypeError(text_of(error)) from error
+            raise (SourceError if state.startswith(_DATA_ERRORS) else SourceDown)(text_of(error)) from error
         except asyncpg.DataError as error:
-            raise SourceError(_text(error)) from error
-        except (OSError, asyncpg.InterfaceError) as error:
-            raise SourceDown(_text(error)) from error
+            raise SourceError(text_of(error)) from error
+        except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+            raise SourceDown(text_of(error)) from error
 
-    def _text(self, types: tuple[type, ...]) -> str:
+    def _selection(self, types: _Types) -> Selection:
         assert self._group.query is not None
-        names = [_TYPE_OF.get(kind, "") for kind in types]
-        if not all(names):
-            raise KeyTypeRefused(f"a key of the types {[kind.__name__ for kind in types]} cannot be looked up in SQL")
-        self._texts[types] = self._group.query.behind(postgres_keys(self._group.key, names))
-        return self._texts[types]
+        relation = keys_relation(self._group.key, self.key_types, types)
+        if relation is None:
+            raise self._refused(types)
+        self._selections[types] = Selection(self._group.query.behind(relation), self._group.wanted)
+        return self._selections[types]
 
-    async def _columns_of_query(self) -> list[str]:
-        """Key types are not known before the first request, so types are tried until the query takes them."""
+    def _refused(self, types: _Types) -> KeyTypeRefused:
+        names = ", ".join(f"{column}: {kind.__name__}" for column, kind in zip(self._group.key, types, strict=True))
+        return KeyTypeRefused(f"the query does not take a key of these types ({names})")
+
+    async def _columns_of_query(self) -> list[Column]:
+        """Types that are not known are tried until the query takes them."""
         import asyncpg
 
-        candidates: list[tuple[type, ...]] = [(kind,) * len(self._group.key) for kind in (str, int, float)]
-        if 1 < len(self._group.key) <= 4:
-            candidates += [mixed for mixed in itertools.product((str, int), repeat=len(self._group.key))]
+        assert self._group.query is not None
         refused: Exception | None = None
-        for types in candidates:
+        for types in _candidates(self.key_types):
+            relation = keys_relation(self._group.key, types)
+            assert relation is not None
             try:
-                return await self._database.columns(self._text(types))
+                return await self._database.describe(self._group.query.behind(relation))
             except asyncpg.PostgresError as error:
                 refused = refused or error
-                if error.sqlstate not in _TYPE_ERRORS:
+                if error.sqlstate not in TYPE_STATES:
                     refused = error
                     break
         raise StartError(
@@ -187,29 +138,27 @@ class PostgresSource(QueriedSource[PostgresDatabase]):
             hint="the query reads from keys(" + ", ".join(self._group.key) + "), whose types are those of the entities",
         ) from refused
 
-    async def _prepared(self, text: str) -> list[str]:
+    async def _described(self, text: str) -> list[Column]:
         import asyncpg
 
         try:
-            return await self._database.columns(text)
+            return await self._database.describe(text)
         except asyncpg.PostgresError as error:
             raise StartError(
                 f"{self._group.where}: preload_sql is refused by the database: {error}", hint="correct the query"
             ) from error
 
 
-async def _leave_as_is(_: Any) -> None:
-    """Feature queries leave nothing behind in the session, so the usual reset would be a round trip for nothing."""
+class _TypeError(SourceDown):
+    """The query does not go with the types of its keys, or of other columns that have changed."""
 
 
-def _text(error: BaseException) -> str:
-    return str(error) or type(error).__name__
-
-
-def _without_password(url: str) -> str:
-    from urllib.parse import urlsplit, urlunsplit
-
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")))
+def _candidates(known: tuple[KeyType, ...]) -> Iterator[tuple[KeyType, ...]]:
+    """What the types may be: one for all that are not known, then mixtures."""
+    unknown = known.count(ANY)
+    for tried in (TEXT, BIGINT, DOUBLE):
+        yield tuple(tried if kind == ANY else kind for kind in known)
+    if 1 < unknown <= _MOST_TRIED:
+        for mixed in itertools.product((TEXT, BIGINT), repeat=unknown):
+            rest = iter(mixed)
+            yield tuple(next(rest) if kind == ANY else kind for kind in known)

@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
+from tailcut.features.key_types import ANY, KeyType
 from tailcut.features.sources.base import (
     Answer,
+    ColumnProblem,
     Key,
     SourceContext,
     SourceDown,
@@ -17,6 +19,7 @@ from tailcut.features.sources.base import (
     Values,
     checked_table,
     exact_values,
+    types_of_table,
 )
 
 
@@ -41,6 +44,9 @@ class FunctionSource:
         self._columns = columns
         self._executor = executor
         self._where = where
+        # A function is given keys as the field has them.
+        self.key_types: tuple[KeyType, ...] = (ANY,) * len(key)
+        self.table_types = self.key_types
         call = getattr(function, "__call__", None)  # noqa: B004 - an object whose __call__ is async
         self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
@@ -57,7 +63,8 @@ class FunctionSource:
         found = [
             (exact_values(self._picked(row, self._key), self._key), self._picked(row, self._columns)) for row in rows
         ]
-        return await checked_table(found, self._columns)
+        self.table_types = types_of_table(self.key_types, found)
+        return await checked_table(found, self._columns, self.table_types)
 
     async def _call(self, keys: list[Key], context: SourceContext) -> Sequence[Any]:
         try:
@@ -88,5 +95,5 @@ class FunctionSource:
             raise SourceError(f"{self._where} returned a {type(row).__name__} for a row; it must be a dict or None")
         missing = [column for column in columns if column not in row]
         if missing:
-            raise SourceError(f"{self._where} left out the columns {missing}; it returned {list(row)}")
+            raise ColumnProblem(f"{self._where} left out the columns {missing}; it returned {list(row)}")
         return tuple([row[column] for column in columns])

@@ -7,8 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from tailcut.features.sources.base import Answer, Key, SourceContext, Values, align, checked_table
-from tailcut.features.sources.sql import Query, column_positions
+from tailcut.errors import StartError
+from tailcut.features.key_types import ANY, KeyType
+from tailcut.features.sources.base import (
+    Answer,
+    Key,
+    SourceContext,
+    Values,
+    align,
+    checked_table,
+    types_of_table,
+)
+from tailcut.features.sources.sql import Query, columns_problem
 
 Database = TypeVar("Database")
 
@@ -18,7 +28,7 @@ class GroupQueries:
     """What one feature group asks a database for."""
 
     key: tuple[str, ...]
-    """Names of the key columns, which are a result's first ones."""
+    """Names of the key columns."""
     columns: tuple[str, ...]
     """Names of the feature columns."""
     query: Query | None
@@ -28,19 +38,43 @@ class GroupQueries:
     where: str
     """What to name in errors."""
 
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """Names of all columns that a result must have."""
+        return self.key + self.columns
+
+    def check_columns(self, found: Sequence[str], setting: str) -> None:
+        """Refuse a query whose result lacks a column or has one twice.
+
+        Raises:
+            StartError: which column, and what the query returns.
+        """
+        if problem := columns_problem(found, self.wanted):
+            raise StartError(
+                f"{self.where}: {setting} {problem}",
+                hint=f"return {', '.join(self.wanted)}, each once; AS gives a column a name",
+            )
+
 
 class QueriedSource(ABC, Generic[Database]):
-    """One feature group's queries and where their results have the columns."""
+    """One feature group's queries. Results are found by the names of their columns, the key's too."""
 
     def __init__(self, database: Database, group: GroupQueries) -> None:
         self._database = database
         self._group = group
-        self._positions: list[int] = []
-        self._all_positions: list[int] = []
+        self.key_types: tuple[KeyType, ...] = (ANY,) * len(group.key)
+        self.table_types = self.key_types
+        self._declared = self.key_types
+
+    def _declare(self, types: tuple[KeyType, ...]) -> None:
+        """Note the types of the key in the whole table."""
+        self.table_types = self._declared = types
+        if self._group.query is None:
+            self.key_types = types
 
     @abstractmethod
     async def check(self) -> None:
-        """Find the columns of the queries.
+        """Find the columns of the queries and the types of the key.
 
         Raises:
             StartError: a query is wrong or misses a column.
@@ -61,22 +95,20 @@ class QueriedSource(ABC, Generic[Database]):
             SourceError: the query fails, or the table has a key twice or a bad value.
         """
         assert self._group.preload is not None
-        rows = await self._run(self._group.preload.alone(), arguments(self._group.preload, context))
-        return await checked_table(self._parted(rows, self._all_positions), self._group.columns)
+        rows = self._parted(await self._run_preload(self._group.preload, context))
+        self.table_types = types_of_table(self._declared, rows)
+        return await checked_table(rows, self._group.columns, self.table_types)
 
     @abstractmethod
-    async def _run(self, text: str, values: Sequence[Any]) -> list[Any]: ...
+    async def _run_preload(self, preload: Query, context: SourceContext) -> Sequence[Sequence[Any]]:
+        """All rows with the columns wanted, in their order."""
 
-    def _aligned(self, keys: Sequence[Key], rows: Sequence[Any]) -> list[Answer]:
-        return align(keys, self._parted(rows, self._positions), self._group.columns)
+    def _aligned(self, keys: Sequence[Key], rows: Sequence[Sequence[Any]]) -> list[Answer]:
+        return align(keys, self._parted(rows), self._group.columns, self.key_types)
 
-    def _parted(self, rows: Sequence[Any], positions: Sequence[int]) -> list[tuple[Key, list[Any]]]:
-        """Each row as its key and the feature columns at ``positions``."""
+    def _parted(self, rows: Sequence[Sequence[Any]]) -> list[tuple[Key, Sequence[Any]]]:
         size = len(self._group.key)
-        return [(tuple(row[:size]), [row[i] for i in positions]) for row in rows]
-
-    def _find(self, found: Sequence[str], setting: str) -> list[int]:
-        return column_positions(found, self._group.key, self._group.columns, f"{self._group.where}: {setting}")
+        return [(tuple(row[:size]), row[size:]) for row in rows]
 
 
 def arguments(query: Query, context: SourceContext) -> list[Any]:

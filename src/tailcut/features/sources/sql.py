@@ -90,14 +90,19 @@ def mentions_keys(sql: str) -> bool:
     return re.search(r"\bkeys\b", _TOKEN.sub(lambda match: " " if match["skip"] else match[0], sql), re.I) is not None
 
 
+def without_text(sql: str) -> str:
+    """The query with blanks for text and comments; quoted names stay."""
+    return _TOKEN.sub(lambda match: " " if match["skip"] and match[0][0] not in '":' else match[0], sql)
+
+
 def quoted(names: Sequence[str]) -> str:
     """Column names as a quoted, comma-separated list."""
     return ", ".join('"' + name.replace('"', '""') + '"' for name in names)
 
 
 def postgres_keys(columns: Sequence[str], types: Sequence[str]) -> str:
-    """The ``keys`` relation from one array per column."""
-    arrays = ", ".join(f"${number}::{kind}[]" for number, kind in enumerate(types, 1))
+    """The ``keys`` relation from one array per column, each with its array type."""
+    arrays = ", ".join(f"${number}::{kind}" for number, kind in enumerate(types, 1))
     return f"keys({quoted(columns)}) AS (SELECT * FROM unnest({arrays}))"
 
 
@@ -107,29 +112,25 @@ def sqlite_keys(columns: Sequence[str]) -> str:
     return f"keys({quoted(columns)}) AS (SELECT {values} FROM json_each(?1))"
 
 
-def column_positions(found: Sequence[str], key: Sequence[str], columns: Sequence[str], where: str) -> list[int]:
-    """Where the feature columns are in a result.
+def columns_problem(found: Sequence[str], wanted: Sequence[str]) -> str:
+    """What is wrong with the columns of a result, to follow "it"; empty where each of ``wanted`` is there once."""
+    for column in wanted:
+        if (count := found.count(column)) != 1:
+            how = "does not return" if not count else "returns more than once"
+            return f'{how} the column "{column}"; it returns {", ".join(found) or "no columns"}'
+    return ""
+
+
+def selected(inner: str, columns: Sequence[str], *, as_row: bool = False) -> str:
+    """A query for these columns of another, found by name whenever it is parsed.
 
     Args:
-        found: names of the result's columns.
-
-    Raises:
-        StartError: fewer columns than the key has, or a feature column that is missing or there twice.
+        as_row: as one value of type record, in which every column carries its type.
     """
-    after_key = list(found[len(key) :])
-    if len(found) < len(key):
-        raise StartError(
-            f"{where} returns the columns {list(found)}, but the key alone has {len(key)}: {list(key)}",
-            hint="return the key columns first, then the features",
-        )
-    for column in columns:
-        if after_key.count(column) != 1:
-            how = "does not return" if column not in after_key else "returns more than once"
-            raise StartError(
-                f'{where} {how} the column "{column}"; after the {len(key)} key columns it returns {after_key}',
-                hint=f"return the key ({', '.join(key)}) first, then {', '.join(columns)}; AS gives a column a name",
-            )
-    return [len(key) + after_key.index(column) for column in columns]
+    names = [f"tailcut.{quoted([column])}" for column in columns]
+    # With NULL beside it a value of a domain is one of the type under it, which clients know.
+    wanted = f"ROW({', '.join(f'coalesce({name}, NULL)' for name in names)})" if as_row else ", ".join(names)
+    return f"SELECT {wanted} FROM (\n{inner}\n) AS tailcut"
 
 
 def _positional(match: re.Match[str], dialect: Dialect, where: str) -> str:

@@ -10,20 +10,40 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
 from tailcut.errors import StartError
-from tailcut.features.sources.base import Answer, Key, SourceContext, SourceDown, SourceError, without_equals
-from tailcut.features.sources.queried import QueriedSource, arguments
-from tailcut.features.sources.sql import sqlite_keys
+from tailcut.features.sources.base import Answer, ColumnProblem, Key, SourceContext, SourceDown
+from tailcut.features.sources.queried import GroupQueries, QueriedSource, arguments
+from tailcut.features.sources.sql import Query, columns_problem, sqlite_keys
+from tailcut.features.sources.sqlite_types import fetched_types, table_types
 
 MAX_CONNECTIONS = 4
 """Each is a thread; more of them only fight for the interpreter."""
 _PROGRESS_STEPS = 20_000
+
+
+class Result(list[Any]):
+    """All rows of a query, and the columns that it returned this time."""
+
+    columns: tuple[str, ...] = ()
+
+
+class _Cursor(sqlite3.Cursor):
+    def fetchall(self) -> Result:
+        rows = Result(super().fetchall())
+        rows.columns = tuple([column[0] for column in self.description or ()])
+        return rows
+
+
+class _Described(sqlite3.Connection):
+    """``execute`` leads to rows that know their columns: aiosqlite's way in one hop returns rows alone."""
+
+    def execute(self, *query: Any) -> sqlite3.Cursor:
+        return self.cursor(_Cursor).execute(*query)
 
 
 class _Connection:
@@ -36,14 +56,17 @@ class _Connection:
     async def open(self, path: str, timeout_s: float) -> None:
         import aiosqlite
 
-        self.inner = await aiosqlite.connect(f"file:{quote(path)}?mode=ro", uri=True, timeout=timeout_s)
+        self.inner = await aiosqlite.connect(
+            f"file:{quote(path)}?mode=ro", uri=True, timeout=timeout_s, factory=_Described
+        )
         await self.inner.set_progress_handler(lambda: self.abort, _PROGRESS_STEPS)
 
 
 class SqliteDatabase:
     """A few read-only connections to one file."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: str) -> None:
+        self.path = path
         self._connections: list[_Connection] = []
         self._free: asyncio.Queue[_Connection] = asyncio.Queue()
         self._running: set[asyncio.Task[Any]] = set()
@@ -59,7 +82,7 @@ class SqliteDatabase:
             StartError: there is no such database.
         """
         path = _existing(path)
-        database = cls()
+        database = cls(path)
         try:
             for _ in range(min(connections, MAX_CONNECTIONS)):
                 connection = _Connection()
@@ -72,7 +95,7 @@ class SqliteDatabase:
             raise StartError(f"features.database: cannot open {path}: {error}", hint="is it a SQLite file?") from error
         return database
 
-    async def fetch(self, text: str, arguments: Sequence[Any]) -> list[Any]:
+    async def fetch(self, text: str, arguments: Sequence[Any]) -> Result:
         """Run a query; cancelling the caller stops it within some thousand steps of SQLite's machine."""
         connection = await self._free.get()
         connection.abort = False
@@ -86,14 +109,6 @@ class SqliteDatabase:
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
             raise
 
-    async def columns(self, text: str, arguments: Sequence[Any]) -> list[str]:
-        """Names of the columns that a query returns, found by running it."""
-        cursor = await self._connections[0].inner.execute(text, arguments)
-        try:
-            return [column[0] for column in cursor.description]
-        finally:
-            await cursor.close()
-
     async def close(self) -> None:
         """Close all connections; running queries are given up."""
         for connection in self._connections:
@@ -105,9 +120,10 @@ class SqliteDatabase:
                 await connection.inner.close()
         self._connections.clear()
 
-    async def _run(self, connection: _Connection, text: str, arguments: Sequence[Any]) -> list[Any]:
+    async def _run(self, connection: _Connection, text: str, arguments: Sequence[Any]) -> Result:
         try:
-            return list(await connection.inner.execute_fetchall(text, arguments))
+            rows: Result = await connection.inner.execute_fetchall(text, arguments)
+            return rows
         finally:
             self._free.put_nowait(connection)
 
@@ -115,56 +131,69 @@ class SqliteDatabase:
 class SqliteSource(QueriedSource[SqliteDatabase]):
     """One feature group's query; keys travel as one JSON text."""
 
-    @cached_property
-    def _text(self) -> str:
-        assert self._group.query is not None
-        return self._group.query.behind(sqlite_keys(self._group.key))
+    def __init__(self, database: SqliteDatabase, group: GroupQueries) -> None:
+        super().__init__(database, group)
+        self._text = group.query.behind(sqlite_keys(group.key)) if group.query is not None else ""
+        self._found: tuple[str, ...] = ()
+        self._places: list[int] = []
 
     async def check(self) -> None:
-        """Run the query for no keys, find its columns.
+        """Run the queries for no keys; find their columns and the types of the key.
 
         Raises:
             StartError: a query is wrong or misses a column.
         """
+        group, path = self._group, self._database.path
         nothing = SourceContext(now=0.0, tenant="", deadline_s=0.0)
-        if self._group.query is not None:
-            values = ["[]", *arguments(self._group.query, nothing)]
-            self._positions = await self._described(self._text, values, "sql")
-        if self._group.preload is not None:
-            text = f"SELECT * FROM (\n{self._group.preload.alone()}\n) LIMIT 0"
-            self._all_positions = await self._described(text, arguments(self._group.preload, nothing), "preload_sql")
+        if group.query is not None:
+            values = ["[]", *arguments(group.query, nothing)]
+            found = await self._described(self._text, values, "sql")
+            group.check_columns(found, "sql")
+            self.key_types = await asyncio.to_thread(fetched_types, path, group.query, self._text, values, group.key)
+        if group.preload is not None:
+            text, values = group.preload.alone(), arguments(group.preload, nothing)
+            found = await self._described(f"SELECT * FROM (\n{text}\n) LIMIT 0", values, "preload_sql")
+            group.check_columns(found, "preload_sql")
+            self._declare(await asyncio.to_thread(table_types, path, text, values, group.key))
 
     async def fetch(self, keys: Sequence[Key], context: SourceContext) -> list[Answer]:
-        """Answer for all keys with one query (two where Python takes keys of two types for equal: 2 and 2.0)."""
-        answers: list[Answer] = [None] * len(keys)
-        for places in without_equals(keys):
-            found = await self._fetch_unequal([keys[place] for place in places], context)
-            for place, answer in zip(places, found, strict=True):
-                answers[place] = answer
-        return answers
-
-    async def _fetch_unequal(self, keys: list[Key], context: SourceContext) -> list[Answer]:
+        """Answer for all keys with one query."""
         assert self._group.query is not None
-        if any(isinstance(value, bytes) for key in keys for value in key):
-            raise SourceError("a key column holds bytes, which cannot be looked up in SQLite: use hex() in the query")
-        asked = msgspec.json.encode(keys).decode()
+        # Equal keys would find each other's rows: 1 and true where the type is not known.
+        asked = msgspec.json.encode(list(dict.fromkeys(keys))).decode()
         rows = await self._run(self._text, [asked, *arguments(self._group.query, context)])
         return self._aligned(keys, rows)
 
-    async def _run(self, text: str, values: Sequence[Any]) -> list[Any]:
-        try:
-            return await self._database.fetch(text, values)
-        except sqlite3.Error as error:
-            raise SourceDown(str(error)) from error
+    async def _run_preload(self, preload: Query, context: SourceContext) -> Sequence[Sequence[Any]]:
+        return await self._run(preload.alone(), arguments(preload, context))
 
-    async def _described(self, text: str, values: Sequence[Any], setting: str) -> list[int]:
+    async def _run(self, text: str, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
         try:
-            found = await self._database.columns(text, values)
+            rows = await self._database.fetch(text, values)
+        except sqlite3.Error as error:
+            if "no such column" in str(error) or "ambiguous column" in str(error):
+                raise ColumnProblem(f"its query is refused: {error}") from error
+            raise SourceDown(str(error)) from error
+        return self._picked(rows)
+
+    def _picked(self, rows: Result) -> Sequence[Sequence[Any]]:
+        """The columns wanted, wherever they are in this result."""
+        wanted = self._group.wanted
+        if rows.columns == wanted:
+            return rows
+        if rows.columns != self._found:
+            if problem := columns_problem(rows.columns, wanted):
+                raise ColumnProblem(f"its query {problem}")
+            self._found, self._places = rows.columns, [rows.columns.index(name) for name in wanted]
+        return [tuple([row[place] for place in self._places]) for row in rows]
+
+    async def _described(self, text: str, values: Sequence[Any], setting: str) -> tuple[str, ...]:
+        try:
+            return (await self._database.fetch(text, values)).columns
         except sqlite3.Error as error:
             raise StartError(
                 f"{self._group.where}: {setting} is refused by the database: {error}", hint="correct the query"
             ) from error
-        return self._find(found, setting)
 
 
 def _existing(path: str) -> str:

@@ -1,0 +1,268 @@
+"""Connections to PostgreSQL: straight or through a pooler, to a server that may restart, move, or change its tables.
+
+What a connection knows may be out of date: the server has ended it, a statement is unknown in the session, a table has
+other columns. Then the query runs once more, prepared anew or on a new connection, before anybody is told. A pooler
+shows itself at once, because it gives its clients process ids of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from tailcut.errors import MissingExtra, StartError
+from tailcut.features.sources.base import ColumnProblem
+from tailcut.features.sources.postgres_statements import Column, Selection, Session, described
+from tailcut.features.sources.sql import columns_problem
+
+CONNECT_TIMEOUT_S = 5.0
+_CLEAN_UP_TIMEOUT_S = 1.0
+
+# Invalid statement name, duplicate statement: what a statement's name meets in a session that does not have it.
+_LOST_STATEMENT = frozenset({"26000", "42P05"})
+# Undefined column, ambiguous column.
+_COLUMN_STATES = frozenset({"42703", "42702"})
+_ENDED_STATES = ("08", "57P0")
+
+_log = logging.getLogger("tailcut.features")
+
+
+class _Slot:
+    """A place for one connection, which is opened again when it has ended."""
+
+    def __init__(self) -> None:
+        self.session: Session | None = None
+        self.opening: asyncio.Task[Session] | None = None
+
+
+class PostgresDatabase:
+    """A fixed number of connections."""
+
+    def __init__(self, url: str, connections: int) -> None:
+        self._urls = _by_host(url)
+        """The one that answered last is first."""
+        self._slots = [_Slot() for _ in range(connections)]
+        self._free: asyncio.LifoQueue[_Slot] = asyncio.LifoQueue()
+        self._clean_ups: set[asyncio.Task[None]] = set()
+        self._pooled = False
+
+    @classmethod
+    async def open(cls, url: str, connections: int) -> PostgresDatabase:
+        """Connect.
+
+        Raises:
+            MissingExtra: asyncpg is not installed.
+            StartError: the database cannot be reached or refuses.
+        """
+        try:
+            import asyncpg
+        except ImportError as error:
+            raise MissingExtra(
+                "features.database is PostgreSQL, which needs asyncpg, which is not installed",
+                hint="pip install 'tailcut[postgres]'",
+            ) from error
+        database = cls(url, connections)
+        try:
+            await asyncio.gather(*(database._ready(slot) for slot in database._slots))
+        except (
+            OSError,
+            ValueError,
+            asyncpg.PostgresError,
+            asyncpg.InterfaceError,
+            asyncpg.InternalClientError,
+        ) as error:
+            await database.close()
+            why = f"no answer within {CONNECT_TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else text_of(error)
+            raise StartError(
+                f"features.database: cannot connect to {_without_password(url)}: {why}",
+                hint="start the database, or correct features.database",
+            ) from error
+        for slot in database._slots:
+            database._free.put_nowait(slot)
+        return database
+
+    async def fetch(self, wanted: Selection, values: Sequence[Any]) -> list[Any]:
+        """Run a query; rows with the columns wanted, in order. Cancelling the caller cancels it in the server too.
+
+        Raises:
+            ColumnProblem: a column is missing, or there twice.
+        """
+        import asyncpg
+
+        slot = await self._free.get()
+        try:
+            rows = await self._fetch(slot, wanted, values)
+        except asyncpg.PostgresError as error:
+            try:
+                if error.sqlstate in _COLUMN_STATES:
+                    await self._explain(slot, wanted, error)
+                raise
+            finally:
+                self._give_back(slot)
+        except BaseException:
+            self._give_back(slot)
+            raise
+        self._free.put_nowait(slot)
+        return rows
+
+    async def describe(self, text: str) -> list[Column]:
+        """The columns that a query returns, found by preparing it."""
+        slot = await self._free.get()
+        try:
+            return await self._described(slot, text)
+        finally:
+            self._give_back(slot)
+
+    async def close(self) -> None:
+        """Close all connections; those that hang are cut."""
+        for task in [*self._clean_ups, *(slot.opening for slot in self._slots if slot.opening is not None)]:
+            task.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await task
+        sessions = [slot.session for slot in self._slots if slot.session is not None]
+        await asyncio.gather(*(self._end(session) for session in sessions))
+
+    async def _fetch(self, slot: _Slot, wanted: Selection, values: Sequence[Any]) -> list[Any]:
+        """Run a query; once more where what the connection knows is out of date."""
+        import asyncpg
+
+        session = await self._ready(slot)
+        try:
+            return await session.fetch(wanted, values)
+        except asyncpg.PostgresError as error:
+            state = error.sqlstate or ""
+            if state in _LOST_STATEMENT:
+                self._log_pooler()
+                session.pooled = True
+                session.statements.clear()
+            elif isinstance(error, asyncpg.InvalidCachedStatementError) or state in _COLUMN_STATES:
+                session.statements.pop(wanted, None)
+            elif state.startswith(_ENDED_STATES):
+                session.inner.terminate()
+            else:
+                raise
+        except (asyncpg.OutdatedSchemaCacheError, asyncpg.InternalClientError):
+            session.statements.pop(wanted, None)
+        except (OSError, asyncpg.InterfaceError):
+            if not session.inner.is_closed():
+                raise
+        session = await self._ready(slot)
+        return await session.fetch(wanted, values)
+
+    async def _explain(self, slot: _Slot, wanted: Selection, error: Exception) -> None:
+        """Raise what is wrong with the columns of a query that the server refused for one of them."""
+        import asyncpg
+
+        try:
+            found = [column.name for column in await self._described(slot, wanted.query)]
+        except asyncpg.PostgresError as inner:
+            raise ColumnProblem(f"its query is refused: {text_of(inner)}") from inner
+        if problem := columns_problem(found, wanted.columns):
+            raise ColumnProblem(f"its query {problem}") from error
+
+    async def _described(self, slot: _Slot, text: str) -> list[Column]:
+        statement = await (await self._ready(slot)).inner.prepare(text)
+        return described(statement)
+
+    async def _ready(self, slot: _Slot) -> Session:
+        """The slot's connection, opened where there is none; that goes on for whoever asks next."""
+        if slot.session is not None and not slot.session.inner.is_closed():
+            return slot.session
+        if slot.opening is None:
+            slot.opening = asyncio.get_running_loop().create_task(self._connect())
+        try:
+            slot.session = await asyncio.shield(slot.opening)
+        finally:
+            if slot.opening.done():
+                slot.opening = None
+        return slot.session
+
+    async def _connect(self) -> Session:
+        inner = await self._connect_to_any()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                pooled = await inner.fetchval("SELECT pg_backend_pid()") != inner.get_server_pid()
+        except BaseException:
+            inner.terminate()
+            raise
+        if pooled:
+            self._log_pooler()
+        return Session(inner, pooled=pooled)
+
+    async def _connect_to_any(self) -> Any:
+        """Try the hosts one after the other. A dead one does not answer at all, and must not take all the time."""
+        import asyncpg
+
+        urls, timeout_s = list(self._urls), CONNECT_TIMEOUT_S / len(self._urls)
+        for url in urls:
+            try:
+                # asyncpg's own cache would give names to what it asks the server for itself.
+                inner = await asyncpg.connect(url, timeout=timeout_s, statement_cache_size=0)
+            except (OSError, asyncpg.PostgresError, asyncpg.TargetServerAttributeNotMatched):
+                if url is urls[-1]:
+                    raise
+                continue
+            self._urls.sort(key=lambda one: one is not url)
+            return inner
+        raise AssertionError("there is always a host")
+
+    def _log_pooler(self) -> None:
+        if not self._pooled:
+            self._pooled = True
+            _log.info("features.database is behind a connection pooler: queries are sent unprepared")
+
+    def _give_back(self, slot: _Slot) -> None:
+        """Free a slot whose query failed or was given up, as soon as the connection is fit for use.
+
+        Waiting here for a hung server would hold up the caller, who may have given up.
+        """
+        task = asyncio.get_running_loop().create_task(self._clean_up(slot))
+        self._clean_ups.add(task)
+        task.add_done_callback(self._clean_ups.discard)
+
+    async def _clean_up(self, slot: _Slot) -> None:
+        try:
+            if slot.opening is not None:
+                slot.session = await slot.opening
+                slot.opening = None
+            elif slot.session is not None and not slot.session.inner.is_closed():
+                # Waits for a cancellation that is under way.
+                async with asyncio.timeout(_CLEAN_UP_TIMEOUT_S):
+                    await slot.session.inner.execute("SELECT 1")
+        except Exception:
+            slot.opening = None
+            if slot.session is not None:
+                slot.session.inner.terminate()
+        finally:
+            self._free.put_nowait(slot)
+
+    async def _end(self, session: Session) -> None:
+        try:
+            await session.inner.close(timeout=_CLEAN_UP_TIMEOUT_S)
+        except Exception:
+            session.inner.terminate()
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says; its class where it says nothing."""
+    return str(error) or type(error).__name__
+
+
+def _by_host(url: str) -> list[str]:
+    """A URL for each host of one; as it is where the choice between them is asyncpg's."""
+    parts = urlsplit(url)
+    user, at, hosts = parts.netloc.rpartition("@")
+    if "," not in hosts or "prefer-standby" in parts.query:
+        return [url]
+    return [urlunsplit(parts._replace(netloc=f"{user}{at}{host}")) for host in hosts.split(",")]
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")))

@@ -1,0 +1,144 @@
+"""Which type SQLite gives each key: that of the column which the key is compared with, or read from.
+
+SQLite compares by the affinity of a column, which follows from its declared type
+(https://www.sqlite.org/datatype3.html#determination_of_column_affinity). Queries have no types of their own, so the
+column is looked for: a view over the query tells where a result's column comes from; for a key that is only compared,
+the tables that the query reads are looked through for the other side of the comparison.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+from urllib.parse import quote
+
+from tailcut.features.key_types import (
+    ANY,
+    BIGINT,
+    BOOLEAN,
+    DOUBLE,
+    MIXED,
+    NUMERIC,
+    NUMERIC_OR_TEXT,
+    TEXT,
+    KeyType,
+    common_type,
+)
+from tailcut.features.sources.sql import Query, without_text
+
+_PARAMETER = re.compile(r"\?\d+")
+_NAME = r'(?:(?P<table{0}>\w+|"[^"]+")\s*\.\s*)?(?P<column{0}>\w+|"[^"]+")'
+_EQUAL = re.compile(rf"(?<![\w.\"]){_NAME.format(1)}\s*={{1,2}}\s*{_NAME.format(2)}(?![\w.\"(])")
+_ALIAS = re.compile(r"\bkeys\b(?:\s+(?:AS\s+)?(?P<alias>\w+))?", re.IGNORECASE)
+_NO_ALIAS = {"join", "on", "using", "where", "left", "inner", "cross", "natural", "group", "order", "limit"}
+
+
+def type_of_declared(declared: str) -> KeyType:
+    """Type of keys in a column, by its declared type."""
+    name = declared.upper()
+    if "INT" in name:
+        return BIGINT
+    if "CHAR" in name or "CLOB" in name or "TEXT" in name:
+        return TEXT
+    if "BLOB" in name or not name:
+        return MIXED
+    if "REAL" in name or "FLOA" in name or "DOUB" in name:
+        return DOUBLE
+    if "BOOL" in name:
+        return BOOLEAN
+    return NUMERIC if "NUM" in name or "DEC" in name else NUMERIC_OR_TEXT
+
+
+def table_types(path: str, text: str, values: Sequence[Any], key: Sequence[str]) -> tuple[KeyType, ...]:
+    """Types of the key in the result of a query; ``ANY`` where it is computed."""
+    read = _columns_of_tables(path, text, values)
+    return _types(key, _origins(path, text, values, key), read, {})
+
+
+def fetched_types(path: str, query: Query, text: str, values: Sequence[Any], key: Sequence[str]) -> tuple[KeyType, ...]:
+    """Types of what the keys are compared with.
+
+    Args:
+        query: as the user wrote it.
+        text: with the relation ``keys`` before it.
+    """
+    read = _columns_of_tables(path, text, values)
+    partners = _partners(without_text(query.alone()), key)
+    return _types(key, _origins(path, text, values, key), read, partners)
+
+
+def _types(
+    key: Sequence[str],
+    origins: Sequence[KeyType | None],
+    read: Sequence[tuple[str, KeyType]],
+    partners: Mapping[str, set[str]],
+) -> tuple[KeyType, ...]:
+    types = []
+    for name, origin in zip(key, origins, strict=True):
+        names = partners.get(name.lower()) or {name.lower()}
+        found = {kind for column, kind in read if column in names}
+        types.append(origin or common_type(sorted(found, key=str)) or ANY)
+    return tuple(types)
+
+
+def _origins(path: str, text: str, values: Sequence[Any], key: Sequence[str]) -> list[KeyType | None]:
+    """Declared types of the columns that a result's key columns are; None for those that are expressions."""
+
+    def literal(match: re.Match[str]) -> str:
+        value = values[int(match[0][1:]) - 1]
+        return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else repr(value)
+
+    with _opened(path) as connection:
+        try:
+            # A view takes no parameters. A temporary one is not in the file.
+            connection.execute(f"CREATE TEMP VIEW tailcut_result AS {_PARAMETER.sub(literal, text)}")
+            columns = {row[1]: row[2] for row in connection.execute("PRAGMA temp.table_info(tailcut_result)")}
+        except sqlite3.Error:
+            return [None] * len(key)
+    return [type_of_declared(columns[name]) if columns.get(name) else None for name in key]
+
+
+def _columns_of_tables(path: str, text: str, values: Sequence[Any]) -> list[tuple[str, KeyType]]:
+    """Names and types of all columns of the tables that a query reads."""
+    read: set[str] = set()
+
+    def noted(action: int, table: str | None, *_: Any) -> int:
+        if action == sqlite3.SQLITE_READ and table and table != "json_each":
+            read.add(table.replace('"', '""'))
+        return sqlite3.SQLITE_OK
+
+    with _opened(path) as connection:
+        connection.set_authorizer(noted)
+        connection.execute(f"EXPLAIN {text}", values)
+        connection.set_authorizer(None)
+        rows = [row for table in sorted(read) for row in connection.execute(f'PRAGMA table_info("{table}")')]
+    return [(row[1].lower(), type_of_declared(row[2])) for row in rows]
+
+
+def _partners(sql: str, key: Sequence[str]) -> dict[str, set[str]]:
+    """Names of the columns that each key is set equal to in a query."""
+    aliases = {"keys"}
+    for match in _ALIAS.finditer(sql):
+        alias = (match["alias"] or "").lower()
+        if alias and alias not in _NO_ALIAS:
+            aliases.add(alias)
+    found: dict[str, set[str]] = {}
+    for match in _EQUAL.finditer(sql):
+        sides = [(_name(match[f"table{side}"]), _name(match[f"column{side}"])) for side in (1, 2)]
+        for (table, column), (_, other) in (sides, sides[::-1]):
+            if table in aliases and column in {name.lower() for name in key}:
+                found.setdefault(column, set()).add(other)
+    return found
+
+
+def _name(written: str | None) -> str:
+    return (written or "").strip('"').lower()
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as connection:
+        yield connection
