@@ -23,6 +23,7 @@ import psycopg
 from onnx import TensorProto, helper, numpy_helper
 from tests.app_kit import Client
 
+from tailcut.build.user_code import WrittenCode, write_down
 from tailcut.engine.engine import Engine
 from tailcut.manifest import load
 
@@ -186,15 +187,34 @@ class Table:
                 connection.execute(statement)
 
 
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(
+    ["tailcut.server.asgi", "tailcut.build.user_code", "onnxruntime", "tests.sequences.kit"]
+)
+
+
+def written_code(folder: Path) -> WrittenCode:
+    """Write the user's code down as a build does, in a process that imports it anew."""
+    ours, theirs = _CONTEXT.Pipe()
+    process = _CONTEXT.Process(target=_write_down, args=(folder, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    found: WrittenCode = ours.recv()
+    process.join()
+    return found
+
+
+def _write_down(folder: Path, pipe: Connection) -> None:
+    os.chdir(folder)
+    pipe.send(write_down(load(folder, environment={}), folder, source=False))
+
+
 class Running:
     """A server in a child that was forked from a process with everything imported; it starts in a tenth of a second."""
 
-    _context = multiprocessing.get_context("forkserver")
-    _context.set_forkserver_preload(["tailcut.server.asgi", "onnxruntime", "tests.sequences.kit"])
-
     def __init__(self, folder: Path) -> None:
-        self._pipe, theirs = self._context.Pipe()
-        self._process = self._context.Process(target=_serve, args=(folder, theirs), daemon=True)
+        self._pipe, theirs = _CONTEXT.Pipe()
+        self._process = _CONTEXT.Process(target=_serve, args=(folder, theirs), daemon=True)
         self._process.start()
         theirs.close()
         self._ask(None)

@@ -6,9 +6,9 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-from tests.sequences.kit import MANIFEST, Running, State, Table, save_model
+from tests.sequences.kit import MANIFEST, Running, State, Table, save_model, written_code
 
-from tailcut.code.on_disk import on_disk
+from tailcut.build.user_code import files_of
 from tailcut.manifest import load
 from tailcut.registry import NewVariant, Registry, Version
 from tailcut.registry.history import earlier
@@ -98,6 +98,7 @@ class Sequence:
     def _build(self) -> None:
         """Add a version as the build does; building in earnest would take seconds for each."""
         model = self._manifest.deployment.model
+        written = written_code(self._folder)
         artifact = save_model(self._folder / "model.onnx", self._weight)
         version = self._registry.add(
             "m",
@@ -105,7 +106,8 @@ class Sequence:
             inputs=model.inputs,
             outputs=model.outputs,
             variants=[NewVariant("onnx", "onnxruntime", artifact, base=True)],
-            code=on_disk(self._manifest),
+            code=written.code,
+            files=files_of(written, self._folder),
         )
         self._built[version.id] = (version, self._weight, self._disk)
 
