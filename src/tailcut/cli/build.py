@@ -60,8 +60,6 @@ def build(
     """
     from tailcut.build import build as make
     from tailcut.cli._build_progress import shown
-    from tailcut.cli._listing import live_code_lines
-    from tailcut.cli._versions import print_table, refusals, summary, table
 
     loaded = load_manifest(manifest, settings, _recipes(recipes), _quantize(quantize), time_limit, keep_unset=True)
     if list_recipes:
@@ -70,12 +68,19 @@ def build(
     with shown() as progress:
         version, promotion = make(loaded, from_registry=from_registry or "", progress=progress)
     _write_reports(version, promotion, json, html)
+    _show(version, promotion)
+    note(f"promoted {promotion.variant!r} of {version.model} version {version.id}; next: tailcut serve")
+    raise typer.Exit(ExitCode.OK if version.evidence["choice"]["meets_slo"] else ExitCode.FAILED)
+
+
+def _show(version: Version, promotion: Promotion) -> None:
+    from tailcut.cli._listing import live_code_lines
+    from tailcut.cli._versions import print_table, refusals, summary, table
+
     print_table(table(version, promotion))
     for line in (*refusals(version), *live_code_lines(version), *summary(version)):
         write(line)
     write(f"chosen: {version.evidence['choice']['why']}")
-    note(f"promoted {promotion.variant!r} of {version.model} version {version.id}; next: tailcut serve")
-    raise typer.Exit(ExitCode.OK if version.evidence["choice"]["meets_slo"] else ExitCode.FAILED)
 
 
 def _write_reports(version: Version, promotion: Promotion, json: Path | None, html: Path | None) -> None:

@@ -1,14 +1,38 @@
-"""The path's feature stage where not everything is fresh in memory."""
+"""The path's feature stage: opening it, and what is not fresh in memory."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from time import perf_counter_ns
+
+import msgspec
 
 from tailcut.core.timings import Stage
 from tailcut.engine.call import Call
+from tailcut.engine.user_code import UserCode
 from tailcut.features import EntityKey, FeatureService, FeatureSet
+from tailcut.manifest import Features, Manifest, resolve
+
+_SQLITE = "sqlite:///"
+
+
+async def open_features(manifest: Manifest, code: UserCode) -> FeatureService | None:
+    """Open the feature groups of a manifest; None where it has none.
+
+    Raises:
+        StartError: what could not be opened, and where in the manifest.
+    """
+    if not manifest.deployment.features.groups:
+        return None
+    declared = {field.name: field.type for field in manifest.deployment.model.fields}
+    return await FeatureService.open(
+        _features(manifest),
+        resolve=lambda ref: resolve(ref, manifest),
+        declared=declared,
+        code_of=code.files.digest_of,
+    )
 
 
 async def fetch(features: FeatureService, call: Call, keys: Sequence[EntityKey]) -> FeatureSet:
@@ -22,3 +46,12 @@ async def fetch(features: FeatureService, call: Call, keys: Sequence[EntityKey])
     finally:
         call.waiting = None
         call.timings.lap(Stage.FEATURES, perf_counter_ns())  # also where it fails
+
+
+def _features(manifest: Manifest) -> Features:
+    """Return the feature settings with a relative SQLite path taken from the manifest's folder."""
+    features = manifest.deployment.features
+    path = features.database.removeprefix(_SQLITE)
+    if path == features.database or Path(path).is_absolute():
+        return features
+    return msgspec.structs.replace(features, database=f"{_SQLITE}{manifest.directory / path}")

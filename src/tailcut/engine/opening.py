@@ -6,16 +6,14 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Sized
 from functools import partial
-from pathlib import Path as FilePath
 from typing import Any
-
-import msgspec
 
 from tailcut.core.fingerprint import uses_gpu
 from tailcut.core.scaling import Limits, Wear
 from tailcut.engine.assembly import Assembly
 from tailcut.engine.device_time import DeviceTime
 from tailcut.engine.dispatcher import Dispatcher
+from tailcut.engine.fetching import open_features
 from tailcut.engine.limits import PathLimits
 from tailcut.engine.path import Path
 from tailcut.engine.planning import make_dispatcher
@@ -31,14 +29,13 @@ from tailcut.engine.version import runs_source, version_of
 from tailcut.engine.warming import BRIEF, warm_up
 from tailcut.errors import ArtifactError, NotInRegistry
 from tailcut.features import FeatureService
-from tailcut.manifest import Deployment, Features, Manifest, resolve
+from tailcut.manifest import Deployment, Manifest
 from tailcut.observe.recorder import Recorder
 from tailcut.registry import Registry, Variant
 from tailcut.runtimes.base import StreamingRuntime
 
 __all__ = ["Opened", "Warm", "find_variant", "open_deployment", "open_variant", "warm_up"]
 
-_SQLITE = "sqlite:///"
 
 StandIn = Callable[[Variant], "asyncio.Future[Warm | None]"]
 """Begins to open a variant that stands in for another one; None where there is none."""
@@ -211,7 +208,7 @@ async def open_deployment(
 async def _open_stores(manifest: Manifest, code: UserCode) -> tuple[Caches, FeatureService | None]:
     caches = await open_caches(manifest.deployment)
     try:
-        return caches, await _open_features(manifest, code)
+        return caches, await open_features(manifest, code)
     except BaseException:
         await caches.close()
         raise
@@ -281,25 +278,4 @@ def _pool(deployment: Deployment, dispatcher: Dispatcher, warm: Warm, recorder: 
         recorder=recorder,
         load_s=warm.load_s,
         size_bytes=warm.size_bytes,
-    )
-
-
-def _features(manifest: Manifest) -> Features:
-    """Return the feature settings with a relative SQLite path taken from the manifest's folder."""
-    features = manifest.deployment.features
-    path = features.database.removeprefix(_SQLITE)
-    if path == features.database or FilePath(path).is_absolute():
-        return features
-    return msgspec.structs.replace(features, database=f"{_SQLITE}{manifest.directory / path}")
-
-
-async def _open_features(manifest: Manifest, code: UserCode) -> FeatureService | None:
-    if not manifest.deployment.features.groups:
-        return None
-    declared = {field.name: field.type for field in manifest.deployment.model.fields}
-    return await FeatureService.open(
-        _features(manifest),
-        resolve=lambda ref: resolve(ref, manifest),
-        declared=declared,
-        code_of=code.files.digest_of,
     )
