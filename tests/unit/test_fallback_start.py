@@ -231,7 +231,7 @@ def fails(tmp_path: Path, test: Callable[[ASGIApplication], Any]) -> None:
 def test_a_start_that_fails_closes_what_it_opened(
     tmp_path: Path, opener: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def refuse(_: Any) -> Any:
+    async def refuse(*_: Any) -> Any:
         opener.may_open.set()  # only the one that stands in is open so far
         await until(lambda: opener.opened["slow"] and not loading())
         raise StartError("the store is away")
