@@ -253,6 +253,28 @@ def test_keys_of_several_columns_each_have_their_own_type(direct, tmp_path, whic
 
 
 @pytest.mark.parametrize("which", ["postgresql", "sqlite"])
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT k.id, seats FROM keys k JOIN planes p ON p.tail = k.id",
+        "SELECT keys.id, seats FROM planes JOIN keys ON keys.id = planes.tail",
+        "SELECT tail AS id, seats FROM planes WHERE tail IN (SELECT id FROM keys)",
+    ],
+)
+def test_the_type_is_that_of_the_column_compared_with_whatever_its_name(direct, tmp_path, which, sql) -> None:
+    """The table has a column of the key's name, too: a number, which has nothing to do with it."""
+    database: Database = direct if which == "postgresql" else Sqlite(tmp_path / "app.db")
+    database.run("DROP TABLE IF EXISTS planes", "CREATE TABLE planes(id integer, tail text, seats int)")
+    database.run("INSERT INTO planes VALUES (7, 'N1', 100), (8, '42', 200)")
+
+    async def test(service) -> None:
+        assert [row["seats"] for row in await ask(service, "N1", 42, "42")] == [100, 200, 200]
+        assert service.statistics().groups[0].source_keys == 2
+
+    serve(database.url, test, group(sql=sql, columns=("seats",)))
+
+
+@pytest.mark.parametrize("which", ["postgresql", "sqlite"])
 def test_a_key_that_is_a_column_of_another_group_is_brought_into_its_type(direct, tmp_path, which) -> None:
     """A float column that holds whole numbers, as pandas writes integers beside missing ones, leads to integers."""
     database: Database = direct if which == "postgresql" else Sqlite(tmp_path / "app.db")

@@ -48,7 +48,7 @@ class FeatureGroup(Section, frozen=True, kw_only=True):
     sql: Annotated[
         str,
         Meta(
-            description="query over the relation `keys`, with :now and :tenant -> key columns and features, found by name",
+            description="query over the relation `keys`, with :now and :tenant -> key columns and features, by name",
             examples=["SELECT airport, temperature, wind FROM keys JOIN weather USING (airport)"],
         ),
     ] = ""
