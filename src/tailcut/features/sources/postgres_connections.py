@@ -27,6 +27,8 @@ _LOST_STATEMENT = frozenset({"26000", "42P05"})
 # Undefined column, ambiguous column.
 _COLUMN_STATES = frozenset({"42703", "42702"})
 _ENDED_STATES = ("08", "57P0")
+# What a standby says to a query in the way of its recovery.
+_CONFLICT = "40001"
 
 _log = logging.getLogger("tailcut.features")
 
@@ -143,7 +145,7 @@ class PostgresDatabase:
                 session.statements.pop(wanted, None)
             elif state.startswith(_ENDED_STATES):
                 session.inner.terminate()
-            else:
+            elif state != _CONFLICT:
                 raise
         except (asyncpg.OutdatedSchemaCacheError, asyncpg.InternalClientError):
             session.statements.pop(wanted, None)
