@@ -29,6 +29,10 @@ class Database(Protocol):
         """Run statements one by one, each committed."""
         ...
 
+    def rows(self, query: str) -> list[Any]:
+        """What a query returns on a connection of its own."""
+        ...
+
 
 class Sqlite:
     """A file."""
@@ -45,6 +49,12 @@ class Sqlite:
             connection.commit()
         connection.close()
 
+    def rows(self, query: str) -> list[Any]:
+        connection = sqlite3.connect(self._path)
+        found = connection.execute(query).fetchall()
+        connection.close()
+        return found
+
 
 class Postgres:
     """A database of its own on a running server, dropped at the end."""
@@ -59,12 +69,13 @@ class Postgres:
             for statement in statements:
                 connection.execute(statement)
 
+    def rows(self, query: str) -> list[Any]:
+        with psycopg.connect(self.direct, autocommit=True) as connection:
+            return connection.execute(query).fetchall()
+
     def ask(self, query: str) -> Any:
         """The first value of a query."""
-        with psycopg.connect(self.direct, autocommit=True) as connection:
-            row = connection.execute(query).fetchone()
-            assert row is not None
-            return row[0]
+        return self.rows(query)[0][0]
 
 
 @contextmanager

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Iterator
+from contextlib import suppress
+from random import Random
 
+import psycopg
 import pytest
 from tests.features_kit import group
 from tests.integration.servers import PostgresServer, RedisServer, pgbouncer, postgres_server, redis_server
@@ -194,6 +198,43 @@ def test_a_view_in_front_of_the_table_may_change_its_order_and_types(database) -
 
     database.run(*PEOPLE, view.format("id, age, visits"))
     serve(database.url, test, group(sql="SELECT seen.* FROM keys JOIN seen USING (id)", columns=COLUMNS, ttl=NOW))
+
+
+CHANGES = (
+    "ALTER TABLE people ADD COLUMN c{n} int DEFAULT 5",
+    "ALTER TABLE people ADD COLUMN c{n} text DEFAULT 'x'",
+    "ALTER TABLE people RENAME COLUMN age TO swap; ALTER TABLE people RENAME COLUMN visits TO age; "
+    "ALTER TABLE people RENAME COLUMN swap TO visits",
+    "ALTER TABLE people RENAME COLUMN age TO gone",
+    "ALTER TABLE people RENAME COLUMN gone TO age",
+    "CREATE TABLE copy AS SELECT * FROM people; DROP TABLE people; ALTER TABLE copy RENAME TO people",
+    "CREATE TABLE copy AS SELECT visits, age, id FROM people; DROP TABLE people; ALTER TABLE copy RENAME TO people",
+    "UPDATE people SET visits = visits + 1",
+)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_after_any_migrations_an_answer_is_that_of_a_cold_query(database, seed) -> None:
+    """Twenty-five changes drawn at random; those that the table cannot take just now are passed over."""
+    random = Random(seed)
+
+    async def test(service) -> None:
+        for number in range(25):
+            with suppress(sqlite3.Error, psycopg.Error):
+                for statement in random.choice(CHANGES).format(n=number).split("; "):
+                    database.run(statement)
+            await asyncio.sleep(0.003)
+            try:
+                cold = database.rows("SELECT age, visits FROM people WHERE id = 1")
+            except (sqlite3.Error, psycopg.Error):
+                with pytest.raises(FeatureUnavailable, match='the column "age"; it returns'):
+                    await ask(service, 1)
+                continue
+            row = (await ask(service, random.choice([1, "1", 1.0])))[0]
+            assert [(row["age"], row["visits"])] == cold
+
+    database.run(*PEOPLE)
+    serve(database.url, test, group(sql=ALL, columns=COLUMNS, ttl=NOW))
 
 
 def test_a_column_of_another_type_is_read_as_what_it_is(server) -> None:

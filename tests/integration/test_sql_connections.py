@@ -186,6 +186,34 @@ def test_a_host_that_never_answers_does_not_take_the_others_time(database, monke
         serve(f"postgresql://tailcut@{hosts}", test, AGE, NAME)
 
 
+def test_a_connection_that_has_rested_for_long_is_made_anew(database, monkeypatch) -> None:
+    sql = "SELECT id, pg_backend_pid() AS value FROM keys JOIN users USING (id)"
+
+    async def test(service) -> None:
+        assert len({(await ask(service, user))[0]["value"] for user in range(1, 9)}) == 1
+        monkeypatch.setattr(postgres_connections, "MAX_IDLE_S", -1.0)
+        assert len({(await ask(service, user))[0]["value"] for user in range(9, 13)}) == 4
+
+    serve(database.direct, test, group(sql=sql), connections=1)
+
+
+def test_a_conflict_with_a_standbys_recovery_costs_no_answer(database) -> None:
+    """Numbers of a sequence are not rolled back: every other call is refused as a standby would."""
+    database.run(
+        "CREATE SEQUENCE calls",
+        """CREATE FUNCTION age_of(age int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN
+        IF nextval('calls') % 2 = 1 THEN RAISE EXCEPTION 'conflict with recovery' USING ERRCODE = '40001'; END IF;
+        RETURN age; END $$""",
+    )
+
+    async def test(service) -> None:
+        for user in (5, 6, 7):
+            assert (await ask(service, user))[0]["age"] == user
+
+    sql = "SELECT id, age_of(age) AS age FROM keys JOIN users USING (id)"
+    serve(database.direct, test, group(sql=sql, columns=("age",)))
+
+
 def test_another_search_path_leads_to_another_table_by_name(database) -> None:
     database.run("CREATE SCHEMA other", "CREATE TABLE other.users AS SELECT age, name, id FROM users")
     database.run("UPDATE other.users SET age = age + 1000")

@@ -253,6 +253,50 @@ def test_keys_of_several_columns_each_have_their_own_type(direct, tmp_path, whic
 
 
 @pytest.mark.parametrize("which", ["postgresql", "sqlite"])
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT k.id, seats FROM keys k JOIN planes p ON p.tail = k.id",
+        "SELECT keys.id, seats FROM planes JOIN keys ON keys.id = planes.tail",
+        "SELECT tail AS id, seats FROM planes WHERE tail IN (SELECT id FROM keys)",
+    ],
+)
+def test_the_type_is_that_of_the_column_compared_with_whatever_its_name(direct, tmp_path, which, sql) -> None:
+    """The table has a column of the key's name, too: a number, which has nothing to do with it."""
+    database: Database = direct if which == "postgresql" else Sqlite(tmp_path / "app.db")
+    database.run("DROP TABLE IF EXISTS planes", "CREATE TABLE planes(id integer, tail text, seats int)")
+    database.run("INSERT INTO planes VALUES (7, 'N1', 100), (8, '42', 200)")
+
+    async def test(service) -> None:
+        assert [row["seats"] for row in await ask(service, "N1", 42, "42")] == [100, 200, 200]
+        assert service.statistics().groups[0].source_keys == 2
+
+    serve(database.url, test, group(sql=sql, columns=("seats",)))
+
+
+@pytest.mark.parametrize("which", ["postgresql", "sqlite"])
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT keys.id, seats FROM keys JOIN planes ON 'N' || planes.id = keys.id",
+        "SELECT 'N' || planes.id AS id, seats FROM keys k JOIN planes ON k.id = 'N' || planes.id",
+        "SELECT 'N' || id AS id, seats FROM planes WHERE 'N' || id IN (SELECT id FROM keys)",
+    ],
+)
+def test_the_type_is_not_that_of_a_column_that_only_leads_to_what_is_compared(direct, tmp_path, which, sql) -> None:
+    database: Database = direct if which == "postgresql" else Sqlite(tmp_path / "app.db")
+    database.run("DROP TABLE IF EXISTS planes", "CREATE TABLE planes(id integer, seats int)")
+    database.run("INSERT INTO planes VALUES (7, 100), (8, 200)")
+
+    async def test(service) -> None:
+        assert [row["seats"] for row in await ask(service, "N8", "N7")] == [200, 100]
+
+    serve(database.url, test, group(sql=sql, columns=("seats",)))
+    preloaded = "SELECT 'N' || id AS id, seats FROM planes"
+    serve(database.url, test, group(preload=True, preload_sql=preloaded, columns=("seats",)))
+
+
+@pytest.mark.parametrize("which", ["postgresql", "sqlite"])
 def test_a_key_that_is_a_column_of_another_group_is_brought_into_its_type(direct, tmp_path, which) -> None:
     """A float column that holds whole numbers, as pandas writes integers beside missing ones, leads to integers."""
     database: Database = direct if which == "postgresql" else Sqlite(tmp_path / "app.db")
@@ -347,6 +391,29 @@ def test_a_table_from_a_function_has_the_types_of_its_values() -> None:
         for name, column in (("numbers", "a"), ("texts", "b"))
     ]
     serve("", test, *specs, functions=functions)
+
+
+@pytest.mark.parametrize("which", ["function", "sqlite"])
+def test_a_table_that_is_empty_at_the_start_gets_its_type_with_its_first_rows(tmp_path, which) -> None:
+    """An expression has no type in SQLite, and a function's result none either."""
+    table: list[dict[str, object]] = []
+    database = Sqlite(tmp_path / "app.db")
+    database.run("CREATE TABLE blocked(number int, value int)")
+    spec = {"preload_sql": "SELECT number + 0 AS id, value FROM blocked"} if which == "sqlite" else {}
+
+    async def test(service) -> None:
+        assert [row["value"] for row in await ask(service, 42, "42", "x")] == [0, 0, 0]
+        table.append({"id": 42, "value": 9})
+        database.run("INSERT INTO blocked VALUES (42, 9)")
+        async with asyncio.timeout(10):
+            while (await ask(service, 42))[0]["value"] == 0:
+                await asyncio.sleep(0.01)
+        assert [row["value"] for row in await ask(service, 42, "42", 42.0)] == [9, 9, 9]
+        with pytest.raises(BadRequest):
+            await ask(service, True)
+
+    table_group = group(preload=True, ttl="20ms", stale_for_s=60.0, defaults={"value": 0}, **spec)
+    serve(database.url, test, table_group, functions={"g": lambda keys, context: list(table)})
 
 
 @pytest.mark.parametrize("kind", ["integer", "bigint", "char(9)", "uuid", "timestamptz", "numeric", "real", "citext"])

@@ -162,14 +162,16 @@ def test_entities_and_fetched_features(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         good = await client.post(PREDICT, {"entities": [1]})
         assert good.json["predictions"] == [{"y": 7.0}]
+        # A field of an entity is a key: its digits are the same number.
+        assert (await client.post(PREDICT, {"entities": ["1"]})).json == good.json
         for entity, said in (
-            (0, "is 0, allowed are 1, 2, 3, 4, 5"),
-            (6, "is 6, allowed are 1, 2, 3, 4, 5"),
-            ("1", "is '1', which is no integer"),
-            (True, "is True, which is no integer"),
+            (0, "entity 1: field 'customer' is 0, allowed are 1, 2, 3, 4, 5"),
+            ("6", "entity 1: field 'customer' is 6, allowed are 1, 2, 3, 4, 5"),
+            ("1.0", "entity field \"customer\" is '1.0', which is no bigint"),
+            (True, 'entity field "customer" is true, which is no bigint'),
         ):
             message = error(await client.post(PREDICT, {"entities": [1, entity]}), 400)
-            assert message == f"entity 1: field 'customer' {said}"
+            assert message == said
         for entity, column, said in ((2, "shop", "allowed are 0 to 49"), (4, "b", "allowed are -10 to 0.1")):
             answer = await client.post(PREDICT, {"entities": [entity]})
             assert error(answer, 503) == (

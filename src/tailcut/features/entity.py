@@ -12,6 +12,7 @@ EntityKey = tuple[Any, ...]
 """Values of the ``features.entity`` fields, in order, each in the normal form of its type."""
 
 MAX_CHARACTERS = 1024
+_PLAIN = frozenset({int, str, float, bool})
 
 
 def parse_entity(value: object, fields: tuple[str, ...], types: Sequence[KeyType]) -> EntityKey:
@@ -23,6 +24,9 @@ def parse_entity(value: object, fields: tuple[str, ...], types: Sequence[KeyType
     Raises:
         BadRequest: what is wrong, naming the field.
     """
+    # First, because it is what most requests send, and asking whether a value is a mapping costs more than the rest.
+    if type(value) in _PLAIN and len(fields) == 1:
+        return (_part(value, fields[0], types[0]),)
     if isinstance(value, Mapping):
         return _from_mapping(value, fields, types)
     if len(fields) == 1:

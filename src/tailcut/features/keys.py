@@ -56,10 +56,12 @@ def settle(groups: Sequence[Group], entity: Sequence[str], types: Sequence[KeyTy
     """Tell each group which parts of its key differ from what a request's row holds."""
     of_field = dict(zip(entity, types, strict=True))
     for group in groups:
-        own = group.key_types
+        own, known = group.key_types, group.source.key_types
+        # What the values of a table tell may be another type when it is read again.
+        inferred = [group.table is not None and kind == ANY for kind in known]
         group.converted = tuple(
             at
             for at, name in enumerate(group.spec.key)
-            if (own[at] != ANY or group.table is not None) and own[at] != of_field.get(name)
+            if inferred[at] or (own[at] != ANY and own[at] != of_field.get(name))
         )
         group.key_is_entity = group.key_is_entity and not group.converted

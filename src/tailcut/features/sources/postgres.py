@@ -81,7 +81,8 @@ class PostgresSource(QueriedSource[PostgresDatabase]):
             rows = await self._fetched(wanted, [*values, *arguments(self._group.query, context)])
         except _TypeError as error:
             if not types or types in self._accepted:
-                raise SourceDown(str(error)) from error.__cause__
+                why = f"{error}: if the key's column has another type than at the start, restart"
+                raise SourceDown(why) from error.__cause__
             raise self._refused(types) from error.__cause__
         self._accepted.add(types)
         return self._aligned(keys, rows)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -20,6 +20,8 @@ from tailcut.features.sources.postgres_statements import Column, Selection, Sess
 from tailcut.features.sources.sql import columns_problem
 
 CONNECT_TIMEOUT_S = 5.0
+MAX_IDLE_S = 300.0
+"""A connection that has rested for longer may have been forgotten by a firewall, which nothing tells."""
 _CLEAN_UP_TIMEOUT_S = 1.0
 
 # Invalid statement name, duplicate statement: what a statement's name meets in a session that does not have it.
@@ -27,6 +29,8 @@ _LOST_STATEMENT = frozenset({"26000", "42P05"})
 # Undefined column, ambiguous column.
 _COLUMN_STATES = frozenset({"42703", "42702"})
 _ENDED_STATES = ("08", "57P0")
+# What a standby says to a query in the way of its recovery.
+_CONFLICT = "40001"
 
 _log = logging.getLogger("tailcut.features")
 
@@ -37,6 +41,7 @@ class _Slot:
     def __init__(self) -> None:
         self.session: Session | None = None
         self.opening: asyncio.Task[Session] | None = None
+        self.used_s = 0.0
 
 
 class PostgresDatabase:
@@ -143,7 +148,7 @@ class PostgresDatabase:
                 session.statements.pop(wanted, None)
             elif state.startswith(_ENDED_STATES):
                 session.inner.terminate()
-            else:
+            elif state != _CONFLICT:
                 raise
         except (asyncpg.OutdatedSchemaCacheError, asyncpg.InternalClientError):
             session.statements.pop(wanted, None)
@@ -170,10 +175,15 @@ class PostgresDatabase:
 
     async def _ready(self, slot: _Slot) -> Session:
         """The slot's connection, opened where there is none; that goes on for whoever asks next."""
-        if slot.session is not None and not slot.session.inner.is_closed():
-            return slot.session
+        loop = asyncio.get_running_loop()
+        session, now_s = slot.session, loop.time()
+        rested_s, slot.used_s = now_s - slot.used_s, now_s
+        if session is not None and not session.inner.is_closed():
+            if rested_s <= MAX_IDLE_S:
+                return session
+            self._aside(self._end(session))
         if slot.opening is None:
-            slot.opening = asyncio.get_running_loop().create_task(self._connect())
+            slot.opening = loop.create_task(self._connect())
         try:
             slot.session = await asyncio.shield(slot.opening)
         finally:
@@ -220,7 +230,10 @@ class PostgresDatabase:
 
         Waiting here for a hung server would hold up the caller, who may have given up.
         """
-        task = asyncio.get_running_loop().create_task(self._clean_up(slot))
+        self._aside(self._clean_up(slot))
+
+    def _aside(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._clean_ups.add(task)
         task.add_done_callback(self._clean_ups.discard)
 

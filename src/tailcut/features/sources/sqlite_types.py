@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 from urllib.parse import quote
@@ -31,7 +31,15 @@ from tailcut.features.sources.sql import Query, without_text
 
 _PARAMETER = re.compile(r"\?\d+")
 _NAME = r'(?:(?P<table{0}>\w+|"[^"]+")\s*\.\s*)?(?P<column{0}>\w+|"[^"]+")'
-_EQUAL = re.compile(rf"(?<![\w.\"]){_NAME.format(1)}\s*={{1,2}}\s*{_NAME.format(2)}(?![\w.\"(])")
+# A column by itself: what is computed has no type.
+_BEFORE = r"(?:\b(?:ON|AND|OR|WHERE)\b|\()\s*"
+_AFTER = r"\s*(?=[),]|$|\b(?:AND|OR|WHERE|GROUP|ORDER|LEFT|RIGHT|FULL|INNER|CROSS|NATURAL|JOIN|LIMIT|UNION)\b)"
+_EQUAL = re.compile(rf"{_BEFORE}{_NAME.format(1)}\s*={{1,2}}\s*{_NAME.format(2)}{_AFTER}", re.IGNORECASE)
+_IN = re.compile(
+    rf"{_BEFORE}{_NAME.format(1)}\s+IN\s*\(\s*SELECT\s+{_NAME.format(2)}\s+FROM\s+keys\s*\)", re.IGNORECASE
+)
+_USING = re.compile(r"\bUSING\s*\((?P<columns>[^)]*)\)", re.IGNORECASE)
+_NATURAL = re.compile(r"\bNATURAL\b", re.IGNORECASE)
 _ALIAS = re.compile(r"\bkeys\b(?:\s+(?:AS\s+)?(?P<alias>\w+))?", re.IGNORECASE)
 _NO_ALIAS = {"join", "on", "using", "where", "left", "inner", "cross", "natural", "group", "order", "limit"}
 
@@ -54,32 +62,25 @@ def type_of_declared(declared: str) -> KeyType:
 
 def table_types(path: str, text: str, values: Sequence[Any], key: Sequence[str]) -> tuple[KeyType, ...]:
     """Types of the key in the result of a query; ``ANY`` where it is computed."""
-    read = _columns_of_tables(path, text, values)
-    return _types(key, _origins(path, text, values, key), read, {})
+    columns = _columns_of_tables(path, text, values)
+    # A view shows a column without a type as it does an expression.
+    unsaid = [MIXED if (name.lower(), MIXED) in columns else ANY for name in key]
+    origins = _origins(path, text, values, key)
+    return tuple(kind or other for kind, other in zip(origins, unsaid, strict=True))
 
 
 def fetched_types(path: str, query: Query, text: str, values: Sequence[Any], key: Sequence[str]) -> tuple[KeyType, ...]:
-    """Types of what the keys are compared with.
+    """Types of the columns that the keys are compared with; ``ANY`` where there is none.
 
     Args:
         query: as the user wrote it.
         text: with the relation ``keys`` before it.
     """
-    read = _columns_of_tables(path, text, values)
+    columns = _columns_of_tables(path, text, values)
     partners = _partners(without_text(query.alone()), key)
-    return _types(key, _origins(path, text, values, key), read, partners)
-
-
-def _types(
-    key: Sequence[str],
-    origins: Sequence[KeyType | None],
-    read: Sequence[tuple[str, KeyType]],
-    partners: Mapping[str, set[str]],
-) -> tuple[KeyType, ...]:
     types = []
-    for name, origin in zip(key, origins, strict=True):
-        names = partners.get(name.lower()) or {name.lower()}
-        found = {kind for column, kind in read if column in names}
+    for name, origin in zip(key, _origins(path, text, values, key), strict=True):
+        found = {kind for column, kind in columns if column in partners.get(name.lower(), ())}
         types.append(origin or common_type(sorted(found, key=str)) or ANY)
     return tuple(types)
 
@@ -120,6 +121,7 @@ def _columns_of_tables(path: str, text: str, values: Sequence[Any]) -> list[tupl
 
 def _partners(sql: str, key: Sequence[str]) -> dict[str, set[str]]:
     """Names of the columns that each key is set equal to in a query."""
+    names = {name.lower() for name in key}
     aliases = {"keys"}
     for match in _ALIAS.finditer(sql):
         alias = (match["alias"] or "").lower()
@@ -129,8 +131,15 @@ def _partners(sql: str, key: Sequence[str]) -> dict[str, set[str]]:
     for match in _EQUAL.finditer(sql):
         sides = [(_name(match[f"table{side}"]), _name(match[f"column{side}"])) for side in (1, 2)]
         for (table, column), (_, other) in (sides, sides[::-1]):
-            if table in aliases and column in {name.lower() for name in key}:
+            if table in aliases and column in names:
                 found.setdefault(column, set()).add(other)
+    for match in _IN.finditer(sql):
+        found.setdefault(_name(match["column2"]), set()).add(_name(match["column1"]))
+    shared = names if _NATURAL.search(sql) else set()
+    for match in _USING.finditer(sql):
+        shared = shared | {_name(column.strip()) for column in match["columns"].split(",")}
+    for name in shared & names:
+        found.setdefault(name, set()).add(name)
     return found
 
 
