@@ -21,7 +21,7 @@ from tailcut.engine.opening import find_variant, open_variant
 from tailcut.errors import StartError
 from tailcut.manifest import Manifest
 from tailcut.registry import Version
-from tailcut.testing.runtimes import StubRuntime
+from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 
 YEARS = PICKY["an index before the first"]
 INFER = "/v2/models/picky/infer"
@@ -92,6 +92,21 @@ def test_without_a_measurement_batches_run_off_the_event_loop(folder: Path, aske
     warm = open_variant(manifest, find_variant(manifest))
     warm.close()
     assert warm.executor == chosen
+
+
+def test_an_executor_that_refuses_what_another_has_answered_is_broken(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, broken = StubRuntime(), FaultyRuntime(StubRuntime())
+    broken.fail(MemoryError("no memory"), times=100)
+    waiting = iter([good, broken])
+    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: next(waiting))
+    settings = ["serve.variant=source", "pool.executor=thread", "pool.executors=2"]
+    manifest = write(folder, YEARS, overrides=settings)
+    with pytest.raises(StartError, match=r"warm-up failed at 1 rows: .*no memory") as no:
+        open_variant(manifest, find_variant(manifest))
+    assert "another executor of this variant has answered the same row" in no.value.hint
+    assert good.closed
 
 
 HOOK = """
