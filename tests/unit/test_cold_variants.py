@@ -21,7 +21,8 @@ from tailcut.engine.opening import find_variant, open_variant
 from tailcut.errors import StartError
 from tailcut.manifest import Manifest
 from tailcut.registry import Version
-from tailcut.testing.runtimes import StubRuntime
+from tailcut.registry.rows import KeptRows
+from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 
 YEARS = PICKY["an index before the first"]
 INFER = "/v2/models/picky/infer"
@@ -60,6 +61,27 @@ def test_check_names_what_it_cannot_try(folder: Path, capsys: pytest.CaptureFixt
     assert "not tried: infer; --row JSON goes through every stage" in err
 
 
+def test_check_does_not_hold_nan_for_an_invented_row_against_the_model(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mean over the tokens of a text without any."""
+    graph = """mean (float[n, 2] x) => (float[n] y) {
+        whole = ReduceSum <keepdims = 0> (x)
+        part = ReduceMax <axes = [1], keepdims = 0> (x)
+        y = Div (part, whole)
+    }"""
+    model = YEARS._replace(graph=graph, inputs='[{ name = "x", shape = [-1, 2], columns = ["a", "b"] }]')
+    add(write(folder, model), None)
+    assert run(["check"]) == ExitCode.OK
+    assert "not tried     infer: the model has no answer to an invented row: the model answered NaN" in (
+        capsys.readouterr().out
+    )
+    assert run(["check", "--row", '{"a": 0, "b": 0}']) == ExitCode.FAILED, "a row of one's own is another matter"
+    add(write(folder, model), KeptRows({"x": np.array([[1, 3]], np.float32)}))
+    assert run(["check"]) == ExitCode.OK
+    assert "y FP32 [1]: 0.75" in capsys.readouterr().out
+
+
 def test_check_of_a_row_of_ones_own_runs_the_model_that_was_not_warmed_up(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -92,6 +114,21 @@ def test_without_a_measurement_batches_run_off_the_event_loop(folder: Path, aske
     warm = open_variant(manifest, find_variant(manifest))
     warm.close()
     assert warm.executor == chosen
+
+
+def test_an_executor_that_refuses_what_another_has_answered_is_broken(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, broken = StubRuntime(), FaultyRuntime(StubRuntime())
+    broken.fail(MemoryError("no memory"), times=100)
+    waiting = iter([good, broken])
+    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: next(waiting))
+    settings = ["serve.variant=source", "pool.executor=thread", "pool.executors=2"]
+    manifest = write(folder, YEARS, overrides=settings)
+    with pytest.raises(StartError, match=r"warm-up failed at 1 rows: .*no memory") as no:
+        open_variant(manifest, find_variant(manifest))
+    assert "another executor of this variant has answered the same row" in no.value.hint
+    assert good.closed
 
 
 HOOK = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from tests.app_kit import running
 from tests.models.picky import PICKY, TOKENS, Picky
 from tests.picky_kit import add, body, kept, write
 
+from tailcut.core.learning import Costs, kind_of
 from tailcut.core.validation import InputSpec
 from tailcut.engine import seating
 from tailcut.engine.examples import Examples, examples_of
@@ -130,6 +132,29 @@ def test_every_run_of_the_warm_up_has_real_rows_and_each_length_runs(
     assert {batch["ids"].shape[1] for batch in runtime.batches} == {16, 32, 40}
     assert all(batch["mask"].any(axis=1).all() for batch in runtime.batches)
     assert {int(batch["ids"].max()) for batch in runtime.batches[:WARM_UP_RUNS]} == {1, 3, 6}, "not always the same row"
+
+
+def test_what_the_warm_up_took_is_known_of_rows_of_its_length(tmp_path: Path) -> None:
+    manifest = write(tmp_path, PADDED)
+    add(manifest, padded([20, 40]))
+
+    async def main() -> None:
+        async with running(manifest) as client:
+            opened = client.app.engine.opened
+            kind, known = kind_of(32), Costs(divides=True)  # 20 tokens are padded to 32
+            known.seed(opened.warm_up_ns, kind)
+            assert opened.path.dispatcher.costs.of(kind) == known.of(kind)
+
+    asyncio.run(main())
+
+
+def test_where_rows_run_alone_only_single_rows_warm_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = write(tmp_path, YEARS)
+    add(manifest, KeptRows({"year": np.arange(1950, 1953)}))
+    runtime = stub(monkeypatch)
+    open_variant(manifest, replace(find_variant(manifest), evidence={"rows_alone": True}))
+    assert set(runtime.rows) == {1}
+    assert {int(batch["year"][0]) for batch in runtime.batches} == {1950, 1951, 1952}
 
 
 def test_a_kept_row_that_the_variant_refuses_is_an_error_with_the_way_out(

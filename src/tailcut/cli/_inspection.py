@@ -18,7 +18,7 @@ from tailcut.engine.assembly import encode_answer, limited_inputs
 from tailcut.engine.engine import Engine
 from tailcut.engine.opening import Opened, find_variant
 from tailcut.engine.path import Call
-from tailcut.errors import ManifestError, TailcutError
+from tailcut.errors import InferenceError, ManifestError, TailcutError
 from tailcut.features import FeatureService
 from tailcut.manifest import Deployment, FeatureGroup, Manifest, parse_duration, resolve
 
@@ -57,10 +57,7 @@ class Inspection:
         engine = Engine(self._manifest)
         try:
             opened = await self._load(engine)
-            if self._has_row(opened):
-                await self._stages(engine, opened)
-                with self._step("request"):
-                    self.report.request = await self._request(engine, opened)
+            await self._row_through(engine, opened)
             self._references()
             self.report.ok = True
         except TailcutError as error:
@@ -85,19 +82,26 @@ class Inspection:
         report.groups_opened = [group.name for group in self._manifest.deployment.features.groups]
         return opened
 
-    def _has_row(self, opened: Opened) -> bool:
-        """Tell whether there is a row to send: the caller's, the version's, or an invented one that the model takes."""
+    async def _row_through(self, engine: Engine, opened: Opened) -> None:
+        """Send a row: the caller's, one that the version keeps, or an invented one, which the model may refuse."""
         report = self.report
-        if report.origin != "example tensors":
-            return True
-        if opened.examples.are_real:
+        if report.origin == "example tensors" and opened.examples.are_real:
             report.origin = "kept row"
-        elif not opened.warm_up_ns:
+        is_invented = report.origin == "example tensors"
+        if is_invented and not opened.warm_up_ns:
             report.untried.append(
                 Untried("infer", "the model refuses an invented row, and its version keeps no others")
             )
-            return False
-        return True
+            return
+        try:
+            await self._stages(engine, opened)
+        except InferenceError as error:
+            if not is_invented:
+                raise
+            report.untried.append(Untried("infer", f"the model has no answer to an invented row: {error.message}"))
+            return
+        with self._step("request"):
+            report.request = await self._request(engine, opened)
 
     async def _stages(self, engine: Engine, opened: Opened) -> None:
         """One step after the other, so that an error is the step's own."""

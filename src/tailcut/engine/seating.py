@@ -111,9 +111,9 @@ class _Opener:
         try:
             self.took_ns = warm_up(runtime, self.examples, self._outputs, self._max_rows, warmth, clock_ns)
         except Unanswered as refused:
-            if self._must_answer:
+            if self._must_answer or self.took_ns:
                 runtime.close()
-                raise _not_proven(refused.error) from refused.error
+                raise _unfit(refused.error, _FIRST if self._must_answer else _LATER) from refused.error
             self._unanswered = True
             self._warn(refused.error)
             if isinstance(runtime, RemoteRuntime) and runtime.has_ended:
@@ -138,12 +138,15 @@ class _Opener:
         )
 
 
-def _not_proven(error: TailcutError) -> StartError:
-    return StartError(
-        f"warm-up failed at 1 rows: {error.explained}",
-        hint="the variant that is served answers this invented row. Build with holdout.keep above 0, so that a version "
-        "is warmed up with rows of its holdout; or restart the server, which serves a variant that refuses such a row",
-    )
+_FIRST = (
+    "the variant that is served answers this invented row. Build with holdout.keep above 0, so that a version is "
+    "warmed up with rows of its holdout; or restart the server, which serves a variant that refuses such a row"
+)
+_LATER = "another executor of this variant has answered the same row: look at what they share, such as memory"
+
+
+def _unfit(error: TailcutError, hint: str) -> StartError:
+    return StartError(f"warm-up failed at 1 rows: {error.explained}", hint=hint)
 
 
 def open_variant(
