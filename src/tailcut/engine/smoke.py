@@ -16,7 +16,7 @@ from tailcut.engine.limits import input_specs
 from tailcut.engine.row_coupling import rows_alone, with_row_coupling
 from tailcut.engine.ticket import check_rows
 from tailcut.engine.warming import example_inputs
-from tailcut.errors import ArtifactError, ExecutorLost, MissingExtra, NotServable, TailcutError
+from tailcut.errors import ArtifactError, ExecutorLost, MissingExtra, NotServable, StartError, TailcutError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
 from tailcut.manifest.schema import Registry as Section
 from tailcut.registry import Registry, Variant, Version
@@ -61,11 +61,13 @@ class SmokeTest:
         try:
             runtime = RemoteRuntime(manifest, variant, threads=1)
         except TailcutError as error:
+            # How a server may open it in another way is no way out here.
+            hint = error.hint if isinstance(error, MissingExtra) or not isinstance(error, StartError) else ""
             if code is not None:
                 needs = f"{what} needs live code {code}, and cannot be opened with what is there"
-                raise NotServable(f"{needs}: {error.explained}", hint=_with(error.hint, _AGAIN)) from error
-            kind = NotServable if isinstance(error, MissingExtra | NotServable) else ArtifactError
-            raise kind(f"{what} cannot be opened: {error.explained}", hint=_with(error.hint, _AGAIN)) from error
+                raise NotServable(f"{needs}: {error.explained}", hint=_with(hint, _AGAIN)) from error
+            kind = NotServable if isinstance(error, MissingExtra) else ArtifactError
+            raise kind(f"{what} cannot be opened: {error.explained}", hint=_with(hint, _AGAIN)) from error
         try:
             return _run(runtime, manifest, variant, what)
         finally:
