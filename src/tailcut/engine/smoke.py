@@ -31,7 +31,7 @@ class SmokeTest:
 
     Args:
         registry: that holds them.
-        manifest: whose code variants may need; None where there is none.
+        manifest: of the model whose variants may need code; None: only variants that need none are opened.
     """
 
     def __init__(self, registry: Registry, manifest: Manifest | None) -> None:
@@ -43,7 +43,8 @@ class SmokeTest:
 
         Raises:
             NotServable: it is whole, and cannot be served here: what is missing, and the way out.
-            ArtifactError: its artifact is damaged, it crashes, fails, or answers what is no number.
+            ArtifactError: its artifact is damaged, it crashes, fails on rows of the holdout, or answers them with NaN or
+                infinity.
         """
         what = f"variant {name!r} of model {version.model!r} version {version.id}"
         variant = with_row_coupling(self._registry.variant(version.model, name, version.id))
