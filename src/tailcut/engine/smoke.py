@@ -43,8 +43,8 @@ class SmokeTest:
 
         Raises:
             NotServable: it is whole, and cannot be served here: what is missing, and the way out.
-            ArtifactError: its artifact is damaged, it crashes, fails on rows of the holdout, or answers them with NaN or
-                infinity.
+            ArtifactError: its artifact is damaged, or it crashes, fails on rows of the holdout, or answers them with
+                NaN or infinity.
         """
         what = f"variant {name!r} of model {version.model!r} version {version.id}"
         variant = with_row_coupling(self._registry.variant(version.model, name, version.id))
