@@ -102,7 +102,7 @@ def environment(folder: Path, *without: str, crashing: str = "") -> dict[str, st
     Args:
         crashing: a package whose import ends the process with SIGSEGV.
     """
-    site = folder / "site"
+    site = folder.parent / "site"
     site.mkdir(exist_ok=True)
     (site / "sitecustomize.py").write_text(
         "import os, signal, sys\n"

@@ -1,7 +1,6 @@
 """Every error of tailcut: code, HTTP status, whose fault it is, and the way out.
 
-Each message says what was wrong, the value that was seen, the limit it met, and (in ``hint``) the way out.
-``code`` is stable and meant for programs; ``message`` and ``hint`` are meant for people.
+Each message says what was wrong, with the value and the limit, and ``hint`` the way out. ``code`` is for programs.
 gRPC status names follow https://grpc.io/docs/guides/status-codes/.
 """
 
@@ -18,8 +17,7 @@ class TailcutError(Exception):
     Args:
         message: what happened, with the value and the limit; a server answers its clients with it.
         hint: the way out; empty only where there is none.
-        detail: what the user's own code said (it may hold anything): for the log and the command line, never for
-            clients of a server.
+        detail: what the user's own code said, which may hold anything: never for clients of a server.
     """
 
     code: ClassVar[str] = "internal"

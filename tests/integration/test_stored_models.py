@@ -14,6 +14,7 @@ from tests.stored_kit import EXPECTED, add_versions, run_tailcut, write_model
 from tailcut.engine.opening import find_variant
 from tailcut.engine.seating import open_variant
 from tailcut.manifest import load
+from tailcut.registry import Registry
 
 pytestmark = pytest.mark.integration
 
@@ -200,3 +201,38 @@ def test_a_trusted_step_is_stored_and_needs_its_module_alone(tmp_path: Path, kin
     manifest = (folder / "tailcut.toml").read_text()
     (folder / "tailcut.toml").write_text(manifest.replace(trusted, ""))
     assert f"holds {own}, which scikit-learn does not define" in run_tailcut(folder, "registry", "verify")[1]
+
+
+BUILD = """
+[quality]
+budget = { log_loss = 0.05 }
+[slo]
+p95 = "1s"
+rate = 5
+[build]
+recipes = ["onnx"]
+rounds = 3
+round = "200ms"
+"""
+
+
+def test_a_whole_build_stores_the_model_without_skl2onnx(tmp_path: Path) -> None:
+    """Build, retrain, build, roll back, delete the module: both versions can be served."""
+    frame, body = STORED["hist gradient boosting with categories"]
+    folder = write_model(tmp_path / "m", body, frame=frame, end=BUILD)
+    versions = []
+    for number in (1, 2):
+        (folder / "v").write_text(str(number))
+        code, said = run_tailcut(folder, "build", without=("skl2onnx",))
+        assert code == 0, said
+        versions.append(Registry(folder / ".tailcut/registry").version("stored"))
+    (folder / "my_model.py").unlink()
+    assert [version.variants["sklearn"].runtime for version in versions] == ["skops", "skops"]
+    assert [version.live_code("sklearn") for version in versions] == [None, None]
+    code, said = run_tailcut(folder, "registry", "promote", "sklearn", "--version", versions[0].id)
+    assert (code, said.split()[-2:]) == (0, [versions[0].id, "sklearn"]), said
+    code, said = run_tailcut(folder, "registry", "rollback")
+    assert (code, said.split()[-2]) == (0, versions[1].id), said
+    code, said = run_tailcut(folder, "registry", "verify", without=("skl2onnx",))
+    assert code == 0, said
+    assert said.count(" sklearn ") == 2

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from tests.build_kit import live
+from tests.build_kit import live, made
 from tests.models import graphs
 
 from tailcut.build.sources import registry as source
@@ -111,3 +112,21 @@ def test_another_manifests_tensors_are_refused(tmp_path: Path, linear: Path) -> 
 def test_nothing_promoted_is_named(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="nothing of model 'm' is promoted"):
         source.fetch(fetched(tmp_path), manifest(tmp_path, model()))
+
+
+def test_a_stored_estimator_is_a_base_by_itself(tmp_path: Path) -> None:
+    """It comes from the registry with nothing of model.source, and is known to be trees."""
+    from sklearn.ensemble import RandomForestClassifier
+
+    rows = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    forest = RandomForestClassifier(3, random_state=0).fit(rows, rows[:, 0] > 0)
+    made_here, _ = made(fetched(tmp_path), live(forest), {"x": rows}, (X,))
+    variant = NewVariant("sklearn", made_here.runtime, Path(made_here.path))
+    version = Registry(tmp_path / "registry").add(
+        "m", source="sklearn", inputs=(X,), outputs=(Y,), variants=[variant], evidence={}
+    )
+    (tmp_path / "there").mkdir()
+    (found,) = source.fetch(tmp_path / "there", manifest(tmp_path, model("gone:build")), version.id).variants
+    assert (found.kind, found.variant, found.runtime, found.trees) == ("sklearn", "sklearn", "skops", True)
+    assert found.live_code is None
+    assert Path(found.path).name == "sklearn.skops"

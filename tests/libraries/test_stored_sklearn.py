@@ -216,3 +216,11 @@ def saved(array: Any) -> bytes:
     file = BytesIO()
     np.save(file, array)
     return file.getvalue()
+
+
+def test_opening_imports_no_torch() -> None:
+    code = (
+        "import sys; from tailcut.runtimes.skops import load_skops; load_skops(); "
+        "assert 'sklearn' in sys.modules; assert 'torch' not in sys.modules; assert len(sys.meta_path) < 6"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=200)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tailcut.cli._listing import live_code_lines
 from tailcut.cli.console import ExitCode, note, write
 from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples, load_manifest, manifest_option
 from tailcut.errors import BuildError
@@ -60,6 +61,7 @@ def build(
     """
     from tailcut.build import build as make
     from tailcut.cli._build_progress import shown
+    from tailcut.cli._versions import print_table, refusals, summary, table
 
     loaded = load_manifest(manifest, settings, _recipes(recipes), _quantize(quantize), time_limit, keep_unset=True)
     if list_recipes:
@@ -68,19 +70,12 @@ def build(
     with shown() as progress:
         version, promotion = make(loaded, from_registry=from_registry or "", progress=progress)
     _write_reports(version, promotion, json, html)
-    _show(version, promotion)
+    print_table(table(version, promotion))
+    chosen = f"chosen: {version.evidence['choice']['why']}"
+    for line in (*refusals(version), *live_code_lines(version), *summary(version), chosen):
+        write(line)
     note(f"promoted {promotion.variant!r} of {version.model} version {version.id}; next: tailcut serve")
     raise typer.Exit(ExitCode.OK if version.evidence["choice"]["meets_slo"] else ExitCode.FAILED)
-
-
-def _show(version: Version, promotion: Promotion) -> None:
-    from tailcut.cli._listing import live_code_lines
-    from tailcut.cli._versions import print_table, refusals, summary, table
-
-    print_table(table(version, promotion))
-    for line in (*refusals(version), *live_code_lines(version), *summary(version)):
-        write(line)
-    write(f"chosen: {version.evidence['choice']['why']}")
 
 
 def _write_reports(version: Version, promotion: Promotion, json: Path | None, html: Path | None) -> None:

@@ -54,6 +54,10 @@ def bring_in(runtime: str) -> None:
                 from tailcut.runtimes.openvino import load_openvino
 
                 load_openvino()
+            elif package == "skops.io":
+                from tailcut.runtimes.skops import load_skops
+
+                load_skops()
             else:
                 keep_off()
                 import_module(package)

@@ -15,7 +15,7 @@ from tailcut.core.tensors import Arrays
 from tailcut.engine.examples import examples_of
 from tailcut.engine.row_coupling import rows_alone, with_row_coupling
 from tailcut.engine.ticket import check_rows
-from tailcut.errors import ArtifactError, ExecutorLost, MissingExtra, NotServable, TailcutError
+from tailcut.errors import ArtifactError, ExecutorLost, MissingExtra, NotServable, StartError, TailcutError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
 from tailcut.manifest.schema import Registry as Section
 from tailcut.registry import Registry, Variant, Version
@@ -30,7 +30,7 @@ class SmokeTest:
 
     Args:
         registry: that holds them.
-        manifest: whose code variants may need; None where there is none.
+        manifest: of the model whose variants may need code; None: only variants that need none are opened.
     """
 
     def __init__(self, registry: Registry, manifest: Manifest | None) -> None:
@@ -42,7 +42,8 @@ class SmokeTest:
 
         Raises:
             NotServable: it is whole, and cannot be served here: what is missing, and the way out.
-            ArtifactError: its artifact is damaged, it crashes, fails, or answers what is no number.
+            ArtifactError: its artifact is damaged, or it crashes, fails on rows of the holdout, or answers them with
+                NaN or infinity.
         """
         what = f"variant {name!r} of model {version.model!r} version {version.id}"
         variant = with_row_coupling(self._registry.variant(version.model, name, version.id))
@@ -60,11 +61,13 @@ class SmokeTest:
         try:
             runtime = RemoteRuntime(manifest, variant, threads=1)
         except TailcutError as error:
+            # How a server may open it in another way is no way out here.
+            hint = error.hint if isinstance(error, MissingExtra) or not isinstance(error, StartError) else ""
             if code is not None:
                 needs = f"{what} needs live code {code}, and cannot be opened with what is there"
-                raise NotServable(f"{needs}: {error.explained}", hint=_with(error.hint, _AGAIN)) from error
-            kind = NotServable if isinstance(error, MissingExtra | NotServable) else ArtifactError
-            raise kind(f"{what} cannot be opened: {error.explained}", hint=_with(error.hint, _AGAIN)) from error
+                raise NotServable(f"{needs}: {error.explained}", hint=_with(hint, _AGAIN)) from error
+            kind = NotServable if isinstance(error, MissingExtra) else ArtifactError
+            raise kind(f"{what} cannot be opened: {error.explained}", hint=_with(hint, _AGAIN)) from error
         try:
             return _run(runtime, manifest, variant, what)
         finally:

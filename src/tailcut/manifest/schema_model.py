@@ -84,8 +84,8 @@ class Model(Section, frozen=True, kw_only=True):
     trusted: Annotated[
         tuple[str, ...],
         Meta(
-            description="'package.module:Name' of each class and function of your own (or of a library that is not "
-            "scikit-learn, LightGBM or XGBoost) that a stored scikit-learn model may hold: opening it runs their code",
+            description="'package.module:Name' of each class and function that a stored model may hold beside those "
+            "of scikit-learn, LightGBM and XGBoost; opening the model runs their code",
             examples=[("my_features:Ratio",)],
         ),
     ] = ()

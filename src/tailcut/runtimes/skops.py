@@ -6,7 +6,10 @@ the estimator gave to them when it was built. An estimator that answers them dif
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -50,12 +53,38 @@ def load_skops() -> Any:
         MissingExtra: it is not installed.
     """
     try:
-        import skops.io
+        with _no_array_libraries():
+            import skops.io
     except ImportError as error:
         raise MissingExtra(
             f"a stored scikit-learn model needs skops: {error}", hint="pip install 'tailcut[trees]'"
         ) from error
     return skops.io
+
+
+class _NoArrayLibraries(MetaPathFinder):
+    """Says that the parts of scikit-learn that import torch, CuPy or Dask are not there."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        if fullname.startswith("sklearn.externals.array_api_compat."):
+            _, _, library = fullname.removeprefix("sklearn.externals.").partition(".")
+            if library in {"torch", "cupy", "dask"}:
+                raise ImportError(f"{fullname} is not imported for its own sake")
+
+
+@contextmanager
+def _no_array_libraries() -> Iterator[None]:
+    """Keep ``import skops.io`` from importing torch.
+
+    skops lists scikit-learn's estimators, for which scikit-learn imports every package of its own, and with one of them
+    the whole of torch where that is installed: two seconds and 200 MiB for nothing.
+    """
+    finder = _NoArrayLibraries()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
 
 
 def load(path: Path, own: OwnTypes, name: str = "sklearn") -> Any:

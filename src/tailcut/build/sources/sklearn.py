@@ -14,6 +14,7 @@ from tailcut.build import ensembles
 from tailcut.build.recipes.base import Result
 from tailcut.build.sources import _tables
 from tailcut.build.sources.base import SourceWork
+from tailcut.core.tensors import Arrays
 from tailcut.errors import ArtifactError, BuildError
 from tailcut.runtimes.live import own_types
 
@@ -59,13 +60,7 @@ class SklearnSource:
         try:
             answered = answers(work.model, table(rows), model.outputs[0])
         except Exception as error:
-            given = {name: f"{array.dtype} {list(array.shape)}" for name, array in rows.items()}
-            raise BuildError(
-                f"the {type(work.model).__name__} fails on rows of the holdout, {given}: "
-                f"{type(error).__name__}: {str(error).partition(chr(10))[0]}",
-                hint="an estimator fitted on a DataFrame gets one, with the inputs' names (or columns) and datatypes; "
-                "one fitted on an array gets model.inputs side by side",
-            ) from error
+            raise _fails(work.model, rows, error) from error
         compared = table(work.selection.take(min(_COMPARED_ROWS, work.selection.rows)))
         code, why_not = _skops.store(
             work.model,
@@ -89,6 +84,16 @@ class SklearnSource:
             runtime=runtime,
             code=tuple(code),
         )
+
+
+def _fails(model: Any, rows: Arrays, error: Exception) -> BuildError:
+    given = {name: f"{array.dtype} {list(array.shape)}" for name, array in rows.items()}
+    return BuildError(
+        f"the {type(model).__name__} fails on rows of the holdout, {given}: "
+        f"{type(error).__name__}: {str(error).partition(chr(10))[0]}",
+        hint="an estimator fitted on a DataFrame gets one, with the inputs' names (or columns) and datatypes; "
+        "one fitted on an array gets model.inputs side by side",
+    )
 
 
 def _check_answers(model: Any) -> None:
