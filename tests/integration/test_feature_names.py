@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 
 COLUMNS = ("group", "Value", "value", "a b", 'q"', "ü.1", "1st", "$1", ":now")
 TABLE = 'CREATE TABLE "Order"("select" integer PRIMARY KEY, ' + ", ".join(f"c{n} integer" for n in range(9)) + ")"
-KEYS = ("select", "Key", "rows", "inputs", "parameters", "id", "keys", "now", 'k"', "a b", "ü", "from")
+KEYS = ("select", "Key", "rows", "inputs", "parameters", "id", "keys", "now", 'k"', "k b", "ü", "from")
 GROUPS = ("select", "keys", "id", "g.v2", "1", "all", "value")
 
 
