@@ -46,8 +46,9 @@ A value comes from the first of these that has it:
 4. the default.
 
 Elements of named lists are addressed by name: `--set features.groups.weather.ttl=5m` or
-`TAILCUT_FEATURES__GROUPS__WEATHER__TTL=5m`. A name with dots or spaces is quoted:
-`--set 'ladder.rungs."+ cache".variant=onnx'`.
+`TAILCUT_FEATURES__GROUPS__WEATHER__TTL=5m`. A name with dots or spaces is quoted,
+a `"` or a `\\` in it is written behind a `\\`: `--set 'ladder.rungs."+ cache".variant=onnx'`. Names that have the same
+variable, such as `a.b` and `a_b`, can be set with flags only.
 Flags and variables are read as TOML where they are TOML (`true`, `["a", "b"]`), else as text.
 Unknown keys, flags and `TAILCUT_` variables are errors.
 
@@ -57,6 +58,11 @@ Unknown keys, flags and `TAILCUT_` variables are errors.
 | size | `"512KiB"`, `"64MiB"`, `"1GiB"` (or KB, MB, GB: powers of 1000), or a number of bytes |
 | share | `"0.1%"`, or a fraction such as `0.001` |
 | reference | `"package.module:callable"`, imported with the folders of `python_path` on the import path |
+
+Names of tensors, columns, keys and fields may be any text without control characters: Python's keywords, spaces, dots,
+quotes, letters of any script. Case counts. Names of the deployment and of feature groups are letters, digits, `_`, `-`
+and `.`; a deployment may not be called `stats`, which is a path of the protocol. An input and an output have different
+names.
 
 `${{NAME}}` in `features.database` and `features.redis` is replaced by the environment variable NAME.
 """

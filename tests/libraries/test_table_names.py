@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
+from onnx import TensorProto, helper
 from sklearn.compose import make_column_transformer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -17,6 +18,7 @@ from tests.table_kit import onnx_answers, table_work
 
 from tailcut.build.here import look
 from tailcut.build.recipes import recipe
+from tailcut.build.tables.nodes import Graph
 from tailcut.core.tensors import Arrays
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Tensor
@@ -82,3 +84,14 @@ def test_a_column_that_two_inputs_fill_is_refused() -> None:
     tensors = (Tensor(name="a"), Tensor(name="x", shape=(-1, 2), columns=("a", "b")))
     with pytest.raises(ArtifactError, match="two inputs fill the column 'a' of the model"):
         order_of(["a", "b"], tensors, "the model")
+
+
+def test_a_part_from_another_converter_makes_room_for_the_inputs() -> None:
+    values = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, [None, 1]) for name in ("given", "out")]
+    made = helper.make_graph([helper.make_node("Neg", ["given"], ["out"])], "g", values[:1], values[1:])
+    part = helper.make_model(made)
+    taken = {"skl2onnx_0/given", "_skl2onnx_0/out"}
+    graph = Graph(taken)
+    end = graph.merge(part, ["skl2onnx_0/given"], "skl2onnx")
+    assert not taken & {name for node in graph.nodes for name in node.output}
+    assert end == graph.nodes[-1].output[0]

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _BY_NAME = frozenset({"import_module", "__import__"})
-_PICKLES = frozenset({"pickle", "cloudpickle", "dill", "joblib"})
-"""Libraries whose files name the modules that loading them imports."""
 
 
 @dataclass(frozen=True)
@@ -17,26 +15,28 @@ class Imports:
 
     Attributes:
         names: dotted names. Of ``from a import b`` both a and a.b: b may be a module or not.
-        any: whether it can import names that its source does not show: by a computed name, or by unpickling.
+        dynamic: whether it imports modules whose names its source does not show.
     """
 
     names: frozenset[str]
-    any: bool
+    dynamic: bool = False
 
 
-def imports_of(source: bytes | str, package: str) -> Imports:
+def imports_of(source: bytes, module: str, *, is_package: bool) -> Imports:
     """Return the imports of a module's source; none where it is no Python, which importing it then says.
 
     Args:
         source: of the module.
-        package: name of the package that relative imports start from; empty for a module outside packages.
+        module: its dotted name; relative imports start there.
+        is_package: whether it is the ``__init__`` of a package.
     """
+    package = module if is_package else module.rpartition(".")[0]
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
-        return Imports(frozenset(), False)
+        return Imports(frozenset())
     names: set[str] = set()
-    unknown = False
+    dynamic = False
     for node in _run(tree):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
@@ -47,9 +47,8 @@ def imports_of(source: bytes | str, package: str) -> Imports:
             if isinstance(given, ast.Constant) and isinstance(given.value, str) and not given.value.startswith("."):
                 names.add(given.value)
             else:
-                unknown = True
-    unknown = unknown or any(name.partition(".")[0] in _PICKLES for name in names)
-    return Imports(frozenset(names), unknown)
+                dynamic = True
+    return Imports(frozenset(names), dynamic)
 
 
 def _run(tree: ast.AST) -> Iterator[ast.AST]:

@@ -22,6 +22,8 @@ _HINT = (
     "its own, or serve the deployments in two processes"
 )
 _BUILT_IN = frozenset(sys.builtin_module_names)
+_PICKLES = frozenset({"pickle", "cloudpickle", "dill", "joblib"})
+"""Libraries whose files name the modules that loading them imports."""
 
 
 class UserModules:
@@ -32,7 +34,7 @@ class UserModules:
         folders: its python_path, absolute.
         names: dotted names that its code imports, functions that run later included -> the module that does; empty for
             what the manifest names.
-        any: a module that can import names which its source does not show; empty where there is none.
+        dynamic: a module that can import names which its source does not show; empty where there is none.
         loaded: names of modules that the process imported while it imported this deployment's.
     """
 
@@ -40,7 +42,7 @@ class UserModules:
         self.label = label
         self.folders = folders
         self.names: dict[str, str] = {}
-        self.any = ""
+        self.dynamic = ""
         self.loaded: set[str] = set()
         self._waiting: list[tuple[str, str]] = []
 
@@ -62,11 +64,12 @@ class UserModules:
             return
         try:
             with open(file, "rb") as source:
-                found = imports_of(source.read(), name if _is_package(file) else name.rpartition(".")[0])
+                found = imports_of(source.read(), name, is_package=_is_package(file))
         except OSError:
             return  # importing it says so
         self._waiting += [(each, name) for each in sorted(found.names)]
-        self.any = self.any or (name if found.any else "")
+        if found.dynamic or any(each.partition(".")[0] in _PICKLES for each in found.names):
+            self.dynamic = self.dynamic or name
 
     def file_of(self, name: str) -> str | None:
         """Return the file of a module in the deployment's folders; see ``module_files.file_of``."""
@@ -74,13 +77,13 @@ class UserModules:
 
     def imports(self, name: str) -> bool:
         """Tell whether its code can import a name."""
-        return name in self.names or bool(self.any and self.file_of(name))
+        return name in self.names or bool(self.dynamic and self.file_of(name))
 
     def add_loaded(self) -> None:
         """Take in what it has imported by names that its source does not show."""
         for name in loaded_names(self.folders):
             if same_file(self.file_of(name), loaded_file(name)):
-                self.names.setdefault(name, self.any)
+                self.names.setdefault(name, self.dynamic)
 
     @property
     def present(self) -> bool:
@@ -224,7 +227,7 @@ def _elsewhere(name: str) -> str | None:
 
 
 def _importing(mine: UserModules, name: str) -> str:
-    importer = mine.names.get(name) or (mine.any if name not in mine.names else "")
+    importer = mine.names.get(name) or (mine.dynamic if name not in mine.names else "")
     return f"deployment {mine.label!r} imports {name}" + (f" (in {importer})" if importer else "")
 
 

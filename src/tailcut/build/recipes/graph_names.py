@@ -7,6 +7,7 @@ they are given a graph whose names are plain numbers, and the names come back af
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 
@@ -64,6 +65,14 @@ class Numbered:
         """Give the names back, in place; what was added meanwhile makes room for them."""
         rename(model.graph, _back(self.values, taken(model.graph) - {""}).__getitem__)
         _rename_nodes(model.graph, _back(self.nodes, _node_names(model.graph)))
+
+    def restore_file(self, path: Path) -> None:
+        """Give the names back in a file that a tool has made of the model."""
+        import onnx
+
+        made = onnx.load(str(path))
+        self.restore(made)
+        onnx.save(made, str(path))
 
 
 def _back(new: dict[str, str], present: set[str]) -> dict[str, str]:

@@ -171,9 +171,7 @@ def _quantize(prepared: Path, file: Path, per_channel: bool, reduce_range: bool)
         # A fused operator's result has no type that shape inference knows.
         extra_options={"MatMulConstBOnly": True, "DefaultTensorType": onnx.TensorProto.FLOAT},
     )
-    quantised = onnx.load(str(file))
-    names.restore(quantised)
-    onnx.save(quantised, str(file))
+    names.restore_file(file)
 
 
 def _operators(file: Path) -> dict[str, int]:

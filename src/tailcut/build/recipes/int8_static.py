@@ -186,9 +186,7 @@ def _quantize(
             },
         )
     cache.unlink()
-    quantised = onnx.load(str(file))
-    names.restore(quantised)
-    onnx.save(quantised, str(file))
+    names.restore_file(file)
 
 
 @contextlib.contextmanager
