@@ -67,7 +67,7 @@ def _joined(model: Any, parts: list[Any], folder: Folder, names: tuple[str, ...]
             self.activation = activations.make(folder.head.activation) if folder.head else None
 
         def forward(self, first: torch.Tensor, second: torch.Tensor, third: torch.Tensor | None = None) -> torch.Tensor:
-            given = dict(zip(names, (first, second, third), strict=False))
+            given: dict[str, Any] = dict(zip(names, (first, second, third), strict=False))
             found = self.model(**given)
             features = {MASK: given[MASK]}
             features |= {SCORES: found.logits} if folder.classifies else {TOKENS: found.last_hidden_state}
