@@ -50,6 +50,7 @@ class TextPreprocess:
         self.inputs = tuple(inputs)
         self.max_tokens = self.texts.max_tokens
         self.fields = (FIELD, PAIR) if self.texts.pairs else (FIELD,)
+        self._pairs = self.texts.pairs
         self._pads = self.texts.pad_id
         self._prompt = self.texts.prompt
 
@@ -62,9 +63,14 @@ class TextPreprocess:
         Raises:
             BadRequest: a row has no text, or not the second text that the model needs.
         """
-        if self.texts.pairs:
-            return self.encode([self._pair(row, place) for place, row in enumerate(rows)])
-        return self.encode([_text(row, FIELD, place, self.fields) for place, row in enumerate(rows)])
+        firsts = self._texts(rows, FIELD)
+        if not self._pairs:
+            return self.encode(firsts)
+        if self.texts.needs_pair:
+            return self.encode(list(zip(firsts, self._texts(rows, PAIR), strict=True)))
+        seconds = self._texts([row if PAIR in row else {PAIR: ""} for row in rows], PAIR)
+        # transformers' own tokenizers leave an empty second text out, CrossEncoder does not.
+        return self.encode([(a, b) if b else a for a, b in zip(firsts, seconds, strict=True)])
 
     def encode(self, texts: Sequence[str | tuple[str, str]]) -> Arrays:
         """Turn texts or pairs into arrays, padded to the longest of them rounded up to MULTIPLE."""
@@ -86,22 +92,15 @@ class TextPreprocess:
         prompt = self._prompt
         return [prompt + each if isinstance(each, str) else (prompt + each[0], each[1]) for each in texts]
 
-    def _pair(self, row: Mapping[str, Any], place: int) -> str | tuple[str, str]:
-        first = _text(row, FIELD, place, self.fields)
-        if PAIR not in row and not self.texts.needs_pair:
-            return first
-        second = _text(row, PAIR, place, self.fields)
-        # transformers' own tokenizers leave an empty second text out, CrossEncoder does not.
-        return (first, second) if second or self.texts.needs_pair else first
-
-
-def _text(row: Mapping[str, Any], field: str, place: int, fields: tuple[str, ...]) -> str:
-    value = row.get(field)
-    if not isinstance(value, str):
-        what = f"{type(value).__name__} in {field!r}" if field in row else f"no {field!r}"
-        shape = ", ".join(f'"{name}": "..."' for name in fields)
-        raise BadRequest(f"row {place} has {what}, expected text", hint=f"a row is {{{shape}}}")
-    return value
+    def _texts(self, rows: Sequence[Mapping[str, Any]], field: str) -> list[str]:
+        """Return a field's text of every row."""
+        found: list[Any] = [row.get(field) for row in rows]
+        for place, value in enumerate(found):
+            if not isinstance(value, str):
+                what = f"{type(value).__name__} in {field!r}" if field in rows[place] else f"no {field!r}"
+                shape = ", ".join(f'"{name}": "..."' for name in self.fields)
+                raise BadRequest(f"row {place} has {what}, expected text", hint=f"a row is {{{shape}}}")
+        return found
 
 
 def of_folder(folder: Path, inputs: Sequence[str]) -> TextPreprocess:

@@ -46,9 +46,10 @@ class Module:
     def close(self) -> None: ...
 
 
-def manifest(folder: Path, inputs: tuple[str, ...], rank: int) -> Manifest:
+def manifest(folder: Path, inputs: tuple[str, ...], rank: int, preprocess: str = "") -> Manifest:
     tensors = tuple(Tensor(name=name, datatype="INT64", shape=(-1, -1)) for name in inputs)
-    model = Model(source=str(folder), inputs=tensors, outputs=(Tensor(name="y", shape=(-1,) * rank),))
+    output = Tensor(name="y", shape=(-1,) * rank)
+    model = Model(source=str(folder), inputs=tensors, outputs=(output,), preprocess=preprocess)
     return Manifest(Deployment(name="m", model=model), folder.parent, {})
 
 
@@ -280,3 +281,17 @@ def test_the_build_compares_texts_with_the_library(name: str, bases: dict[str, P
     assert (found["unanswered"] > 0) is (name == "roberta")
     with pytest.raises(BuildError, match=r"the source variant answers \d+ of \d+ texts otherwise than .*, by up to"):
         folder_answers.check(folder, Module(folder, case.inputs, case.rank, scale=1.01), section)
+
+
+def test_tokens_are_the_hooks_where_the_user_has_one(bases: dict[str, Path], tmp_path: Path) -> None:
+    """The module is compared on the library's own tokens, which this tokenizer.json does not give."""
+    folder, names = copied(bases["encoder"], tmp_path / "model"), ("input_ids", "attention_mask")
+    put(folder / TOKENIZER, tokenizer_class="BertTokenizer", backend=None, do_lower_case=True)
+    with pytest.raises(BuildError, match="tokens of"):
+        folder_answers.check(folder, Module(folder, names, 2), manifest(folder, names, 2))
+    found = folder_answers.check(folder, Module(folder, names, 2), manifest(folder, names, 2, preprocess="m:hook"))
+    assert found["texts"] > 10
+    with pytest.raises(BuildError, match="the source variant answers"):
+        folder_answers.check(
+            folder, Module(folder, names, 2, scale=1.01), manifest(folder, names, 2, preprocess="m:hook")
+        )

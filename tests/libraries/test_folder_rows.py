@@ -16,7 +16,7 @@ from tests.folder_kit import SIZE, TEXTS, copied, dense, modules, pooling, put
 
 from tailcut import text
 from tailcut.build import holdout_files
-from tailcut.build.recipes import recipe
+from tailcut.build.recipes import onnx_export
 from tailcut.engine.assembly import Assembly
 from tailcut.engine.user_code import import_code
 from tailcut.errors import BadRequest, BuildError, StartError
@@ -207,9 +207,10 @@ def test_every_stage_is_exported_with_the_answers_of_the_module(bases: dict[str,
     found, work = made(tmp_path, str(folder), tokens(folder), (IDS, MASK), Tensor(name="y", shape=(-1, 12)))
     assert found.found["reference"]["texts"] > 10
     assert {bound["input"] for bound in found.found["limits"]["bounds"]} >= {"attention_mask"}
-    recipe("onnx").make(work)
-    session = onnxruntime.InferenceSession(str(work.path))
     module = huggingface.module(folder, ("input_ids", "attention_mask"), rank=2, weights=True)
+    model = work.manifest.deployment.model
+    onnx_export.export(module, work.selection, model.inputs, model.outputs, work.path)
+    session = onnxruntime.InferenceSession(str(work.path))
     preprocess = text.of_folder(folder, ["input_ids", "attention_mask"])
     for texts in (TEXTS[:1], TEXTS[1:4], TEXTS):
         arrays = preprocess.encode(texts)
