@@ -33,16 +33,13 @@ from tailcut.report.parity_file import ParityRecord, VariantParity
 Tell = Callable[[str], None]
 
 
-def run(
-    path: Path, plan: ParityPlan, *, tell: Tell, on_progress: Callable[[int], None] = lambda _: None
-) -> ParityRecord:
+def run(path: Path, plan: ParityPlan, *, tell: Tell) -> ParityRecord:
     """Ask the pilot and the deployment the same requests and compare their answers.
 
     Args:
         path: of the manifest.
         plan: what is asked.
         tell: hears what is being done.
-        on_progress: hears how many requests of the current variant have ended.
 
     Raises:
         ManifestError: the manifest or the plan is wrong.
@@ -56,7 +53,7 @@ def run(
         payloads = read_payloads(manifest, plan.payloads, plan.requests, plan.seed)
         chosen = [_RUNNING] if plan.deployment else choose_variants(manifest, plan.variants)
         with open_pilot(plan, manifest, environment, tell) as pilot:
-            runner = _Runner(path, plan, manifest, environment, payloads, pilot, tell, on_progress)
+            runner = _Runner(path, plan, manifest, environment, payloads, pilot, tell)
             return runner.run(chosen)
 
 
@@ -72,7 +69,6 @@ class _Runner:
     payloads: Sequence[Payload]
     pilot: Pilot
     tell: Tell
-    on_progress: Callable[[int], None]
     form: RequestForm | None = None
     comparison: Comparison | None = None
     answered: Sequence[Answered] = ()
@@ -132,7 +128,6 @@ class _Runner:
             asker,
             self.form,
             concurrency=self.plan.concurrency,
-            on_progress=self.on_progress,
         )
         if self.comparison is None:
             self.answered = answered_by_both(exchanges)
