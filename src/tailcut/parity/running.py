@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tailcut.core.parity.mapping import Answered, unmatched
 from tailcut.core.parity.request_form import RequestForm
-from tailcut.errors import StartError, TailcutError
+from tailcut.errors import ManifestError, StartError, TailcutError
 from tailcut.manifest import Manifest, load
 from tailcut.parity.asking import Asker, exchange_all
 from tailcut.parity.causes import Comparison
@@ -22,7 +22,14 @@ from tailcut.parity.deployments import (
     serve_variant,
 )
 from tailcut.parity.diagnosing import diagnose
-from tailcut.parity.matching import NothingCompared, answered_by_both, choose_form, choose_pairs, takes_of
+from tailcut.parity.matching import (
+    NothingCompared,
+    answered_by_both,
+    check_tolerances,
+    choose_form,
+    choose_pairs,
+    takes_of,
+)
 from tailcut.parity.payloads import Payload, read_payloads
 from tailcut.parity.pilots import Pilot, open_pilot
 from tailcut.parity.plan import ParityPlan, check_plan
@@ -109,8 +116,8 @@ class _Runner:
                 timeout_s=self.plan.timeout_s,
             ) as asker:
                 return self._asked(chosen, asker)
-        except NothingCompared:
-            raise
+        except (NothingCompared, ManifestError):
+            raise  # it would be the same with every variant
         except TailcutError as error:
             self.tell(f"{chosen.name}: not asked: {error.message}")
             return VariantParity(
@@ -131,7 +138,9 @@ class _Runner:
         )
         if self.comparison is None:
             self.answered = answered_by_both(exchanges)
-            self.comparison = Comparison(self.plan.pairs or choose_pairs(exchanges), self.plan.tolerances)
+            pairs = choose_pairs(exchanges, self.plan.pairs)
+            check_tolerances(self.plan.tolerances, pairs)
+            self.comparison = Comparison(pairs, self.plan.tolerances)
         found = Sorted(exchanges, self.comparison)
         record = variant_record(chosen, found, self.comparison)
         self.tell(_summary(record))
