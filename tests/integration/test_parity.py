@@ -278,6 +278,16 @@ def test_nothing_compared_is_an_error_and_not_equality(folder: Path, pilot: str,
         compared(folder, of_urls(folder, pilot, deployment, "/nowhere"))
 
 
+def test_fields_that_no_reply_has_are_refused(folder: Path, pilot: str, deployment: str) -> None:
+    """Given a mapping or a tolerance with a slip of the pen; then it is no difference, and not left out either."""
+    for text, who in (("[].risk=score", "pilot"), ("[]=scores", "deployment")):
+        with pytest.raises(ManifestError, match=f"no reply of the {who} has"):
+            compared(folder, of_urls(folder, pilot, deployment, PLAIN, requests=5, pairs=(parse_pair(text),)))
+    tolerances = dict([parse_tolerance("scorn=0.1")])
+    with pytest.raises(ManifestError, match=r"scorn=.*: no output of that name"):
+        compared(folder, of_urls(folder, pilot, deployment, PLAIN, requests=5, tolerances=tolerances))
+
+
 def test_a_form_that_was_given_wins_over_the_guess(folder: Path, pilot: str, deployment: str) -> None:
     form = parse_form(["entities.customer_no=ids[]"])
     record, _ = compared(folder, of_urls(folder, pilot, deployment, PLAIN, form=form))

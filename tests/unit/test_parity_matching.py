@@ -32,6 +32,18 @@ def test_fields_with_other_names_are_paired_by_their_values() -> None:
     assert unmatched(found, answered(theirs, [{"risk": one} for one in numbers]))[0] == ["u", "w"]
 
 
+def test_a_name_counts_more_than_values() -> None:
+    """Given a pilot whose two fields are swapped; then they stay paired by name, so that the swap shows."""
+    numbers = [0.1, 0.4, 0.2, 0.9, 0.7]
+    theirs = [{"low": one, "high": one + 1} for one in numbers]
+    ours = [{"low": one + 1, "high": one} for one in numbers]
+    found = guess_pairs(answered(theirs, ours))
+    assert [(str(one.theirs), one.name, one.why) for one in found] == [
+        ("low", "low", "same name"),
+        ("high", "high", "same name"),
+    ]
+
+
 def test_a_class_of_an_object_of_probabilities_is_paired_with_the_score() -> None:
     numbers = [0.1, 0.4, 0.2, 0.9, 0.7]
     theirs = [{"probabilities": {"no": 1 - one, "yes": one}} for one in numbers]

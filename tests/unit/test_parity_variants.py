@@ -8,8 +8,8 @@ import pytest
 from tests.models.graphs import linear
 
 from tailcut.errors import NotInRegistry
-from tailcut.manifest import Tensor
-from tailcut.parity.deployments import CACHES_OFF, caches_of, choose_variants, deployment_asker, load_uncached
+from tailcut.manifest import Tensor, load
+from tailcut.parity.deployments import caches_of, choose_variants, deployment_asker, load_uncached
 from tailcut.registry import NewVariant, Registry
 
 MANIFEST = """
@@ -67,7 +67,14 @@ def test_caches_are_off_unless_a_setting_turns_one_on(folder: Path) -> None:
     assert caches_of(load_uncached(folder, ()).deployment) == "all off"
     again = load_uncached(folder, ("cache.tensor.enabled=true",))
     assert caches_of(again.deployment) == "on: outputs by tensor"
-    assert len(CACHES_OFF) == 3
+
+
+def test_no_fallback_answers_for_the_variant_that_is_asked(folder: Path) -> None:
+    """Given a fallback that needs a cache, too; then both are off together."""
+    more = '\n[serve]\nfallback = ["int8", "stale"]\n'
+    (folder / "tailcut.toml").write_text(MANIFEST.replace("enabled = true", 'enabled = true\nstale_for = "1m"') + more)
+    assert load(folder).deployment.serve.fallback == ("int8", "stale")
+    assert load_uncached(folder, ()).deployment.serve.fallback == ()
 
 
 @pytest.mark.parametrize("url", ["http://host:1/", "http://host:1", "http://host:1/predict/other"])

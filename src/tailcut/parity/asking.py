@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import ssl
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
@@ -117,21 +117,15 @@ def exchange_all(
     form: RequestForm,
     *,
     concurrency: int = 1,
-    on_progress: Callable[[int], None] = lambda _: None,
 ) -> list[Exchange]:
     """Send all requests to both sides, in their order.
 
     Args:
         concurrency: requests at a time; each goes to the pilot, then to the deployment.
-        on_progress: hears how many have ended.
     """
-    found: list[Exchange] = []
+    numbers = range(1, len(payloads) + 1)
     with ThreadPoolExecutor(concurrency, thread_name_prefix="tailcut-parity") as pool:
-        numbers = range(1, len(payloads) + 1)
-        for one in pool.map(lambda number, payload: exchange(number, payload, pilot, ours, form), numbers, payloads):
-            found.append(one)
-            on_progress(len(found))
-    return found
+        return list(pool.map(lambda number, payload: exchange(number, payload, pilot, ours, form), numbers, payloads))
 
 
 def _read(status: int, content: bytes) -> Reply:

@@ -17,8 +17,8 @@ from tailcut.parity.asking import Asker
 from tailcut.registry import Registry, Version
 
 TIMEOUT_HEADER = "x-tailcut-timeout-ms"
-CACHES_OFF = ("cache.entity.enabled=false", "cache.tensor.enabled=false", "features.cache=off")
-"""An answer or a feature that was kept would hide a difference, or make one."""
+CACHES_OFF = ("cache.entity.enabled=false", "cache.tensor.enabled=false", "features.cache=off", "serve.fallback=[]")
+"""An answer or a feature that was kept would hide a difference, or make one; a fallback would answer for another."""
 
 _SERVER = ("server.drain=100ms", "server.grpc_port=0")
 _OF_THE_PLACE = ("tokens", "tls_cert", "tls_key", "tenant_header")

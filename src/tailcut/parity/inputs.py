@@ -18,6 +18,9 @@ from tailcut.parity.replica import Replica, Row
 from tailcut.profile.model_inputs import ModelCall
 from tailcut.report.parity_file import ColumnParity, InputsParity
 
+_MOST_VALUES = 200_000
+"""Images reach it after a request or two: comparing more would take minutes and say nothing new."""
+
 
 @dataclass
 class SeenInputs:
@@ -60,7 +63,10 @@ def see_inputs(pilot: Pilot, replica: Replica, exchanges: Sequence[Exchange]) ->
     if take is None:
         seen.problem = "the pilot is a URL or a command: give --pilot module:app to see what it hands to its model"
         return seen
+    size = 0
     for exchange in exchanges:
+        if size > _MOST_VALUES:
+            break
         take()
         pilot.asker.ask(encode(exchange.request), exchange.path)
         calls = take()
@@ -77,6 +83,7 @@ def see_inputs(pilot: Pilot, replica: Replica, exchanges: Sequence[Exchange]) ->
             continue
         seen.model = call.model
         every = {name: values for columns in ours.values() for name, values in columns.items()}
+        size += _count(list(every.values()))
         seen.add(exchange.number, rows, theirs, every)
     if seen.rows:
         seen.problem = ""
@@ -162,6 +169,10 @@ def _columns(replica: Replica, rows: Sequence[Row]) -> Columns | None:
     except TailcutError:
         return None
     return {name: values for columns in found.values() for name, values in columns.items()}
+
+
+def _count(value: Any) -> int:
+    return sum(_count(one) for one in value) if isinstance(value, list) else 1
 
 
 def _differ(before: Sequence[Any], after: Sequence[Any]) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tailcut.core.json_values import encode
-from tailcut.core.parity.comparing import Exchange, Reply
+from tailcut.core.parity.comparing import Exchange, Reply, sides_of
 from tailcut.core.parity.mapping import Answered, Pair, guess_pairs, unmatched
+from tailcut.core.parity.paths import MISSING
 from tailcut.core.parity.request_form import RequestForm, Takes, guess_forms
-from tailcut.errors import StartError
+from tailcut.core.parity.tolerance import Tolerance
+from tailcut.errors import ManifestError, StartError
 from tailcut.manifest import Deployment
 from tailcut.parity.asking import Asker
 from tailcut.parity.payloads import Payload
@@ -58,11 +60,12 @@ def choose_form(payloads: Sequence[Payload], pilot: Asker, ours: Asker, takes: T
     )
 
 
-def choose_pairs(exchanges: Sequence[Exchange]) -> Sequence[Pair]:
-    """Guess which fields belong together.
+def choose_pairs(exchanges: Sequence[Exchange], given: Sequence[Pair] = ()) -> Sequence[Pair]:
+    """Guess which fields belong together, or check those that are given.
 
     Raises:
         NothingCompared: no request was answered by both, or no field looks like another.
+        ManifestError: a field that is given is in no reply.
     """
     answered = answered_by_both(exchanges)
     if not answered:
@@ -72,6 +75,9 @@ def choose_pairs(exchanges: Sequence[Exchange]) -> Sequence[Pair]:
             f" {first.theirs.text}, the deployment {first.ours.status}: {first.ours.text}",
             hint="are both asked of the same data? --request says how the deployment's request is made",
         )
+    if given:
+        _check_given(given, exchanges, answered)
+        return given
     pairs = guess_pairs(answered)
     if not pairs:
         theirs, ours = unmatched([], answered)
@@ -80,6 +86,34 @@ def choose_pairs(exchanges: Sequence[Exchange]) -> Sequence[Pair]:
             hint="say which belong together: --map PILOT.PATH=OUTPUT",
         )
     return pairs
+
+
+def check_tolerances(tolerances: Mapping[str, Tolerance], pairs: Sequence[Pair]) -> None:
+    """Refuse a tolerance that no output has: it would be left out without a word.
+
+    Raises:
+        ManifestError: there is one.
+    """
+    names = [pair.name for pair in pairs]
+    for name in tolerances:
+        if name and name not in names:
+            raise ManifestError(
+                f"--tolerance {name}=...: no output of that name is compared",
+                hint=f"outputs that are compared: {', '.join(names)}",
+            )
+
+
+def _check_given(given: Sequence[Pair], exchanges: Sequence[Exchange], answered: Sequence[Answered]) -> None:
+    both = [one for one in exchanges if one.theirs.answered and one.ours.answered]
+    names = unmatched([], answered)
+    for pair in given:
+        sides = [sides_of(one, pair) for one in both]
+        for who, text, which in (("pilot", str(pair.theirs), 0), ("deployment", pair.name, 1)):
+            if all(value is MISSING for side in sides for value in side[which]):
+                raise ManifestError(
+                    f"--map {pair.theirs}={pair.name}: no reply of the {who} has {text!r}",
+                    hint=f"its fields: {', '.join(names[which])}",
+                )
 
 
 def answered_by_both(exchanges: Sequence[Exchange]) -> list[Answered]:

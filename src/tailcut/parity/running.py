@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tailcut.core.parity.mapping import Answered, unmatched
 from tailcut.core.parity.request_form import RequestForm
-from tailcut.errors import StartError, TailcutError
+from tailcut.errors import ManifestError, StartError, TailcutError
 from tailcut.manifest import Manifest, load
 from tailcut.parity.asking import Asker, exchange_all
 from tailcut.parity.causes import Comparison
@@ -22,7 +22,14 @@ from tailcut.parity.deployments import (
     serve_variant,
 )
 from tailcut.parity.diagnosing import diagnose
-from tailcut.parity.matching import NothingCompared, answered_by_both, choose_form, choose_pairs, takes_of
+from tailcut.parity.matching import (
+    NothingCompared,
+    answered_by_both,
+    check_tolerances,
+    choose_form,
+    choose_pairs,
+    takes_of,
+)
 from tailcut.parity.payloads import Payload, read_payloads
 from tailcut.parity.pilots import Pilot, open_pilot
 from tailcut.parity.plan import ParityPlan, check_plan
@@ -33,16 +40,13 @@ from tailcut.report.parity_file import ParityRecord, VariantParity
 Tell = Callable[[str], None]
 
 
-def run(
-    path: Path, plan: ParityPlan, *, tell: Tell, on_progress: Callable[[int], None] = lambda _: None
-) -> ParityRecord:
+def run(path: Path, plan: ParityPlan, *, tell: Tell) -> ParityRecord:
     """Ask the pilot and the deployment the same requests and compare their answers.
 
     Args:
         path: of the manifest.
         plan: what is asked.
         tell: hears what is being done.
-        on_progress: hears how many requests of the current variant have ended.
 
     Raises:
         ManifestError: the manifest or the plan is wrong.
@@ -56,7 +60,7 @@ def run(
         payloads = read_payloads(manifest, plan.payloads, plan.requests, plan.seed)
         chosen = [_RUNNING] if plan.deployment else choose_variants(manifest, plan.variants)
         with open_pilot(plan, manifest, environment, tell) as pilot:
-            runner = _Runner(path, plan, manifest, environment, payloads, pilot, tell, on_progress)
+            runner = _Runner(path, plan, manifest, environment, payloads, pilot, tell)
             return runner.run(chosen)
 
 
@@ -72,7 +76,6 @@ class _Runner:
     payloads: Sequence[Payload]
     pilot: Pilot
     tell: Tell
-    on_progress: Callable[[int], None]
     form: RequestForm | None = None
     comparison: Comparison | None = None
     answered: Sequence[Answered] = ()
@@ -113,8 +116,8 @@ class _Runner:
                 timeout_s=self.plan.timeout_s,
             ) as asker:
                 return self._asked(chosen, asker)
-        except NothingCompared:
-            raise
+        except (NothingCompared, ManifestError):
+            raise  # it would be the same with every variant
         except TailcutError as error:
             self.tell(f"{chosen.name}: not asked: {error.message}")
             return VariantParity(
@@ -132,11 +135,12 @@ class _Runner:
             asker,
             self.form,
             concurrency=self.plan.concurrency,
-            on_progress=self.on_progress,
         )
         if self.comparison is None:
             self.answered = answered_by_both(exchanges)
-            self.comparison = Comparison(self.plan.pairs or choose_pairs(exchanges), self.plan.tolerances)
+            pairs = choose_pairs(exchanges, self.plan.pairs)
+            check_tolerances(self.plan.tolerances, pairs)
+            self.comparison = Comparison(pairs, self.plan.tolerances)
         found = Sorted(exchanges, self.comparison)
         record = variant_record(chosen, found, self.comparison)
         self.tell(_summary(record))

@@ -164,7 +164,16 @@ class VariantParity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParityRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One comparison."""
+    """One comparison.
+
+    Args:
+        created: UTC, ISO 8601.
+        deployment, pilot, payloads, command: what was compared, and by which command line.
+        form: how the deployment's request was made from the pilot's.
+        caches: those that were on.
+        variants: in the order in which they were asked.
+        unmatched_pilot, unmatched_outputs: fields that were not compared.
+    """
 
     schema: int = SCHEMA
     created: str
@@ -177,7 +186,6 @@ class ParityRecord(msgspec.Struct, frozen=True, kw_only=True):
     variants: tuple[VariantParity, ...]
     unmatched_pilot: tuple[str, ...] = ()
     unmatched_outputs: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
     @property
     def equal(self) -> bool:

@@ -42,8 +42,6 @@ def render_parity_html(record: ParityRecord) -> str:
         *(_variant(one) for one in record.variants),
         _section("What was compared", _facts(record)),
     ]
-    if record.notes:
-        body.append(_section("Notes", _list(record.notes, "")))
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width,initial-scale=1"><title>{escape(title)}</title>'
@@ -56,7 +54,7 @@ def _variant(variant: VariantParity) -> str:
     if variant.fields:
         parts.append(_table(fields_table(variant)))
     if found := reasons(variant):
-        parts.append(f"<h3>Causes</h3>{_list(found, 'reasons')}")
+        parts.append(f"<h3>Causes</h3>{_list(found)}")
     for title, table in (
         ("Inputs of the model that differ", columns_table(variant)),
         ("First values that differ", differences_table(variant)),
@@ -73,8 +71,8 @@ def _facts(record: ParityRecord) -> str:
     return f"<dl>{items}</dl>"
 
 
-def _list(lines: list[str] | tuple[str, ...], name: str) -> str:
-    return f'<ul class="{name}">{"".join(f"<li>{escape(line)}</li>" for line in lines)}</ul>'
+def _list(lines: list[str]) -> str:
+    return f'<ul class="reasons">{"".join(f"<li>{escape(line)}</li>" for line in lines)}</ul>'
 
 
 def _table(table: Table) -> str:

@@ -24,7 +24,7 @@ def render_parity(record: ParityRecord) -> str:
     width = max(len(name) for name, _ in pairs) + 2
     parts = ["\n".join([f"Parity of {record.deployment}", *(f"{name:<{width}}{text}" for name, text in pairs)])]
     parts += ["\n\n".join(_variant(one)) for one in record.variants]
-    return "\n\n".join([*parts, *record.notes, verdict(record)])
+    return "\n\n".join([*parts, verdict(record)])
 
 
 def _variant(variant: VariantParity) -> Iterator[str]:

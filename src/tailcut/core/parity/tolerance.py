@@ -23,9 +23,7 @@ class Tolerance(msgspec.Struct, frozen=True):
     relative: float = RELATIVE
 
     def holds(self, theirs: float, ours: float) -> bool:
-        """Whether two numbers are equal within it; NaN equals NaN, infinity equals itself."""
-        if math.isnan(theirs) or math.isnan(ours):
-            return math.isnan(theirs) and math.isnan(ours)
+        """Whether two numbers are equal within it; infinity equals itself, NaN nothing (see ``is_missing``)."""
         if math.isinf(theirs) or math.isinf(ours):
             return theirs == ours
         return abs(theirs - ours) <= self.absolute + self.relative * abs(theirs)
