@@ -158,8 +158,9 @@ def test_a_comment_in_the_training_code_forbids_no_switch(site: Site) -> None:
 
     async def test(server: Server) -> None:
         site.write("train.py", SITE_FILES["train.py"] + "# a comment\n")
-        site.write("layers.py", "N = 7  # another\n")
-        site.promote(site.build(2.0))
+        second = site.build(2.0)
+        site.write("layers.py", "N = 7  # another, after the build\n")
+        site.promote(second)
         await server.look()
         assert await server.answer() == 6.0
 

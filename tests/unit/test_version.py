@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from tests.code_kit import GROUPS, HOOKS, TRAIN, Project, imported
 
-from tailcut.code import distributions, graph
+from tailcut.code import graph, installed
 from tailcut.code.loaded import Loading
 from tailcut.engine.version import deployment_version, version_of
 from tailcut.errors import ManifestError
@@ -295,9 +295,24 @@ def test_an_editable_install_counts_and_an_installed_distribution_by_its_version
     project.write("../lib/site-packages/theirs_x/part.py", "x = 2")
     assert project.version() == edited, "what is installed counts by its version"
     record.rename(site / "Theirs_Dist-1.1.dist-info")
-    distributions._listed.cache_clear()
-    distributions._contents.cache_clear()
+    installed.listed.cache_clear()
+    installed._contents.cache_clear()
     assert project.version() != edited
+
+
+def test_a_distribution_that_was_installed_into_the_folder_counts_by_its_version(tmp_path: Path) -> None:
+    """As ``pip install --target`` does, beside the user's own files."""
+    files: Files = {
+        "hooks.py": "import beside_x.part\nimport own_x\n" + HOOKS,
+        "own_x.py": "x = 1",
+        "own_x.egg-info/top_level.txt": "own_x",
+        "beside_x/__init__.py": "",
+        "beside_x/part.py": "x = 1",
+        "beside_x-1.0.dist-info/RECORD": "beside_x/__init__.py,,\nbeside_x/part.py,,\n",
+    }
+    listed = Project(tmp_path, files).code().listing(live=False)
+    assert set(listed.modules) == {"hooks", "own_x", "groups"}
+    assert listed.distributions["beside-x"].version == "1.0"
 
 
 def test_names_of_distributions_are_those_that_the_metadata_have(tmp_path: Path) -> None:

@@ -7,15 +7,14 @@ than a start may. Here most names are found in one listing of the folder that th
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 from functools import lru_cache
 from importlib import metadata
 
+from tailcut.code.installed import listed, owners_of, plain
 from tailcut.code.locating import Place
 
 UNKNOWN = "unknown"
-_METADATA = (".dist-info", ".egg-info")
 
 
 def versions(places: Iterable[tuple[str, Place]]) -> dict[str, str]:
@@ -44,55 +43,10 @@ def _versions(name: str, place: Place) -> dict[str, str]:
         return {name: version_of(name)}
     folders = {os.path.dirname(folder) for folder in place.search or ()} or {os.path.dirname(place.origin)}
     for folder in sorted(folders):
-        listed = _listed(folder)
-        if _plain(name) in listed:
-            return {_plain(name): listed[_plain(name)][0]}
+        found = listed(folder).get(plain(name))
+        if found is not None:
+            return {plain(name): found[0]}
     owners: dict[str, str] = {}
     for folder in sorted(folders):
-        owners |= _owners(folder, name)
-    return owners or {_plain(name): UNKNOWN}
-
-
-@lru_cache
-def _listed(folder: str) -> dict[str, tuple[str, str]]:
-    """Name of each distribution -> its version and the folder (or file) of its metadata."""
-    found: dict[str, tuple[str, str]] = {}
-    for entry in sorted(os.listdir(folder)):
-        stem, suffix = os.path.splitext(entry)
-        if suffix in _METADATA and "-" in stem:
-            name, version, *_ = stem.split("-")
-            found[_plain(name)] = version, os.path.join(folder, entry)
-    return found
-
-
-def _owners(folder: str, name: str) -> dict[str, str]:
-    """Find the distributions that installed a package under another name, such as scikit-learn's ``sklearn``."""
-    top, own = name.encode(), (f"\n{name}/".encode(), f"\n{name}.".encode())
-    return {
-        owner: version
-        for owner, version, listed, files in _contents(folder)
-        if (top in listed.split() if listed is not None else any(each in files for each in own))
-    }
-
-
-@lru_cache
-def _contents(folder: str) -> tuple[tuple[str, str, bytes | None, bytes], ...]:
-    """Read what each distribution installed: its top-level names where it says them, else its files."""
-    found = []
-    for owner, (version, record) in _listed(folder).items():
-        top = _read(record, "top_level.txt")
-        files = b"\n" + (_read(record, "RECORD") or b"") if top is None else b""
-        found.append((owner, version, top, files))
-    return tuple(found)
-
-
-def _read(record: str, name: str) -> bytes | None:
-    try:
-        with open(f"{record}/{name}", "rb") as file:
-            return file.read()
-    except OSError:
-        return None
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+        owners |= owners_of(folder, name)
+    return owners or {plain(name): UNKNOWN}

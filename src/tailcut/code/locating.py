@@ -11,6 +11,8 @@ from functools import cached_property
 from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, PathFinder
 from typing import Any, Literal, NamedTuple
 
+from tailcut.code.installed import is_installed
+
 Kind = Literal["user", "installed", "standard", "missing"]
 
 _SITE = ("site-packages", "dist-packages")
@@ -91,7 +93,13 @@ class Locator:
         elif name == _TAILCUT:
             return Place("installed")
         spec = _loaded(name) or self._spec(name, search)
-        return _MISSING if spec is None else self._place(spec)
+        place = _MISSING if spec is None else self._place(spec)
+        return place._replace(kind="installed") if not parent and self._is_installed(name, place) else place
+
+    def _is_installed(self, name: str, place: Place) -> bool:
+        """Whether an installer put a package beside the user's files."""
+        above = os.path.dirname(place.origin) if place.search is not None else place.origin
+        return place.kind == "user" and bool(place.origin) and is_installed(os.path.dirname(above), name)
 
     def _spec(self, name: str, search: Sequence[str] | None) -> ModuleSpec | None:
         """Ask the finders as an import would, with ``python_path`` in front where it is not on the path yet."""
