@@ -1,4 +1,4 @@
-"""Which type each field of the entity has, given what its groups and the manifest say."""
+"""The type of each field of the entity, from its groups' keys and from the manifest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request is told whose features could not be had."""
+"""Errors of requests for features that could not be fetched."""
 
 from __future__ import annotations
 

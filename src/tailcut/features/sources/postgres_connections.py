@@ -1,8 +1,8 @@
 """Connections to PostgreSQL: straight or through a pooler, to a server that may restart, move, or change its tables.
 
 What a connection knows may be out of date: the server has ended it, a statement is unknown in the session, a table has
-other columns. Then the query runs once more, prepared anew or on a new connection, before anybody is told. A pooler
-shows itself at once, because it gives its clients process ids of its own.
+other columns. Then the query runs once more, prepared anew or on a new connection, before a request fails. A pooler
+is recognised when a connection is opened, because it gives its clients process ids of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tailcut.features.sources.sql import columns_problem
 
 CONNECT_TIMEOUT_S = 5.0
 MAX_IDLE_S = 300.0
-"""A connection that has rested for longer may have been forgotten by a firewall, which nothing tells."""
+"""A firewall may have dropped a connection that was idle for longer, without closing it."""
 _CLEAN_UP_TIMEOUT_S = 1.0
 
 # Invalid statement name, duplicate statement: what a statement's name meets in a session that does not have it.
@@ -174,7 +174,7 @@ class PostgresDatabase:
         return described(statement)
 
     async def _ready(self, slot: _Slot) -> Session:
-        """The slot's connection, opened where there is none; that goes on for whoever asks next."""
+        """The slot's connection. Where there is none it is opened, which goes on when the caller is cancelled."""
         loop = asyncio.get_running_loop()
         session, now_s = slot.session, loop.time()
         rested_s, slot.used_s = now_s - slot.used_s, now_s

@@ -1,4 +1,4 @@
-"""Which type PostgreSQL gives each key: found by asking it, because only it knows what a query compares with what.
+"""The type that PostgreSQL expects of each key. The server is asked, because it alone knows what a query compares.
 
 The query is prepared with keys of a type that nothing can be compared with. PostgreSQL refuses the first comparison
 and names the type on its other side, as in "operator does not exist: point = bigint".

@@ -1,4 +1,4 @@
-"""Which type SQLite gives each key: that of the column which the key is compared with, or read from.
+"""The type of each key in SQLite: that of the column that the key is compared with, or read from.
 
 SQLite compares by the affinity of a column, which follows from its declared type
 (https://www.sqlite.org/datatype3.html#determination_of_column_affinity). Queries have no types of their own, so the
