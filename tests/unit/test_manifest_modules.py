@@ -270,7 +270,7 @@ def test_built_in_modules_come_before_files_for_every_deployment(tmp_path: Path)
     assert (number(a, "nm_a:number"), number(b, "nm_b:number")) == (True, True)
 
 
-def test_a_path_that_the_code_itself_changes_is_its_own_affair(tmp_path: Path) -> None:
+def test_a_module_from_a_folder_that_the_code_put_on_the_path_is_not_refused(tmp_path: Path) -> None:
     text = "import sys\nfrom pathlib import Path\nsys.path.insert(0, str(Path(__file__).parent / 'lib'))\n"
     text += "import nm_help\n" + PLAIN.format(number="nm_help.one")
     a = write(tmp_path / "a", {"nm_model.py": text, "nm_help.py": "one = 1\n", "lib/nm_help.py": "one = 2\n"})

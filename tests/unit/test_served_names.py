@@ -167,6 +167,46 @@ def test_names_that_cannot_be_served_are_refused(
     assert caught.value.hint
 
 
+FEATURES = """
+[features]
+entity = [{field}]
+refresh_ahead = false
+[[features.groups]]
+name = {group}
+key = [{field}]
+columns = [{column}]
+ttl = "1h"
+function = "ns_served:values"
+[cache.entity]
+enabled = true
+"""
+
+
+@pytest.mark.parametrize("group", ["rows", "select"])
+@pytest.mark.parametrize("field", ["rows", "inputs", "parameters", "id", "entities", "self", "class", "a b", 'ü"'])
+def test_entities_are_found_by_fields_of_any_name(tmp_path: Path, field: str, group: str) -> None:
+    """The model's inputs are the entity's field and the group's column, which has the name of the group."""
+    more = FEATURES.format(field=toml(field), group=toml(group), column=toml(f"{group} 1"))
+    write(tmp_path, [field, f"{group} 1"], ["y", "z"], more=more)
+    text = (tmp_path / "tailcut.toml").read_text(encoding="utf-8")
+    for name in (field, f"{group} 1"):
+        shape = f"[[model.inputs]]\nname = {toml(name)}\nshape = [-1, 1]\n"
+        text = text.replace(shape, f"{shape}columns = [{toml(name)}]\n")
+    (tmp_path / "tailcut.toml").write_text(text, encoding="utf-8")
+    column = f"{group} 1"
+    (tmp_path / "ns_served.py").write_text(
+        f"def values(keys, context):\n    return [{{{column!r}: key[0] * 10}} for key in keys]\n", encoding="utf-8"
+    )
+
+    async def main() -> None:
+        async with running(load(tmp_path, environment={})) as client:
+            for entity in (3, {field: 3}, 3):  # from the source, and from the cache
+                answer = await client.post("/predict/m", {"entities": [entity]})
+                assert answer.json["predictions"] == [{"y": [3.0], "z": [30.0]}]
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("column", ["", "a\tb"])
 @pytest.mark.parametrize("key", ["entity", "key", "columns", "field"])
 def test_columns_that_have_no_name_are_refused(tmp_path: Path, key: str, column: str) -> None:
