@@ -217,3 +217,17 @@ def test_every_stage_is_exported_with_the_answers_of_the_module(bases: dict[str,
         with torch.inference_mode():
             own = module(*(torch.from_numpy(arrays[name]) for name in ("input_ids", "attention_mask")))
         np.testing.assert_allclose(session.run(None, arrays)[0], own.numpy(), atol=1e-5)
+
+
+def test_how_texts_become_tokens_is_part_of_the_deployment_version(bases: dict[str, Path], tmp_path: Path) -> None:
+    folder = modules(copied(bases["encoder"], tmp_path / "model"), pooling())
+    found = [repr(each) for each in import_code(manifest_of(folder)).functions]
+    for file, settings in (
+        (CROSS[0], {"prompts": {"q": "query: "}, "default_prompt_name": "q"}),
+        (CROSS[1], {"max_seq_length": 9}),
+        (CROSS[1], {"do_lower_case": True}),
+        ("tokenizer_config.json", {"truncation_side": "left"}),
+    ):
+        put(folder / file, **settings)
+        found += [repr(each) for each in import_code(manifest_of(folder)).functions]
+    assert len(set(found)) == len(found) == 5
