@@ -295,3 +295,18 @@ def test_tokens_are_the_hooks_where_the_user_has_one(bases: dict[str, Path], tmp
         folder_answers.check(
             folder, Module(folder, names, 2, scale=1.01), manifest(folder, names, 2, preprocess="m:hook")
         )
+
+
+def test_a_model_whose_answers_depend_on_padding_is_refused(tmp_path: Path) -> None:
+    words, names = folder_kit.save_tokenizer(tmp_path, model_max_length=40), ("input_ids", "attention_mask")
+    sizes = {
+        "vocab_size": words,
+        "hidden_size": SIZE,
+        "num_hidden_layers": 1,
+        "intermediate_size": 32,
+        "pad_token_id": 0,
+    }
+    transformers.FNetModel(transformers.FNetConfig(**sizes, initializer_range=0.3)).eval().save_pretrained(tmp_path)
+    with pytest.raises(BuildError, match="the source variant answers") as caught:
+        folder_answers.check(tmp_path, Module(tmp_path, names, 2), manifest(tmp_path, names, 2))
+    assert "depend on padding (FNet" in caught.value.hint

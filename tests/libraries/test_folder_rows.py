@@ -206,7 +206,6 @@ def test_every_stage_is_exported_with_the_answers_of_the_module(bases: dict[str,
     put(folder / CROSS[0], prompts={"q": "query the: "}, default_prompt_name="q", truncate_dim=12)
     found, work = made(tmp_path, str(folder), tokens(folder), (IDS, MASK), Tensor(name="y", shape=(-1, 12)))
     assert found.found["reference"]["texts"] > 10
-    assert {bound["input"] for bound in found.found["limits"]["bounds"]} >= {"attention_mask"}
     module = huggingface.module(folder, ("input_ids", "attention_mask"), rank=2, weights=True)
     model = work.manifest.deployment.model
     onnx_export.export(module, work.selection, model.inputs, model.outputs, work.path)
@@ -217,3 +216,26 @@ def test_every_stage_is_exported_with_the_answers_of_the_module(bases: dict[str,
         with torch.inference_mode():
             own = module(*(torch.from_numpy(arrays[name]) for name in ("input_ids", "attention_mask")))
         np.testing.assert_allclose(session.run(None, arrays)[0], own.numpy(), atol=1e-5)
+
+
+def test_how_texts_become_tokens_is_part_of_the_deployment_version(bases: dict[str, Path], tmp_path: Path) -> None:
+    folder = modules(copied(bases["encoder"], tmp_path / "model"), pooling())
+    found = [repr(each) for each in import_code(manifest_of(folder)).functions]
+    for file, settings in (
+        (CROSS[0], {"prompts": {"q": "query: "}, "default_prompt_name": "q"}),
+        (CROSS[1], {"max_seq_length": 9}),
+        (CROSS[1], {"do_lower_case": True}),
+        ("tokenizer_config.json", {"truncation_side": "left"}),
+    ):
+        put(folder / file, **settings)
+        found += [repr(each) for each in import_code(manifest_of(folder)).functions]
+    assert len(set(found)) == len(found) == 5
+
+
+def test_a_mask_is_held_to_what_a_tokenizer_gives(bases: dict[str, Path], tmp_path: Path) -> None:
+    """Kernels of attention take other numbers otherwise than the module."""
+    found, _ = made(tmp_path, str(bases["encoder"]), tokens(bases["encoder"]), (IDS, MASK), VECTOR)
+    bounds = found.found["limits"]["bounds"]
+    assert [tuple(each["values"]) for each in bounds if each["input"] == "attention_mask" and "values" in each] == [
+        (0, 1)
+    ]

@@ -283,8 +283,8 @@ def _compare(own: Own, asked: Sequence[Asked], mine: Array) -> float:
             f"the source variant answers {int(wrong.sum())} of {len(asked)} texts otherwise than {own.name}, by up to "
             f"{worst:.3g}; the first is {_short(asked[row].text)}: {own.name} {_short(theirs[row].tolist())}, the "
             f"variant {_short(mine[row].tolist())}",
-            hint="the folder says something that tailcut does not honour: export the model to ONNX yourself and set "
-            "model.source to the .onnx file; please report it",
+            hint="its answers depend on padding (FNet, ConvBERT), or the folder says something that is not honoured: "
+            "export the model to ONNX yourself, and set model.source to the .onnx file",
         )
     return worst
 
