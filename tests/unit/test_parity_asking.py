@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 
 from tailcut.core.parity.request_form import AS_IT_IS, parse_form
-from tailcut.errors import LoadTestError, ManifestError
+from tailcut.errors import ManifestError
 from tailcut.manifest import load
 from tailcut.parity.asking import Asker, exchange, exchange_all
 from tailcut.parity.payloads import Payload, read_payloads
@@ -125,5 +125,7 @@ def test_payloads_that_are_missing_are_refused(folder: Path) -> None:
     with pytest.raises(ManifestError, match="no payloads are given"):
         read_payloads(load(folder), "", 3, 0)
     (folder / "parity_text.py").write_text("def bodies(seed):\n    yield 'no JSON'\n")
-    with pytest.raises(LoadTestError, match="body of request 1 is not JSON"):
+    with pytest.raises(ManifestError, match="--payloads: the body of request 1 is not JSON"):
         read_payloads(load(folder), "parity_text:bodies", 3, 0)
+    with pytest.raises(ManifestError, match="--payloads: cannot read the payloads"):
+        read_payloads(load(folder), "nowhere.jsonl", 3, 0)
