@@ -58,7 +58,7 @@ def main() -> None:
 
 def _climb(folder: Path, options: argparse.Namespace, seed: int) -> None:
     command = [sys.executable, "-m", "tailcut", "ladder", "--manifest", str(FOLDER)]
-    command += ["--duration", f"{options.seconds:g}s"]
+    command += ["--duration", f"{options.seconds:g}s", "--parity", "0"]
     command += ["--rounds", "1", "--seed", str(seed), "--no-capacity", "--comfortable", str(options.comfortable)]
     subprocess.run([*command, "--rates", options.rates, "--out", str(folder)], check=True)
 

@@ -106,7 +106,7 @@ def parity(
     json_path: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all of it as JSON.")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as a page.")] = None,
     from_: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="Show a comparison that --json kept; asks nobody.")
+        Path | None, typer.Option("--from", metavar="FILE", help="Show a comparison that --json kept; sends nothing.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of payloads that a function makes.")] = 0,
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tailcut.core.json_values import UNREADABLE, decode
-from tailcut.errors import LoadTestError, ManifestError
+from tailcut.errors import LoadTestError, ManifestError, ProfileError
 from tailcut.load import LoadPlan
 from tailcut.load.payloads import bodies
 from tailcut.manifest import Manifest, resolve
@@ -43,8 +43,7 @@ def read_payloads(manifest: Manifest, source: str, most: int, seed: int) -> list
         seed: of payloads that are made.
 
     Raises:
-        ManifestError: neither is given, or the traffic cannot be imported.
-        ProfileError, LoadTestError: the payloads cannot be read, or a body is not JSON.
+        ManifestError: neither is given, the payloads cannot be read or made, or a body is not JSON.
     """
     traffic = manifest.deployment.ladder.traffic
     source = source or traffic
@@ -54,7 +53,10 @@ def read_payloads(manifest: Manifest, source: str, most: int, seed: int) -> list
         )
     if source == traffic:
         resolve(source, manifest)  # puts python_path on the import path, and says what is wrong with the reference
-    return [_payload(number, path, raw) for number, (path, raw) in enumerate(_first(source, most, seed), 1)]
+    try:
+        return [_payload(number, path, raw) for number, (path, raw) in enumerate(_first(source, most, seed), 1)]
+    except (LoadTestError, ProfileError) as error:
+        raise ManifestError(f"--payloads: {error.message}", hint=error.hint) from error
 
 
 def _first(source: str, most: int, seed: int) -> Iterator[tuple[str, bytes]]:

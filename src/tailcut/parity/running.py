@@ -49,8 +49,8 @@ def run(path: Path, plan: ParityPlan, *, tell: Tell) -> ParityRecord:
         tell: hears what is being done.
 
     Raises:
-        ManifestError: the manifest or the plan is wrong.
-        LoadTestError, ProfileError: the payloads cannot be read, or the pilot cannot be started.
+        ManifestError: the manifest or the plan is wrong, or the payloads cannot be read.
+        ProfileError: the pilot cannot be started.
         StartError: one side cannot be asked, or no answers could be compared.
     """
     check_plan(plan)
