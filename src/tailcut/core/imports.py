@@ -47,7 +47,7 @@ class Imports(NamedTuple):
 
 
 def imports_of(source: bytes, module: str, *, is_package: bool) -> Imports:
-    """Find the imports of a module, those inside functions and conditions included.
+    """Find the imports of a module, those inside functions and conditions included, but ``if TYPE_CHECKING``.
 
     Args:
         source: its text, as it lies in the file.
@@ -80,7 +80,7 @@ def _tree(source: bytes, *, is_package: bool) -> ast.Module:
     It is the same where every ``import`` of the text stands in a statement on lines of its own, and outside of a text
     in triple quotes.
     """
-    if _UNUSUAL.search(source) or (is_package and b"__all__" in source):
+    if _UNUSUAL.search(source) or b"TYPE_CHECKING" in source or (is_package and b"__all__" in source):
         return ast.parse(source)
     found: list[bytes] = []
     words = 0
@@ -107,9 +107,16 @@ def _statements(body: Sequence[ast.AST], package: str) -> Iterator[str]:
                 yield from (f"{base}.{alias.name}" for alias in node.names if alias.name != "*")
         else:
             for field in _BLOCKS:
+                if field == "body" and isinstance(node, ast.If) and _is_for_checkers(node.test):
+                    continue
                 below = getattr(node, field, None)
                 if isinstance(below, list):
                     yield from _statements(below, package)
+
+
+def _is_for_checkers(test: ast.expr) -> bool:
+    """Whether a condition holds for type checkers alone."""
+    return isinstance(test, ast.Name | ast.Attribute) and _called(test) == "TYPE_CHECKING"
 
 
 def _absolute(name: str, level: int, package: str) -> str:
