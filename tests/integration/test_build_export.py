@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests.models import graphs, tabular
 
-from tailcut.build import Holdout, parity, sources
+from tailcut.build import Holdout, export_check, sources
 from tailcut.build.recipes import int8_dynamic, onnx_export
 from tailcut.errors import BuildError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
@@ -157,6 +157,6 @@ def test_outputs_that_are_not_the_manifests_are_described(
     rows = Holdout(inputs={"x": np.ones((5, 4), np.float32)})
     runtime = open_runtime(opening, threads=1, source=lambda: Gives(answer))
     with pytest.raises(BuildError, match=text) as refused:
-        parity.check_outputs(runtime, rows, opening.outputs)
+        export_check.check_outputs(runtime, rows, opening.outputs)
     assert "one at a time" not in refused.value.hint
     assert refused.value.hint

@@ -8,6 +8,7 @@ answer shows from which state of the code, the data and the model it was compute
 from __future__ import annotations
 
 import asyncio
+import logging
 import multiprocessing
 import os
 import sqlite3
@@ -244,6 +245,7 @@ class Running:
 def _serve(folder: Path, pipe: Connection) -> None:
     """Serve in this process and answer the commands of a pipe until it is closed."""
     os.chdir(folder)
+    logging.disable(logging.CRITICAL)  # a switch that is refused is logged, and there are many
     asyncio.run(_answer(folder, pipe))
 
 

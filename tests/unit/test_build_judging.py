@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tailcut.build import Holdout, hardware, judging, parity, race, scoring
+from tailcut.build import Holdout, export_check, hardware, judging, race, scoring
 from tailcut.build.labels import Coding
 from tailcut.core.tensors import Arrays
 from tailcut.errors import BuildError
@@ -151,7 +151,7 @@ def test_agreement_counts_flipped_decisions() -> None:
 
 
 def test_parity_of_equal_models_is_recorded_per_batch_size() -> None:
-    found = parity.check(identity, identity, HOLDOUT, [P])
+    found = export_check.check(identity, identity, HOLDOUT, [P])
     assert [each["rows"] for each in found] == [1, 3, 8]
     assert all(each["max_abs"] == 0 for each in found)
 
@@ -167,12 +167,12 @@ def test_parity_of_equal_models_is_recorded_per_batch_size() -> None:
 )
 def test_a_model_that_is_not_the_source_is_refused(exported: Callable[[Arrays], Arrays], text: str) -> None:
     with pytest.raises(BuildError, match=text):
-        parity.check(identity, exported, HOLDOUT, [P])
+        export_check.check(identity, exported, HOLDOUT, [P])
 
 
 def test_parity_refuses_a_datatype_that_is_not_the_manifests() -> None:
     with pytest.raises(BuildError, match="gives float32, the manifest says FP64"):
-        parity.check(identity, identity, HOLDOUT, [Tensor(name="p", datatype="FP64")])
+        export_check.check(identity, identity, HOLDOUT, [Tensor(name="p", datatype="FP64")])
 
 
 # -- Race ------------------------------------------------------------------------------------------------------------
@@ -193,11 +193,11 @@ class Clock:
 
 
 def test_outputs_of_another_shape_than_the_manifests_end_the_build() -> None:
-    parity.check_outputs(StubRuntime(identity), HOLDOUT, (P,))
+    export_check.check_outputs(StubRuntime(identity), HOLDOUT, (P,))
     with pytest.raises(BuildError, match=r"output 'p' of the source model is FP32 \[3\] for 3 rows, the manifest says"):
-        parity.check_outputs(StubRuntime(identity), HOLDOUT, (Tensor(name="p", shape=(-1, 2)),))
+        export_check.check_outputs(StubRuntime(identity), HOLDOUT, (Tensor(name="p", shape=(-1, 2)),))
     with pytest.raises(BuildError, match=r"is FP32 \[3\] for 3 rows, the manifest says INT64"):
-        parity.check_outputs(StubRuntime(identity), HOLDOUT, (Tensor(name="p", datatype="INT64", shape=(-1,)),))
+        export_check.check_outputs(StubRuntime(identity), HOLDOUT, (Tensor(name="p", datatype="INT64", shape=(-1,)),))
 
 
 def test_a_race_measures_each_variant_in_every_round_on_the_same_rows() -> None:

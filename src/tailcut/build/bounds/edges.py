@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from tailcut.build import parity
+from tailcut.build import export_check
 from tailcut.build.bounds import lengths
 from tailcut.build.bounds.categories import UNKNOWN
 from tailcut.build.bounds.ranges import FLOAT32
@@ -191,7 +191,7 @@ class Edges:
                 continue
             with np.errstate(all="ignore"):
                 source, other = ours.astype(np.float64), theirs.astype(np.float64)
-                near = np.isclose(other, source, rtol=parity.RELATIVE, atol=parity.ABSOLUTE, equal_nan=True)
+                near = np.isclose(other, source, rtol=export_check.RELATIVE, atol=export_check.ABSOLUTE, equal_nan=True)
             if source.shape != other.shape or not near.all():
                 return f"output {tensor.name!r} is {theirs.ravel()[:1].tolist()} instead of {ours.ravel()[:1].tolist()}"
         return ""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tailcut.build import parity
+from tailcut.build import export_check
 from tailcut.build.recipes import kernels, onnx_export, racing
 from tailcut.build.recipes.base import Work
 from tailcut.errors import BuildError
@@ -36,13 +36,13 @@ def attention_layers(model: Any) -> int:
     return sum(node.op_type == "Softmax" and node.output[0] in factors for node in graph.node)
 
 
-def improve(work: Work, module: Any, answers: Callable[[Runtime], parity.Run]) -> dict[str, Any]:
+def improve(work: Work, module: Any, answers: Callable[[Runtime], export_check.Run]) -> dict[str, Any]:
     """Try fused forms of the model at ``work.path`` and replace the file by the one that is faster, if any.
 
     Args:
         work: the recipe's; ``work.path`` holds the checked export.
         module: the torch module that it was exported from.
-        answers: turns an opened variant into what ``parity.check`` compares.
+        answers: turns an opened variant into what ``export_check.check`` compares.
 
     Returns:
         evidence: status, the layers found, every candidate with its counts, the times of the forms that were raced, and
@@ -57,7 +57,7 @@ def improve(work: Work, module: Any, answers: Callable[[Runtime], parity.Run]) -
     heads, width = shape_of(module)
 
     def usable(file: Path) -> None:
-        parity.check(source, answers(work.open_file(file, "onnxruntime")), work.selection, _outputs(work))
+        export_check.check(source, answers(work.open_file(file, "onnxruntime")), work.selection, _outputs(work))
 
     candidates: list[dict[str, Any]] = []
     if heads:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tailcut.build import parity
+from tailcut.build import export_check
 from tailcut.build.here import Here
 from tailcut.build.recipes import fusions, onnx_export, trees
 from tailcut.build.recipes.base import Result, Subject, Work, missing
@@ -52,7 +52,7 @@ class Onnx:
         def run(runtime: Runtime) -> Callable[[Arrays], Arrays]:
             return lambda inputs: runtime.run(inputs, names)
 
-        compared = parity.check(
+        compared = export_check.check(
             run(work.open(work.base)),
             run(work.open_file(work.path, self.runtime)),
             work.selection,
@@ -61,7 +61,7 @@ class Onnx:
         return Result(
             {
                 **found,
-                "parity": {"absolute": parity.ABSOLUTE, "relative": parity.RELATIVE, "found": compared},
+                "parity": {"absolute": export_check.ABSOLUTE, "relative": export_check.RELATIVE, "found": compared},
                 "fusions": fusions.improve(work, module, run),
             }
         )

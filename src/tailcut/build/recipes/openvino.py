@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tailcut.build import parity
+from tailcut.build import export_check
 from tailcut.build.here import Here
 from tailcut.build.recipes.base import Result, Subject, Work, missing
 from tailcut.errors import BuildError
@@ -42,13 +42,18 @@ class OpenVino:
         found = convert(Path(work.base.path), work.path, work.folder)
         names = [tensor.name for tensor in work.manifest.deployment.model.outputs]
 
-        def answers(runtime: Runtime) -> parity.Run:
+        def answers(runtime: Runtime) -> export_check.Run:
             return lambda inputs: runtime.run(inputs, names)
 
         base, made = work.open(work.base), work.open_file(work.path, self.runtime)
-        compared = parity.check(answers(base), answers(made), work.selection, work.manifest.deployment.model.outputs)
+        compared = export_check.check(
+            answers(base), answers(made), work.selection, work.manifest.deployment.model.outputs
+        )
         return Result(
-            {**found, "parity": {"absolute": parity.ABSOLUTE, "relative": parity.RELATIVE, "found": compared}}
+            {
+                **found,
+                "parity": {"absolute": export_check.ABSOLUTE, "relative": export_check.RELATIVE, "found": compared},
+            }
         )
 
 

@@ -1,4 +1,4 @@
-"""Parity: an exported model gives the source model's outputs, at several batch sizes."""
+"""Check of an export: it gives the outputs of what it was made from, at several batch sizes."""
 
 from __future__ import annotations
 
