@@ -12,6 +12,7 @@ import numpy as np
 
 from tailcut.build import (
     arrays,
+    export_check,
     here,
     holdout_files,
     holdout_types,
@@ -21,7 +22,6 @@ from tailcut.build import (
     limits,
     neighbours,
     outputs,
-    parity,
     preflight,
     race,
     scoring,
@@ -151,7 +151,7 @@ def score(spec: Spec) -> dict[str, Any]:
     made = _made(spec, spec.target)
     runtime = _open(spec, made, threads=_cores())
     if is_source:
-        parity.check_outputs(runtime, holdout, deployment.model.outputs)
+        export_check.check_outputs(runtime, holdout, deployment.model.outputs)
     found = _every(runtime, holdout, deployment)
     company = neighbours.coupling(runtime, holdout, deployment.model, _files(made))
     if company["rows_alone"]:

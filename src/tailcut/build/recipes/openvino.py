@@ -46,9 +46,8 @@ class OpenVino:
             return lambda inputs: runtime.run(inputs, names)
 
         base, made = work.open(work.base), work.open_file(work.path, self.runtime)
-        compared = export_check.check(
-            answers(base), answers(made), work.selection, work.manifest.deployment.model.outputs
-        )
+        outputs = work.manifest.deployment.model.outputs
+        compared = export_check.check(answers(base), answers(made), work.selection, outputs)
         return Result(
             {
                 **found,
