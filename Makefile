@@ -6,7 +6,7 @@ SHELL := bash
 PY := .venv/bin/python
 STAMP := .venv/.made-from-pyproject-and-constraints
 
-.PHONY: help setup servers lint fmt test matrix demo bench-overhead bench-peers bench-overload bench-reload bench-soak docs clean
+.PHONY: help setup servers lint fmt test matrix sequences demo bench-overhead bench-peers bench-overload bench-reload bench-soak docs clean
 
 help:  ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ test: setup servers  ## Lint and all tests
 
 matrix: setup  ## Models by values by labels by protocols: is what is served the model's own answer? (10 minutes)
 	$(PY) -m tests.matrix
+
+sequences: setup  ## 200 random sequences of edits, builds, promotions, restarts, migrations (10 minutes)
+	$(PY) -m tests.sequences
 
 demo: setup servers  ## The example from data to the before/after ladder
 	@scripts/demo.sh

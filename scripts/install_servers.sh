@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Install PostgreSQL, PgBouncer and Redis with apt-get where their binaries are missing and this user may. Only the binaries are
-# needed: tests and the example start private servers on free ports. Says what it could not do; that is an error only
+# Install PostgreSQL, PgBouncer and Redis with apt-get where their binaries are missing and this user may. Only the
+# binaries are needed: tests and the example start private servers on free ports. Says what it could not do; that is an error only
 # where REQUIRE_SERVERS=1 (as in CI).
 set -euo pipefail
 
