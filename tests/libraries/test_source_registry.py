@@ -128,5 +128,5 @@ def test_a_stored_estimator_is_a_base_by_itself(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (found,) = source.fetch(tmp_path / "there", manifest(tmp_path, model("gone:build")), version.id).variants
     assert (found.kind, found.variant, found.runtime, found.trees) == ("sklearn", "sklearn", "skops", True)
-    assert found.live_code is None
+    assert found.live_code == ()
     assert Path(found.path).name == "sklearn.skops"

@@ -269,7 +269,7 @@ def _to_add(candidate: Candidate, running: Building) -> NewVariant:
         refused=candidate.refused,
         evidence=candidate.evidence,
         base=candidate.base,
-        live_code=running.live_code if needs_code else None,
+        live_code=running.live_code if needs_code else (),
     )
 
 

@@ -21,7 +21,7 @@ from tailcut.build.sources.registry import Base
 from tailcut.core.tuning import without_tuned
 from tailcut.errors import DoesNotApply, TailcutError
 from tailcut.manifest import Manifest
-from tailcut.registry import LiveCode, digest
+from tailcut.registry import digest
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class Building:
     progress: Progress
     candidates: dict[str, Candidate] = field(default_factory=dict)
     source: str = ""
-    live_code: LiveCode | None = None
+    live_code: tuple[str, ...] = ()
     """Of the source variant, as far as it needs some."""
     durations_s: dict[str, float] = field(default_factory=dict)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from msgspec import to_builtins
-
+from tailcut.core.code import few, shown
 from tailcut.errors import ArtifactError
 from tailcut.registry import Promotion, Registry, Version, state_of
+from tailcut.registry.code import code_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -44,7 +44,7 @@ def list_table(rows: Sequence[dict[str, Any]]) -> Table:
         if "states" not in row:
             found.add_row(row["model"], row["version"], "", "cannot be read", "")
             continue
-        needs = {name: f"; needs {', '.join(code['references'])}" for name, code in row["live_code"].items()}
+        needs = {name: f"; needs {', '.join(code)}" for name, code in row["live_code"].items()}
         variants = ", ".join(f"{name} ({state}{needs.get(name, '')})" for name, state in row["states"].items())
         promoted = "cannot be read" if "error" in row else row["promoted"] or ""
         found.add_row(row["model"], row["version"], row["created"][:19], variants, promoted)
@@ -54,10 +54,13 @@ def list_table(rows: Sequence[dict[str, Any]]) -> Table:
 def live_code_lines(version: Version) -> Iterator[str]:
     """Yield a text for each variant that the registry alone cannot serve, with the reason where there is one."""
     for name, each in version.variants.items():
-        code = version.live_code(name)
-        if each.sha256 and code is not None:
+        references = ", ".join(version.live_code(name))
+        if each.sha256 and references:
+            code = code_of(version)
+            files = few(tuple(shown(module, code) for module in code.modules)) if code is not None else ""
             why = each.evidence.get("recipe", {}).get("not_stored", "")
-            yield f"{name} needs live code {code}{f': not stored, because {why}' if why else ''}"
+            where = f" ({files})" if files else ""
+            yield f"{name} needs live code {references}{where}{f': not stored, because {why}' if why else ''}"
 
 
 def _row(version: Version, promotion: Promotion | None) -> dict[str, Any]:
@@ -69,7 +72,7 @@ def _row(version: Version, promotion: Promotion | None) -> dict[str, Any]:
         "created": version.created,
         "variants": made,
         "states": {name: state_of(version, name, promotion) for name in made},
-        "live_code": {name: to_builtins(code) for name in made if (code := version.live_code(name)) is not None},
+        "live_code": {name: code for name in made if (code := version.live_code(name))},
         "retired": version.retired or None,
         "promoted": promotion.variant if promotion is not None and here else None,
     }

@@ -59,7 +59,7 @@ class LoadedCode:
         self._graph = Graph(self._locator, began_s)
         imported = {reference: function for reference, function in functions.items() if function is not None}
         self._roots = {reference: root_of(function, self._locator) for reference, function in imported.items()}
-        self._serving = self._modules(functions)
+        self._serving = self._modules([*functions, *manifest.deployment.model.trusted])
         self._source: Set[str] = set()
         self._guessed: Set[str] = set()
         self._graph.add(self._serving)

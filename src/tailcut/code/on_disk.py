@@ -10,7 +10,7 @@ from tailcut.code import data_files
 from tailcut.code.graph import Graph
 from tailcut.code.listing import completed, listing, sha256_of
 from tailcut.code.locating import Locator, Place
-from tailcut.code.roots import module_of, serving_references, source_reference
+from tailcut.code.roots import module_of, serving_modules, source_reference
 from tailcut.core.code import Code, differing
 from tailcut.manifest import Manifest
 from tailcut.manifest.references import folders_of
@@ -25,8 +25,9 @@ def lacks(manifest: Manifest, recorded: Code, *, live: bool) -> tuple[str, ...]:
 
 
 def source_hashes(manifest: Manifest) -> dict[str, str]:
-    """Return the SHA-256 of every module that ``model.source`` reaches, by name; empty where it is a path."""
-    source = {module_of(name) for name in [source_reference(manifest)] if name}
+    """Return the SHA-256 of every module that ``model.source`` and ``model.trusted`` reach, by name."""
+    named = [source_reference(manifest), *manifest.deployment.model.trusted]
+    source = {module_of(name) for name in named if name}
     graph = Graph(Locator(folders_of(manifest)))
     graph.add(source)
     return {name: module.sha256 for name, module in graph.modules.items() if module.sha256}
@@ -49,7 +50,7 @@ def changed(manifest: Manifest, recorded: Code) -> tuple[str, ...]:
 
 
 def _listed(manifest: Manifest, locator: Locator) -> Code:
-    serving = {module_of(reference) for reference in serving_references(manifest)}
+    serving = serving_modules(manifest)
     source = set(filter(None, [module_of(source_reference(manifest))]))
     graph = Graph(locator)
     graph.add(serving | source)

@@ -33,7 +33,10 @@ class Root(NamedTuple):
 
 
 def serving_references(manifest: Manifest) -> tuple[str, ...]:
-    """Return the references to functions that every variant's answers depend on."""
+    """Return the references to functions that every variant's answers depend on.
+
+    Types of stored estimators are not among them: see ``serving_modules``.
+    """
     deployment = manifest.deployment
     groups = deployment.features.groups
     named = [deployment.model.preprocess, deployment.model.postprocess]
@@ -41,6 +44,15 @@ def serving_references(manifest: Manifest) -> tuple[str, ...]:
     named += [group.ttl for group in groups if ":" in group.ttl]
     named.append(deployment.features.clock)
     return tuple(dict.fromkeys(filter(None, named)))
+
+
+def serving_modules(manifest: Manifest) -> set[str]:
+    """Return the modules of what answers depend on, types of stored estimators included.
+
+    Only variants with such an estimator import the types. They count for all variants, so that nobody has to know
+    which module belongs to which.
+    """
+    return {module_of(name) for name in (*serving_references(manifest), *manifest.deployment.model.trusted)}
 
 
 def source_reference(manifest: Manifest) -> str:

@@ -192,7 +192,8 @@ def open_variant(
 
 def _code_of_children(manifest: Manifest, variant: Variant) -> Mapping[str, str]:
     """Hash what processes of executors import: each anew, those that are opened later, too."""
-    children = is_live(variant) and manifest.deployment.pool.executor == "process"
+    imports = is_live(variant) or (variant.runtime == "skops" and bool(manifest.deployment.model.trusted))
+    children = imports and manifest.deployment.pool.executor == "process"
     return source_hashes(manifest) if children else {}
 
 

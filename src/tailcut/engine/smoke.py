@@ -47,10 +47,10 @@ class SmokeTest:
         """
         what = f"variant {name!r} of model {version.model!r} version {version.id}"
         variant = with_row_coupling(self._registry.variant(version.model, name, version.id))
-        code = version.live_code(name)
+        code = ", ".join(version.live_code(name))
         manifest = self._manifest
         if manifest is None or manifest.deployment.name != version.model:
-            if code is not None:
+            if code:
                 raise NotServable(
                     f"{what} needs live code {code}, which belongs to the manifest of {version.model!r}",
                     hint="run this with that manifest, and without --registry",
@@ -63,7 +63,7 @@ class SmokeTest:
         except TailcutError as error:
             # How a server may open it in another way is no way out here.
             hint = error.hint if isinstance(error, MissingExtra) or not isinstance(error, StartError) else ""
-            if code is not None:
+            if code:
                 needs = f"{what} needs live code {code}, and cannot be opened with what is there"
                 raise NotServable(f"{needs}: {error.explained}", hint=_with(hint, _AGAIN)) from error
             kind = NotServable if isinstance(error, MissingExtra) else ArtifactError
@@ -102,8 +102,8 @@ def _run(runtime: Runtime, manifest: Manifest, variant: Variant, what: str) -> s
 def _batches(manifest: Manifest, variant: Variant) -> tuple[Sequence[Arrays], bool]:
     """Return inputs to run, and whether they are rows of the holdout."""
     examples = examples_of(manifest, variant)
-    together = [] if rows_alone(variant) else [examples.batch(2)]
-    return [*examples.each(), *together], examples.are_real
+    together = examples.batch(1 if rows_alone(variant) else 2)
+    return [*(examples.each() if examples.are_real else ()), together], examples.are_real
 
 
 def _not_finite(answers: Arrays, outputs: Sequence[Tensor]) -> list[str]:

@@ -113,6 +113,9 @@ def refuse_other_model(deployment: Deployment, running: Opened, variant: Variant
         if changed := files.changed():
             raise ArtifactError(f"{_what(variant)} {few(changed)} changed since this server started", hint=_RESTART)
         return
+    if variant.runtime == "skops" and deployment.model.trusted and (changed := files.changed()):
+        # Its types may be imported only now, as they are by now.
+        raise ArtifactError(f"{_what(variant)} {few(changed)} changed since this server started", hint=_RESTART)
     live = is_live(variant)
     lacks = files.lacks(variant.code, live=live)
     if not lacks and live and deployment.pool.executor != "process":

@@ -5,7 +5,6 @@ from tailcut.registry.collect import Collected
 from tailcut.registry.diff import Change, Diff
 from tailcut.registry.machine import read_machine
 from tailcut.registry.records import (
-    LiveCode,
     Move,
     NewVariant,
     Promotion,
@@ -21,7 +20,6 @@ __all__ = [
     "Change",
     "Collected",
     "Diff",
-    "LiveCode",
     "Move",
     "NewVariant",
     "Promotion",

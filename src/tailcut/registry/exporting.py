@@ -47,7 +47,7 @@ def export(registry: Reader, version: Version, name: str, file: Path, *, force: 
     if found.runtime == "sklearn":
         raise ArtifactError(
             f"{what} was not stored: its artifact holds rows and answers, and no model",
-            hint=f"take the model from {version.live_code(name)}, or export another variant",
+            hint=f"take the model from {', '.join(version.live_code(name))}, or export another variant",
         )
     variant = registry.artifact(version.model, name, version.id)
     content = msgspec.json.format(msgspec.json.encode(_described(version, variant)), indent=2) + b"\n"

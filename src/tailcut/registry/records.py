@@ -25,22 +25,6 @@ State = Literal["candidate", "passed", "promoted", "retired"]
 promoted: what is served; retired: not served any more, its artifacts may be collected."""
 
 
-class LiveCode(msgspec.Struct, frozen=True, kw_only=True):
-    """Code outside of the registry that a variant cannot be opened without.
-
-    Attributes:
-        references: "module:callable" of the manifest, or the folder that ``model.source`` names.
-        files: that were loaded for it when it was built, as paths from the manifest's folder.
-    """
-
-    references: tuple[str, ...]
-    files: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        files = f" ({', '.join(self.files)})" if self.files else ""
-        return f"{', '.join(self.references)}{files}"
-
-
 @dataclass(frozen=True)
 class NewVariant:
     """A variant to add: an artifact file, or (``artifact=None``) the reason why there is none.
@@ -55,7 +39,8 @@ class NewVariant:
             source always does.
         keys: of the machine that it is for, where that is not the one that adds it.
         parts: of a pair: name of each variant of the same version that it runs, and that variant's artifact.
-        live_code: that it cannot be opened without; None where its artifact is enough.
+        live_code: what it cannot be opened without: "module:callable", or the folder that ``model.source`` names;
+            empty where its artifact is enough.
     """
 
     name: str
@@ -67,7 +52,7 @@ class NewVariant:
     base: bool = False
     keys: Keys | None = None
     parts: Mapping[str, Path] = field(default_factory=dict)
-    live_code: LiveCode | None = None
+    live_code: tuple[str, ...] = ()
 
 
 class KeptFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +118,7 @@ class VariantRecord(msgspec.Struct, frozen=True, kw_only=True):
     keys: Keys | None = None
     parts: dict[str, str] = {}
     """Of a pair: variant of the same version -> SHA-256 of its artifact. A pair has no keys: its parts' hold for it."""
-    live_code: LiveCode | None = None
+    live_code: tuple[str, ...] = ()
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,14 +153,14 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     retired: str = ""
     """When it was retired: UTC, ISO 8601; empty where it was not."""
 
-    def live_code(self, name: str) -> LiveCode | None:
-        """Return the code that a variant cannot be opened without; None where its artifact is enough.
+    def live_code(self, name: str) -> tuple[str, ...]:
+        """Return the references to code that a variant cannot be opened without; empty where its artifact is enough.
 
         Older builds did not record it: there it is whatever ``model.source`` names.
         """
         found = self.variants[name]
-        if found.live_code is None and found.runtime in LIVE:
-            return LiveCode(references=(str(self.manifest.get("model", {}).get("source", "model.source")),))
+        if not found.live_code and found.runtime in LIVE:
+            return (str(self.manifest.get("model", {}).get("source", "model.source")),)
         return found.live_code
 
     def is_base(self, name: str) -> bool:

@@ -9,7 +9,6 @@ import msgspec
 
 from tailcut.build import folder_answers, limits, reference
 from tailcut.build.calling import call
-from tailcut.build.live_code import live_code
 from tailcut.build.sources.base import Found, Source, SourceWork
 from tailcut.build.sources.huggingface import HuggingFaceSource
 from tailcut.build.sources.lightgbm import LightGBMSource
@@ -18,6 +17,7 @@ from tailcut.build.sources.sklearn import SklearnSource
 from tailcut.build.sources.torch import TorchSource
 from tailcut.build.sources.xgboost import XGBoostSource
 from tailcut.core.bounds import Bound
+from tailcut.core.fingerprint import LIVE
 from tailcut.errors import BuildError, ManifestError
 from tailcut.manifest import Manifest
 from tailcut.runtimes import open_runtime
@@ -59,15 +59,16 @@ def make(work_folder: Path, manifest: Manifest, selection: Any) -> Found:
         if source.matches(model, path):
             artifact = work_folder / f"{source.variant}{source.suffix}"
             result = source.make(SourceWork(manifest, model, path, work_folder, selection), artifact)
+            runtime = result.runtime or source.runtime
             found = Found(
                 kind=source.kind,
                 variant=source.variant,
-                runtime=result.runtime or source.runtime,
+                runtime=runtime,
                 trees=source.trees(model),
                 path=str(artifact),
                 settings=dict(result.settings),
                 found=dict(result.found),
-                live_code=live_code(manifest, result.runtime or source.runtime, result.code),
+                live_code=(reference,) if runtime in LIVE else result.code,
             )
             return _compared(found, model, path, manifest, selection)
     raise BuildError(

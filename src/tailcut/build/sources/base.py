@@ -11,7 +11,6 @@ import msgspec
 from tailcut.build.holdout import Holdout
 from tailcut.build.recipes.base import Result
 from tailcut.manifest import Manifest
-from tailcut.registry import LiveCode
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +24,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
         path: the artifact.
         settings: of the runtime.
         found: evidence.
-        live_code: that it cannot be opened without; None where the artifact is enough.
+        live_code: references to code that it cannot be opened without; empty where the artifact is enough.
     """
 
     kind: str
@@ -35,7 +34,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     settings: dict[str, Any] = {}
     found: dict[str, Any] = {}
-    live_code: LiveCode | None = None
+    live_code: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
