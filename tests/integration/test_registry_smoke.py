@@ -146,7 +146,7 @@ def test_a_torch_module_whose_code_moved(tmp_path: Path) -> None:
     code, said = run_tailcut(folder, "registry", "rollback")
     assert code == 3
     assert f"torch of {first}: variant 'torch'" in said
-    assert "needs live code my_model:build (my_model.py), and cannot be opened with what is there" in said
+    assert "needs live code my_model:build, and cannot be opened with what is there" in said
     assert "there is no module my_model" in said
     manifest = folder / "tailcut.toml"
     manifest.write_text(manifest.read_text().replace("my_model:build", "my_net:build"))

@@ -33,6 +33,7 @@ BASE = Deployment(
     ),
 )
 SHA = "0" * 64
+TRUSTED = 'trusted = ["steps:Ratio"]\n[[model.inputs]]'
 
 
 def replaced(path: str, value: Any) -> Deployment:
@@ -216,6 +217,17 @@ def test_a_variant_of_the_users_own_object_has_the_source_in_its_version(tmp_pat
     project.write("train.py", TRAIN + "# edited")
     after = versions()
     assert (before[0] == after[0], before[1] == after[1]) == (True, False)
+
+
+def test_types_of_stored_estimators_count_with_what_they_import(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {"steps.py": "import ratios\nclass Ratio: pass\n", "ratios.py": "BY = 1\n"}
+    project = Project(tmp_path, files)
+    untrusted = project.version()
+    project.write("tailcut.toml", (tmp_path / "tailcut.toml").read_text().replace("[[model.inputs]]", TRUSTED, 1))
+    before = project.version()
+    assert before != untrusted
+    project.write("ratios.py", "BY = 2\n")
+    assert project.version() != before
 
 
 def test_features_keep_their_keys_where_only_hooks_or_the_model_changed(tmp_path: Path) -> None:
