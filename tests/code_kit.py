@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -108,8 +109,10 @@ def imported(folder: Path | None = None) -> Iterator[None]:
 
 
 def _lies_in(module: object, folder: str) -> bool:
-    paths = [getattr(module, "__file__", None) or "", *(getattr(module, "__path__", None) or [])]
-    return any(path.startswith(f"{folder}/") and not path.startswith(f"{sys.prefix}/") for path in paths)
+    spec = getattr(module, "__spec__", None)  # torch has modules that give anything that one asks them for
+    found = spec if isinstance(spec, ModuleSpec) else None
+    paths = [found.origin or "", *(found.submodule_search_locations or [])] if found is not None else []
+    return any(path.startswith(f"{folder}/") and not path.startswith(f"{sys.prefix}/") for path in map(str, paths))
 
 
 SITE_MANIFEST = """

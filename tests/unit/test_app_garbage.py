@@ -65,7 +65,7 @@ def uncollected() -> Iterator[Callable[[], Counter[str]]]:
     """Collect nothing meanwhile; yields what counts by kind what is left of requests."""
 
     def requests() -> list[Any]:
-        return [each for each in gc.get_objects() if isinstance(each, Call | Ticket | TailcutError)]
+        return [each for each in gc.get_objects() if issubclass(type(each), Call | Ticket | TailcutError)]
 
     gc.collect()
     gc.disable()
