@@ -27,7 +27,8 @@ from tailcut.features.key_types import (
     TEXT,
     KeyType,
 )
-from tailcut.features.sources.sql import Query, without_text
+from tailcut.features.sources.queried import GroupQueries
+from tailcut.features.sources.sql import Query, quoted, without_text
 from tailcut.features.sources.sqlite_relations import SUBQUERY, plain_name, relations
 
 _Column = tuple[str, str]
@@ -121,11 +122,32 @@ def _columns_of(path: str, tables: Iterable[str]) -> dict[str, dict[str, KeyType
     columns: dict[str, dict[str, KeyType]] = {}
     with _opened(path) as connection:
         for table in tables:
-            quoted = table.replace('"', '""')
-            rows = connection.execute(f'PRAGMA table_xinfo("{quoted}")').fetchall()
+            rows = connection.execute(f"PRAGMA table_xinfo({quoted([table])})").fetchall()
             if rows:
                 columns[table] = {row[1].lower(): type_of_declared(row[2]) for row in rows}
     return columns
+
+
+def check_equality(path: str, group: GroupQueries, values: Sequence[Any]) -> None:
+    """Refuse a preloaded table whose keys are equal in the database where their text differs.
+
+    Args:
+        values: of the query's own parameters.
+
+    Raises:
+        StartError: a key has another collation than BINARY.
+    """
+    assert group.preload is not None
+    with _opened(path) as connection:
+        for name in group.key:
+            programs = []
+            for collation in ("", "COLLATE BINARY"):
+                # Without an index, which the plus sees to, a comparison's step names its collation.
+                compared = f"SELECT +{quoted([name])} {collation} = 'x' FROM (\n{group.preload.alone()}\n)"
+                steps = connection.execute(f"EXPLAIN {compared}", values)
+                programs.append([(step[1], step[5]) for step in steps])
+            if programs[0] != programs[1]:
+                raise group.unequal_text(name, "has another collation than BINARY")
 
 
 def _origins(path: str, text: str, values: Sequence[Any], key: Sequence[str]) -> list[KeyType | None]:
