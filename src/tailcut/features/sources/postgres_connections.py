@@ -43,6 +43,14 @@ class _Slot:
         self.opening: asyncio.Task[Session] | None = None
         self.used_s = 0.0
 
+    def adopt(self) -> None:
+        """Take over the connection that was being opened, if that is over, whoever still waits for it."""
+        opening = self.opening
+        if opening is not None and opening.done():
+            self.opening = None
+            if not opening.cancelled() and opening.exception() is None:
+                self.session = opening.result()
+
 
 class PostgresDatabase:
     """A fixed number of connections."""
@@ -54,6 +62,7 @@ class PostgresDatabase:
         self._free: asyncio.LifoQueue[_Slot] = asyncio.LifoQueue()
         self._clean_ups: set[asyncio.Task[None]] = set()
         self._pooled = False
+        self._closed = False
 
     @classmethod
     async def open(cls, url: str, connections: int) -> PostgresDatabase:
@@ -123,11 +132,14 @@ class PostgresDatabase:
             self._give_back(slot)
 
     async def close(self) -> None:
-        """Close all connections; those that hang are cut."""
+        """Close all connections; those that hang are cut. Queries that still wait for one fail."""
+        self._closed = True
         for task in [*self._clean_ups, *(slot.opening for slot in self._slots if slot.opening is not None)]:
             task.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await task
+        for slot in self._slots:
+            slot.adopt()
         sessions = [slot.session for slot in self._slots if slot.session is not None]
         await asyncio.gather(*(self._end(session) for session in sessions))
 
@@ -175,21 +187,29 @@ class PostgresDatabase:
 
     async def _ready(self, slot: _Slot) -> Session:
         """The slot's connection. Where there is none it is opened, which goes on when the caller is cancelled."""
+        self._check_open()
         loop = asyncio.get_running_loop()
         session, now_s = slot.session, loop.time()
         rested_s, slot.used_s = now_s - slot.used_s, now_s
         if session is not None and not session.inner.is_closed():
             if rested_s <= MAX_IDLE_S:
                 return session
+            slot.session = None
             self._aside(self._end(session))
         if slot.opening is None:
             slot.opening = loop.create_task(self._connect())
         try:
-            slot.session = await asyncio.shield(slot.opening)
+            session = await asyncio.shield(slot.opening)
         finally:
-            if slot.opening.done():
-                slot.opening = None
-        return slot.session
+            slot.adopt()
+        self._check_open()
+        return session
+
+    def _check_open(self) -> None:
+        import asyncpg
+
+        if self._closed:
+            raise asyncpg.InterfaceError("the connections to the database are closed")
 
     async def _connect(self) -> Session:
         inner = await self._connect_to_any()
@@ -240,14 +260,13 @@ class PostgresDatabase:
     async def _clean_up(self, slot: _Slot) -> None:
         try:
             if slot.opening is not None:
-                slot.session = await slot.opening
-                slot.opening = None
+                await asyncio.wait([slot.opening])
+                slot.adopt()
             elif slot.session is not None and not slot.session.inner.is_closed():
                 # Waits for a cancellation that is under way.
                 async with asyncio.timeout(_CLEAN_UP_TIMEOUT_S):
                     await slot.session.inner.execute("SELECT 1")
         except Exception:
-            slot.opening = None
             if slot.session is not None:
                 slot.session.inner.terminate()
         finally:
