@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
@@ -254,24 +253,25 @@ def test_a_query_that_waits_for_a_connection_opens_none_after_the_end(database) 
 
 
 @pytest.mark.parametrize(
-    "url",
+    ("url", "readable"),
     [
-        "postgresql://app:s3cret@127.0.0.1:1/db",
-        "postgresql://app@127.0.0.1:1/db?password=s3cret",
-        "postgresql://app:s3cret/x@127.0.0.1:1/db",
-        "postgresql://app:1/s3cret@127.0.0.1:1/db",
-        "postgresql://app:s3cret#x?@127.0.0.1:1/db",
-        "postgresql://app:[s3cret@127.0.0.1:1/db",
+        ("postgresql://app:s3cret@127.0.0.1:1/db", True),
+        ("postgresql://app@127.0.0.1:1/db?password=s3cret", True),
+        ("postgresql://127.0.0.1:1/db?user=app&password=x@s3cret", True),
+        ("postgresql://app:p%2Fs3cret@127.0.0.1:1,127.0.0.1:2/db", True),
+        ("postgresql://app:s3cret/x@127.0.0.1:1/db", False),
+        ("postgresql://app:1/s3cret@127.0.0.1:1/db", False),
+        ("postgresql://app:1?s3cret@127.0.0.1:1/db", False),
+        ("postgresql://app:1#s3cret@127.0.0.1:1/db", False),
+        ("postgresql://app:[s3cret@127.0.0.1:1/db", False),
     ],
 )
-def test_a_refused_start_says_no_password(url) -> None:
-    with pytest.raises(StartError, match="cannot (connect to|read) postgresql://…") as caught:
+def test_a_refused_start_says_no_password(url, readable) -> None:
+    said = "cannot connect to" if readable else "cannot read"
+    with pytest.raises(StartError, match=f"{said} postgresql://…") as caught:
         asyncio.run(PostgresDatabase.open(url, 1))
-    said = "".join(traceback.format_exception(caught.value)).split("StartError:")[-1]
-    assert "s3cret" not in said
-    if not url.endswith(("s3cret@127.0.0.1:1/db", "password=s3cret")) or "1/s3" in url or "[" in url:
-        assert caught.value.__cause__ is None
-        assert "percent-encode the password" in caught.value.hint
+    assert "s3cret" not in f"{caught.value} {caught.value.__cause__} {caught.value.__context__}"
+    assert ("percent-encode the password" in caught.value.hint) is not readable
 
 
 def test_a_conflict_with_a_standbys_recovery_costs_no_answer(database) -> None:

@@ -12,11 +12,12 @@ import logging
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
+from tailcut.core.redaction import without_secrets
 from tailcut.errors import MissingExtra, StartError
 from tailcut.features.sources.base import ColumnProblem
 from tailcut.features.sources.postgres_statements import Column, Selection, Session, described
+from tailcut.features.sources.postgres_urls import by_host, check_url
 from tailcut.features.sources.sql import columns_problem
 
 CONNECT_TIMEOUT_S = 5.0
@@ -56,7 +57,7 @@ class PostgresDatabase:
     """A fixed number of connections."""
 
     def __init__(self, url: str, connections: int) -> None:
-        self._urls = _by_host(url)
+        self._urls = by_host(url)
         """The one that answered last is first."""
         self._slots = [_Slot() for _ in range(connections)]
         self._free: asyncio.LifoQueue[_Slot] = asyncio.LifoQueue()
@@ -70,7 +71,7 @@ class PostgresDatabase:
 
         Raises:
             MissingExtra: asyncpg is not installed.
-            StartError: the database cannot be reached or refuses.
+            StartError: the database cannot be reached or refuses, or its URL cannot be read.
         """
         try:
             import asyncpg
@@ -79,6 +80,7 @@ class PostgresDatabase:
                 "features.database is PostgreSQL, which needs asyncpg, which is not installed",
                 hint="pip install 'tailcut[postgres]'",
             ) from error
+        check_url(url)
         database = cls(url, connections)
         try:
             await asyncio.gather(*(database._ready(slot) for slot in database._slots))
@@ -92,7 +94,7 @@ class PostgresDatabase:
             await database.close()
             why = f"no answer within {CONNECT_TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else text_of(error)
             raise StartError(
-                f"features.database: cannot connect to {_without_password(url)}: {why}",
+                f"features.database: cannot connect to {without_secrets(url)}: {why}",
                 hint="start the database, or correct features.database",
             ) from error
         for slot in database._slots:
@@ -282,19 +284,3 @@ class PostgresDatabase:
 def text_of(error: BaseException) -> str:
     """What an error says; its class where it says nothing."""
     return str(error) or type(error).__name__
-
-
-def _by_host(url: str) -> list[str]:
-    """A URL for each host of one; as it is where the choice between them is asyncpg's."""
-    parts = urlsplit(url)
-    user, at, hosts = parts.netloc.rpartition("@")
-    if "," not in hosts or "prefer-standby" in parts.query:
-        return [url]
-    return [urlunsplit(parts._replace(netloc=f"{user}{at}{host}")) for host in hosts.split(",")]
-
-
-def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")))
