@@ -147,7 +147,7 @@ def check_equality(path: str, group: GroupQueries, values: Sequence[Any]) -> Non
                 steps = connection.execute(f"EXPLAIN {compared}", values)
                 programs.append([(step[1], step[5]) for step in steps])
             if programs[0] != programs[1]:
-                raise group.unequal_text(name, "has another collation than BINARY")
+                raise group.unequal_text(name, "has another collation than BINARY", f"lower({name})")
 
 
 def _origins(path: str, text: str, values: Sequence[Any], key: Sequence[str]) -> list[KeyType | None]:
