@@ -250,7 +250,7 @@ def test_a_wrong_query_stops_the_start(server, sql, text) -> None:
 def test_a_database_that_is_not_there_stops_the_start_without_its_password() -> None:
     async def main() -> None:
         setup = features(group(sql=NUMBER), database="postgresql://me:secret@127.0.0.1:1/x")
-        with pytest.raises(StartError, match=r"cannot connect to postgresql://me:\*\*\*@127") as caught:
+        with pytest.raises(StartError, match=r"cannot connect to postgresql://…@127") as caught:
             await FeatureService.open(setup, resolve=resolver({}))
         assert "secret" not in str(caught.value)
 

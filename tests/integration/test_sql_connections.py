@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 
 import asyncpg
 import psycopg
@@ -13,8 +14,10 @@ from tests.features_kit import group
 from tests.integration.servers import PostgresServer, pgbouncer, postgres_server
 from tests.integration.sql_kit import Postgres, ask, postgres_database, serve
 
-from tailcut.errors import FeatureTimeout, FeatureUnavailable
+from tailcut.errors import FeatureTimeout, FeatureUnavailable, StartError
 from tailcut.features.sources import postgres_connections
+from tailcut.features.sources.postgres_connections import PostgresDatabase
+from tailcut.features.sources.postgres_statements import Selection
 
 USERS = (
     "CREATE TABLE users(id bigint PRIMARY KEY, age int, name varchar(9))",
@@ -195,6 +198,80 @@ def test_a_connection_that_has_rested_for_long_is_made_anew(database, monkeypatc
         assert len({(await ask(service, user))[0]["value"] for user in range(9, 13)}) == 4
 
     serve(database.direct, test, group(sql=sql), connections=1)
+
+
+@asynccontextmanager
+async def one_connection(database) -> AsyncIterator[tuple[PostgresDatabase, Callable[[], int]]]:
+    """Connections without a service around them, and how many sessions the server has for them."""
+    url = f"{database.direct}?application_name=counted"
+    count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'counted'"
+    opened = await PostgresDatabase.open(url, 1)
+    try:
+        yield opened, lambda: database.ask(count)
+    finally:
+        await opened.close()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+def test_a_caller_who_gives_up_as_its_connection_is_ready_leaves_none_behind(database) -> None:
+    async def main() -> None:
+        wanted = Selection("SELECT 1 AS a", ("a",))
+        async with one_connection(database) as (opened, sessions):
+            slot = opened._slots[0]
+            for _ in range(3):
+                slot.session.inner.terminate()
+                task = asyncio.create_task(opened.fetch(wanted, []))
+                while slot.opening is None:
+                    await asyncio.sleep(0)
+                slot.opening.add_done_callback(lambda _, task=task: task.cancel())
+                await asyncio.gather(task, return_exceptions=True)
+                assert [row["a"] for row in await opened.fetch(wanted, [])] == [1]
+            await until(lambda: sessions() == 1)
+        await until(lambda: sessions() == 0)
+
+    asyncio.run(main())
+
+
+def test_a_query_that_waits_for_a_connection_opens_none_after_the_end(database) -> None:
+    async def main() -> None:
+        async with one_connection(database) as (opened, sessions):
+            slow = asyncio.create_task(opened.fetch(Selection("SELECT pg_sleep(60)::text AS a", ("a",)), []))
+            await until(lambda: database.ask("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'") == 1)
+            waiting = asyncio.create_task(opened.fetch(Selection("SELECT 2 AS a", ("a",)), []))
+            await asyncio.sleep(0)
+        _, second = await asyncio.gather(slow, waiting, return_exceptions=True)
+        assert isinstance(second, asyncpg.InterfaceError)
+        assert "closed" in str(second)
+        await until(lambda: sessions() == 0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("url", "readable"),
+    [
+        ("postgresql://app:s3cret@127.0.0.1:1/db", True),
+        ("postgresql://app@127.0.0.1:1/db?password=s3cret", True),
+        ("postgresql://127.0.0.1:1/db?user=app&password=x@s3cret", True),
+        ("postgresql://app:p%2Fs3cret@127.0.0.1:1,127.0.0.1:2/db", True),
+        ("postgresql://app:s3cret/x@127.0.0.1:1/db", False),
+        ("postgresql://app:1/s3cret@127.0.0.1:1/db", False),
+        ("postgresql://app:1?s3cret@127.0.0.1:1/db", False),
+        ("postgresql://app:1#s3cret@127.0.0.1:1/db", False),
+        ("postgresql://app:[s3cret@127.0.0.1:1/db", False),
+    ],
+)
+def test_a_refused_start_says_no_password(url, readable) -> None:
+    said = "cannot connect to" if readable else "cannot read"
+    with pytest.raises(StartError, match=f"{said} postgresql://…") as caught:
+        asyncio.run(PostgresDatabase.open(url, 1))
+    assert "s3cret" not in f"{caught.value} {caught.value.__cause__} {caught.value.__context__}"
+    assert ("percent-encode the password" in caught.value.hint) is not readable
 
 
 def test_a_conflict_with_a_standbys_recovery_costs_no_answer(database) -> None:

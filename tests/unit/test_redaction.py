@@ -13,6 +13,10 @@ from tailcut.core.redaction import command_without_secrets, without_secrets
         ("https://h:80/predict", "https://h:80/predict"),
         ("https://h/predict?api_key=s3cret&x=1", "https://h/predict?…"),
         ("https://bob:s3c@ret@h/predict#s3cret", "https://…@h/predict#…"),
+        ("postgresql://app@h/db?password=s3cret", "postgresql://…@h/db?…"),
+        ("postgresql://app:s3/cret@h,h2/db", "postgresql://…@h,h2/db"),
+        ("postgresql://app:s3?cr#et@h/db", "postgresql://…"),
+        ("https://h/predict?key=s3@cret", "https://…"),
     ],
 )
 def test_a_url_without_who_asks(url: str, shown: str) -> None:
@@ -24,12 +28,14 @@ def test_a_command_line_without_what_nobody_else_may_know() -> None:
     words = (
         *("tailcut", "profile", "https://h/predict?key=s3cret", "--header", "Authorization: Bearer s3cret"),
         *("--header=X-Key: s3cret", "--header", "s3cret", "--set", "features.database=postgres://bob:s3cret@h/db"),
+        *("--set", "features.database=postgres://bob:s3cret/?@h/db", "--set", "u=http://h/?token=x@s3cret"),
         *("--set", "store=host=h password=s3cret user=u", "--slo", "p95=25ms", "--rate", "20"),
     )
     shown = command_without_secrets(words)
     assert not [word for word in shown if "s3cret" in word]
     assert shown[2:6] == ["https://h/predict?…", "--header", "Authorization: …", "--header=X-Key: …"]
     assert shown[9:] == [
-        "features.database=postgres://…@h/db", "--set", "store=host=h password=… user=u", "--slo", "p95=25ms",
+        "features.database=postgres://…@h/db", "--set", "features.database=postgres://…", "--set", "u=http://…",
+        "--set", "store=host=h password=… user=u", "--slo", "p95=25ms",
         "--rate", "20",
     ]  # fmt: skip

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 LEFT_OUT = "…"
 
-_USER = re.compile(r"(?<=://)[^/?#\s]*@")
+# A password that is not percent-encoded may hold / ? # and @.
+_USER = re.compile(r"(?<=://)(?P<user>\S*)@(?P<rest>\S*)")
 _QUERY = re.compile(r"(?<=[?#]).+")
 _NAMED = re.compile(r"(?i)((?:password|passwd|pwd|secret|token|api[_-]?key)=)[^\s&;,'\"]+")
 _HEADER = "--header"
@@ -15,7 +16,7 @@ _HEADER = "--header"
 
 def without_secrets(url: str) -> str:
     """Leave out a URL's user and password, and what follows its path."""
-    return _QUERY.sub(LEFT_OUT, _USER.sub(f"{LEFT_OUT}@", url), count=1)
+    return _QUERY.sub(LEFT_OUT, _without_user(url), count=1)
 
 
 def command_without_secrets(words: Sequence[str]) -> list[str]:
@@ -29,8 +30,17 @@ def command_without_secrets(words: Sequence[str]) -> list[str]:
         elif word.lower().startswith(("http://", "https://")):
             shown.append(without_secrets(word))
         else:
-            shown.append(_NAMED.sub(rf"\1{LEFT_OUT}", _USER.sub(f"{LEFT_OUT}@", word)))
+            shown.append(_NAMED.sub(rf"\1{LEFT_OUT}", _without_user(word)))
     return shown
+
+
+def _without_user(text: str) -> str:
+    """Leave out what precedes the last @ of a URL; all that follows the scheme where that @ may be in its query."""
+
+    def shown(match: re.Match[str]) -> str:
+        return LEFT_OUT if re.search("[?#]", match["user"]) else f"{LEFT_OUT}@{match['rest']}"
+
+    return _USER.sub(shown, text)
 
 
 def _header(text: str) -> str:

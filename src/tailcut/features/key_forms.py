@@ -60,21 +60,25 @@ def numeric(value: Any) -> Scalar:
 
 
 def double(value: Any) -> Scalar:
-    """A double."""
-    number = float(_decimal(value))
+    """A double. A fraction is rounded; a whole number is not, because its neighbour is another key."""
+    exact = _decimal(value)
+    number = float(exact)
     if math.isinf(number):
         raise ValueError("it is beyond the largest double")
-    if type(value) is int and int(number) != value:
+    if exact == exact.to_integral_value() and Decimal(repr(number)) != exact:
         raise ValueError("it has more digits than a double holds")
     return number + 0.0  # -0.0 is 0.0
 
 
 def real(value: Any) -> Scalar:
     """A single, as a double of the same value."""
+    number = float(double(value))
     try:
-        single: float = struct.unpack("<f", struct.pack("<f", double(value)))[0]
+        single: float = struct.unpack("<f", struct.pack("<f", number))[0]
     except OverflowError as error:
         raise ValueError("it is beyond the largest real") from error
+    if number.is_integer() and single != number:
+        raise ValueError("it has more digits than a real holds")
     return single
 
 
@@ -110,11 +114,6 @@ def text(value: Any) -> Scalar:
 def padded(value: Any) -> Scalar:
     """``char(n)``: blanks at the end do not count."""
     return str(text(value)).rstrip(" ")
-
-
-def caseless(value: Any) -> Scalar:
-    """``citext``: upper and lower case do not count."""
-    return str(text(value)).lower()
 
 
 def uuid(value: Any) -> Scalar:

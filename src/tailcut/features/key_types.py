@@ -47,7 +47,8 @@ DOUBLE = _type("double precision", "send a number, or its digits as text", key_f
 REAL = _type("real", "send a number, or its digits as text", key_forms.real)
 TEXT = _type("text", "send text; a whole number is taken as its digits", key_forms.text)
 CHAR = _type("char", "send text; a whole number is taken as its digits", key_forms.padded)
-CITEXT = _type("citext", "send text; a whole number is taken as its digits", key_forms.caseless)
+CITEXT = _type("citext", "send text; a whole number is taken as its digits", key_forms.text)
+"""Sent as it is: which letters are the same without their case, the database's locale says."""
 UUID_TYPE = _type("uuid", 'send text such as "2b7b1a5e-7f0e-4c80-9b3f-0c8f6a4f6c1d"', key_forms.uuid)
 DATE = _type("date", 'send text such as "2026-01-31"', key_forms.day)
 TIMESTAMP = _type("timestamp", 'send text such as "2026-01-31T12:00:00"', key_forms.timestamp)
@@ -66,15 +67,16 @@ SENT_AS_TEXT = frozenset({UUID_TYPE, DATE, TIMESTAMP, TIMESTAMPTZ, BYTEA})
 
 # From what keeps most apart: of two types that one field has, the one further to the left is the field's own.
 _NUMBERS = (BIGINT, NUMERIC, DOUBLE, REAL)
-_TEXTS = (TEXT, CHAR, CITEXT)
-_TOGETHER = ((*_NUMBERS, NUMERIC_OR_TEXT, MIXED), (BIGINT, *_TEXTS), (NUMERIC_OR_TEXT, MIXED, *_TEXTS))
+_TEXTS = (TEXT, CITEXT, CHAR)
+_TOGETHER = ((*_NUMBERS, NUMERIC_OR_TEXT), (BIGINT, *_TEXTS), (MIXED, *_TEXTS))
 
 
 def common_type(types: Sequence[KeyType]) -> KeyType | None:
     """The type of a field whose groups have these key types; None where no value can be right for all of them.
 
     A whole number has one form as digits, so that a bigint and a text column may share a field. A UUID, a date or a
-    fraction has several, so that text columns do not go with those.
+    fraction has several, so that text columns do not go with those. Text that holds digits is text to a column of
+    mixed values, and a number to one of numbers: these do not go together either.
     """
     known = [kind for kind in dict.fromkeys(types) if kind != ANY]
     if len(known) <= 1:

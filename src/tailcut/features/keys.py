@@ -8,6 +8,7 @@ from tailcut.errors import StartError
 from tailcut.features.groups import Group
 from tailcut.features.key_types import (
     ANY,
+    BOOLEAN,
     DECLARED,
     MIXED,
     NUMERIC_OR_TEXT,
@@ -42,7 +43,8 @@ def _field_type(name: str, groups: Sequence[Group], declared: str) -> KeyType:
     if (wanted := DECLARED.get(declared)) is None:
         return kind
     common = common_type([wanted, kind])
-    if common == wanted or (wanted == TEXT and kind in {MIXED, NUMERIC_OR_TEXT}):
+    # A column without a type does not say what it holds; the declaration does.
+    if common == wanted or (kind == MIXED and wanted != BOOLEAN) or (wanted == TEXT and kind == NUMERIC_OR_TEXT):
         return wanted
     if (declared == "number" and common == kind) or (wanted == TEXT and kind in SENT_AS_TEXT):
         return kind

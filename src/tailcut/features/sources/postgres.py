@@ -13,6 +13,7 @@ from tailcut.features.sources.postgres_connections import PostgresDatabase, text
 from tailcut.features.sources.postgres_statements import Column, Selection
 from tailcut.features.sources.postgres_types import (
     TYPE_STATES,
+    check_equality,
     compared_types,
     keys_relation,
     parameters,
@@ -51,6 +52,8 @@ class PostgresSource(QueriedSource[PostgresDatabase]):
             found = await self._described(group.preload.alone())
             group.check_columns([column.name for column in found], "preload_sql")
             self._declare(returned_types(found, group))
+            nothing = SourceContext(now=0.0, tenant="", deadline_s=0.0)
+            await check_equality(self._database, group, self.table_types, arguments(group.preload, nothing))
 
     async def fetch(self, keys: Sequence[Key], context: SourceContext) -> list[Answer]:
         """Answer for all keys with one query (one per combination of types where the key's are not known)."""

@@ -12,11 +12,12 @@ import logging
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
+from tailcut.core.redaction import without_secrets
 from tailcut.errors import MissingExtra, StartError
 from tailcut.features.sources.base import ColumnProblem
 from tailcut.features.sources.postgres_statements import Column, Selection, Session, described
+from tailcut.features.sources.postgres_urls import by_host, check_url
 from tailcut.features.sources.sql import columns_problem
 
 CONNECT_TIMEOUT_S = 5.0
@@ -43,17 +44,26 @@ class _Slot:
         self.opening: asyncio.Task[Session] | None = None
         self.used_s = 0.0
 
+    def adopt(self) -> None:
+        """Take over the connection that was being opened, if that is over, whoever still waits for it."""
+        opening = self.opening
+        if opening is not None and opening.done():
+            self.opening = None
+            if not opening.cancelled() and opening.exception() is None:
+                self.session = opening.result()
+
 
 class PostgresDatabase:
     """A fixed number of connections."""
 
     def __init__(self, url: str, connections: int) -> None:
-        self._urls = _by_host(url)
+        self._urls = by_host(url)
         """The one that answered last is first."""
         self._slots = [_Slot() for _ in range(connections)]
         self._free: asyncio.LifoQueue[_Slot] = asyncio.LifoQueue()
         self._clean_ups: set[asyncio.Task[None]] = set()
         self._pooled = False
+        self._closed = False
 
     @classmethod
     async def open(cls, url: str, connections: int) -> PostgresDatabase:
@@ -61,7 +71,7 @@ class PostgresDatabase:
 
         Raises:
             MissingExtra: asyncpg is not installed.
-            StartError: the database cannot be reached or refuses.
+            StartError: the database cannot be reached or refuses, or its URL cannot be read.
         """
         try:
             import asyncpg
@@ -70,6 +80,7 @@ class PostgresDatabase:
                 "features.database is PostgreSQL, which needs asyncpg, which is not installed",
                 hint="pip install 'tailcut[postgres]'",
             ) from error
+        check_url(url)
         database = cls(url, connections)
         try:
             await asyncio.gather(*(database._ready(slot) for slot in database._slots))
@@ -83,7 +94,7 @@ class PostgresDatabase:
             await database.close()
             why = f"no answer within {CONNECT_TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else text_of(error)
             raise StartError(
-                f"features.database: cannot connect to {_without_password(url)}: {why}",
+                f"features.database: cannot connect to {without_secrets(url)}: {why}",
                 hint="start the database, or correct features.database",
             ) from error
         for slot in database._slots:
@@ -123,11 +134,14 @@ class PostgresDatabase:
             self._give_back(slot)
 
     async def close(self) -> None:
-        """Close all connections; those that hang are cut."""
+        """Close all connections; those that hang are cut. Queries that still wait for one fail."""
+        self._closed = True
         for task in [*self._clean_ups, *(slot.opening for slot in self._slots if slot.opening is not None)]:
             task.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await task
+        for slot in self._slots:
+            slot.adopt()
         sessions = [slot.session for slot in self._slots if slot.session is not None]
         await asyncio.gather(*(self._end(session) for session in sessions))
 
@@ -175,21 +189,29 @@ class PostgresDatabase:
 
     async def _ready(self, slot: _Slot) -> Session:
         """The slot's connection. Where there is none it is opened, which goes on when the caller is cancelled."""
+        self._check_open()
         loop = asyncio.get_running_loop()
         session, now_s = slot.session, loop.time()
         rested_s, slot.used_s = now_s - slot.used_s, now_s
         if session is not None and not session.inner.is_closed():
             if rested_s <= MAX_IDLE_S:
                 return session
+            slot.session = None
             self._aside(self._end(session))
         if slot.opening is None:
             slot.opening = loop.create_task(self._connect())
         try:
-            slot.session = await asyncio.shield(slot.opening)
+            session = await asyncio.shield(slot.opening)
         finally:
-            if slot.opening.done():
-                slot.opening = None
-        return slot.session
+            slot.adopt()
+        self._check_open()
+        return session
+
+    def _check_open(self) -> None:
+        import asyncpg
+
+        if self._closed:
+            raise asyncpg.InterfaceError("the connections to the database are closed")
 
     async def _connect(self) -> Session:
         inner = await self._connect_to_any()
@@ -240,14 +262,13 @@ class PostgresDatabase:
     async def _clean_up(self, slot: _Slot) -> None:
         try:
             if slot.opening is not None:
-                slot.session = await slot.opening
-                slot.opening = None
+                await asyncio.wait([slot.opening])
+                slot.adopt()
             elif slot.session is not None and not slot.session.inner.is_closed():
                 # Waits for a cancellation that is under way.
                 async with asyncio.timeout(_CLEAN_UP_TIMEOUT_S):
                     await slot.session.inner.execute("SELECT 1")
         except Exception:
-            slot.opening = None
             if slot.session is not None:
                 slot.session.inner.terminate()
         finally:
@@ -263,19 +284,3 @@ class PostgresDatabase:
 def text_of(error: BaseException) -> str:
     """What an error says; its class where it says nothing."""
     return str(error) or type(error).__name__
-
-
-def _by_host(url: str) -> list[str]:
-    """A URL for each host of one; as it is where the choice between them is asyncpg's."""
-    parts = urlsplit(url)
-    user, at, hosts = parts.netloc.rpartition("@")
-    if "," not in hosts or "prefer-standby" in parts.query:
-        return [url]
-    return [urlunsplit(parts._replace(netloc=f"{user}{at}{host}")) for host in hosts.split(",")]
-
-
-def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")))

@@ -30,10 +30,11 @@ from tailcut.features.key_types import (
     UUID_TYPE,
     KeyType,
 )
+from tailcut.features.sources.base import ColumnProblem
 from tailcut.features.sources.postgres_connections import PostgresDatabase
 from tailcut.features.sources.postgres_statements import Column, Selection
 from tailcut.features.sources.queried import GroupQueries
-from tailcut.features.sources.sql import postgres_keys
+from tailcut.features.sources.sql import postgres_keys, quoted
 
 _OF_NAME = {
     "int2": BIGINT,
@@ -97,6 +98,13 @@ WITH RECURSIVE found(oid, base) AS (
     UNION SELECT pg_type.oid, pg_type.typbasetype FROM pg_type JOIN found ON pg_type.oid = found.base
 )
 SELECT typname::text AS name FROM pg_type JOIN found USING (oid) WHERE base = 0
+"""
+# The collation of a column of a query, found when it is parsed: no row is read.
+_COLLATION = """
+SELECT found.name FROM (
+    SELECT pg_collation_for(result.{0}::text) AS name
+    FROM (SELECT 1) one LEFT JOIN (SELECT {0} FROM (\n{1}\n) whole LIMIT 0) result ON true
+) found JOIN pg_collation ON pg_collation.oid = found.name::regcollation WHERE NOT collisdeterministic
 """
 
 
@@ -185,3 +193,32 @@ def returned_types(columns: Sequence[Column], group: GroupQueries) -> tuple[KeyT
             )
         types.append(kind)
     return tuple(types)
+
+
+async def check_equality(
+    database: PostgresDatabase, group: GroupQueries, types: Sequence[KeyType], values: Sequence[Any]
+) -> None:
+    """Refuse a preloaded table whose keys are equal in the database where their text differs.
+
+    Args:
+        types: of the key in the table.
+        values: of the query's own parameters.
+
+    Raises:
+        StartError: a key is of type citext, or has a collation that is not deterministic.
+    """
+    import asyncpg
+
+    assert group.preload is not None
+    for name, kind in zip(group.key, types, strict=True):
+        if kind == CITEXT:
+            raise group.unequal_text(name, "is of type citext", f"lower({name}::text)")
+        if kind in {TEXT, CHAR}:
+            query = _COLLATION.format(quoted([name]), group.preload.alone())
+            try:
+                rows = await database.fetch(Selection(query, ("name",)), values)
+            except (asyncpg.SyntaxOrAccessError, ColumnProblem):
+                return  # A server that does not know of collations that are not deterministic has none.
+            if rows:
+                # lower() alone keeps the collation.
+                raise group.unequal_text(name, f"has the collation {rows[0][0]}", f'lower({name}) COLLATE "C"')

@@ -55,6 +55,19 @@ class GroupQueries:
                 hint=f"return {', '.join(self.wanted)}, each once; AS gives a column a name",
             )
 
+    def unequal_text(self, column: str, what: str, form: str) -> StartError:
+        """The refusal of a preloaded key that the database compares otherwise than by its characters.
+
+        Args:
+            form: an expression that gives equal keys one text, as an example.
+        """
+        return StartError(
+            f'{self.where}: the key "{column}" of preload_sql {what}, by which different texts are equal: '
+            "a table in memory compares characters",
+            hint=f"return one form of it, for example {form} AS {column}, and send keys in that form; "
+            "or use sql, which compares in the database",
+        )
+
 
 class QueriedSource(ABC, Generic[Database]):
     """One feature group's queries. Results are found by the names of their columns, the key's too."""

@@ -19,7 +19,7 @@ from tailcut.errors import StartError
 from tailcut.features.sources.base import Answer, ColumnProblem, Key, SourceContext, SourceDown
 from tailcut.features.sources.queried import GroupQueries, QueriedSource, arguments
 from tailcut.features.sources.sql import Query, columns_problem, sqlite_keys
-from tailcut.features.sources.sqlite_types import fetched_types, table_types
+from tailcut.features.sources.sqlite_types import check_equality, fetched_types, table_types
 
 MAX_CONNECTIONS = 4
 """Each is a thread; more of them only fight for the interpreter."""
@@ -155,6 +155,7 @@ class SqliteSource(QueriedSource[SqliteDatabase]):
             found = await self._described(f"SELECT * FROM (\n{text}\n) LIMIT 0", values, "preload_sql")
             group.check_columns(found, "preload_sql")
             self._declare(await asyncio.to_thread(table_types, path, text, values, group.key))
+            await asyncio.to_thread(check_equality, path, group, values)
 
     async def fetch(self, keys: Sequence[Key], context: SourceContext) -> list[Answer]:
         """Answer for all keys with one query."""

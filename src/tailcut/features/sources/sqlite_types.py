@@ -3,14 +3,15 @@
 SQLite compares by the affinity of a column, which follows from its declared type
 (https://www.sqlite.org/datatype3.html#determination_of_column_affinity). Queries have no types of their own, so the
 column is looked for: a view over the query tells where a result's column comes from; for a key that is only compared,
-the tables that the query reads are looked through for the other side of the comparison.
+it is the column on the other side of the comparison, in the table that its qualifier names. Where that is not certain
+the type is ``ANY``, with which SQLite itself compares: a wrong type would change the key.
 """
 
 from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 from urllib.parse import quote
@@ -25,9 +26,13 @@ from tailcut.features.key_types import (
     NUMERIC_OR_TEXT,
     TEXT,
     KeyType,
-    common_type,
 )
-from tailcut.features.sources.sql import Query, without_text
+from tailcut.features.sources.queried import GroupQueries
+from tailcut.features.sources.sql import Query, quoted, without_text
+from tailcut.features.sources.sqlite_relations import SUBQUERY, plain_name, relations
+
+_Column = tuple[str, str]
+"""Qualifier (may be empty) and name, in lower case."""
 
 _PARAMETER = re.compile(r"\?\d+")
 _NAME = r'(?:(?P<table{0}>\w+|"[^"]+")\s*\.\s*)?(?P<column{0}>\w+|"[^"]+")'
@@ -40,8 +45,6 @@ _IN = re.compile(
 )
 _USING = re.compile(r"\bUSING\s*\((?P<columns>[^)]*)\)", re.IGNORECASE)
 _NATURAL = re.compile(r"\bNATURAL\b", re.IGNORECASE)
-_ALIAS = re.compile(r"\bkeys\b(?:\s+(?:AS\s+)?(?P<alias>\w+))?", re.IGNORECASE)
-_NO_ALIAS = {"join", "on", "using", "where", "left", "inner", "cross", "natural", "group", "order", "limit"}
 
 
 def type_of_declared(declared: str) -> KeyType:
@@ -76,13 +79,75 @@ def fetched_types(path: str, query: Query, text: str, values: Sequence[Any], key
         query: as the user wrote it.
         text: with the relation ``keys`` before it.
     """
-    columns = _columns_of_tables(path, text, values)
-    partners = _partners(without_text(query.alone()), key)
+    sql = without_text(query.alone())
+    read = relations(sql)
+    partners = _partners(sql, key, {name for name, tables in read.items() if "keys" in tables})
+    columns = _columns_of(path, set().union(*read.values()))
     types = []
     for name, origin in zip(key, _origins(path, text, values, key), strict=True):
-        found = {kind for column, kind in columns if column in partners.get(name.lower(), ())}
-        types.append(origin or common_type(sorted(found, key=str)) or ANY)
+        found = {_compared_type(partner, read, columns) for partner in partners.get(name.lower(), ())}
+        if origin is not None:
+            found = found - {ANY} | {origin}
+        types.append(found.pop() if len(found) == 1 else ANY)
     return tuple(types)
+
+
+def _compared_type(
+    partner: _Column, read: Mapping[str, set[str]], columns: Mapping[str, Mapping[str, KeyType]]
+) -> KeyType:
+    """Type of a column that a key is set equal to; ``ANY`` where it may be one of a subquery, or of several types.
+
+    Args:
+        read: the query's relations by the names that it gives them.
+        columns: of its tables.
+    """
+    qualifier, column = partner
+    if qualifier:
+        tables = read.get(qualifier, {SUBQUERY})
+        found = {columns.get(table, {}).get(column, ANY) for table in tables}
+    else:
+        tables = set().union(*read.values()) - {"keys"}
+        found = {
+            columns[table][column] if table in columns else ANY for table in tables if _may_have(table, column, columns)
+        }
+    return found.pop() if len(found) == 1 else ANY
+
+
+def _may_have(table: str, column: str, columns: Mapping[str, Mapping[str, KeyType]]) -> bool:
+    return table not in columns or column in columns[table]
+
+
+def _columns_of(path: str, tables: Iterable[str]) -> dict[str, dict[str, KeyType]]:
+    """Columns of those that are tables of the database, or views of it."""
+    columns: dict[str, dict[str, KeyType]] = {}
+    with _opened(path) as connection:
+        for table in tables:
+            rows = connection.execute(f"PRAGMA table_xinfo({quoted([table])})").fetchall()
+            if rows:
+                columns[table] = {row[1].lower(): type_of_declared(row[2]) for row in rows}
+    return columns
+
+
+def check_equality(path: str, group: GroupQueries, values: Sequence[Any]) -> None:
+    """Refuse a preloaded table whose keys are equal in the database where their text differs.
+
+    Args:
+        values: of the query's own parameters.
+
+    Raises:
+        StartError: a key has another collation than BINARY.
+    """
+    assert group.preload is not None
+    with _opened(path) as connection:
+        for name in group.key:
+            programs = []
+            for collation in ("", "COLLATE BINARY"):
+                # Without an index, which the plus sees to, a comparison's step names its collation.
+                compared = f"SELECT +{quoted([name])} {collation} = 'x' FROM (\n{group.preload.alone()}\n)"
+                steps = connection.execute(f"EXPLAIN {compared}", values)
+                programs.append([(step[1], step[5]) for step in steps])
+            if programs[0] != programs[1]:
+                raise group.unequal_text(name, "has another collation than BINARY", f"lower({name})")
 
 
 def _origins(path: str, text: str, values: Sequence[Any], key: Sequence[str]) -> list[KeyType | None]:
@@ -119,32 +184,28 @@ def _columns_of_tables(path: str, text: str, values: Sequence[Any]) -> list[tupl
     return [(row[1].lower(), type_of_declared(row[2])) for row in rows]
 
 
-def _partners(sql: str, key: Sequence[str]) -> dict[str, set[str]]:
-    """Names of the columns that each key is set equal to in a query."""
+def _partners(sql: str, key: Sequence[str], aliases: set[str]) -> dict[str, set[_Column]]:
+    """Columns that each key is set equal to in a query.
+
+    Args:
+        aliases: names of ``keys`` in the query.
+    """
     names = {name.lower() for name in key}
-    aliases = {"keys"}
-    for match in _ALIAS.finditer(sql):
-        alias = (match["alias"] or "").lower()
-        if alias and alias not in _NO_ALIAS:
-            aliases.add(alias)
-    found: dict[str, set[str]] = {}
+    found: dict[str, set[_Column]] = {}
     for match in _EQUAL.finditer(sql):
-        sides = [(_name(match[f"table{side}"]), _name(match[f"column{side}"])) for side in (1, 2)]
-        for (table, column), (_, other) in (sides, sides[::-1]):
+        sides = [(plain_name(match[f"table{side}"]), plain_name(match[f"column{side}"])) for side in (1, 2)]
+        for (table, column), other in (sides, sides[::-1]):
             if table in aliases and column in names:
                 found.setdefault(column, set()).add(other)
     for match in _IN.finditer(sql):
-        found.setdefault(_name(match["column2"]), set()).add(_name(match["column1"]))
+        partner = plain_name(match["table1"]), plain_name(match["column1"])
+        found.setdefault(plain_name(match["column2"]), set()).add(partner)
     shared = names if _NATURAL.search(sql) else set()
     for match in _USING.finditer(sql):
-        shared = shared | {_name(column.strip()) for column in match["columns"].split(",")}
+        shared = shared | {plain_name(column.strip()) for column in match["columns"].split(",")}
     for name in shared & names:
-        found.setdefault(name, set()).add(name)
+        found.setdefault(name, set()).add(("", name))
     return found
-
-
-def _name(written: str | None) -> str:
-    return (written or "").strip('"').lower()
 
 
 @contextmanager
