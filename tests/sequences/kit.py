@@ -12,6 +12,7 @@ import logging
 import multiprocessing
 import os
 import sqlite3
+import sys
 from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -207,6 +208,7 @@ def written_code(folder: Path) -> WrittenCode:
 
 def _write_down(folder: Path, pipe: Connection) -> None:
     os.chdir(folder)
+    sys.dont_write_bytecode = True  # it is valid for a second, and edits of one size follow each other faster
     pipe.send(write_down(load(folder, environment={}), folder, source=False))
 
 
@@ -245,6 +247,7 @@ class Running:
 def _serve(folder: Path, pipe: Connection) -> None:
     """Serve in this process and answer the commands of a pipe until it is closed."""
     os.chdir(folder)
+    sys.dont_write_bytecode = True
     logging.disable(logging.CRITICAL)  # a switch that is refused is logged, and there are many
     asyncio.run(_answer(folder, pipe))
 
