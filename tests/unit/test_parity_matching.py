@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from tailcut.core.parity.changes import EXACT, learn_change
 from tailcut.core.parity.comparing import Exchange, Reply, differences_in, figures_of, outcome_of
 from tailcut.core.parity.mapping import Answered, guess_pairs, parse_pair, unmatched
 from tailcut.core.parity.paths import parse_path
 from tailcut.core.parity.request_form import Takes, guess_forms, parse_form
-from tailcut.core.parity.tolerance import DEFAULT, parse_tolerance, tolerance_of
+from tailcut.core.parity.tolerance import DEFAULT, Tolerance, compare, parse_tolerance, tolerance_of
 from tailcut.errors import ManifestError
 
 
@@ -117,12 +118,49 @@ def test_a_wrong_path_is_refused(text: str) -> None:
 
 def test_tolerances_are_by_field_and_one_is_for_all() -> None:
     given = dict(parse_tolerance(text) for text in ("risk=1e-3", "0.5,0.25"))
-    assert tolerance_of("risk", given) == (Tolerance := type(DEFAULT))(1e-3, 1e-3)
+    assert tolerance_of("risk", given) == Tolerance(1e-3, 1e-3, of_integers=True)
     assert tolerance_of("late", given) == Tolerance(0.5, 0.25)
     assert tolerance_of("late", {}) == DEFAULT
     for text in ("risk=", "risk=-1", "risk=nan", "=1", "risk=1,2,3"):
         with pytest.raises(ManifestError):
             parse_tolerance(text)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "tolerance", "equal"),
+    [
+        (10001, 10002, DEFAULT, False),
+        (1234567, 1234600, DEFAULT, False),
+        ("10001", 10002, DEFAULT, False),
+        (10001, "10001", DEFAULT, True),
+        ([10001, 7], [10002, 7], DEFAULT, False),
+        (2**53, 2**53 + 1, DEFAULT, False),
+        (True, 1, DEFAULT, True),
+        (1387573200, 1387574400, EXACT, False),
+        (1387573200, 1387573248.0, EXACT, True),  # as float32 has it
+        (10001, 10001.5, DEFAULT, True),
+        (10**400, 1, DEFAULT, False),
+        (10**400, 10**400, DEFAULT, True),
+        (-(10**400), 1.5, DEFAULT, False),
+    ],
+)
+def test_integers_are_compared_exactly(theirs: Any, ours: Any, tolerance: Tolerance, equal: bool) -> None:
+    assert compare(theirs, ours, tolerance).equal is equal
+
+
+def test_only_the_tolerance_of_their_own_field_is_of_integers() -> None:
+    given = dict(parse_tolerance(text) for text in ("delay=5,0", "9,0"))
+    assert compare(10, 14, tolerance_of("delay", given)) == (True, 4.0)
+    assert compare(10, 16, tolerance_of("delay", given)) == (False, 6.0)
+    assert compare(10, 14, tolerance_of("label", given)) == (False, 4.0)
+    assert compare(10.0, 14, tolerance_of("label", given)) == (True, 4.0)
+
+
+def test_a_change_of_integers_beyond_the_range_of_float_is_looked_for_without_an_error() -> None:
+    assert learn_change([10**400, 2, 3], [10**400, 5, 9]) is None
+    change = learn_change([2, 3, 4], [1, 2, 3])
+    assert change is not None
+    assert change.apply(10**400) == float("inf")
 
 
 def exchange(theirs: Reply, ours: Reply, rows: int = 1) -> Exchange:

@@ -92,8 +92,9 @@ def parity(
         list[str] | None,
         typer.Option(
             metavar="FIELD=ABS,REL",
-            help="Numbers are equal within ABS + REL of the pilot's value; without a field: all outputs. float32 has 7"
-            " digits, of which sums in another order lose up to three; near 0 the absolute part counts.",
+            help="Numbers are equal within ABS + REL of the pilot's value; without a field: all outputs. Two"
+            " integers are equal exactly, unless their field is named. float32 has 7 digits, of which sums in another"
+            " order lose up to three; near 0 the absolute part counts.",
             show_default="1e-5,1e-4",
         ),
     ] = None,

@@ -170,7 +170,7 @@ def _computed(slope: float, start: float, value: Any) -> Any:
         return value
     found = slope * number + start
     # A whole number stays one: a code or a key that becomes 3.0 would be another value.
-    return int(found) if isinstance(value, int) and not isinstance(value, bool) and found == int(found) else found
+    return int(found) if isinstance(value, int) and not isinstance(value, bool) and found.is_integer() else found
 
 
 def _rounded(digits: int, value: Any) -> Any:
