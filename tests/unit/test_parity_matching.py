@@ -8,6 +8,7 @@ import pytest
 
 from tailcut.core.parity.changes import EXACT, learn_change
 from tailcut.core.parity.comparing import Exchange, Reply, differences_in, figures_of, outcome_of
+from tailcut.core.parity.concentration import concentrations
 from tailcut.core.parity.mapping import Answered, guess_pairs, parse_pair, unmatched
 from tailcut.core.parity.paths import parse_path
 from tailcut.core.parity.request_form import Takes, guess_forms, parse_form
@@ -161,6 +162,7 @@ def test_a_change_of_integers_beyond_the_range_of_float_is_looked_for_without_an
     change = learn_change([2, 3, 4], [1, 2, 3])
     assert change is not None
     assert change.apply(10**400) == float("inf")
+    assert concentrations([{"id": 10**400 + place} for place in range(8)], [True, False] * 4) == []
 
 
 def exchange(theirs: Reply, ours: Reply, rows: int = 1) -> Exchange:

@@ -98,17 +98,10 @@ def compare(theirs: Any, ours: Any, tolerance: Tolerance = DEFAULT) -> Gap:
         return Gap(is_missing(theirs) and is_missing(ours), None)
     if isinstance(theirs, str) and isinstance(ours, str):
         return Gap(theirs == ours, None)
-    if (
-        not tolerance.of_integers
-        and (one := _as_integer(theirs)) is not None
-        and (two := _as_integer(ours)) is not None
-    ):
-        return Gap(one == two, as_number(abs(one - two)))
-    first, second = as_number(theirs), as_number(ours)
-    if first is None or second is None:
-        return Gap(theirs == ours, None)
-    equal = tolerance.holds(first, second)
-    return Gap(equal, 0.0 if first == second else abs(first - second))
+    one, other = (None, None) if tolerance.of_integers else (_as_integer(theirs), _as_integer(ours))
+    if one is not None and other is not None:
+        return Gap(one == other, as_number(abs(one - other)))
+    return _compare_numbers(theirs, ours, tolerance)
 
 
 def is_missing(value: Any) -> bool:
@@ -142,6 +135,13 @@ def _as_integer(value: Any) -> int | None:
         return int(value)
     except (TypeError, ValueError):
         return None
+
+
+def _compare_numbers(theirs: Any, ours: Any, tolerance: Tolerance) -> Gap:
+    first, second = as_number(theirs), as_number(ours)
+    if first is None or second is None:
+        return Gap(theirs == ours, None)
+    return Gap(tolerance.holds(first, second), 0.0 if first == second else abs(first - second))
 
 
 def _compare_lists(theirs: Sequence[Any], ours: Sequence[Any], tolerance: Tolerance) -> Gap:
