@@ -10,7 +10,7 @@ from tailcut.core.parity.changes import EXACT, learn_change
 from tailcut.core.parity.comparing import Exchange, Reply, differences_in, figures_of, outcome_of
 from tailcut.core.parity.concentration import concentrations
 from tailcut.core.parity.mapping import Answered, guess_pairs, parse_pair, unmatched
-from tailcut.core.parity.paths import parse_path
+from tailcut.core.parity.paths import MISSING, parse_path
 from tailcut.core.parity.request_form import Takes, guess_forms, parse_form
 from tailcut.core.parity.tolerance import DEFAULT, Tolerance, compare, parse_tolerance, tolerance_of
 from tailcut.errors import ManifestError
@@ -163,6 +163,19 @@ def test_a_change_of_integers_beyond_the_range_of_float_is_looked_for_without_an
     assert change is not None
     assert change.apply(10**400) == float("inf")
     assert concentrations([{"id": 10**400 + place} for place in range(8)], [True, False] * 4) == []
+
+
+@pytest.mark.parametrize("filled", [MISSING, {"a": 1}, [{"a": 1}], [0.5]])
+def test_what_is_no_plain_value_is_no_change(filled: Any) -> None:
+    """Given a pilot that omits a field, or gives an object, where the deployment says null."""
+    assert learn_change([filled, 0.2], [None, 0.2]) is None
+
+
+def test_a_missing_value_that_the_pilot_fills_is_named() -> None:
+    for filled, text in ((-1.0, "-1"), ("none", "'none'"), (10**400, str(10**400)), (True, "True")):
+        change = learn_change([filled, 0.2], [None, 0.2])
+        assert change is not None
+        assert change.text == f"{text} where x is missing"
 
 
 def exchange(theirs: Reply, ours: Reply, rows: int = 1) -> Exchange:
