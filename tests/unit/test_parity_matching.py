@@ -194,6 +194,9 @@ PAIR = parse_pair("predictions[].risk=risk")
     [
         (reply(200, {"risk": 0.5}), reply(200, {"risk": 0.500001}), "equal"),
         (reply(200, {"risk": 0.5}), reply(200, {"risk": 0.501}), "differs"),
+        (reply(200, {"other": 0.5}), reply(200, {"other": 0.5}), "uncompared"),
+        (reply(200, {"risk": 0.5}, {"risk": 0.5}), reply(200), "uncompared"),
+        (reply(200, {}), reply(200, {"risk": 0.5}), "differs"),
         (reply(200, {"risk": 0.5}), reply(404), "status"),
         (reply(422), reply(200, {"risk": 0.5}), "status"),
         (reply(422), reply(400), "refused"),
@@ -205,7 +208,7 @@ PAIR = parse_pair("predictions[].risk=risk")
 )
 def test_outcomes(theirs: Reply, ours: Reply, wanted: str) -> None:
     one = exchange(theirs, ours)
-    assert outcome_of(one, differences_in(one, [PAIR], {})) == wanted
+    assert outcome_of(one, [PAIR], differences_in(one, [PAIR], {})) == wanted
 
 
 def test_figures_count_rows_and_requests() -> None:
@@ -214,6 +217,43 @@ def test_figures_count_rows_and_requests() -> None:
     found = figures_of([first, second], PAIR, DEFAULT)
     assert (found.rows, found.differing, found.requests) == (3, 2, 2)
     assert (found.largest, found.mean) == (0.5, 0.25)
+
+
+def test_a_field_that_some_replies_lack_is_paired_and_compared_where_it_is() -> None:
+    """Given a reason in every fourth reply, another one on each side; then it differs there, and only there."""
+    exchanges = []
+    for place in range(20):
+        reason = place % 4 == 2
+        theirs = {"risk": place / 20} | ({"reason": "age"} if reason else {})
+        ours = {"risk": place / 20} | ({"reason": "income"} if reason else {})
+        exchanges.append(exchange(reply(200, theirs), reply(200, ours))._replace(number=place))
+    both = [Answered(one.theirs.body, one.ours.body, 1) for one in exchanges]
+    pairs = guess_pairs(both)
+    assert [(str(one.theirs), one.name) for one in pairs] == [
+        ("predictions[].risk", "risk"),
+        ("predictions[].reason", "reason"),
+    ]
+    assert [one.number for one in exchanges if differences_in(one, pairs, {})] == [2, 6, 10, 14, 18]
+    figures = figures_of(exchanges, pairs[1], DEFAULT)
+    assert (figures.rows, figures.differing) == (5, 5)
+    assert outcome_of(exchanges[0], pairs, differences_in(exchanges[0], pairs, {})) == "equal"
+
+
+def test_a_field_that_some_replies_lack_and_the_other_side_never_has_is_listed() -> None:
+    both = answered([{"p": 0.5}, {"p": 0.25, "why": "age"}], [{"risk": 0.5}, {"risk": 0.25}])
+    assert unmatched(guess_pairs(both), both) == (["why"], [])
+
+
+def test_a_whole_field_is_preferred_to_one_that_some_replies_lack() -> None:
+    both = answered([{"p": 0.5}, {"p": 0.25, "retry": 3}], [{"risk": 0.5}, {"risk": 0.25}])
+    assert [str(one.theirs) for one in guess_pairs(both)] == ["p"]
+
+
+def test_elements_of_a_list_that_some_replies_lack_are_looked_into() -> None:
+    numbers = [0.1, 0.4, 0.2, 0.9, 0.7]
+    theirs = [{"both": [1 - one, one]} for one in numbers]
+    found = guess_pairs(answered([*theirs, {}], [*({"risk": one} for one in numbers), {"risk": 0.3}]))
+    assert [str(one.theirs) for one in found] == ["both[1]"]
 
 
 def test_a_deployment_that_answers_another_number_of_rows_differs() -> None:

@@ -78,7 +78,7 @@ def choose_pairs(exchanges: Sequence[Exchange], given: Sequence[Pair] = ()) -> S
     if given:
         _check_given(given, exchanges, answered)
         return given
-    pairs = guess_pairs(answered)
+    pairs = guess_pairs(answered[:_GUESSED_FROM])
     if not pairs:
         theirs, ours = unmatched([], answered)
         raise NothingCompared(
@@ -117,9 +117,9 @@ def _check_given(given: Sequence[Pair], exchanges: Sequence[Exchange], answered:
 
 
 def answered_by_both(exchanges: Sequence[Exchange]) -> list[Answered]:
-    """Return the first exchanges that both sides answered."""
+    """Return the exchanges that both sides answered."""
     both = [one for one in exchanges if one.theirs.answered and one.ours.answered]
-    return [Answered(one.theirs.body, one.ours.body, one.rows) for one in both[:_GUESSED_FROM]]
+    return [Answered(one.theirs.body, one.ours.body, one.rows) for one in both]
 
 
 def _answered(payloads: Sequence[Payload], pilot: Asker) -> list[Payload]:

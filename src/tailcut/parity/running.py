@@ -154,4 +154,6 @@ def _summary(record: VariantParity) -> str:
     parts = [f"{record.differing_requests} of {record.both_answered} requests differ"]
     if record.status_differences:
         parts.append(f"{record.status_differences} answered by one side only")
+    if record.uncompared:
+        parts.append(f"{record.uncompared} not compared")
     return f"{record.variant}: {', '.join(parts)}"

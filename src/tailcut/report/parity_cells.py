@@ -46,6 +46,8 @@ def headline(variant: VariantParity) -> str:
     parts = [f"{variant.differing_requests} of {variant.both_answered} requests differ"]
     if variant.status_differences:
         parts.append(f"{variant.status_differences} answered by one side only")
+    if variant.uncompared:
+        parts.append(f"{variant.uncompared} not compared: neither answer has a field that is compared")
     if variant.both_refused:
         parts.append(f"{variant.both_refused} refused by both")
     if not variant.judged:

@@ -125,6 +125,7 @@ class VariantParity(msgspec.Struct, frozen=True, kw_only=True):
         judged: whether differences of values count.
         requests: that were sent.
         both_answered, both_refused: of these.
+        uncompared: of these, with a row that has none of the compared fields on either side; not in both_answered.
         differing_requests: answered by both, with a value that differs.
         statuses: answered by one side only, or failed by the deployment: how many, and the first of them.
         unsteady: of the requests that differ and were asked again, those that the pilot then answered otherwise.
@@ -143,6 +144,7 @@ class VariantParity(msgspec.Struct, frozen=True, kw_only=True):
     requests: int = 0
     both_answered: int = 0
     both_refused: int = 0
+    uncompared: int = 0
     differing_requests: int = 0
     status_differences: int = 0
     statuses: tuple[StatusDifference, ...] = ()
@@ -158,7 +160,7 @@ class VariantParity(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def equal(self) -> bool:
         """Whether nothing counts against it."""
-        if self.failed or self.status_differences:
+        if self.failed or self.status_differences or self.uncompared:
             return False
         return not self.differing_requests or not self.judged
 
