@@ -105,14 +105,23 @@ class InputsParity(msgspec.Struct, frozen=True, kw_only=True):
         model: the pilot's call.
         rows, columns: that were compared.
         differing: columns that differ, most often first.
-        problem: why inputs could not be compared; empty where they were.
+        left_out: requests that were looked at, but whose inputs could not be compared.
+        left_out_differing: those of them whose answers differ.
+        problem: why the last of them could not; empty where there is none.
     """
 
     model: str = ""
     rows: int = 0
     columns: int = 0
     differing: tuple[ColumnParity, ...] = ()
+    left_out: int = 0
+    left_out_differing: int = 0
     problem: str = ""
+
+    @property
+    def equal(self) -> bool:
+        """Whether the inputs of all requests that differ were compared, and no column differs."""
+        return bool(self.rows) and not (self.differing or self.left_out_differing)
 
 
 class VariantParity(msgspec.Struct, frozen=True, kw_only=True):
