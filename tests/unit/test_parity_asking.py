@@ -31,12 +31,15 @@ class Site(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     seen: ClassVar[list[tuple[str, bytes]]] = []
+    release: ClassVar[threading.Event] = threading.Event()
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.seen.append((self.path, body))
         busy = self.path == "/busy" and len(self.seen) % 2 == 1
-        if self.path == "/silent":
+        if self.path == "/hanging":
+            self.release.wait()
+        if self.path in {"/silent", "/hanging"}:
             self.close_connection = True
             return
         content = b"<html>" if self.path == "/page" else body
@@ -54,10 +57,12 @@ class Site(BaseHTTPRequestHandler):
 @pytest.fixture
 def site() -> Iterator[str]:
     Site.seen.clear()
+    Site.release.clear()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Site)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
+    Site.release.set()
     server.shutdown()
     thread.join()
     server.server_close()
@@ -73,6 +78,16 @@ def test_a_server_that_is_busy_is_asked_once_more(site: str) -> None:
 def test_a_connection_that_was_closed_is_opened_again(site: str) -> None:
     with Asker(f"{site}/closing") as asker:
         assert [asker.ask(b"[%d]" % place).body for place in range(3)] == [[0], [1], [2]]
+
+
+def test_a_request_that_times_out_is_not_sent_again(site: str) -> None:
+    """Given a connection that was kept; then the time-out is that of one request, and the server sees one."""
+    with Asker(f"{site}/pilot", timeout_s=0.2) as asker:
+        assert asker.ask(b"1").answered
+        late = asker.ask(b"2", "/hanging")
+    assert (late.status, late.answered) == (0, False)
+    assert "TimeoutError" in late.text
+    assert [path for path, _ in Site.seen] == ["/pilot", "/hanging"]
 
 
 def test_no_reply_and_no_json_are_no_answers(site: str) -> None:
