@@ -10,6 +10,7 @@ from tailcut.core.parity.mapping import Answered, Pair, guess_pairs, unmatched
 from tailcut.core.parity.paths import MISSING
 from tailcut.core.parity.request_form import RequestForm, Takes, guess_forms
 from tailcut.core.parity.tolerance import Tolerance
+from tailcut.core.redaction import without_secrets
 from tailcut.errors import ManifestError, StartError
 from tailcut.manifest import Deployment
 from tailcut.parity.asking import Asker
@@ -127,7 +128,7 @@ def _answered(payloads: Sequence[Payload], pilot: Asker) -> list[Payload]:
     found = [payload for payload, reply in zip(payloads, replies, strict=True) if reply.answered]
     if not found:
         raise NothingCompared(
-            f"the pilot answers none of the first {len(payloads)} requests at {pilot.url};"
+            f"the pilot answers none of the first {len(payloads)} requests at {without_secrets(pilot.url)};"
             f" it says {replies[0].status}: {replies[0].text}",
             hint="--path names its route, --header 'NAME: VALUE' what it asks for besides",
         )

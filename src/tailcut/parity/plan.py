@@ -9,7 +9,8 @@ from pathlib import Path
 from tailcut.core.parity.mapping import Pair
 from tailcut.core.parity.request_form import RequestForm
 from tailcut.core.parity.tolerance import Tolerance
-from tailcut.errors import ManifestError
+from tailcut.errors import LoadTestError, ManifestError
+from tailcut.load.plan import parse_url
 
 DEFAULT_REQUESTS = 500
 
@@ -63,7 +64,7 @@ def check_plan(plan: ParityPlan) -> None:
     """Refuse what makes no sense before anything is started.
 
     Raises:
-        ManifestError: a number out of range, or flags that exclude one another.
+        ManifestError: a number out of range, flags that exclude one another, or a URL that cannot be asked.
     """
     if plan.requests < 1 or plan.concurrency < 1:
         raise ManifestError(
@@ -74,6 +75,12 @@ def check_plan(plan: ParityPlan) -> None:
             "--variant with --deployment: a server that runs answers with the variant that it serves",
             hint="leave one of the two out",
         )
+    pilot = plan.pilot if is_url(plan.pilot) else ""
+    for url, option in ((pilot, "--header"), (plan.deployment, "--deployment-header")):
+        try:
+            _ = parse_url(url) if url else None
+        except LoadTestError as error:
+            raise ManifestError(error.message, hint=error.hint.replace("--header", option)) from error
 
 
 def is_url(target: str) -> bool:
