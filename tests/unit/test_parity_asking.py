@@ -15,6 +15,8 @@ from tailcut.core.parity.request_form import AS_IT_IS, parse_form
 from tailcut.errors import ManifestError
 from tailcut.manifest import load
 from tailcut.parity.asking import Asker, exchange, exchange_all
+from tailcut.parity.deployments import deployment_asker
+from tailcut.parity.matching import NothingCompared, choose_form, choose_pairs, takes_of
 from tailcut.parity.payloads import Payload, read_payloads
 
 MANIFEST = """
@@ -43,7 +45,8 @@ class Site(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         content = b"<html>" if self.path == "/page" else body
-        self.send_response(503 if busy else 200)
+        denied = self.path == "/predict/m" and self.headers["Authorization"] != "Bearer t0ken"
+        self.send_response(401 if denied else 503 if busy else 200)
         self.send_header("Content-Length", str(len(content)))
         if self.path == "/closing":
             self.close_connection = True  # without a word, as servers that recycle connections do it
@@ -114,6 +117,22 @@ def test_a_request_without_what_is_asked_for_is_not_sent(site: str) -> None:
         found = exchange(1, Payload("/other", b'{"b": 1}', {"b": 1}), pilot, ours, AS_IT_IS)
     assert (found.ours.status, found.rows) == (400, 0)
     assert [path for path, _ in Site.seen] == ["/other"]
+
+
+def test_a_deployment_with_tokens_is_asked_with_its_header_or_the_flag_is_named(site: str, folder: Path) -> None:
+    deployment = load(folder).deployment
+    payload = Payload("", b'{"rows": [{"x": 1}]}', {"rows": [{"x": 1}]})
+    with Asker(f"{site}/pilot") as pilot:
+        with deployment_asker(site, deployment, 5.0, [("Authorization", "Bearer t0ken")]) as ours:
+            form = choose_form([payload], pilot, ours, takes_of(deployment))
+            assert form == AS_IT_IS
+        with deployment_asker(site, deployment, 5.0) as ours:
+            with pytest.raises(NothingCompared, match="it says 401") as guessed:
+                choose_form([payload], pilot, ours, takes_of(deployment))
+            with pytest.raises(NothingCompared, match="the deployment 401") as given:
+                choose_pairs([exchange(1, payload, pilot, ours, form)])
+    for caught in (guessed, given):
+        assert caught.value.hint.startswith("--deployment-header 'Authorization: Bearer ...'")
 
 
 @pytest.fixture

@@ -71,3 +71,8 @@ def test_an_application_is_no_url() -> None:
     check_plan(plan)
     with pytest.raises(ManifestError, match="--requests is 0"):
         check_plan(replace(plan, requests=0))
+
+
+def test_a_header_for_a_deployment_that_is_not_given_is_refused() -> None:
+    with pytest.raises(ManifestError, match="--deployment-header without --deployment"):
+        check_plan(ParityPlan(deployment_headers=(("Authorization", "Bearer t"),)))

@@ -57,7 +57,8 @@ def choose_form(payloads: Sequence[Payload], pilot: Asker, ours: Asker, takes: T
         return understood
     raise NothingCompared(
         f"the deployment answers no form of the pilot's request; it says {refused.status}: {refused.text}",
-        hint="say where its rows or entities are: --request entities=PATH, rows=PATH or rows.FIELD=PATH",
+        hint=_token_hint(refused)
+        or "say where its rows or entities are: --request entities=PATH, rows=PATH or rows.FIELD=PATH",
     )
 
 
@@ -74,7 +75,8 @@ def choose_pairs(exchanges: Sequence[Exchange], given: Sequence[Pair] = ()) -> S
         raise NothingCompared(
             f"no request was answered by both sides; of the first the pilot says {first.theirs.status}:"
             f" {first.theirs.text}, the deployment {first.ours.status}: {first.ours.text}",
-            hint="are both asked of the same data? --request says how the deployment's request is made",
+            hint=_token_hint(first.ours)
+            or "are both asked of the same data? --request says how the deployment's request is made",
         )
     if given:
         _check_given(given, exchanges, answered)
@@ -102,6 +104,12 @@ def check_tolerances(tolerances: Mapping[str, Tolerance], pairs: Sequence[Pair])
                 f"--tolerance {name}=...: no output of that name is compared",
                 hint=f"outputs that are compared: {', '.join(names)}",
             )
+
+
+def _token_hint(ours: Reply) -> str:
+    """Name the flag for a token where the deployment asks for one; empty where it does not."""
+    asked = ours.status in {401, 403}
+    return "--deployment-header 'Authorization: Bearer ...' goes to the server of --deployment" if asked else ""
 
 
 def _check_given(given: Sequence[Pair], exchanges: Sequence[Exchange], answered: Sequence[Answered]) -> None:

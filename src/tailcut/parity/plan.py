@@ -31,6 +31,7 @@ class ParityPlan:
         form: how the deployment's request is made; None: it is guessed.
         tolerances: by the name of the output; "" is for all others.
         headers: (name, value) pairs sent to the pilot.
+        deployment_headers: those sent to the deployment that runs.
         timeout_s: of one request.
         directory: folder that the application is imported from and runs in.
         ready_s: longest wait for the start of the pilot and of each variant.
@@ -51,6 +52,7 @@ class ParityPlan:
     form: RequestForm | None = None
     tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
     headers: tuple[tuple[str, str], ...] = ()
+    deployment_headers: tuple[tuple[str, str], ...] = ()
     timeout_s: float = 30.0
     directory: Path = Path()
     ready_s: float = 120.0
@@ -74,6 +76,11 @@ def check_plan(plan: ParityPlan) -> None:
         raise ManifestError(
             "--variant with --deployment: a server that runs answers with the variant that it serves",
             hint="leave one of the two out",
+        )
+    if plan.deployment_headers and not plan.deployment:
+        raise ManifestError(
+            "--deployment-header without --deployment: variants that are started here take requests without tokens",
+            hint="leave it out, or give --deployment URL",
         )
     pilot = plan.pilot if is_url(plan.pilot) else ""
     for url, option in ((pilot, "--header"), (plan.deployment, "--deployment-header")):

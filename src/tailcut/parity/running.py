@@ -103,7 +103,12 @@ class _Runner:
     def _variant(self, chosen: Chosen) -> VariantParity:
         try:
             if self.plan.deployment:
-                with deployment_asker(self.plan.deployment, self.manifest.deployment, self.plan.timeout_s) as asker:
+                with deployment_asker(
+                    self.plan.deployment,
+                    self.manifest.deployment,
+                    self.plan.timeout_s,
+                    self.plan.deployment_headers,
+                ) as asker:
                     return self._asked(chosen, asker)
             self.tell(f"starting {chosen.name}")
             with serve_variant(
