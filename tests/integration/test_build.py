@@ -147,9 +147,11 @@ def test_registry_commands_show_verify_and_promote(built: SimpleNamespace) -> No
     assert version in tailcut(built.folder, "registry", "list").stdout
     shown = tailcut(built.folder, "registry", "show", "--registry", ".tailcut/registry", "--json")
     assert json.loads(shown.stdout)["id"] == version
-    assert tailcut(built.folder, "registry", "verify").stdout.count("ok demo") == len(
-        [each for each in built.json["version"]["variants"].values() if each["sha256"]]
-    )
+    verified = tailcut(built.folder, "registry", "verify").stdout.splitlines()
+    made = [name for name, each in built.json["version"]["variants"].items() if each["sha256"]]
+    assert all(line.startswith(f"ok demo {version} ") for line in verified)
+    assert [line.split()[3] for line in verified if " file " not in line] == made
+    assert [line.split()[4] for line in verified if " file " in line] == ["code", "rows"]
     assert tailcut(built.folder, "registry", "promote", "torch").stdout.split() == ["demo", version, "torch"]
     assert built.registry.variant("demo").name == "torch"
     unknown = tailcut(built.folder, "registry", "promote", "int3")

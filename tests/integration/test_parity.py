@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -324,3 +325,24 @@ def test_the_exit_code_and_the_files_are_for_ci(folder: Path, pilot: str, deploy
     assert tailcut(*both, "--map", "nothing").returncode == 2
     assert tailcut("-m", str(folder), "--pilot", "http://127.0.0.1:9/x", "--payloads", str(folder / "ids.jsonl"),
                    "--deployment", deployment).returncode == 3  # fmt: skip
+
+
+def test_a_deployment_with_tokens_is_asked_with_its_header(folder: Path, pilot: str) -> None:
+    """Given a server that wants a token, then 3 and the flag to give; with the flag 0, and no secret is kept."""
+    tokens, port = folder / "tokens", free_port()
+    tokens.write_text(f"{sha256(b'parity-t0ken').hexdigest()} tester\n")
+    flags = ["--set", "cache.entity.enabled=false", "--set", "server.grpc_port=0", "--set", f"server.tokens={tokens}"]
+    command = [sys.executable, "-m", "tailcut", "serve", "-m", str(folder), "--port", str(port), *flags]
+    with _started(command, port, "/v2/health/ready", folder / "guarded.log") as url:
+        both = ["-m", str(folder), "--pilot", f"{pilot}{PLAIN}?api_key=k3y", "--payloads", str(folder / "ids.jsonl")]
+        both += ["--deployment", url, "--requests", "5"]
+        refused = tailcut(*both)
+        assert refused.returncode == 3, refused.stdout + refused.stderr
+        assert "--deployment-header" in refused.stderr
+        file = folder / "guarded.json"
+        token = "Authorization: Bearer parity-t0ken"
+        found = tailcut(*both, "--deployment-header", token, "--json", str(file))
+        assert found.returncode == 0, found.stdout + found.stderr
+    for text in (found.stdout, file.read_text()):
+        assert "parity-t0ken" not in text
+        assert "k3y" not in text

@@ -39,6 +39,29 @@ def test_a_bad_url_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "url",
+    [
+        "http://bob:s3cret@h/predict",
+        "http://s3cret@h/predict",
+        "https://:s3cret@h:1/predict?key=s3cret",
+        "http://h/a b?key=s3cret",
+        "http://bob:s3cret@h:port/predict",
+        "ftp://bob:s3cret@h/",
+    ],
+)
+def test_a_url_that_is_refused_is_shown_without_its_secrets(url: str) -> None:
+    with pytest.raises(LoadTestError) as caught:
+        parse_url(url)
+    assert "s3cret" not in caught.value.message
+
+
+def test_a_user_in_a_url_is_refused_with_the_header_to_give() -> None:
+    with pytest.raises(LoadTestError, match="has a user or a password, which are not sent") as caught:
+        parse_url("http://bob:s3cret@h/predict")
+    assert "--header 'Authorization: ...'" in caught.value.hint
+
+
+@pytest.mark.parametrize(
     ("changes", "says"),
     [
         ({"rate": 1.0, "ramp": (1.0, 2.0)}, "rate and ramp are given together"),

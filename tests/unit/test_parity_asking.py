@@ -15,6 +15,8 @@ from tailcut.core.parity.request_form import AS_IT_IS, parse_form
 from tailcut.errors import ManifestError
 from tailcut.manifest import load
 from tailcut.parity.asking import Asker, exchange, exchange_all
+from tailcut.parity.deployments import deployment_asker
+from tailcut.parity.matching import NothingCompared, choose_form, choose_pairs, takes_of
 from tailcut.parity.payloads import Payload, read_payloads
 
 MANIFEST = """
@@ -31,16 +33,20 @@ class Site(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     seen: ClassVar[list[tuple[str, bytes]]] = []
+    release: ClassVar[threading.Event] = threading.Event()
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.seen.append((self.path, body))
         busy = self.path == "/busy" and len(self.seen) % 2 == 1
-        if self.path == "/silent":
+        if self.path == "/hanging":
+            self.release.wait()
+        if self.path in {"/silent", "/hanging"}:
             self.close_connection = True
             return
         content = b"<html>" if self.path == "/page" else body
-        self.send_response(503 if busy else 200)
+        denied = self.path == "/predict/m" and self.headers["Authorization"] != "Bearer t0ken"
+        self.send_response(401 if denied else 503 if busy else 200)
         self.send_header("Content-Length", str(len(content)))
         if self.path == "/closing":
             self.close_connection = True  # without a word, as servers that recycle connections do it
@@ -54,10 +60,12 @@ class Site(BaseHTTPRequestHandler):
 @pytest.fixture
 def site() -> Iterator[str]:
     Site.seen.clear()
+    Site.release.clear()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Site)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
+    Site.release.set()
     server.shutdown()
     thread.join()
     server.server_close()
@@ -73,6 +81,16 @@ def test_a_server_that_is_busy_is_asked_once_more(site: str) -> None:
 def test_a_connection_that_was_closed_is_opened_again(site: str) -> None:
     with Asker(f"{site}/closing") as asker:
         assert [asker.ask(b"[%d]" % place).body for place in range(3)] == [[0], [1], [2]]
+
+
+def test_a_request_that_times_out_is_not_sent_again(site: str) -> None:
+    """Given a connection that was kept; then the time-out is that of one request, and the server sees one."""
+    with Asker(f"{site}/pilot", timeout_s=0.2) as asker:
+        assert asker.ask(b"1").answered
+        late = asker.ask(b"2", "/hanging")
+    assert (late.status, late.answered) == (0, False)
+    assert "TimeoutError" in late.text
+    assert [path for path, _ in Site.seen] == ["/pilot", "/hanging"]
 
 
 def test_no_reply_and_no_json_are_no_answers(site: str) -> None:
@@ -99,6 +117,22 @@ def test_a_request_without_what_is_asked_for_is_not_sent(site: str) -> None:
         found = exchange(1, Payload("/other", b'{"b": 1}', {"b": 1}), pilot, ours, AS_IT_IS)
     assert (found.ours.status, found.rows) == (400, 0)
     assert [path for path, _ in Site.seen] == ["/other"]
+
+
+def test_a_deployment_with_tokens_is_asked_with_its_header_or_the_flag_is_named(site: str, folder: Path) -> None:
+    deployment = load(folder).deployment
+    payload = Payload("", b'{"rows": [{"x": 1}]}', {"rows": [{"x": 1}]})
+    with Asker(f"{site}/pilot") as pilot:
+        with deployment_asker(site, deployment, 5.0, [("Authorization", "Bearer t0ken")]) as ours:
+            form = choose_form([payload], pilot, ours, takes_of(deployment))
+            assert form == AS_IT_IS
+        with deployment_asker(site, deployment, 5.0) as ours:
+            with pytest.raises(NothingCompared, match="it says 401") as guessed:
+                choose_form([payload], pilot, ours, takes_of(deployment))
+            with pytest.raises(NothingCompared, match="the deployment 401") as given:
+                choose_pairs([exchange(1, payload, pilot, ours, form)])
+    for caught in (guessed, given):
+        assert caught.value.hint.startswith("--deployment-header 'Authorization: Bearer ...'")
 
 
 @pytest.fixture

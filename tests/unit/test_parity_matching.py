@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from tailcut.core.parity.changes import EXACT, learn_change
 from tailcut.core.parity.comparing import Exchange, Reply, differences_in, figures_of, outcome_of
+from tailcut.core.parity.concentration import concentrations
 from tailcut.core.parity.mapping import Answered, guess_pairs, parse_pair, unmatched
-from tailcut.core.parity.paths import parse_path
+from tailcut.core.parity.paths import MISSING, parse_path
 from tailcut.core.parity.request_form import Takes, guess_forms, parse_form
-from tailcut.core.parity.tolerance import DEFAULT, parse_tolerance, tolerance_of
+from tailcut.core.parity.tolerance import DEFAULT, Tolerance, compare, parse_tolerance, tolerance_of
 from tailcut.errors import ManifestError
 
 
@@ -117,12 +119,63 @@ def test_a_wrong_path_is_refused(text: str) -> None:
 
 def test_tolerances_are_by_field_and_one_is_for_all() -> None:
     given = dict(parse_tolerance(text) for text in ("risk=1e-3", "0.5,0.25"))
-    assert tolerance_of("risk", given) == (Tolerance := type(DEFAULT))(1e-3, 1e-3)
+    assert tolerance_of("risk", given) == Tolerance(1e-3, 1e-3, of_integers=True)
     assert tolerance_of("late", given) == Tolerance(0.5, 0.25)
     assert tolerance_of("late", {}) == DEFAULT
     for text in ("risk=", "risk=-1", "risk=nan", "=1", "risk=1,2,3"):
         with pytest.raises(ManifestError):
             parse_tolerance(text)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "tolerance", "equal"),
+    [
+        (10001, 10002, DEFAULT, False),
+        (1234567, 1234600, DEFAULT, False),
+        ("10001", 10002, DEFAULT, False),
+        (10001, "10001", DEFAULT, True),
+        ([10001, 7], [10002, 7], DEFAULT, False),
+        (2**53, 2**53 + 1, DEFAULT, False),
+        (True, 1, DEFAULT, True),
+        (1387573200, 1387574400, EXACT, False),
+        (1387573200, 1387573248.0, EXACT, True),  # as float32 has it
+        (10001, 10001.5, DEFAULT, True),
+        (10**400, 1, DEFAULT, False),
+        (10**400, 10**400, DEFAULT, True),
+        (-(10**400), 1.5, DEFAULT, False),
+    ],
+)
+def test_integers_are_compared_exactly(theirs: Any, ours: Any, tolerance: Tolerance, equal: bool) -> None:
+    assert compare(theirs, ours, tolerance).equal is equal
+
+
+def test_only_the_tolerance_of_their_own_field_is_of_integers() -> None:
+    given = dict(parse_tolerance(text) for text in ("delay=5,0", "9,0"))
+    assert compare(10, 14, tolerance_of("delay", given)) == (True, 4.0)
+    assert compare(10, 16, tolerance_of("delay", given)) == (False, 6.0)
+    assert compare(10, 14, tolerance_of("label", given)) == (False, 4.0)
+    assert compare(10.0, 14, tolerance_of("label", given)) == (True, 4.0)
+
+
+def test_a_change_of_integers_beyond_the_range_of_float_is_looked_for_without_an_error() -> None:
+    assert learn_change([10**400, 2, 3], [10**400, 5, 9]) is None
+    change = learn_change([2, 3, 4], [1, 2, 3])
+    assert change is not None
+    assert change.apply(10**400) == float("inf")
+    assert concentrations([{"id": 10**400 + place} for place in range(8)], [True, False] * 4) == []
+
+
+@pytest.mark.parametrize("filled", [MISSING, {"a": 1}, [{"a": 1}], [0.5]])
+def test_what_is_no_plain_value_is_no_change(filled: Any) -> None:
+    """Given a pilot that omits a field, or gives an object, where the deployment says null."""
+    assert learn_change([filled, 0.2], [None, 0.2]) is None
+
+
+def test_a_missing_value_that_the_pilot_fills_is_named() -> None:
+    for filled, text in ((-1.0, "-1"), ("none", "'none'"), (10**400, str(10**400)), (True, "True")):
+        change = learn_change([filled, 0.2], [None, 0.2])
+        assert change is not None
+        assert change.text == f"{text} where x is missing"
 
 
 def exchange(theirs: Reply, ours: Reply, rows: int = 1) -> Exchange:
@@ -141,6 +194,9 @@ PAIR = parse_pair("predictions[].risk=risk")
     [
         (reply(200, {"risk": 0.5}), reply(200, {"risk": 0.500001}), "equal"),
         (reply(200, {"risk": 0.5}), reply(200, {"risk": 0.501}), "differs"),
+        (reply(200, {"other": 0.5}), reply(200, {"other": 0.5}), "uncompared"),
+        (reply(200, {"risk": 0.5}, {"risk": 0.5}), reply(200), "uncompared"),
+        (reply(200, {}), reply(200, {"risk": 0.5}), "differs"),
         (reply(200, {"risk": 0.5}), reply(404), "status"),
         (reply(422), reply(200, {"risk": 0.5}), "status"),
         (reply(422), reply(400), "refused"),
@@ -152,7 +208,7 @@ PAIR = parse_pair("predictions[].risk=risk")
 )
 def test_outcomes(theirs: Reply, ours: Reply, wanted: str) -> None:
     one = exchange(theirs, ours)
-    assert outcome_of(one, differences_in(one, [PAIR], {})) == wanted
+    assert outcome_of(one, [PAIR], differences_in(one, [PAIR], {})) == wanted
 
 
 def test_figures_count_rows_and_requests() -> None:
@@ -161,6 +217,43 @@ def test_figures_count_rows_and_requests() -> None:
     found = figures_of([first, second], PAIR, DEFAULT)
     assert (found.rows, found.differing, found.requests) == (3, 2, 2)
     assert (found.largest, found.mean) == (0.5, 0.25)
+
+
+def test_a_field_that_some_replies_lack_is_paired_and_compared_where_it_is() -> None:
+    """Given a reason in every fourth reply, another one on each side; then it differs there, and only there."""
+    exchanges = []
+    for place in range(20):
+        reason = place % 4 == 2
+        theirs = {"risk": place / 20} | ({"reason": "age"} if reason else {})
+        ours = {"risk": place / 20} | ({"reason": "income"} if reason else {})
+        exchanges.append(exchange(reply(200, theirs), reply(200, ours))._replace(number=place))
+    both = [Answered(one.theirs.body, one.ours.body, 1) for one in exchanges]
+    pairs = guess_pairs(both)
+    assert [(str(one.theirs), one.name) for one in pairs] == [
+        ("predictions[].risk", "risk"),
+        ("predictions[].reason", "reason"),
+    ]
+    assert [one.number for one in exchanges if differences_in(one, pairs, {})] == [2, 6, 10, 14, 18]
+    figures = figures_of(exchanges, pairs[1], DEFAULT)
+    assert (figures.rows, figures.differing) == (5, 5)
+    assert outcome_of(exchanges[0], pairs, differences_in(exchanges[0], pairs, {})) == "equal"
+
+
+def test_a_field_that_some_replies_lack_and_the_other_side_never_has_is_listed() -> None:
+    both = answered([{"p": 0.5}, {"p": 0.25, "why": "age"}], [{"risk": 0.5}, {"risk": 0.25}])
+    assert unmatched(guess_pairs(both), both) == (["why"], [])
+
+
+def test_a_whole_field_is_preferred_to_one_that_some_replies_lack() -> None:
+    both = answered([{"p": 0.5}, {"p": 0.25, "retry": 3}], [{"risk": 0.5}, {"risk": 0.25}])
+    assert [str(one.theirs) for one in guess_pairs(both)] == ["p"]
+
+
+def test_elements_of_a_list_that_some_replies_lack_are_looked_into() -> None:
+    numbers = [0.1, 0.4, 0.2, 0.9, 0.7]
+    theirs = [{"both": [1 - one, one]} for one in numbers]
+    found = guess_pairs(answered([*theirs, {}], [*({"risk": one} for one in numbers), {"risk": 0.3}]))
+    assert [str(one.theirs) for one in found] == ["both[1]"]
 
 
 def test_a_deployment_that_answers_another_number_of_rows_differs() -> None:

@@ -98,6 +98,7 @@ def test_the_page_escapes_what_replies_hold() -> None:
         ({}, False),
         ({"differing_requests": 0}, False),
         ({"differing_requests": 0, "status_differences": 0}, True),
+        ({"differing_requests": 0, "status_differences": 0, "uncompared": 1}, False),
         ({"status_differences": 0, "judged": False}, True),
         ({"judged": False}, False),
         ({"differing_requests": 0, "status_differences": 0, "failed": "it did not start"}, False),

@@ -30,6 +30,7 @@ def test_a_command_line_without_what_nobody_else_may_know() -> None:
         *("--header=X-Key: s3cret", "--header", "s3cret", "--set", "features.database=postgres://bob:s3cret@h/db"),
         *("--set", "features.database=postgres://bob:s3cret/?@h/db", "--set", "u=http://h/?token=x@s3cret"),
         *("--set", "store=host=h password=s3cret user=u", "--slo", "p95=25ms", "--rate", "20"),
+        *("--deployment-header", "Authorization: Bearer s3cret", "--deployment-header=X-Key: s3cret"),
     )
     shown = command_without_secrets(words)
     assert not [word for word in shown if "s3cret" in word]
@@ -37,5 +38,5 @@ def test_a_command_line_without_what_nobody_else_may_know() -> None:
     assert shown[9:] == [
         "features.database=postgres://…@h/db", "--set", "features.database=postgres://…", "--set", "u=http://…",
         "--set", "store=host=h password=… user=u", "--slo", "p95=25ms",
-        "--rate", "20",
+        "--rate", "20", "--deployment-header", "Authorization: …", "--deployment-header=X-Key: …",
     ]  # fmt: skip

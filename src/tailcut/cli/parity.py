@@ -70,6 +70,10 @@ def parity(
     deployment: Annotated[
         str, typer.Option(metavar="URL", help="Ask a deployment that runs instead of starting variants.")
     ] = "",
+    deployment_header: Annotated[
+        list[str] | None,
+        typer.Option(metavar="'NAME: VALUE'", help="Sent to the server of --deployment; may be given again."),
+    ] = None,
     request: Annotated[
         list[str] | None,
         typer.Option(
@@ -92,8 +96,9 @@ def parity(
         list[str] | None,
         typer.Option(
             metavar="FIELD=ABS,REL",
-            help="Numbers are equal within ABS + REL of the pilot's value; without a field: all outputs. float32 has 7"
-            " digits, of which sums in another order lose up to three; near 0 the absolute part counts.",
+            help="Numbers are equal within ABS + REL of the pilot's value; without a field: all outputs. Two"
+            " integers are equal exactly, unless their field is named. float32 has 7 digits, of which sums in another"
+            " order lose up to three; near 0 the absolute part counts.",
             show_default="1e-5,1e-4",
         ),
     ] = None,
@@ -145,6 +150,7 @@ def parity(
                 form=parse_form(request) if request else None,
                 tolerances=dict(parse_tolerance(text) for text in tolerance or ()),
                 headers=tuple(read_header(text) for text in header or ()),
+                deployment_headers=tuple(read_header(text) for text in deployment_header or ()),
                 timeout_s=seconds("--timeout", timeout),
                 directory=app_dir.resolve(),
                 ready_s=seconds("--ready", ready),

@@ -11,7 +11,7 @@ LEFT_OUT = "…"
 _USER = re.compile(r"(?<=://)(?P<user>\S*)@(?P<rest>\S*)")
 _QUERY = re.compile(r"(?<=[?#]).+")
 _NAMED = re.compile(r"(?i)((?:password|passwd|pwd|secret|token|api[_-]?key)=)[^\s&;,'\"]+")
-_HEADER = "--header"
+_HEADERS = ("--header", "--deployment-header")
 
 
 def without_secrets(url: str) -> str:
@@ -23,10 +23,11 @@ def command_without_secrets(words: Sequence[str]) -> list[str]:
     """Leave out of a command line the values of headers, and what is secret in URLs and settings."""
     shown: list[str] = []
     for word in words:
-        if shown and shown[-1] == _HEADER:
+        if shown and shown[-1] in _HEADERS:
             shown.append(_header(word))
-        elif word.startswith(f"{_HEADER}="):
-            shown.append(f"{_HEADER}={_header(word.partition('=')[2])}")
+        elif word.startswith(tuple(f"{name}=" for name in _HEADERS)):
+            name, _, value = word.partition("=")
+            shown.append(f"{name}={_header(value)}")
         elif word.lower().startswith(("http://", "https://")):
             shown.append(without_secrets(word))
         else:

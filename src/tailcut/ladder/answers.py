@@ -76,11 +76,11 @@ def _of_rung(bench: Bench, rung: RungRun, pilot: Asker, payloads: Sequence[Paylo
 
 
 def _differs(one: Exchange, pairs: Sequence[Pair]) -> bool:
-    return outcome_of(one, differences_in(one, pairs, {})) in {"differs", "status"}
+    return outcome_of(one, pairs, differences_in(one, pairs, {})) in {"differs", "status"}
 
 
 def _figures(exchanges: Sequence[Exchange], pairs: Sequence[Pair]) -> RungParity:
-    outcomes = [outcome_of(one, differences_in(one, pairs, {})) for one in exchanges]
+    outcomes = [outcome_of(one, pairs, differences_in(one, pairs, {})) for one in exchanges]
     answered = [one for one in exchanges if one.theirs.answered and one.ours.answered]
     sizes = [
         (found.largest, pair.name)
@@ -89,7 +89,7 @@ def _figures(exchanges: Sequence[Exchange], pairs: Sequence[Pair]) -> RungParity
     ]
     largest = max(sizes, default=(None, ""))
     return RungParity(
-        requests=len(exchanges),
+        requests=len(exchanges) - outcomes.count("uncompared"),
         differing=outcomes.count("differs"),
         status_differences=outcomes.count("status"),
         max_difference=largest[0],

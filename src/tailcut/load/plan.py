@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from tailcut.core.arrivals import Kind, Offsets, Pace, offsets_ns, steady, trace_ns
+from tailcut.core.redaction import without_secrets
 from tailcut.core.slo import Objectives
 from tailcut.errors import LoadTestError
 
@@ -84,19 +85,25 @@ def parse_url(url: str) -> Target:
     """Take an http or https URL apart.
 
     Raises:
-        LoadTestError: another scheme, no host, a port out of range, or characters that are not encoded.
+        LoadTestError: another scheme, no host, a user or password, a port out of range, or characters that are not
+            encoded.
     """
     hint = "give a full URL such as http://127.0.0.1:8700/predict/model"
+    shown = repr(without_secrets(url))
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise LoadTestError(f"the URL {url!r} is malformed: {error}", hint=hint) from None
+        raise LoadTestError(f"the URL {shown} is malformed: {error}", hint=hint) from None
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise LoadTestError(f"the URL {url!r} is not an http URL with a host", hint=hint)
+        raise LoadTestError(f"the URL {shown} is not an http URL with a host", hint=hint)
+    if parts.username is not None:
+        raise LoadTestError(
+            f"the URL {shown} has a user or a password, which are not sent", hint="give --header 'Authorization: ...'"
+        )
     if not (url.isascii() and url.isprintable()) or " " in url:
         raise LoadTestError(
-            f"the URL {url!r} has a space or a letter outside ASCII", hint="percent-encode it, such as %20 for a space"
+            f"the URL {shown} has a space or a letter outside ASCII", hint="percent-encode it, such as %20 for a space"
         )
     tls = parts.scheme == "https"
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")

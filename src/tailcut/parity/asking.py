@@ -20,6 +20,9 @@ from tailcut.parity.payloads import Payload
 
 _PASSING = frozenset({429, 503, 504})
 """Statuses of a server that is cold or full: asked once more before they count."""
+_CLOSED = (ConnectionResetError, BrokenPipeError, http.client.BadStatusLine)
+"""What a kept connection gives that the server has closed meanwhile. Anything else, such as a time-out, may come after
+the server has taken the request, which is then not sent again."""
 _TEXT_CHARS = 300
 _JSON: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
@@ -63,7 +66,7 @@ class Asker:
 
     def _once(self, body: bytes, path: str) -> Reply:
         error: Exception | None = None
-        for _ in range(2):  # a kept connection may have been closed meanwhile
+        for _ in range(2):
             connection, fresh = self._connection()
             try:
                 connection.request("POST", path or self._target.path, body, self._headers)
@@ -73,7 +76,7 @@ class Asker:
                 connection.close()
                 self._local.connection = None
                 error = failed
-                if fresh:
+                if fresh or not isinstance(failed, _CLOSED):
                     break
         return Reply(0, None, f"no reply: {error!r}")
 

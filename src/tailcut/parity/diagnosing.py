@@ -83,14 +83,14 @@ def _causes(
     notes: list[str] = []
     if pilot.inputs is not None:
         seen = see_inputs(pilot, replica, sample)
-        inputs = inputs_record(seen, replica)
+        inputs = inputs_record(seen, replica, [one.number for one in differing])
         causes = [_cause(one, "inputs") for one in explain_inputs(seen, inputs, replica)]
     if not differing:
         return causes, inputs, [], notes
     cases, left_out = make_cases(replica, sample, comparison)
     if left_out > _LEAST_KEPT * (left_out + len(cases)):
         notes.append(f"{left_out} rows have another answer when the deployment is asked again: {_MOVING}")
-    same_inputs = inputs is not None and not inputs.problem and not inputs.differing
+    same_inputs = inputs is not None and inputs.equal
     if not causes and not same_inputs and any(case.differs for case in cases):
         causes = [_cause(one, "answers") for one in explain_answers(replica, cases, comparison)]
     return causes, inputs, _common(cases), notes

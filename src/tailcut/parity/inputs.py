@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,8 @@ class SeenInputs:
         rows: feature rows of the deployment.
         requests: number of each row's request.
         theirs, ours: columns with the same names.
-        problem: why nothing was compared; empty where something was.
+        left_out: numbers of the requests whose inputs were not compared.
+        problem: why the last of them was not; empty where there is none.
     """
 
     model: str = ""
@@ -39,6 +40,7 @@ class SeenInputs:
     requests: list[int] = field(default_factory=list)
     theirs: Columns = field(default_factory=dict)
     ours: Columns = field(default_factory=dict)
+    left_out: list[int] = field(default_factory=list)
     problem: str = ""
 
     def add(self, number: int, rows: Sequence[Row], theirs: Columns, ours: Columns) -> None:
@@ -48,6 +50,11 @@ class SeenInputs:
         for name, values in ours.items():
             self.ours.setdefault(name, []).extend(values)
             self.theirs.setdefault(name, []).extend(theirs[name])
+
+    def leave_out(self, number: int, why: str) -> None:
+        """Count one request that is not compared."""
+        self.left_out.append(number)
+        self.problem = why
 
 
 def see_inputs(pilot: Pilot, replica: Replica, exchanges: Sequence[Exchange]) -> SeenInputs:
@@ -66,7 +73,8 @@ def see_inputs(pilot: Pilot, replica: Replica, exchanges: Sequence[Exchange]) ->
     size = 0
     for exchange in exchanges:
         if size > _MOST_VALUES:
-            break
+            seen.leave_out(exchange.number, f"the requests before have {size} values, enough to compare")
+            continue
         take()
         pilot.asker.ask(encode(exchange.request), exchange.path)
         calls = take()
@@ -74,24 +82,28 @@ def see_inputs(pilot: Pilot, replica: Replica, exchanges: Sequence[Exchange]) ->
             rows = replica.feature_rows(exchange.asked)
             ours = replica.columns(rows)
         except TailcutError as error:
-            seen.problem = f"the deployment's inputs could not be made here: {error.message}"
+            seen.leave_out(exchange.number, f"the deployment's inputs could not be made here: {error.message}")
             continue
         call = joined([_call(one) for one in calls], exchange.rows)
         theirs = matched(call, ours) if call is not None else None
         if call is None or theirs is None:
-            seen.problem = _unmatched(calls, ours)
+            seen.leave_out(exchange.number, _unmatched(calls, ours))
             continue
         seen.model = call.model
         every = {name: values for columns in ours.values() for name, values in columns.items()}
         size += _count(list(every.values()))
         seen.add(exchange.number, rows, theirs, every)
-    if seen.rows:
-        seen.problem = ""
     return seen
 
 
-def inputs_record(seen: SeenInputs, replica: Replica) -> InputsParity:
-    """Compare the columns and name the features that fill those that differ."""
+def inputs_record(seen: SeenInputs, replica: Replica, differing: Collection[int]) -> InputsParity:
+    """Compare the columns and name the features that fill those that differ.
+
+    Args:
+        seen: what was seen of both sides.
+        replica: of the deployment.
+        differing: numbers of the requests whose answers differ.
+    """
     found = compare_columns(seen.theirs, seen.ours, seen.requests)
     feeding = _features_of([one.name for one in found], seen, replica) if found else {}
     return InputsParity(
@@ -99,6 +111,8 @@ def inputs_record(seen: SeenInputs, replica: Replica) -> InputsParity:
         rows=len(seen.rows),
         columns=len(seen.ours),
         differing=tuple(_column(one, feeding.get(one.name, ())) for one in found),
+        left_out=len(seen.left_out),
+        left_out_differing=len(set(seen.left_out) & set(differing)),
         problem=seen.problem,
     )
 

@@ -10,6 +10,7 @@ from tailcut.core.parity.mapping import Answered, Pair, guess_pairs, unmatched
 from tailcut.core.parity.paths import MISSING
 from tailcut.core.parity.request_form import RequestForm, Takes, guess_forms
 from tailcut.core.parity.tolerance import Tolerance
+from tailcut.core.redaction import without_secrets
 from tailcut.errors import ManifestError, StartError
 from tailcut.manifest import Deployment
 from tailcut.parity.asking import Asker
@@ -56,7 +57,8 @@ def choose_form(payloads: Sequence[Payload], pilot: Asker, ours: Asker, takes: T
         return understood
     raise NothingCompared(
         f"the deployment answers no form of the pilot's request; it says {refused.status}: {refused.text}",
-        hint="say where its rows or entities are: --request entities=PATH, rows=PATH or rows.FIELD=PATH",
+        hint=_token_hint(refused)
+        or "say where its rows or entities are: --request entities=PATH, rows=PATH or rows.FIELD=PATH",
     )
 
 
@@ -73,12 +75,13 @@ def choose_pairs(exchanges: Sequence[Exchange], given: Sequence[Pair] = ()) -> S
         raise NothingCompared(
             f"no request was answered by both sides; of the first the pilot says {first.theirs.status}:"
             f" {first.theirs.text}, the deployment {first.ours.status}: {first.ours.text}",
-            hint="are both asked of the same data? --request says how the deployment's request is made",
+            hint=_token_hint(first.ours)
+            or "are both asked of the same data? --request says how the deployment's request is made",
         )
     if given:
         _check_given(given, exchanges, answered)
         return given
-    pairs = guess_pairs(answered)
+    pairs = guess_pairs(answered[:_GUESSED_FROM])
     if not pairs:
         theirs, ours = unmatched([], answered)
         raise NothingCompared(
@@ -103,6 +106,12 @@ def check_tolerances(tolerances: Mapping[str, Tolerance], pairs: Sequence[Pair])
             )
 
 
+def _token_hint(ours: Reply) -> str:
+    """Name the flag for a token where the deployment asks for one; empty where it does not."""
+    asked = ours.status in {401, 403}
+    return "--deployment-header 'Authorization: Bearer ...' goes to the server of --deployment" if asked else ""
+
+
 def _check_given(given: Sequence[Pair], exchanges: Sequence[Exchange], answered: Sequence[Answered]) -> None:
     both = [one for one in exchanges if one.theirs.answered and one.ours.answered]
     names = unmatched([], answered)
@@ -117,9 +126,9 @@ def _check_given(given: Sequence[Pair], exchanges: Sequence[Exchange], answered:
 
 
 def answered_by_both(exchanges: Sequence[Exchange]) -> list[Answered]:
-    """Return the first exchanges that both sides answered."""
+    """Return the exchanges that both sides answered."""
     both = [one for one in exchanges if one.theirs.answered and one.ours.answered]
-    return [Answered(one.theirs.body, one.ours.body, one.rows) for one in both[:_GUESSED_FROM]]
+    return [Answered(one.theirs.body, one.ours.body, one.rows) for one in both]
 
 
 def _answered(payloads: Sequence[Payload], pilot: Asker) -> list[Payload]:
@@ -127,7 +136,7 @@ def _answered(payloads: Sequence[Payload], pilot: Asker) -> list[Payload]:
     found = [payload for payload, reply in zip(payloads, replies, strict=True) if reply.answered]
     if not found:
         raise NothingCompared(
-            f"the pilot answers none of the first {len(payloads)} requests at {pilot.url};"
+            f"the pilot answers none of the first {len(payloads)} requests at {without_secrets(pilot.url)};"
             f" it says {replies[0].status}: {replies[0].text}",
             hint="--path names its route, --header 'NAME: VALUE' what it asks for besides",
         )

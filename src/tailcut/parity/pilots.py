@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from tailcut.core.redaction import without_secrets
 from tailcut.errors import ManifestError, MissingExtra
 from tailcut.ladder.process import ServerProcess, free_port
 from tailcut.load.plan import parse_url
@@ -51,7 +52,7 @@ def open_pilot(plan: ParityPlan, manifest: Manifest, environment: Mapping[str, s
     if is_url(plan.pilot):
         url = _with_path(plan.pilot, plan.path)
         with _asker(url, plan) as asker:
-            yield Pilot(url, asker)
+            yield Pilot(without_secrets(url), asker)
     elif plan.pilot:
         with _application(plan, manifest, environment, tell) as pilot:
             yield pilot

@@ -9,7 +9,8 @@ from pathlib import Path
 from tailcut.core.parity.mapping import Pair
 from tailcut.core.parity.request_form import RequestForm
 from tailcut.core.parity.tolerance import Tolerance
-from tailcut.errors import ManifestError
+from tailcut.errors import LoadTestError, ManifestError
+from tailcut.load.plan import parse_url
 
 DEFAULT_REQUESTS = 500
 
@@ -30,6 +31,7 @@ class ParityPlan:
         form: how the deployment's request is made; None: it is guessed.
         tolerances: by the name of the output; "" is for all others.
         headers: (name, value) pairs sent to the pilot.
+        deployment_headers: those sent to the deployment that runs.
         timeout_s: of one request.
         directory: folder that the application is imported from and runs in.
         ready_s: longest wait for the start of the pilot and of each variant.
@@ -50,6 +52,7 @@ class ParityPlan:
     form: RequestForm | None = None
     tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
     headers: tuple[tuple[str, str], ...] = ()
+    deployment_headers: tuple[tuple[str, str], ...] = ()
     timeout_s: float = 30.0
     directory: Path = Path()
     ready_s: float = 120.0
@@ -63,7 +66,7 @@ def check_plan(plan: ParityPlan) -> None:
     """Refuse what makes no sense before anything is started.
 
     Raises:
-        ManifestError: a number out of range, or flags that exclude one another.
+        ManifestError: a number out of range, flags that exclude one another, or a URL that cannot be asked.
     """
     if plan.requests < 1 or plan.concurrency < 1:
         raise ManifestError(
@@ -74,6 +77,17 @@ def check_plan(plan: ParityPlan) -> None:
             "--variant with --deployment: a server that runs answers with the variant that it serves",
             hint="leave one of the two out",
         )
+    if plan.deployment_headers and not plan.deployment:
+        raise ManifestError(
+            "--deployment-header without --deployment: variants that are started here take requests without tokens",
+            hint="leave it out, or give --deployment URL",
+        )
+    pilot = plan.pilot if is_url(plan.pilot) else ""
+    for url, option in ((pilot, "--header"), (plan.deployment, "--deployment-header")):
+        try:
+            _ = parse_url(url) if url else None
+        except LoadTestError as error:
+            raise ManifestError(error.message, hint=error.hint.replace("--header", option)) from error
 
 
 def is_url(target: str) -> bool:

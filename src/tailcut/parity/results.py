@@ -32,6 +32,7 @@ class Sorted:
         answered: by both sides.
         differing, equal: of these.
         statuses: answered by one side only, or failed by the deployment.
+        uncompared: answered by both, with a row that has none of the fields on either side.
         refused: how many both refused.
         differences: values that differ, in the order of requests.
     """
@@ -43,14 +44,16 @@ class Sorted:
         self.equal: list[Exchange] = []
         self.statuses: list[Exchange] = []
         self.differences: list[Difference] = []
-        self.refused = 0
+        self.uncompared = self.refused = 0
         for one in exchanges:
             found = differences_in(one, comparison.pairs, comparison.tolerances)
             self.differences += found
-            outcome = outcome_of(one, found)
+            outcome = outcome_of(one, comparison.pairs, found)
             if outcome in {"equal", "differs"}:
                 self.answered.append(one)
                 (self.differing if outcome == "differs" else self.equal).append(one)
+            elif outcome == "uncompared":
+                self.uncompared += 1
             elif outcome == "refused":
                 self.refused += 1
             else:
@@ -68,6 +71,7 @@ def variant_record(chosen: Chosen, found: Sorted, comparison: Comparison) -> Var
         requests=len(found.exchanges),
         both_answered=len(found.answered),
         both_refused=found.refused,
+        uncompared=found.uncompared,
         differing_requests=len(found.differing),
         status_differences=len(found.statuses),
         statuses=tuple(_status(one) for one in found.statuses[:FIRST]),

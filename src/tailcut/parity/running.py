@@ -103,7 +103,12 @@ class _Runner:
     def _variant(self, chosen: Chosen) -> VariantParity:
         try:
             if self.plan.deployment:
-                with deployment_asker(self.plan.deployment, self.manifest.deployment, self.plan.timeout_s) as asker:
+                with deployment_asker(
+                    self.plan.deployment,
+                    self.manifest.deployment,
+                    self.plan.timeout_s,
+                    self.plan.deployment_headers,
+                ) as asker:
                     return self._asked(chosen, asker)
             self.tell(f"starting {chosen.name}")
             with serve_variant(
@@ -154,4 +159,6 @@ def _summary(record: VariantParity) -> str:
     parts = [f"{record.differing_requests} of {record.both_answered} requests differ"]
     if record.status_differences:
         parts.append(f"{record.status_differences} answered by one side only")
+    if record.uncompared:
+        parts.append(f"{record.uncompared} not compared")
     return f"{record.variant}: {', '.join(parts)}"

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tailcut.report.parity_file import ColumnParity, ParityRecord, VariantParity
+from tailcut.report.parity_file import ColumnParity, InputsParity, ParityRecord, VariantParity
 
 _LONGEST = 60
 Table = list[list[str]]
@@ -46,6 +46,8 @@ def headline(variant: VariantParity) -> str:
     parts = [f"{variant.differing_requests} of {variant.both_answered} requests differ"]
     if variant.status_differences:
         parts.append(f"{variant.status_differences} answered by one side only")
+    if variant.uncompared:
+        parts.append(f"{variant.uncompared} not compared: neither answer has a field that is compared")
     if variant.both_refused:
         parts.append(f"{variant.both_refused} refused by both")
     if not variant.judged:
@@ -117,16 +119,31 @@ def reasons(variant: VariantParity) -> list[str]:
         found.append(
             f"explained by {one.feature}: {what}, in {one.explained} of {one.of} rows that differ, seen {seen}"
         )
-    inputs = variant.inputs
-    if inputs is not None and inputs.problem:
-        found.append(f"inputs were not compared: {inputs.problem}")
-    elif inputs is not None and not inputs.differing:
-        end = "; what differs comes from the model or from what follows it" if variant.differing_requests else ""
-        found.append(
-            f"the model's inputs are equal: {inputs.columns} columns of {inputs.rows} rows, {inputs.model}{end}"
-        )
+    if variant.inputs is not None:
+        found += _inputs(variant.inputs, variant.differing_requests)
     found += [f"in common: {one}" for one in variant.common]
     return [*found, *variant.notes]
+
+
+def _inputs(inputs: InputsParity, differing_requests: int) -> list[str]:
+    """Say which inputs are equal, and which could not be compared."""
+    if not inputs.rows and not inputs.problem:
+        return []
+    if not inputs.rows:
+        return [f"inputs were not compared: {inputs.problem}"]
+    found = []
+    if not inputs.differing:
+        end = "; what differs in these requests comes from the model or from what follows it"
+        found.append(
+            f"the model's inputs are equal: {inputs.columns} columns of {inputs.rows} rows, {inputs.model}"
+            f"{end if differing_requests and inputs.equal else ''}"
+        )
+    if inputs.left_out:
+        found.append(
+            f"the inputs of {inputs.left_out} requests ({inputs.left_out_differing} of them differ) were not compared:"
+            f" {inputs.problem}"
+        )
+    return found
 
 
 def number(value: float | None) -> str:

@@ -105,14 +105,23 @@ class InputsParity(msgspec.Struct, frozen=True, kw_only=True):
         model: the pilot's call.
         rows, columns: that were compared.
         differing: columns that differ, most often first.
-        problem: why inputs could not be compared; empty where they were.
+        left_out: requests that were looked at, but whose inputs could not be compared.
+        left_out_differing: those of them whose answers differ.
+        problem: why the last of them could not; empty where there is none.
     """
 
     model: str = ""
     rows: int = 0
     columns: int = 0
     differing: tuple[ColumnParity, ...] = ()
+    left_out: int = 0
+    left_out_differing: int = 0
     problem: str = ""
+
+    @property
+    def equal(self) -> bool:
+        """Whether the inputs of all requests that differ were compared, and no column differs."""
+        return bool(self.rows) and not (self.differing or self.left_out_differing)
 
 
 class VariantParity(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,6 +134,7 @@ class VariantParity(msgspec.Struct, frozen=True, kw_only=True):
         judged: whether differences of values count.
         requests: that were sent.
         both_answered, both_refused: of these.
+        uncompared: of these, with a row that has none of the compared fields on either side; not in both_answered.
         differing_requests: answered by both, with a value that differs.
         statuses: answered by one side only, or failed by the deployment: how many, and the first of them.
         unsteady: of the requests that differ and were asked again, those that the pilot then answered otherwise.
@@ -143,6 +153,7 @@ class VariantParity(msgspec.Struct, frozen=True, kw_only=True):
     requests: int = 0
     both_answered: int = 0
     both_refused: int = 0
+    uncompared: int = 0
     differing_requests: int = 0
     status_differences: int = 0
     statuses: tuple[StatusDifference, ...] = ()
@@ -158,7 +169,7 @@ class VariantParity(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def equal(self) -> bool:
         """Whether nothing counts against it."""
-        if self.failed or self.status_differences:
+        if self.failed or self.status_differences or self.uncompared:
             return False
         return not self.differing_requests or not self.judged
 

@@ -61,11 +61,27 @@ def _check_places(parameters: Sequence[Parameter], names: Sequence[str]) -> None
             raise _refused(
                 parameters, names, f"input {name!r} is given by its position, where the argument is {argument}"
             )
+    if any(name in own for name in names):
+        _check_optional(parameters, places, names)
     if len(names) > len(places) and all(each.kind is not Parameter.VAR_POSITIONAL for each in parameters):
         raise _refused(parameters, names, f"forward takes {len(places)} arguments by position, not {len(names)}")
     given = {each.name for each in places[: len(names)]}
     if missing := _lacking(parameters, list(given)):
         raise _refused(parameters, names, f"nothing is given for {_listed(missing)}, which has no default")
+
+
+def _check_optional(parameters: Sequence[Parameter], places: Sequence[Parameter], names: Sequence[str]) -> None:
+    """Refuse an input without an argument's name at an optional argument's place, beside inputs that have such names.
+
+    Its position does not tell which of the optional arguments it means.
+    """
+    for argument, name in zip(places, names, strict=False):
+        if argument.name != name and argument.default is not Parameter.empty:
+            raise _refused(
+                parameters,
+                names,
+                f"input {name!r} is given by its position, where the argument is {argument.name}, which has a default",
+            )
 
 
 def _refused(parameters: Sequence[Parameter], names: Sequence[str], why: str) -> ArtifactError:

@@ -93,9 +93,9 @@ def _learned(theirs: Sequence[Any], ours: Sequence[Any]) -> Iterator[Change]:
         return
     if len({str(one) for one in theirs}) == 1 and len({str(other) for other in ours}) > 1 and _is_plain(theirs[0]):
         yield _always(theirs[0])
-    filled = [one for one, other in both if is_missing(other)]
+    filled = [one for one, other in both if is_missing(other) and _is_plain(one)]
     known = [(one, other) for one, other in both if not is_missing(other)]
-    if filled and not any(isinstance(one, list) for one in filled):
+    if filled:
         yield _filled(filled[0])
     numbers = [
         (first, second)
@@ -156,12 +156,15 @@ def _line(slope: float, start: float) -> Change:
 
 
 def _always(value: Any) -> Change:
-    return Change(f"always {value!r}" if isinstance(value, str) else f"always {value:g}", lambda _: value)
+    return Change(f"always {_shown(value)}", lambda _: value)
 
 
 def _filled(value: Any) -> Change:
-    shown = repr(value) if isinstance(value, str) else f"{value:g}"
-    return Change(f"{shown} where x is missing", lambda x: value if is_missing(x) else x)
+    return Change(f"{_shown(value)} where x is missing", lambda x: value if is_missing(x) else x)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else repr(value)
 
 
 def _computed(slope: float, start: float, value: Any) -> Any:
@@ -170,7 +173,7 @@ def _computed(slope: float, start: float, value: Any) -> Any:
         return value
     found = slope * number + start
     # A whole number stays one: a code or a key that becomes 3.0 would be another value.
-    return int(found) if isinstance(value, int) and not isinstance(value, bool) and found == int(found) else found
+    return int(found) if isinstance(value, int) and not isinstance(value, bool) and found.is_integer() else found
 
 
 def _rounded(digits: int, value: Any) -> Any:

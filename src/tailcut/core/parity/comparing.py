@@ -9,8 +9,9 @@ from tailcut.core.parity.mapping import Pair
 from tailcut.core.parity.paths import MISSING, values_at
 from tailcut.core.parity.tolerance import Tolerance, compare, tolerance_of
 
-Outcome = Literal["equal", "differs", "refused", "status"]
-"""equal: both answered, within the tolerance; refused: both refused; status: one answered, or the deployment failed."""
+Outcome = Literal["equal", "differs", "uncompared", "refused", "status"]
+"""equal: both answered, within the tolerance; uncompared: of a row neither answer has any of the fields; refused: both
+refused; status: one answered, or the deployment failed."""
 
 
 class Reply(NamedTuple):
@@ -77,11 +78,11 @@ class FieldFigures(NamedTuple):
 
     Attributes:
         pair: the field on both sides.
-        rows, differing: compared, and those that differ.
+        rows, differing: compared, and those that differ; a row where both sides lack the field is not compared.
         requests: with a row that differs.
         largest, mean: absolute difference of numbers over all compared rows; None where they are no numbers.
-        theirs, ours: all values, row by row.
-        unequal: of each row, whether it differs.
+        theirs, ours: all values, compared row by row.
+        unequal: of each compared row, whether it differs.
     """
 
     pair: Pair
@@ -95,14 +96,21 @@ class FieldFigures(NamedTuple):
     unequal: list[bool]
 
 
-def outcome_of(exchange: Exchange, differences: Sequence[Difference]) -> Outcome:
+def outcome_of(exchange: Exchange, pairs: Sequence[Pair], differences: Sequence[Difference]) -> Outcome:
     """Judge one request.
 
     Both refused is agreement, whatever the status, unless the deployment failed (5xx or no reply).
+
+    Args:
+        exchange: the request.
+        pairs: fields that are compared.
+        differences: as ``differences_in`` lists them.
     """
     theirs, ours = exchange.theirs, exchange.ours
     if theirs.answered and ours.answered:
-        return "differs" if differences else "equal"
+        if differences:
+            return "differs"
+        return "equal" if _all_compared(exchange, pairs) else "uncompared"
     if not theirs.answered and 400 <= ours.status < 500:
         return "refused"
     return "status"
@@ -136,7 +144,7 @@ def figures_of(exchanges: Sequence[Exchange], pair: Pair, tolerance: Tolerance) 
     sizes: list[float] = []
     requests = 0
     for exchange in exchanges:
-        first, second = sides_of(exchange, pair)
+        first, second = _compared(*sides_of(exchange, pair))
         gaps = [compare(one, other, tolerance) for one, other in zip(first, second, strict=True)]
         sizes += [gap.size for gap in gaps if gap.size is not None]
         unequal += [not gap.equal for gap in gaps]
@@ -154,6 +162,18 @@ def figures_of(exchanges: Sequence[Exchange], pair: Pair, tolerance: Tolerance) 
         ours=ours,
         unequal=unequal,
     )
+
+
+def _compared(theirs: list[Any], ours: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Leave out the rows where both sides lack the field."""
+    rows = [(one, other) for one, other in zip(theirs, ours, strict=True) if not one is other is MISSING]
+    return [one for one, _ in rows], [other for _, other in rows]
+
+
+def _all_compared(exchange: Exchange, pairs: Sequence[Pair]) -> bool:
+    """Whether each row has a field that at least one side gives."""
+    sides = [sides_of(exchange, pair) for pair in pairs]
+    return all(any(not theirs[row] is ours[row] is MISSING for theirs, ours in sides) for row in range(exchange.rows))
 
 
 def sides_of(exchange: Exchange, pair: Pair) -> tuple[list[Any], list[Any]]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tailcut.core.parity.tolerance import is_missing
+from tailcut.core.parity.tolerance import as_number, is_missing
 
 _LEAST_LIFT = 0.6
 _LEAST_ROWS = 3
@@ -76,7 +76,7 @@ def _properties(name: str, values: Sequence[Any], differs: Sequence[bool]) -> It
     if any(absent) and not all(absent):
         yield f"{name} is missing", absent
     numbers = [
-        float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
+        math.nan if isinstance(value, (bool, str)) or (number := as_number(value)) is None else number
         for value in values
     ]
     kinds = {str(value) for value in values if not is_missing(value)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tailcut.core.parity.paths import (
@@ -26,7 +26,7 @@ _LEAST_ROWS = 4
 """Fewer rows correlate by chance."""
 
 Column = list[Any]
-"""One value per row, over all requests that were looked at."""
+"""One value per row, over all requests that were looked at; ``MISSING`` where a reply has none."""
 
 
 class Answered(NamedTuple):
@@ -62,6 +62,10 @@ class Pair(NamedTuple):
         return output_name(self.ours)
 
 
+Step = Callable[[FieldPath, Column, Mapping[FieldPath, Column], Mapping[FieldPath, Column]], Pair | None]
+"""Finds the pilot's field of an output: its path and column, the pilot's columns that are left, the deployment's."""
+
+
 def parse_pair(text: str) -> Pair:
     """Read ``pilot.path=output``.
 
@@ -80,30 +84,37 @@ def guess_pairs(answered: Sequence[Answered]) -> list[Pair]:
     Args:
         answered: the first requests that both sides answered.
     """
-    theirs = _columns(leaves(one.theirs, one.rows) for one in answered)
-    ours = _columns(predictions_of(one.ours, one.rows) for one in answered)
+    every = (_their_columns(answered), _our_columns(answered))
+    whole = (_whole(every[0]), _whole(every[1]))
     pairs: list[Pair] = []
     for step in (_by_name, _by_kind, _by_values):
-        taken = {pair.theirs for pair in pairs}
-        left = {path: column for path, column in theirs.items() if path not in taken}
-        for path, column in ours.items():
-            if any(pair.ours == path for pair in pairs):
-                continue
-            found = step(path, column, left, ours)
-            if found is not None and found.theirs in left:
-                left.pop(found.theirs)
-            if found is not None:
-                pairs.append(found)
+        for theirs, ours in (whole, every):
+            pairs += _paired(step, theirs, ours, pairs)
     return pairs
 
 
 def unmatched(pairs: Sequence[Pair], answered: Sequence[Answered]) -> tuple[list[str], list[str]]:
     """Return the pilot's fields and the deployment's outputs that no pair has."""
-    theirs = _columns(leaves(one.theirs, one.rows) for one in answered)
-    ours = _columns(predictions_of(one.ours, one.rows) for one in answered)
-    left = [path for path in theirs if not any(_within(pair.theirs, path) for pair in pairs)]
-    rest = [path for path in ours if not any(_within(pair.ours, path) for pair in pairs)]
+    left = [path for path in _their_columns(answered) if not any(_within(pair.theirs, path) for pair in pairs)]
+    rest = [path for path in _our_columns(answered) if not any(_within(pair.ours, path) for pair in pairs)]
     return [str(path) for path in left], [output_name(path) for path in rest]
+
+
+def _paired(
+    step: Step, theirs: Mapping[FieldPath, Column], ours: Mapping[FieldPath, Column], before: Sequence[Pair]
+) -> list[Pair]:
+    """Pair by one step those columns that are in no pair yet."""
+    taken = {pair.theirs for pair in before}
+    left = {path: column for path, column in theirs.items() if path not in taken}
+    pairs: list[Pair] = []
+    for path, column in ours.items():
+        if any(pair.ours == path for pair in before):
+            continue
+        found = step(path, column, left, ours)
+        if found is not None:
+            left.pop(found.theirs, None)
+            pairs.append(found)
+    return pairs
 
 
 def _by_name(
@@ -145,7 +156,11 @@ def _by_values(
 
 def _likeness(theirs: Column, ours: Column) -> tuple[float, float] | None:
     """Return the share of equal rows and the correlation; None where neither speaks for a pair."""
-    both = [(one, other) for one, other in zip(theirs, ours, strict=True) if not (is_missing(one) or is_missing(other))]
+    both = [
+        (one, other)
+        for one, other in zip(theirs, ours, strict=True)
+        if not (is_missing(one) or is_missing(other) or one is MISSING or other is MISSING)
+    ]
     if len(both) < _LEAST_ROWS or len({str(other) for _, other in both}) < 2:
         return None
     share = sum(compare(one, other).equal for one, other in both) / len(both)
@@ -169,23 +184,36 @@ def correlation(pairs: Sequence[tuple[float, float]]) -> float:
     return top / below if below > 0 else 0.0
 
 
-def _columns(found: Iterator[dict[FieldPath, list[Any]]]) -> dict[FieldPath, Column]:
-    """Put the values of all requests below one another; paths that some requests lack are left out."""
-    each = list(found)
-    if not each:
-        return {}
-    paths = [path for path in each[0] if all(path in one for one in each)]
-    return {path: [value for one in each for value in one[path]] for path in paths}
+def _their_columns(answered: Sequence[Answered]) -> dict[FieldPath, Column]:
+    return _columns([leaves(one.theirs, one.rows) for one in answered], answered)
+
+
+def _our_columns(answered: Sequence[Answered]) -> dict[FieldPath, Column]:
+    return _columns([predictions_of(one.ours, one.rows) for one in answered], answered)
+
+
+def _columns(found: Sequence[dict[FieldPath, list[Any]]], answered: Sequence[Answered]) -> dict[FieldPath, Column]:
+    """Put the values of all requests below one another, ``MISSING`` where a reply lacks a path."""
+    columns: dict[FieldPath, Column] = {path: [] for one in found for path in one}
+    for one, asked in zip(found, answered, strict=True):
+        for path, column in columns.items():
+            column.extend(one.get(path, [MISSING] * asked.rows))
+    return columns
+
+
+def _whole(columns: Mapping[FieldPath, Column]) -> dict[FieldPath, Column]:
+    """Return the columns that no reply lacks."""
+    return {path: column for path, column in columns.items() if all(value is not MISSING for value in column)}
 
 
 def _spread(columns: Mapping[FieldPath, Column]) -> Iterator[tuple[FieldPath, Column]]:
     """Yield each column, and of columns of short lists each element's."""
     for path, column in columns.items():
         yield path, column
-        lengths = {len(value) if isinstance(value, list) else -1 for value in column}
+        lengths = {len(value) if isinstance(value, list) else -1 for value in column if value is not MISSING}
         if len(lengths) == 1 and 0 < (length := lengths.pop()) <= _LONGEST_LIST:
             for place in range(length):
-                yield path.under(place), [value[place] for value in column]
+                yield path.under(place), [value if value is MISSING else value[place] for value in column]
 
 
 def _kind(column: Column) -> str:

@@ -17,10 +17,16 @@ three of them: 1e-4 of the value. Values near 0 are differences of larger ones: 
 
 
 class Tolerance(msgspec.Struct, frozen=True):
-    """Two numbers are equal within ``absolute + relative * |pilot's number|``."""
+    """Two numbers are equal within ``absolute + relative * |pilot's number|``.
+
+    Args:
+        absolute, relative: at least 0.
+        of_integers: whether two integers are, too; else they are compared exactly, as labels, ids and codes must be.
+    """
 
     absolute: float = ABSOLUTE
     relative: float = RELATIVE
+    of_integers: bool = False
 
     def holds(self, theirs: float, ours: float) -> bool:
         """Whether two numbers are equal within it; infinity equals itself, NaN nothing (see ``is_missing``)."""
@@ -50,6 +56,8 @@ class Gap(NamedTuple):
 def parse_tolerance(text: str) -> tuple[str, Tolerance]:
     """Read ``field=1e-4`` or ``field=1e-4,1e-3`` (absolute, relative; one number is both). No field: all of them.
 
+    Integers are compared within the tolerance of a field that is named, not within the one of all.
+
     Raises:
         ManifestError: a number is missing, negative or not finite.
     """
@@ -63,7 +71,7 @@ def parse_tolerance(text: str) -> tuple[str, Tolerance]:
         raise ManifestError(
             f"the tolerance is {text!r}", hint="write FIELD=ABSOLUTE,RELATIVE such as risk=1e-4,1e-3, or one number"
         )
-    return name, Tolerance(values[0], values[-1])
+    return name, Tolerance(values[0], values[-1], of_integers=bool(name))
 
 
 def tolerance_of(name: str, given: Mapping[str, Tolerance]) -> Tolerance:
@@ -74,7 +82,8 @@ def tolerance_of(name: str, given: Mapping[str, Tolerance]) -> Tolerance:
 def compare(theirs: Any, ours: Any, tolerance: Tolerance = DEFAULT) -> Gap:
     """Compare two values of replies: numbers within the tolerance, lists by their elements, all else exactly.
 
-    null and NaN are one value. Text that is a number is compared as one where the other side is a number.
+    null and NaN are one value. Text that is a number is compared as one where the other side is a number. Integers are
+    compared exactly, unless the tolerance is of them, too.
 
     Args:
         theirs: the pilot's.
@@ -89,11 +98,10 @@ def compare(theirs: Any, ours: Any, tolerance: Tolerance = DEFAULT) -> Gap:
         return Gap(is_missing(theirs) and is_missing(ours), None)
     if isinstance(theirs, str) and isinstance(ours, str):
         return Gap(theirs == ours, None)
-    first, second = as_number(theirs), as_number(ours)
-    if first is None or second is None:
-        return Gap(theirs == ours, None)
-    equal = tolerance.holds(first, second)
-    return Gap(equal, 0.0 if first == second else abs(first - second))
+    one, other = (None, None) if tolerance.of_integers else (_as_integer(theirs), _as_integer(ours))
+    if one is not None and other is not None:
+        return Gap(one == other, as_number(abs(one - other)))
+    return _compare_numbers(theirs, ours, tolerance)
 
 
 def is_missing(value: Any) -> bool:
@@ -102,15 +110,38 @@ def is_missing(value: Any) -> bool:
 
 
 def as_number(value: Any) -> float | None:
-    """Return a number, a boolean, or text that is a number, as a float; None for anything else."""
+    """Return a number, a boolean, or text that is a number, as a float; None for anything else.
+
+    An integer beyond the range of float is infinity, as its text is.
+    """
     if isinstance(value, (bool, int, float)):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
     if isinstance(value, str):
         try:
             return float(value)
         except ValueError:
             return None
     return None
+
+
+def _as_integer(value: Any) -> int | None:
+    """Return an integer, a boolean, or text that is an integer; None for anything else."""
+    if isinstance(value, float):
+        return None
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _compare_numbers(theirs: Any, ours: Any, tolerance: Tolerance) -> Gap:
+    first, second = as_number(theirs), as_number(ours)
+    if first is None or second is None:
+        return Gap(theirs == ours, None)
+    return Gap(tolerance.holds(first, second), 0.0 if first == second else abs(first - second))
 
 
 def _compare_lists(theirs: Sequence[Any], ours: Sequence[Any], tolerance: Tolerance) -> Gap:
