@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from tests.code_kit import GROUPS, HOOKS, TRAIN, Project, imported
 
-from tailcut.code import graph, installed
+from tailcut.code import distributions, graph, installed
 from tailcut.code.loaded import Loading
 from tailcut.engine.version import deployment_version, version_of
 from tailcut.errors import ManifestError
@@ -217,6 +217,47 @@ def test_a_variant_of_the_users_own_object_has_the_source_in_its_version(tmp_pat
     project.write("train.py", TRAIN + "# edited")
     after = versions()
     assert (before[0] == after[0], before[1] == after[1]) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "parts", "package"),
+    [
+        ("onnxruntime", (), "onnxruntime"),
+        ("onnxruntime", (), "onnxruntime-gpu"),
+        ("xgboost", (), "xgboost-cpu"),
+        ("sklearn", (), "scikit-learn"),
+        ("skops", (), "scikit-learn"),
+        ("skops", (), "skops"),
+        ("torch", (), "transformers"),
+        ("torch-compile", (), "torch"),
+        ("pair", ("onnxruntime", "openvino"), "openvino"),
+        ("pair", ("onnxruntime", "openvino"), "onnxruntime"),
+        ("of-later", (), "of-later"),
+    ],
+)
+def test_another_version_of_what_runs_a_variant_changes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: str, parts: tuple[str, ...], package: str
+) -> None:
+    variant = Variant("m", "v", runtime, tmp_path / "x", SHA, (), (), "v", part_runtimes=parts)
+    code = Project(tmp_path, {}).code()
+
+    def versions(**others: str) -> bytes:
+        there = {"onnxruntime": "1", "scikit-learn": "1", "torch": "1", "pandas": "1", **others}
+
+        def version(name: str) -> str:
+            if name not in there:
+                raise metadata.PackageNotFoundError(name)
+            return there[name]
+
+        monkeypatch.setattr(metadata, "version", version)
+        distributions.version_of.cache_clear()
+        return version_of(BASE, variant, code)
+
+    try:
+        assert len({versions(), versions(**{package: "2"}), versions(**{package: "3"})}) == 3
+        assert versions() == versions(pandas="2"), "what does not run it"
+    finally:
+        distributions.version_of.cache_clear()
 
 
 def test_types_of_stored_estimators_count_with_what_they_import(tmp_path: Path) -> None:

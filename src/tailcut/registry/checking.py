@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tailcut.core.bounds import Bound
-from tailcut.core.fingerprint import LEVELS, Machine, Trust, keys_of, package_of, trust, uses_gpu
+from tailcut.core.fingerprint import LEVELS, Machine, Trust, keys_of, packages_of, trust, uses_gpu
 from tailcut.errors import ArtifactError, NotInRegistry, NotServable
 from tailcut.registry.records import Variant, VariantRecord, Version
 
@@ -91,7 +91,7 @@ def _way_out(version: Version, name: str) -> str:
     keys = version.variants[name].keys
     if keys is None or keys.load.binding != "version":
         return FROM_REGISTRY
-    return f"pip install '{package_of(keys.load.runtime)}=={keys.load.version}'; {FROM_REGISTRY}"
+    return f"pip install '{packages_of(keys.load.runtime)[0]}=={keys.load.version}'; {FROM_REGISTRY}"
 
 
 def refuse_retired(version: Version) -> None:
