@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import functools
 import sys
+import time
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from tests.code_kit import GROUPS, HOOKS, TRAIN, Project, imported
 
 from tailcut.code import distributions, graph, installed
 from tailcut.code.loaded import Loading
+from tailcut.engine.user_code import import_code
 from tailcut.engine.version import deployment_version, version_of
 from tailcut.errors import ManifestError
 from tailcut.manifest import Deployment, Duration, FeatureGroup, Features, Manifest, Model, Server, Slo, Tensor
@@ -419,7 +422,9 @@ def test_more_modules_than_are_looked_through_are_told(
 # -- Processes -------------------------------------------------------------------------------------------------------
 
 
-def test_an_application_that_has_imported_the_code_before_has_the_same_version(tmp_path: Path) -> None:
+def test_an_application_that_has_imported_the_code_before_has_the_same_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files: Files = {
         "hooks.py": "import lib.part\n" + HOOKS,
         "lib/part.py": "x = 1",
@@ -427,10 +432,25 @@ def test_an_application_that_has_imported_the_code_before_has_the_same_version(t
     }
     project = Project(tmp_path, files)
     alone = project.version()
+    monkeypatch.setattr(graph, "started_s", time.time)
     with imported():
         sys.path.insert(0, str(tmp_path))
         __import__("app")
         assert project.version() == alone
+
+
+def test_a_file_that_changed_after_an_application_had_imported_it_makes_a_version_of_its_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    project = Project(tmp_path, {"hooks.py": "import helper_x\n" + HOOKS, "helper_x.py": "N = 1\n"})
+    with imported():
+        sys.path.insert(0, str(tmp_path))
+        __import__("hooks")
+        project.write("helper_x.py", "N = 2\n")
+        code = import_code(project.manifest).files
+    assert code.listing(live=False).modules["helper_x"].sha256 != sha256(b"N = 2\n").hexdigest()
+    assert "helper_x.py" in caplog.text
+    assert project.version() != code.digest(live=False)
 
 
 def test_plugins_that_an_application_has_loaded_before_count(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ class LoadedCode:
     ) -> None:
         self._manifest = manifest
         self._locator = Locator(folders_of(manifest))
-        self._graph = Graph(self._locator, began_s)
+        self._graph = Graph(self._locator, began_s, before)
         imported = {reference: function for reference, function in functions.items() if function is not None}
         self._roots = {reference: root_of(function, self._locator) for reference, function in imported.items()}
         self._serving = self._modules([*functions, *manifest.deployment.model.trusted])
@@ -78,7 +78,8 @@ class LoadedCode:
         reference = source_reference(self._manifest)
         if not reference or self._source:
             return
-        before, self._graph.began_s = frozenset(sys.modules), time.time()
+        before = self._graph.before = frozenset(sys.modules)
+        self._graph.began_s = time.time()
         self._roots[reference] = root_of(resolve(reference, self._manifest), self._locator)
         source = self._modules([reference])
         self._graph.add(source)
