@@ -475,6 +475,25 @@ def test_plugins_that_an_application_has_loaded_before_count(tmp_path: Path) -> 
     assert mounted() != before
 
 
+@pytest.mark.parametrize(
+    ("hooks", "data", "warned"),
+    [
+        ("import importlib\ndef preprocess(rows): importlib.import_module('plug' + 'in_x')\n", (), True),
+        ("import importlib\ndef preprocess(rows): importlib.import_module('plug' + 'in_x')\n", ("p*_x.py",), False),
+        ("import importlib\nPLUGIN = importlib.import_module('plug' + 'in_x')\n" + HOOKS, (), False),
+        ("import importlib\ndef preprocess(rows): importlib.import_module('plugin_x')\n", (), False),
+    ],
+)
+def test_plugins_that_are_loaded_after_the_start_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, hooks: str, data: tuple[str, ...], warned: bool
+) -> None:
+    project = Project(tmp_path, {"hooks.py": hooks, "plugin_x.py": "N = 1\n"}, data=data)
+    before = project.version()
+    assert ("hooks.py may import modules by computed names" in caplog.text) == warned
+    project.write("plugin_x.py", "N = 22\n")
+    assert (project.version() == before) == warned
+
+
 def test_a_file_that_changes_while_it_is_imported_makes_a_version_of_its_own(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -68,6 +68,7 @@ class LoadedCode:
         self._data = data_files.hashed(manifest)
         self._listed: dict[bool, Code] = {False: self._listing(self._graph, set())}
         self._warn()
+        self._warn_of_later_imports()
 
     def import_source(self) -> None:
         """Import what ``model.source`` names, where it is a callable, and read the files of what that loads.
@@ -189,6 +190,16 @@ class LoadedCode:
                 "the hooks reach more than %d modules of your own: changes of the others give no new version; "
                 "install what does not belong to the deployment as a package",
                 MOST_MODULES,
+            )
+
+    def _warn_of_later_imports(self) -> None:
+        """Name the modules that may import more by computed names, where none of that was loaded at the start."""
+        names = sorted(name for name in self._graph.reached(self._serving) if self._graph.modules[name].dynamic)
+        if names and not self._beside and not any(name.endswith(".py") for name in self._data):
+            log.warning(
+                "%s may import modules by computed names after the start, and an edit of these gives no new version: "
+                "import them at module level, or list their files in model.files",
+                few(tuple(shown(name, self._listed[False]) for name in names)),
             )
 
 
