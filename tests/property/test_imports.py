@@ -23,6 +23,9 @@ FILES = {
 }
 
 
+COMMENTS = st.text("()[]#\"'\\\\;, 1aé", max_size=6)
+
+
 @st.composite
 def statements(draw: st.DrawFn, module: str) -> str:
     """One import statement that may fail without harm, in one of the forms that people write."""
@@ -38,6 +41,7 @@ def statements(draw: st.DrawFn, module: str) -> str:
         forms += [
             f"from {parent} import {last}",
             f"from {parent} import (\n    {last},  # import (\n    {last} as z,\n)",
+            f"from {parent} import (\n    {last},  # {draw(COMMENTS)}\n    {last} as z,  # {draw(COMMENTS)}\n)",
         ]
     package = module if module in ("pack", "pack.deep") else module.rpartition(".")[0]
     if package and name.startswith(f"{package}.") and "." not in name[len(package) + 1 :]:
@@ -70,6 +74,10 @@ NOISE = st.sampled_from(
         "import\talpha\n",
         "\x0cimport beta\n",
         "lines = '''\n'''\n",
+        "from alpha import (\n    one,  # 1)\n    two,\n)\n",
+        "text = 'a \\\nfrom beta import gamma'\n",
+        "text = 'a \\\nfrom beta import gamma  # '\n",
+        "text = 'a \\\r\n  import gamma  # '\n",
     ]
 )
 

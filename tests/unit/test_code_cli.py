@@ -6,12 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.code_kit import SITE_FILES, Site, imported
 
 from tailcut.cli.app import run
 from tailcut.cli.console import ExitCode
 from tailcut.code import archive
+from tailcut.errors import ArtifactError
 from tailcut.registry import Version
+from tailcut.registry.checking import refuse
+from tailcut.registry.code import nothing
 
 Capture = pytest.CaptureFixture[str]
 
@@ -61,6 +65,43 @@ def test_a_promotion_of_other_code_is_refused_unless_it_is_forced(site: Site, ca
     refused = tailcut(site, capsys, "promote", "onnx", "--version", first.id, code=ExitCode.NOT_STARTED)
     assert "scaling.py" in refused
     assert first.id in tailcut(site, capsys, "promote", "onnx", "--version", first.id, "--force")
+
+
+def test_a_variant_that_the_gate_refused_is_refused_with_both_reasons(site: Site) -> None:
+    """--force allows both: who says it has to have seen both."""
+    built = site.build(1.0)
+    refused = replace(
+        built, variants={**built.variants, "onnx": replace(built.variants["onnx"], refused="accuracy fell by 9 points")}
+    )
+
+    def check(version: Version, name: str) -> None:
+        raise ArtifactError(f"{name} was built with other code", hint="put it back")
+
+    with pytest.raises(ArtifactError, match="refused: accuracy fell by 9 points; and onnx was built with other code"):
+        refuse(refused, "onnx", check, force=False)
+    with pytest.raises(ArtifactError, match=r"refused: accuracy fell by 9 points\n"):
+        refuse(refused, "onnx", nothing, force=False)
+    refuse(refused, "onnx", nothing, force=True)
+    refuse(built, "onnx", nothing, force=False)
+
+
+def test_code_of_another_model_is_not_compared_with_the_manifests(site: Site, capsys: Capture) -> None:
+    site.build(1.0)
+    manifest = SITE_FILES["tailcut.toml"].replace('name = "m"\n', 'name = "other"\n', 1)
+    site.write("tailcut.toml", manifest)
+    said = tailcut(site, capsys, "promote", "onnx", "--quick", "--model", "m", code=ExitCode.NOT_STARTED)
+    assert "code that belongs to the manifest of 'm'" in said
+    assert "'other'" in said
+    tailcut(site, capsys, "promote", "onnx", "--quick", "--model", "m", "--force")
+
+
+def test_verify_goes_on_after_damaged_evidence(site: Site, capsys: Capture) -> None:
+    first, second = two_versions(site)
+    (damaged,) = (file for file in site.registry.root.rglob("*evidence*") if first.id in str(file))
+    damaged.write_bytes(b"{}")
+    site.write("scaling.py", "F = 3\n")
+    said = tailcut(site, capsys, "verify", "--quick", code=ExitCode.FAILED)
+    assert f"m {second.id} needs other code" in said
 
 
 def test_the_source_counts_for_the_variant_that_runs_it(site: Site, capsys: Capture) -> None:

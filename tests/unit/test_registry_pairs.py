@@ -44,6 +44,7 @@ def test_it_opens_with_both_artifacts(tmp_path: Path) -> None:
     version = add(on(tmp_path), tmp_path / "made")
     found = on(tmp_path).variant("m", "pair", version.id)
     assert {name: path.read_bytes() for name, path in found.parts.items()} == {"onnx": b"onnx", "int8": b"int8"}
+    assert found.part_runtimes == ("onnxruntime", "onnxruntime")
     assert found.trust.level == "trusted"
     assert on(tmp_path).variant("m", "int8", version.id).parts == {}
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import functools
 import sys
+import time
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,9 @@ import msgspec
 import pytest
 from tests.code_kit import GROUPS, HOOKS, TRAIN, Project, imported
 
-from tailcut.code import graph, installed
+from tailcut.code import distributions, graph, installed
 from tailcut.code.loaded import Loading
+from tailcut.engine.user_code import import_code
 from tailcut.engine.version import deployment_version, version_of
 from tailcut.errors import ManifestError
 from tailcut.manifest import Deployment, Duration, FeatureGroup, Features, Manifest, Model, Server, Slo, Tensor
@@ -219,6 +222,47 @@ def test_a_variant_of_the_users_own_object_has_the_source_in_its_version(tmp_pat
     assert (before[0] == after[0], before[1] == after[1]) == (True, False)
 
 
+@pytest.mark.parametrize(
+    ("runtime", "parts", "package"),
+    [
+        ("onnxruntime", (), "onnxruntime"),
+        ("onnxruntime", (), "onnxruntime-gpu"),
+        ("xgboost", (), "xgboost-cpu"),
+        ("sklearn", (), "scikit-learn"),
+        ("skops", (), "scikit-learn"),
+        ("skops", (), "skops"),
+        ("torch", (), "transformers"),
+        ("torch-compile", (), "torch"),
+        ("pair", ("onnxruntime", "openvino"), "openvino"),
+        ("pair", ("onnxruntime", "openvino"), "onnxruntime"),
+        ("of-later", (), "of-later"),
+    ],
+)
+def test_another_version_of_what_runs_a_variant_changes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: str, parts: tuple[str, ...], package: str
+) -> None:
+    variant = Variant("m", "v", runtime, tmp_path / "x", SHA, (), (), "v", part_runtimes=parts)
+    code = Project(tmp_path, {}).code()
+
+    def versions(**others: str) -> bytes:
+        there = {"onnxruntime": "1", "scikit-learn": "1", "torch": "1", "pandas": "1", **others}
+
+        def version(name: str) -> str:
+            if name not in there:
+                raise metadata.PackageNotFoundError(name)
+            return there[name]
+
+        monkeypatch.setattr(metadata, "version", version)
+        distributions.version_of.cache_clear()
+        return version_of(BASE, variant, code)
+
+    try:
+        assert len({versions(), versions(**{package: "2"}), versions(**{package: "3"})}) == 3
+        assert versions() == versions(pandas="2"), "what does not run it"
+    finally:
+        distributions.version_of.cache_clear()
+
+
 def test_types_of_stored_estimators_count_with_what_they_import(tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {"steps.py": "import ratios\nclass Ratio: pass\n", "ratios.py": "BY = 1\n"}
     project = Project(tmp_path, files)
@@ -378,7 +422,9 @@ def test_more_modules_than_are_looked_through_are_told(
 # -- Processes -------------------------------------------------------------------------------------------------------
 
 
-def test_an_application_that_has_imported_the_code_before_has_the_same_version(tmp_path: Path) -> None:
+def test_an_application_that_has_imported_the_code_before_has_the_same_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files: Files = {
         "hooks.py": "import lib.part\n" + HOOKS,
         "lib/part.py": "x = 1",
@@ -386,10 +432,25 @@ def test_an_application_that_has_imported_the_code_before_has_the_same_version(t
     }
     project = Project(tmp_path, files)
     alone = project.version()
+    monkeypatch.setattr(graph, "started_s", time.time)
     with imported():
         sys.path.insert(0, str(tmp_path))
         __import__("app")
         assert project.version() == alone
+
+
+def test_a_file_that_changed_after_an_application_had_imported_it_makes_a_version_of_its_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    project = Project(tmp_path, {"hooks.py": "import helper_x\n" + HOOKS, "helper_x.py": "N = 1\n"})
+    with imported():
+        sys.path.insert(0, str(tmp_path))
+        __import__("hooks")
+        project.write("helper_x.py", "N = 2\n")
+        code = import_code(project.manifest).files
+    assert code.listing(live=False).modules["helper_x"].sha256 != sha256(b"N = 2\n").hexdigest()
+    assert "helper_x.py" in caplog.text
+    assert project.version() != code.digest(live=False)
 
 
 def test_plugins_that_an_application_has_loaded_before_count(tmp_path: Path) -> None:
@@ -412,6 +473,25 @@ def test_plugins_that_an_application_has_loaded_before_count(tmp_path: Path) -> 
     before = mounted()
     project.write("plug.py", "x = 2")
     assert mounted() != before
+
+
+@pytest.mark.parametrize(
+    ("hooks", "data", "warned"),
+    [
+        ("import importlib\ndef preprocess(rows): importlib.import_module('plug' + 'in_x')\n", (), True),
+        ("import importlib\ndef preprocess(rows): importlib.import_module('plug' + 'in_x')\n", ("p*_x.py",), False),
+        ("import importlib\nPLUGIN = importlib.import_module('plug' + 'in_x')\n" + HOOKS, (), False),
+        ("import importlib\ndef preprocess(rows): importlib.import_module('plugin_x')\n", (), False),
+    ],
+)
+def test_plugins_that_are_loaded_after_the_start_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, hooks: str, data: tuple[str, ...], warned: bool
+) -> None:
+    project = Project(tmp_path, {"hooks.py": hooks, "plugin_x.py": "N = 1\n"}, data=data)
+    before = project.version()
+    assert ("hooks.py may import modules by computed names" in caplog.text) == warned
+    project.write("plugin_x.py", "N = 22\n")
+    assert (project.version() == before) == warned
 
 
 def test_a_file_that_changes_while_it_is_imported_makes_a_version_of_its_own(

@@ -48,6 +48,14 @@ def code_check(manifest: Path, settings: list[str] | None, place: str | None, *,
     loaded = load_manifest(manifest, settings, keep_unset=True)
 
     def check(version: Version, variant: str) -> None:
+        if version.model != loaded.deployment.name:
+            if code_of(version) is not None:
+                raise ArtifactError(
+                    f"variant {variant!r} of version {version.id} was built with code that belongs to the manifest of "
+                    f"{version.model!r}, and the one in {loaded.directory} is of {loaded.deployment.name!r}",
+                    hint="run this with that manifest, or say --force, which does not compare the code",
+                )
+            return
         lacks = _lacks(loaded, version, [variant])
         if lacks:
             raise ArtifactError(
@@ -69,7 +77,10 @@ def other_code(registry: Registry, manifest: Path, settings: list[str] | None, p
     for found, record in registry.scan(model):
         if isinstance(record, ArtifactError):
             continue
-        version = registry.version(model, found)
+        try:
+            version = registry.version(model, found)
+        except ArtifactError:  # `registry verify` has named it
+            continue
         built = [name for name, each in version.variants.items() if each.sha256]
         if lacks := _lacks(loaded, version, built):
             yield f"{model} {found} needs other code than {loaded.directory} has: {few(lacks)}"

@@ -56,10 +56,13 @@ def extract(archive: Path, folder: Path, *, force: bool = False) -> list[Path]:
         every file of the archive, those that were there already included.
 
     Raises:
-        ManifestError: a file is there and differs.
+        ManifestError: a file is there and differs, something else is in a file's place, or one cannot be written.
+            Nothing is written in the first two cases.
         ArtifactError: the archive is no copy of code.
     """
     files = {folder / name: content for name, content in _read(archive).items()}
+    for path in files:
+        _refuse_place(path, folder)
     other = [path for path, content in files.items() if path.is_file() and path.read_bytes() != content]
     if other and not force:
         names = ", ".join(str(path.relative_to(folder)) for path in other[:3])
@@ -69,10 +72,28 @@ def extract(archive: Path, folder: Path, *, force: bool = False) -> list[Path]:
             hint="name an empty folder, or say --force to replace these files",
         )
     for path, content in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.is_file() or path.read_bytes() != content:
-            path.write_bytes(content)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.is_file() or path.read_bytes() != content:
+                path.write_bytes(content)
+        except OSError as error:
+            raise ManifestError(
+                f"{path} cannot be written: {error.strerror}",
+                hint="make the folder writable, or name another one; the files before it are written",
+            ) from error
     return list(files)
+
+
+def _refuse_place(path: Path, folder: Path) -> None:
+    """Refuse a path that leads out of the folder by a link, or where files and folders stand in each other's place."""
+    hint = "name an empty folder, or remove what is in the way"
+    for above in [folder, *(each for each in path.parents if folder in each.parents)]:
+        if above.exists() and not above.is_dir():
+            raise ManifestError(f"{above} is a file, and {path} needs a folder there", hint=hint)
+    if path.is_dir():
+        raise ManifestError(f"{path} is a folder, and the copy has a file of that name", hint=hint)
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ManifestError(f"{path} lies outside of {folder}: a link leads to {path.resolve()}", hint=hint)
 
 
 def _modules(code: Code, manifest: Manifest) -> dict[str, bytes]:
@@ -88,7 +109,13 @@ def _modules(code: Code, manifest: Manifest) -> dict[str, bytes]:
 def _data(code: Code, manifest: Manifest) -> dict[str, Path]:
     paths = data_files(manifest)
     declared = [name for name in code.data if not name.startswith(SOURCE_FILES)]
-    return {name if _is_inside(name) else f"{_OUTSIDE}/{name.replace('../', '')}": paths[name] for name in declared}
+    return {name if _is_inside(name) else _from_above(name): paths[name] for name in declared}
+
+
+def _from_above(name: str) -> str:
+    """Name a data file from above the manifest's folder: "../../a.csv" -> "outside/up2/a.csv"."""
+    inside = name.replace("../", "")
+    return f"{_OUTSIDE}/up{name.count('../')}/{inside}"
 
 
 def _file_of(name: str, origin: str, *, package: bool) -> str:

@@ -12,12 +12,15 @@ from tailcut.errors import ManifestError
 from tailcut.manifest import Manifest
 from tailcut.manifest.references import source_path
 
+_OWN = ".tailcut"
+"""Folder beside the manifest where tailcut writes by itself."""
+
 _SMALL = {".json", ".txt", ".model", ".py", ".jinja"}
 """Of a Hugging Face folder: settings, vocabularies and code. Its weights are in the artifact."""
 
 
 def data_files(manifest: Manifest, *, strict: bool = True) -> dict[str, Path]:
-    """Find the files that an answer depends on beside the modules, by name.
+    """Find the files that an answer depends on beside the modules, by name; what tailcut itself writes is none of them.
 
     Args:
         strict: refuse a pattern that matches nothing.
@@ -30,7 +33,7 @@ def data_files(manifest: Manifest, *, strict: bool = True) -> dict[str, Path]:
     """
     found: dict[str, Path] = {}
     for pattern in manifest.deployment.model.files:
-        found |= _matching(pattern, manifest.directory, strict=strict)
+        found |= _matching(pattern, manifest, strict=strict)
     return dict(sorted(found.items())) | _of_folder(source_path(manifest))
 
 
@@ -53,7 +56,8 @@ def _sha256(name: str, path: Path) -> str:
         ) from error
 
 
-def _matching(pattern: str, directory: Path, *, strict: bool) -> dict[str, Path]:
+def _matching(pattern: str, manifest: Manifest, *, strict: bool) -> dict[str, Path]:
+    directory = manifest.directory
     if os.path.isabs(pattern):
         raise ManifestError(
             f"model.files: {pattern!r} is absolute, and servers may keep it elsewhere",
@@ -62,11 +66,12 @@ def _matching(pattern: str, directory: Path, *, strict: bool) -> dict[str, Path]
     literal = (directory / pattern).exists()
     names = [pattern] if literal else glob.glob(pattern, root_dir=directory, recursive=True, include_hidden=True)
     found: dict[str, Path] = {}
+    left_out = _written_by_tailcut(manifest)
     for name in names:
         path = directory / name
         files = sorted(path.rglob("*")) if path.is_dir() else [path]
         for file in files:
-            if file.is_file():
+            if file.is_file() and not os.path.abspath(file).startswith(left_out):
                 found[Path(os.path.relpath(file, directory)).as_posix()] = file
     if not found and strict:
         raise ManifestError(
@@ -74,6 +79,15 @@ def _matching(pattern: str, directory: Path, *, strict: bool) -> dict[str, Path]
             hint="correct the pattern, or remove it where nothing reads the file any more",
         )
     return found
+
+
+def _written_by_tailcut(manifest: Manifest) -> tuple[str, ...]:
+    """Beginnings of the paths of what tailcut writes: a build would change what its own hash is made of."""
+    directory = os.path.join(os.path.abspath(manifest.directory), "")
+    registry = manifest.deployment.registry.path
+    folders = [_OWN] if "://" in registry else [_OWN, registry]
+    paths = [os.path.join(os.path.abspath(os.path.join(directory, folder)), "") for folder in folders]
+    return tuple(path for path in paths if not directory.startswith(path))  # a registry around it leaves files in
 
 
 def _of_folder(folder: Path | None) -> dict[str, Path]:

@@ -6,10 +6,11 @@ import hashlib
 import os
 import secrets
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from tailcut.code.locating import Locator, Place
+from tailcut.code.process import started_s
 from tailcut.core.imports import imports_of
 
 MOST_MODULES = 5000
@@ -44,10 +45,12 @@ class Graph:
     Attributes:
         began_s: a file that changed later than this, and was imported since, may be another one than was imported:
             seconds since the epoch; None where that does not matter.
+        before: modules that had been imported by then, at any time since this process started.
     """
 
     locator: Locator
     began_s: float | None = None
+    before: Set[str] = frozenset()
     modules: dict[str, Module] = field(default_factory=dict)
     uncertain: list[str] = field(default_factory=list)
     cut: bool = False
@@ -83,7 +86,7 @@ class Graph:
 
     def copy(self) -> Graph:
         """Copy it, so that what is read from the disk for a moment does not stay in it."""
-        return Graph(self.locator, self.began_s, dict(self.modules))
+        return Graph(self.locator, self.began_s, self.before, dict(self.modules))
 
     def _read(self, name: str) -> Module:
         place = self.locator.find(name)
@@ -110,7 +113,7 @@ class Graph:
         if self.began_s is None or name not in sys.modules:
             return False
         try:
-            return os.stat(place.origin).st_ctime > self.began_s
+            return os.stat(place.origin).st_ctime > (started_s() if name in self.before else self.began_s)
         except OSError:  # in a zip file
             return False
 

@@ -73,6 +73,11 @@ def sha256_of(place: Place) -> str:
         return ""
 
 
+def sha256_at(file: Path, name: str, locator: Locator) -> str:
+    """Hash the file of a module at its path; one that lies in an archive is read by what imports it from there."""
+    return sha256_of(Place("user", str(file))) or sha256_of(locator.loaded_or_found(name))
+
+
 def _relative(origin: str, directory: Path) -> str:
     """Path from the manifest's folder, also of a file outside it; links in the folder's own path do not matter."""
     folder, name = os.path.split(origin)

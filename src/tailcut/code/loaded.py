@@ -56,7 +56,7 @@ class LoadedCode:
     ) -> None:
         self._manifest = manifest
         self._locator = Locator(folders_of(manifest))
-        self._graph = Graph(self._locator, began_s)
+        self._graph = Graph(self._locator, began_s, before)
         imported = {reference: function for reference, function in functions.items() if function is not None}
         self._roots = {reference: root_of(function, self._locator) for reference, function in imported.items()}
         self._serving = self._modules([*functions, *manifest.deployment.model.trusted])
@@ -68,6 +68,7 @@ class LoadedCode:
         self._data = data_files.hashed(manifest)
         self._listed: dict[bool, Code] = {False: self._listing(self._graph, set())}
         self._warn()
+        self._warn_of_later_imports()
 
     def import_source(self) -> None:
         """Import what ``model.source`` names, where it is a callable, and read the files of what that loads.
@@ -78,7 +79,8 @@ class LoadedCode:
         reference = source_reference(self._manifest)
         if not reference or self._source:
             return
-        before, self._graph.began_s = frozenset(sys.modules), time.time()
+        before = self._graph.before = frozenset(sys.modules)
+        self._graph.began_s = time.time()
         self._roots[reference] = root_of(resolve(reference, self._manifest), self._locator)
         source = self._modules([reference])
         self._graph.add(source)
@@ -188,6 +190,16 @@ class LoadedCode:
                 "the hooks reach more than %d modules of your own: changes of the others give no new version; "
                 "install what does not belong to the deployment as a package",
                 MOST_MODULES,
+            )
+
+    def _warn_of_later_imports(self) -> None:
+        """Name the modules that may import more by computed names, where none of that was loaded at the start."""
+        names = sorted(name for name in self._graph.reached(self._serving) if self._graph.modules[name].dynamic)
+        if names and not self._beside and not any(name.endswith(".py") for name in self._data):
+            log.warning(
+                "%s may import modules by computed names after the start, and an edit of these gives no new version: "
+                "import them at module level, or list their files in model.files",
+                few(tuple(shown(name, self._listed[False]) for name in names)),
             )
 
 

@@ -46,8 +46,16 @@ class Place(NamedTuple):
         except NotADirectoryError:
             if not hasattr(self.loader, "get_data"):
                 raise
-            content: bytes = self.loader.get_data(self.origin)  # in a zip file
-            return content
+            return self._read_from_archive()
+
+    def _read_from_archive(self) -> bytes:
+        try:
+            content: bytes = self.loader.get_data(self.origin)
+        except OSError:
+            raise
+        except Exception as error:  # zlib's and zipimport's own, where the archive is another one by now
+            raise OSError(f"{self.origin} cannot be read: {error}") from error
+        return content
 
 
 _MISSING = Place("missing")

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from tailcut.code import data_files
 from tailcut.code.graph import Graph
-from tailcut.code.listing import completed, listing, sha256_of
-from tailcut.code.locating import Locator, Place
+from tailcut.code.listing import completed, listing, sha256_at, sha256_of
+from tailcut.code.locating import Locator
 from tailcut.code.roots import module_of, serving_modules, source_reference
 from tailcut.core.code import Code, differing
 from tailcut.manifest import Manifest
@@ -42,8 +42,9 @@ def unlike(manifest: Manifest, hashes: Mapping[str, str]) -> tuple[str, ...]:
 def changed(manifest: Manifest, recorded: Code) -> tuple[str, ...]:
     """Name the files that are not what they were when the code was listed; only files that were listed count."""
     folder = manifest.directory
+    locator = Locator(folders_of(manifest))
     modules = {
-        name: replace(each, sha256=sha256_of(Place("user", str(folder / each.file)))) if each.file else each
+        name: replace(each, sha256=sha256_at(folder / each.file, name, locator)) if each.file else each
         for name, each in recorded.modules.items()
     }
     return differing(recorded, replace(recorded, modules=modules, data=data_files.hashed(manifest, strict=False)))

@@ -46,17 +46,18 @@ class _Runtime(NamedTuple):
     binding: Binding
     on_gpu: bool = False
     live: bool = False
+    beside: tuple[str, ...] = ()
 
 
 _RUNTIMES = {
     "onnxruntime": _Runtime(("onnxruntime", "onnxruntime-gpu"), "format"),
     "openvino": _Runtime(("openvino",), "format"),
-    "torch": _Runtime(("torch",), "format", live=True),
+    "torch": _Runtime(("torch",), "format", live=True, beside=("transformers",)),
     "lightgbm": _Runtime(("lightgbm",), "format"),
     "xgboost": _Runtime(("xgboost", "xgboost-cpu"), "format"),
     "huggingface": _Runtime(("torch",), "format"),
     "sklearn": _Runtime(("scikit-learn",), "format", live=True),
-    "skops": _Runtime(("scikit-learn",), "version"),
+    "skops": _Runtime(("scikit-learn",), "version", beside=("skops",)),
     "pickle": _Runtime(("scikit-learn",), "version"),
     "torch-compile": _Runtime(("torch",), "machine"),
     "tensorrt": _Runtime(("tensorrt",), "machine", on_gpu=True),
@@ -66,7 +67,7 @@ LIVE = frozenset(name for name, each in _RUNTIMES.items() if each.live)
 """Runtimes whose artifact holds numbers only: the module or the estimator comes from ``model.source``."""
 
 PACKAGES = tuple(dict.fromkeys(("tailcut", "numpy", *(name for each in _RUNTIMES.values() for name in each.packages))))
-"""Packages whose versions a fingerprint holds."""
+"""Packages whose versions a fingerprint holds; what answers depend on beside them is in ``packages_of``."""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,10 +177,10 @@ def uses_gpu(runtime: str, settings: Mapping[str, Any]) -> bool:
     return any(name.startswith(("cuda", "gpu", "tensorrt")) for name in named)
 
 
-def package_of(runtime: str) -> str:
-    """Return the package whose version a runtime's artifacts depend on."""
-    facts = _RUNTIMES.get(runtime)
-    return facts.packages[0] if facts is not None else runtime
+def packages_of(runtime: str) -> tuple[str, ...]:
+    """Return every package that a runtime's answers may depend on, the one that its artifacts are tied to first."""
+    facts = _RUNTIMES.get(runtime, _Runtime((runtime,), "machine"))
+    return facts.packages + facts.beside
 
 
 def keys_of(machine: Machine, runtime: str, *, gpu: bool = False) -> Keys:
@@ -250,7 +251,7 @@ def trust(built: Keys | None, here: Keys, *, base: bool = False) -> Trust:
 
 
 def _load_problems(built: LoadKey, here: LoadKey) -> Iterator[str]:
-    package = package_of(built.runtime)
+    package = packages_of(built.runtime)[0]
     if not here.version and built.version:
         yield f"it needs {package} (built with {built.version}), which is not installed here"
     elif built.binding != "format" and built.version != here.version:

@@ -21,7 +21,9 @@ _MARKERS = _BY_NAME | {
 }
 _MARKED = re.compile(rb"\b(?:" + "|".join(sorted(_MARKERS)).encode() + rb")\b")
 _UNUSUAL = re.compile(
-    rb"\A[^\n]*\n?[^\n]*coding[:=]|\\\r?\n[ \t\f]*import\b|\b(?:" + "|".join(sorted(_MARKERS)).encode() + rb")\b"
+    rb"\A[^\n]*\n?[^\n]*coding[:=]|\\\r?\n[ \t\f]*(?:import|from)\b|\b(?:"
+    + "|".join(sorted(_MARKERS)).encode()
+    + rb")\b"
 )
 _IMPORT = re.compile(rb"\bimport\b")
 _STATEMENT = re.compile(
@@ -92,7 +94,10 @@ def _tree(source: bytes, *, is_package: bool) -> ast.Module:
             return ast.parse(source)
     if words != len(_IMPORT.findall(source)):
         return ast.parse(source)
-    return ast.parse(b"\n".join(found))
+    try:
+        return ast.parse(b"\n".join(found))
+    except SyntaxError:  # a piece is no whole statement: a comment in brackets has a bracket
+        return ast.parse(source)
 
 
 def _statements(body: Sequence[ast.AST], package: str) -> Iterator[str]:

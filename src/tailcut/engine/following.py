@@ -18,7 +18,7 @@ from tailcut.errors import TailcutError
 from tailcut.manifest import Manifest
 from tailcut.observe.exposition import Sample
 from tailcut.observe.recorder import Recorder
-from tailcut.registry import Registry, Variant
+from tailcut.registry import Registry
 from tailcut.runtimes.priority import lower_priority
 
 log = logging.getLogger("tailcut.server")
@@ -220,20 +220,13 @@ class Follower:
             return None
         variant = self._registry.variant(self._name)
         refuse_other_model(self._manifest.deployment, running, variant)
-        for runtime in self._runtimes(variant):
+        for runtime in (variant.runtime, *variant.part_runtimes):
             bring_in(runtime)
         pool = self._manifest.deployment.pool
         if variant.runtime == "onnxruntime" and pool.threads_of(variant.settings) == 1:
             lower_priority()  # it starts no thread that would inherit this for good
         # The least of several runs: others use the processor meanwhile, and this thread gives way to them.
         return open_variant(self._manifest, variant, BRIEF, must_answer=bool(running.warm_up_ns))
-
-    def _runtimes(self, variant: Variant) -> Iterator[str]:
-        """The runtime of a variant, and of a pair those of its parts."""
-        yield variant.runtime
-        if variant.parts:
-            record = self._registry.version(self._name, variant.version)
-            yield from (record.variants[part].runtime for part in variant.parts)
 
     async def switch(self, warm: Warm | None) -> None:
         """Put a variant in place: one assignment on the event loop, so that every request sees one or the other."""

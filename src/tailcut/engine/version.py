@@ -12,14 +12,12 @@ from typing import Protocol
 import msgspec
 
 from tailcut.code.distributions import version_of as installed
+from tailcut.core.fingerprint import packages_of
 from tailcut.engine.row_coupling import rows_alone
 from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest.keys import to_plain
 from tailcut.registry import Variant
 from tailcut.runtimes.live import LIVE
-
-_LIBRARIES = {"sklearn": "scikit-learn"}
-"""Distributions that are called otherwise than the runtime."""
 
 
 class HashedCode(Protocol):
@@ -57,7 +55,8 @@ def version_of(deployment: Deployment, variant: Variant, code: HashedCode) -> by
     """
     settings = sorted(f"{name}={value!r}" for name, value in variant.settings.items())
     # Another tailcut may prepare rows in another way, and another library round otherwise.
-    versions = (installed("tailcut"), installed(_LIBRARIES.get(variant.runtime, variant.runtime)))
+    libraries = {name for runtime in (variant.runtime, *variant.part_runtimes) for name in packages_of(runtime)}
+    versions = (f"{name}={installed(name)}" for name in ("tailcut", *sorted(libraries)))
     served = (variant.sha256, variant.runtime, *versions, *settings)
     if rows_alone(variant):
         served = (*served, "rows_alone")

@@ -9,8 +9,9 @@ import msgspec
 from msgspec.structs import replace
 
 from tailcut.core.bounds import Bound
-from tailcut.core.fingerprint import LEVELS, Machine, Trust, keys_of, package_of, trust, uses_gpu
+from tailcut.core.fingerprint import LEVELS, Machine, Trust, keys_of, packages_of, trust, uses_gpu
 from tailcut.errors import ArtifactError, NotInRegistry, NotServable
+from tailcut.registry.code import Check
 from tailcut.registry.records import Variant, VariantRecord, Version
 
 Trial = Callable[[Version, str], str]
@@ -70,6 +71,30 @@ def built(record: Version, name: str) -> VariantRecord:
     return found
 
 
+def refuse(version: Version, name: str, check: Check, *, force: bool) -> None:
+    """Refuse a variant that the gate refused, and what ``check`` refuses; both reasons are named.
+
+    Args:
+        force: allow what the gate refused.
+
+    Raises:
+        ArtifactError: it was refused, or ``check`` raises one.
+    """
+    reason = version.variants[name].refused
+    if force or not reason:
+        check(version, name)
+        return
+    try:
+        check(version, name)
+        more = ""
+    except ArtifactError as error:
+        more = f"; and {error.message}"
+    raise ArtifactError(
+        f"variant {name!r} of model {version.model!r} version {version.id} was refused: {reason}{more}",
+        hint="promote another variant, change what refused it and build again, or say --force",
+    )
+
+
 def refuse_untrusted(version: Version, name: str, found: Trust, *, unverified: bool) -> None:
     """Refuse what cannot be opened here, and what was not judged here unless that is allowed.
 
@@ -91,7 +116,7 @@ def _way_out(version: Version, name: str) -> str:
     keys = version.variants[name].keys
     if keys is None or keys.load.binding != "version":
         return FROM_REGISTRY
-    return f"pip install '{package_of(keys.load.runtime)}=={keys.load.version}'; {FROM_REGISTRY}"
+    return f"pip install '{packages_of(keys.load.runtime)[0]}=={keys.load.version}'; {FROM_REGISTRY}"
 
 
 def refuse_retired(version: Version) -> None:

@@ -219,6 +219,7 @@ class Reader:
             settings=found.settings,
             trust=trust or self.trust(record, name),
             parts={part: self._part(record, what, part, sha) for part, sha in found.parts.items()},
+            part_runtimes=tuple(record.variants[part].runtime for part in found.parts),
             bounds=checking.bounds_of(record),
             code=code_of(record),
             files=record.files,

@@ -80,6 +80,7 @@ class Variant:
         settings: of the runtime.
         trust: how far the evidence holds on this machine.
         parts: of a pair: the artifacts of the variants that it runs, by their names; checked as its own.
+        part_runtimes: of a pair: the runtimes of its parts.
         bounds: of the inputs, which the build found in the model.
         code: the user's code that it was built with; None where the build did not write it down.
         files: what its version keeps beside the artifacts, by what it is: see ``Registry.file``.
@@ -99,6 +100,7 @@ class Variant:
     settings: Mapping[str, Any] = field(default_factory=dict)
     trust: Trust = field(default_factory=Trust)
     parts: Mapping[str, Path] = field(default_factory=dict)
+    part_runtimes: tuple[str, ...] = ()
     bounds: tuple[Bound, ...] = ()
     code: Code | None = None
     files: Mapping[str, KeptFile] = field(default_factory=dict)

@@ -150,12 +150,7 @@ class Registry(Verifier):
             record = self.version(model, version)
             checking.refuse_retired(record)
             chosen = self._checked(record, variant)
-            check(record, variant)
-            if chosen.refused and not force:
-                raise ArtifactError(
-                    f"variant {variant!r} of model {model!r} version {record.id} was refused: {chosen.refused}",
-                    hint="promote another variant, change what refused it and build again, or say --force",
-                )
+            checking.refuse(record, variant, check, force=force)
             if trial is not None:
                 trial(record, variant)
             move = Move(version=record.id, variant=variant, at=now(), how="force" if chosen.refused else "promote")
