@@ -226,3 +226,62 @@ def test_the_same_artifact_with_other_code_is_another_version(site: Site) -> Non
     assert site.build(1.0, code=False).id != first.id
     site.write("scaling.py", "F = 10\n")
     assert site.build(1.0).id != first.id
+
+
+HOOKS = """
+import numpy as np
+def one(rows): return {"x": np.array([[row["a"], 0] for row in rows], np.float32)}
+def two(rows): return {"x": np.array([[row["a"] * 100, 0] for row in rows], np.float32)}
+def after(arrays): return [{"y": float(value) + 0.5} for value in arrays["y"]]
+"""
+ONE = SITE_FILES["tailcut.toml"].replace("hooks:preprocess", "hooks:one")
+UNHOOKED = SITE_FILES["tailcut.toml"].replace('preprocess = "hooks:preprocess"\n', "")
+OF_COLUMNS = UNHOOKED.replace("shape = [-1, 2] }", 'shape = [-1, 2], columns = ["a", "b"] }')
+OTHERS = {
+    "preprocess": (ONE, ONE.replace("hooks:one", "hooks:two"), "model.preprocess", 600.0),
+    "postprocess": (ONE, ONE.replace("files =", 'postprocess = "hooks:after"\nfiles ='), "model.postprocess", 6.5),
+    "columns": (OF_COLUMNS, OF_COLUMNS.replace('["a", "b"]', '["b", "a"]'), "model.inputs.x.columns", 16.0),
+    "clock": (ONE, ONE + '[features]\nclock = "time:time"\n', "features.clock", 6.0),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_version_of_another_manifest_is_refused_until_a_restart(site: Site, name: str) -> None:
+    before, after, key, answer = OTHERS[name]
+    site.write("hooks.py", HOOKS)
+    site.write("tailcut.toml", before)
+    site.promote(site.build(1.0))
+    rows = {"rows": [{"a": 3, "b": 5} if name == "columns" else {"a": 3}]}
+
+    async def refused(server: Server) -> None:
+        first = (await server.client.post("/predict/m", rows)).json["predictions"]
+        site.write("tailcut.toml", after)
+        second = site.build(2.0)
+        site.promote(second)
+        await server.look()
+        failure = await server.failure()
+        assert f"another manifest than this server was started with: {key} was" in failure["error"]
+        assert failure["hint"].startswith("restart to serve it")
+        assert (await server.client.post("/predict/m", rows)).json["predictions"] == first
+        with pytest.raises(ArtifactError, match="another manifest"):
+            await server.client.app.engine.repository.load(version=second.id)
+
+    async def restarted(server: Server) -> None:
+        assert (await server.client.post("/predict/m", rows)).json["predictions"][0]["y"] == answer
+        assert await server.failure() == {}
+
+    serve(site, refused)
+    serve(site, restarted)
+
+
+def test_a_manifest_that_differs_in_nothing_of_an_answer_forbids_no_switch(site: Site) -> None:
+    site.promote(site.build(1.0))
+
+    async def test(server: Server) -> None:
+        site.write("tailcut.toml", SITE_FILES["tailcut.toml"] + '[slo]\ntimeout = "5s"\n')
+        site.promote(site.build(2.0))
+        await server.look()
+        assert await server.answer() == 6.0
+        assert await server.failure() == {}
+
+    serve(site, test)
