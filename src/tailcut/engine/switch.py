@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from tailcut.code.loaded import LoadedCode
 from tailcut.core.code import few
 from tailcut.engine.call import Call
 from tailcut.engine.version import is_live
@@ -99,7 +100,7 @@ def foreseen(error: BaseException) -> TailcutError:
     return found
 
 
-def refuse_other_model(deployment: Deployment, running: Opened, variant: Variant) -> None:
+def refuse_other_model(deployment: Deployment, files: LoadedCode, variant: Variant) -> None:
     """Refuse what this process cannot serve, because its manifest or the user's code is of another build.
 
     Code is compared as this process has imported it, whatever its files are by now. Of a variant that runs the user's
@@ -114,7 +115,6 @@ def refuse_other_model(deployment: Deployment, running: Opened, variant: Variant
             f"{_what(variant)} it was built with another manifest than this server was started with: {few(differ)}",
             hint=_RESTART,
         )
-    files = running.code.files
     if variant.code is None:  # built by a tailcut that did not write the code down
         if changed := files.changed():
             raise ArtifactError(f"{_what(variant)} {few(changed)} changed since this server started", hint=_RESTART)
@@ -134,6 +134,8 @@ def refuse_other_model(deployment: Deployment, running: Opened, variant: Variant
             f"{_what(variant)} it was built with other code than this server has loaded: {few(lacks)}",
             hint=_RESTART if there else f"{put_back}; until then this server serves what it served",
         )
+    if live and (changed := files.changed_data()):  # its source is called now, and reads them as they are
+        raise ArtifactError(f"{_what(variant)} {few(changed)} changed since this server started", hint=_RESTART)
 
 
 def refuse_other_tensors(deployment: Deployment, variant: Variant) -> None:
