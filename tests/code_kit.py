@@ -17,6 +17,7 @@ from tailcut.build.user_code import files_of, write_down
 from tailcut.code.loaded import LoadedCode
 from tailcut.engine.user_code import import_code
 from tailcut.manifest import Manifest, load
+from tailcut.manifest.keys import to_plain
 from tailcut.registry import NewVariant, Registry, Version
 from tailcut.runtimes.sklearn import write_probes
 
@@ -161,7 +162,7 @@ class Site:
         """Add a version as a build does, in a process of its own: variants "onnx", and "own" with the live object.
 
         Args:
-            code: whether it is written down; builds of before did not.
+            code: whether it and the manifest are written down; builds of before did not.
         """
         work = self.folder / "work"
         work.mkdir(exist_ok=True)
@@ -182,6 +183,7 @@ class Site:
             ],
             files=files_of(written, work) if code else {},
             code=written.code if code else None,
+            manifest=to_plain(self.manifest.deployment) if code else None,
         )
 
     def promote(self, version: Version, variant: str = "onnx") -> None:

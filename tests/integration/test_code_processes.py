@@ -16,10 +16,18 @@ from tests.integration.test_asgi_mounted import request as ask_app
 from tests.integration.test_code_versions import CASES, ENTITY, ask, deploy
 
 from tailcut.engine.opening import open_variant
+from tailcut.engine.user_code import import_code
 from tailcut.errors import ArtifactError
 from tailcut.manifest import load
 
 pytestmark = pytest.mark.integration
+
+USES_HELPER = """
+from scaling import F
+class M:
+    def predict(self, rows): return rows.sum(1) * 7 + (F - 1) * (rows[:, 0] > 1)  # the build's probes are 1
+def build(): return M()
+"""
 
 APP = """
 from pathlib import Path
@@ -87,7 +95,8 @@ def test_a_process_that_is_opened_later_runs_no_other_code(tmp_path: Path) -> No
         site = Site(tmp_path)
         site.promote(site.build(1.0), "own")
         manifest = load(tmp_path, environment={}, overrides=["pool.executor=process", "pool.executors=1"])
-        warm = open_variant(manifest, site.registry.variant("m"))
+        code = import_code(manifest).files.snapshot(live=True)
+        warm = open_variant(manifest, site.registry.variant("m"), code=code)
         try:
             site.write("layers.py", "N = 7  # edited\n")
             with pytest.raises(ArtifactError, match="layers changed since the server started"):
@@ -96,3 +105,19 @@ def test_a_process_that_is_opened_later_runs_no_other_code(tmp_path: Path) -> No
             warm.open_one().close()
         finally:
             warm.close()
+
+
+def test_a_process_runs_a_helper_of_the_hooks_as_the_hooks_do(tmp_path: Path) -> None:
+    """The hooks' process has imported it before it was edited, and the version says so."""
+    with imported():
+        site = Site(tmp_path)
+        site.write("train.py", USES_HELPER)
+        site.promote(site.build(1.0), "own")
+        manifest = load(tmp_path, environment={}, overrides=["pool.executor=process", "pool.executors=1"])
+        files = import_code(manifest).files
+        before = files.snapshot(live=True)
+        site.write("scaling.py", "F = 1000\n")
+        after = files.snapshot(live=True)
+        assert after == before
+        with pytest.raises(ArtifactError, match="scaling changed since the server started"):
+            open_variant(manifest, site.registry.variant("m"), code=after)

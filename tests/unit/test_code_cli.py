@@ -104,6 +104,20 @@ def test_verify_goes_on_after_damaged_evidence(site: Site, capsys: Capture) -> N
     assert f"m {second.id} needs other code" in said
 
 
+def test_a_version_of_another_manifest_is_refused_unless_it_is_forced(site: Site, capsys: Capture) -> None:
+    first = site.build(1.0)
+    site.promote(first)
+    site.write("hooks.py", SITE_FILES["hooks.py"].replace("def preprocess", "def other") + "preprocess = other\n")
+    site.write("tailcut.toml", SITE_FILES["tailcut.toml"].replace("hooks:preprocess", "hooks:other"))
+    second = site.build(2.0)
+    tailcut(site, capsys, "promote", "onnx", "--version", second.id)
+    site.write("hooks.py", SITE_FILES["hooks.py"] + "other = preprocess\n")
+    for arguments in (["rollback"], ["promote", "onnx", "--version", first.id]):
+        refused = tailcut(site, capsys, *arguments, code=ExitCode.NOT_STARTED)
+        assert f"built with another manifest than {site.folder} has: model.preprocess was 'hooks:preprocess'" in refused
+    assert first.id in tailcut(site, capsys, "rollback", "--force")
+
+
 def test_the_source_counts_for_the_variant_that_runs_it(site: Site, capsys: Capture) -> None:
     version = site.build(1.0)
     site.write("train.py", SITE_FILES["train.py"] + "# edited\n")

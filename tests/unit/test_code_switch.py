@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,11 @@ from tests.code_kit import SITE_FILES, Site, imported
 
 from tailcut.cli.app import run
 from tailcut.cli.console import ExitCode
+from tailcut.code.loaded import LoadedCode, Snapshot
 from tailcut.engine.following import Follower
+from tailcut.engine.opening import open_variant
+from tailcut.engine.user_code import import_code
+from tailcut.engine.version import version_of
 from tailcut.errors import ArtifactError
 
 ROWS = {"rows": [{"a": 3}]}
@@ -45,6 +50,12 @@ class Server:
 def site(tmp_path: Path) -> Iterator[Site]:
     with imported():
         yield Site(tmp_path)
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():
+            await asyncio.sleep(0.005)
 
 
 def serve(site: Site, test: Callable[[Server], Awaitable[Any]]) -> None:
@@ -226,3 +237,166 @@ def test_the_same_artifact_with_other_code_is_another_version(site: Site) -> Non
     assert site.build(1.0, code=False).id != first.id
     site.write("scaling.py", "F = 10\n")
     assert site.build(1.0).id != first.id
+
+
+HOOKS = """
+import numpy as np
+def one(rows): return {"x": np.array([[row["a"], 0] for row in rows], np.float32)}
+def two(rows): return {"x": np.array([[row["a"] * 100, 0] for row in rows], np.float32)}
+def after(arrays): return [{"y": float(value) + 0.5} for value in arrays["y"]]
+"""
+ONE = SITE_FILES["tailcut.toml"].replace("hooks:preprocess", "hooks:one")
+UNHOOKED = SITE_FILES["tailcut.toml"].replace('preprocess = "hooks:preprocess"\n', "")
+OF_COLUMNS = UNHOOKED.replace("shape = [-1, 2] }", 'shape = [-1, 2], columns = ["a", "b"] }')
+OTHERS = {
+    "preprocess": (ONE, ONE.replace("hooks:one", "hooks:two"), "model.preprocess", 600.0),
+    "postprocess": (ONE, ONE.replace("files =", 'postprocess = "hooks:after"\nfiles ='), "model.postprocess", 6.5),
+    "columns": (OF_COLUMNS, OF_COLUMNS.replace('["a", "b"]', '["b", "a"]'), "model.inputs.x.columns", 16.0),
+    "clock": (ONE, ONE + '[features]\nclock = "time:time"\n', "features.clock", 6.0),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_version_of_another_manifest_is_refused_until_a_restart(site: Site, name: str) -> None:
+    before, after, key, answer = OTHERS[name]
+    site.write("hooks.py", HOOKS)
+    site.write("tailcut.toml", before)
+    site.promote(site.build(1.0))
+    rows = {"rows": [{"a": 3, "b": 5} if name == "columns" else {"a": 3}]}
+
+    async def refused(server: Server) -> None:
+        first = (await server.client.post("/predict/m", rows)).json["predictions"]
+        site.write("tailcut.toml", after)
+        second = site.build(2.0)
+        site.promote(second)
+        await server.look()
+        failure = await server.failure()
+        assert f"another manifest than this server was started with: {key} was" in failure["error"]
+        assert failure["hint"].startswith("restart to serve it")
+        assert (await server.client.post("/predict/m", rows)).json["predictions"] == first
+        with pytest.raises(ArtifactError, match="another manifest"):
+            await server.client.app.engine.repository.load(version=second.id)
+
+    async def restarted(server: Server) -> None:
+        assert (await server.client.post("/predict/m", rows)).json["predictions"][0]["y"] == answer
+        assert await server.failure() == {}
+
+    serve(site, refused)
+    serve(site, restarted)
+
+
+def test_a_manifest_that_differs_in_nothing_of_an_answer_forbids_no_switch(site: Site) -> None:
+    site.promote(site.build(1.0))
+
+    async def test(server: Server) -> None:
+        site.write("tailcut.toml", SITE_FILES["tailcut.toml"] + '[slo]\ntimeout = "5s"\n')
+        site.promote(site.build(2.0))
+        await server.look()
+        assert await server.answer() == 6.0
+        assert await server.failure() == {}
+
+    serve(site, test)
+
+
+READS_TABLE = """
+from pathlib import Path
+class M:
+    def __init__(self): self.k = float(Path(__file__).with_name("table.txt").read_text())
+    def predict(self, rows): return rows.sum(1) * 7 + self.k * (rows[:, 0] > 1)
+def build(): return M()
+"""
+
+
+def test_the_users_own_object_is_not_opened_with_data_that_changed_since_the_start(site: Site) -> None:
+    site.write("train.py", READS_TABLE)
+    version = site.build(1.0)
+    site.promote(version)
+
+    async def test(server: Server) -> None:
+        site.write("table.txt", "1000")
+        site.promote(version, "own")
+        await server.look()
+        failure = await server.failure()
+        assert "table.txt changed since this server started" in failure["error"]
+        assert failure["hint"].startswith("restart to serve it")
+        assert await server.answer() == 3.0
+        site.write("table.txt", "1")
+        site.promote(version)
+        site.promote(version, "own")
+        await server.look()
+        assert await server.answer() == 22.0
+
+    serve(site, test)
+
+
+@pytest.mark.parametrize("name", ["own", "onnx"])
+def test_an_executor_that_is_opened_later_reads_no_other_data(site: Site, name: str) -> None:
+    site.write("train.py", READS_TABLE)
+    version = site.build(1.0)
+    with imported(site.folder):
+        code = import_code(site.manifest, source=True).files.snapshot(live=name == "own")
+        warm = open_variant(site.manifest, site.registry.variant("m", name, version.id), code=code)
+        try:
+            warm.open_one().close()
+            site.write("table.txt", "1000")
+            if name == "own":
+                with pytest.raises(ArtifactError, match=r"table\.txt changed since this server started"):
+                    warm.open_one()
+            else:  # runs none of the user's code
+                warm.open_one().close()
+        finally:
+            warm.close()
+
+
+def test_a_fallback_of_other_code_is_refused_in_a_switch_and_told_at_a_start(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.write("tailcut.toml", SITE_FILES["tailcut.toml"].replace("[serve]", '[serve]\nfallback = ["own"]'))
+    site.promote(site.build(1.0))
+
+    async def switched(server: Server) -> None:
+        engine = server.client.app.engine
+        await until(lambda: engine.running.fallback)
+        site.write("layers.py", "N = 7  # edited\n")
+        site.promote(site.build(2.0))
+        await server.look()
+        assert await server.answer() == 6.0
+        await until(lambda: "fallback own" in caplog.text and "cannot be served" in caplog.text)
+        assert "other code than this server has loaded: layers.py" in caplog.text
+        assert engine.running.fallback is None
+
+    async def started(server: Server) -> None:
+        await until(lambda: server.client.app.engine.running.fallback)
+
+    serve(site, switched)
+    caplog.clear()
+    serve(site, started)
+    assert "other code" not in caplog.text
+    site.write("layers.py", "N = 7  # edited again\n")
+    serve(site, started)
+    assert "variant own of version" in caplog.text
+    assert "built with other code than is served: layers.py" in caplog.text
+
+
+def test_a_switch_reads_no_code_on_the_event_loop(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = site.build(1.0)
+    site.promote(version)
+    threads: list[int] = []
+    snapshot = LoadedCode.snapshot
+
+    def noted(self: LoadedCode, *, live: bool) -> Snapshot:
+        threads.append(threading.get_ident())
+        return snapshot(self, live=live)
+
+    async def test(server: Server) -> None:
+        monkeypatch.setattr(LoadedCode, "snapshot", noted)
+        site.promote(version, "own")
+        await server.look()
+        assert await server.answer() == 21.0
+        assert threads
+        assert threading.get_ident() not in threads
+        running = server.client.app.engine.running
+        expected = version_of(site.manifest.deployment, running.variant, running.code.files.digest(live=True))
+        assert running.path.version == expected
+
+    serve(site, test)

@@ -168,35 +168,43 @@ def follower(client: Client) -> Follower:
     return found
 
 
-def retrained(manifest: Manifest, keeps: bool, name: str) -> Version:
-    """Add the same model under another hash, and promote it."""
-    path = YEARS._replace(graph=YEARS.graph.replace("years (", f"{name} (")).save(manifest.directory / f"{name}.onnx")
+def retrained(manifest: Manifest, keeps: bool, name: str, *, takes_any: bool = False) -> Version:
+    """Add the same model under another hash, and promote it.
+
+    Args:
+        takes_any: it answers every year, so that an invented row warms it up.
+    """
+    graph = YEARS.graph.replace("years (", f"{name} (")
+    if takes_any:
+        graph = graph.replace("place = Sub (year, first)", "known = Max (year, first)\nplace = Sub (known, first)")
+    path = YEARS._replace(graph=graph).save(manifest.directory / f"{name}.onnx")
     return add(manifest, kept(YEARS) if keeps else None, path)
 
 
-Plan = list[tuple[bool, bool]]
-"""Whether each version that is promoted keeps rows, and whether it is served then."""
+Plan = list[tuple[bool, bool, bool]]
+"""Whether each version that is promoted keeps rows, whether it takes any row, and whether it is served then."""
 
 
 @pytest.mark.parametrize(
     "plan",
     [
-        [(True, True), (True, True)],
-        [(False, True), (False, True), (True, True)],
-        [(True, True), (False, False), (True, True)],
+        [(True, False, True), (True, False, True)],
+        [(False, False, True), (False, False, True), (True, False, True)],
+        [(True, False, True), (False, False, True), (True, False, True)],
+        [(False, True, True), (False, False, False), (False, True, True), (True, False, True)],
     ],
-    ids=["rows", "none", "of what is warm only what is warm takes the place"],
+    ids=["rows", "none", "rows, none and rows", "what answers an invented row gives way to what does, or has rows"],
 )
 def test_a_live_switch(folder: Path, plan: Plan) -> None:
-    """What answers is not replaced by what may answer nothing; where nothing is known of either, it is."""
+    """What answers an invented row is not replaced by what refuses it; of real rows an invented one says nothing."""
     manifest = write(folder, YEARS)
-    first = retrained(manifest, plan[0][0], "v0")
+    first = retrained(manifest, plan[0][0], "v0", takes_any=plan[0][1])
 
     async def main() -> None:
         async with running(manifest) as client:
             served = first.id
-            for number, (keeps, switches) in enumerate(plan[1:], start=1):
-                version = retrained(manifest, keeps, f"v{number}")
+            for number, (keeps, takes_any, switches) in enumerate(plan[1:], start=1):
+                version = retrained(manifest, keeps, f"v{number}", takes_any=takes_any)
                 await follower(client).look()
                 failure = follower(client).failure
                 assert (failure is None) is switches
@@ -213,7 +221,7 @@ def test_a_live_switch(folder: Path, plan: Plan) -> None:
 
 def test_a_variant_is_loaded_by_name_under_the_same_rule(folder: Path) -> None:
     manifest = write(folder, YEARS, overrides=["server.management_tokens="])
-    first = retrained(manifest, True, "v0")
+    first = retrained(manifest, False, "v0", takes_any=True)
 
     async def main() -> None:
         async with running(manifest) as client:

@@ -214,7 +214,7 @@ def test_a_variant_of_the_users_own_object_has_the_source_in_its_version(tmp_pat
 
     def versions() -> tuple[bytes, bytes]:
         deployment = project.manifest.deployment
-        return version_of(deployment, plain, project.code()), version_of(deployment, own, project.code(source=True))
+        return version_of(deployment, plain, project.version()), version_of(deployment, own, project.version(live=True))
 
     before = versions()
     project.write("train.py", TRAIN + "# edited")

@@ -12,8 +12,10 @@ from tailcut.cli._registry import Model, Place, as_typed, only_model, open_regis
 from tailcut.cli.console import write
 from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, load_manifest
 from tailcut.core.code import few
+from tailcut.core.fingerprint import LIVE
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Manifest
+from tailcut.manifest.answering import other_settings
 from tailcut.registry import Registry, Version
 from tailcut.registry.code import ARCHIVE, Check, code_of, nothing
 
@@ -37,7 +39,7 @@ def code(
 
 
 def code_check(manifest: Path, settings: list[str] | None, place: str | None, *, force: bool) -> Check:
-    """Return the check that a variant which is to be served was built with the code of the manifest's folder.
+    """Return the check that a variant which is to be served was built with the manifest and its folder's code.
 
     Args:
         place: a registry that was named without a manifest; nothing is checked then.
@@ -56,6 +58,14 @@ def code_check(manifest: Path, settings: list[str] | None, place: str | None, *,
                     hint="run this with that manifest, or say --force, which does not compare the code",
                 )
             return
+        live = version.variants[variant].runtime in LIVE
+        if differ := other_settings(loaded.deployment, version.manifest, live=live):
+            raise ArtifactError(
+                f"variant {variant!r} of version {version.id} was built with another manifest than {loaded.directory} "
+                f"has: {few(differ)}",
+                hint="put that manifest back, `tailcut registry show --json` has it; or say --force and restart the "
+                "servers, which then serve the variant with today's manifest",
+            )
         lacks = _lacks(loaded, version, [variant])
         if lacks:
             raise ArtifactError(

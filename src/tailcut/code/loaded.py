@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Set
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -44,8 +45,22 @@ class Loading:
         return LoadedCode(self._manifest, functions, self._before, self._began_s)
 
 
+class Snapshot(NamedTuple):
+    """What one variant runs of the user's code, read once: its version and what its executors may run agree.
+
+    Attributes:
+        digest: see ``LoadedCode.digest``.
+        imports: SHA-256 of the modules that opening the variant imports, by name.
+        data: SHA-256 of the data files at the start, by name.
+    """
+
+    digest: bytes = b""
+    imports: Mapping[str, str] = {}
+    data: Mapping[str, str] = {}
+
+
 class LoadedCode:
-    """The user's code that this process has loaded for one deployment. Use ``Loading``."""
+    """The user's code that this process has loaded for one deployment. Use ``Loading``. Threads may share it."""
 
     def __init__(
         self,
@@ -61,6 +76,7 @@ class LoadedCode:
         self._roots = {reference: root_of(function, self._locator) for reference, function in imported.items()}
         self._serving = self._modules([*functions, *manifest.deployment.model.trusted])
         self._source: Set[str] = set()
+        self._lock = threading.RLock()  # around the graph; a fallback's source is imported while others ask for hashes
         self._guessed: Set[str] = set()
         self._graph.add(self._serving)
         self._beside = self._unnamed(self._serving, before)
@@ -79,9 +95,15 @@ class LoadedCode:
         reference = source_reference(self._manifest)
         if not reference or self._source:
             return
-        before = self._graph.before = frozenset(sys.modules)
-        self._graph.began_s = time.time()
-        self._roots[reference] = root_of(resolve(reference, self._manifest), self._locator)
+        before, began_s = frozenset(sys.modules), time.time()
+        function = resolve(reference, self._manifest)
+        with self._lock:
+            if not self._source:
+                self._graph.began_s, self._graph.before = began_s, before
+                self._add_source(reference, function, before)
+
+    def _add_source(self, reference: str, function: Callable[..., Any], before: frozenset[str]) -> None:
+        self._roots[reference] = root_of(function, self._locator)
         source = self._modules([reference])
         self._graph.add(source)
         beside = self._unnamed(source, before)
@@ -96,33 +118,38 @@ class LoadedCode:
         Args:
             live: whether it runs the user's own object. What of that is not imported yet is read from the disk now.
         """
-        reference = source_reference(self._manifest)
-        if not live or not reference:
-            return self._listed[False]
-        if not self._source:
-            source = {module_of(reference)}
-            graph = self._graph.copy()
-            graph.add(source)
-            return self._listing(graph, source)
-        return self._listed[True]
+        with self._lock:
+            return self._read(live=live)[1]
+
+    def snapshot(self, *, live: bool) -> Snapshot:
+        """Return what a variant runs, as ``listing`` reads it now."""
+        named = {module_of(name) for name in self._manifest.deployment.model.trusted}
+        with self._lock:
+            graph, listed = self._read(live=live)
+            reference = source_reference(self._manifest) if live else ""
+            named |= {module_of(reference)} if reference else set()
+            modules = {name: graph.modules[name].sha256 for name in graph.reached(named)}
+            found = [digest(listed)]
+            for name, root in sorted(self._roots.items()):
+                if live or not self._is_source(name):
+                    found += [name.encode(), root.bound]
+        imports = {name: sha for name, sha in modules.items() if sha}
+        return Snapshot(_hashed(*found), imports, self._data)
 
     def digest(self, *, live: bool) -> bytes:
         """Return 16 bytes that change with whatever of the user's code a variant's answers depend on."""
-        found = [digest(self.listing(live=live))]
-        for name, root in sorted(self._roots.items()):
-            if live or not self._is_source(name):
-                found += [name.encode(), root.bound]
-        return _hashed(*found)
+        return self.snapshot(live=live).digest
 
     def digest_of(self, references: Iterable[str]) -> bytes:
         """Return 16 bytes that change with the code of these functions, the declared data and what both use."""
         named = sorted(set(references))
         if not named:
             return b""
-        modules = self._graph.reached(self._modules(named) | self._beside) | self._modules(named)
         data = {name: sha for name, sha in self._data.items() if not name.startswith(SOURCE_FILES)}
-        found = listing(self._graph, modules, (), data, self._manifest.directory)
-        return _hashed(digest(found), *(self._roots[name].bound for name in named if name in self._roots))
+        with self._lock:
+            modules = self._graph.reached(self._modules(named) | self._beside) | self._modules(named)
+            found = listing(self._graph, modules, (), data, self._manifest.directory)
+            return _hashed(digest(found), *(self._roots[name].bound for name in named if name in self._roots))
 
     def lacks(self, recorded: Code, *, live: bool) -> tuple[str, ...]:
         """Name the files of a version's code that this process runs in another form, or not at all."""
@@ -141,11 +168,26 @@ class LoadedCode:
         }
         return differing(here, replace(here, modules=modules, data=data_files.hashed(self._manifest, strict=False)))
 
+    def changed_data(self) -> tuple[str, ...]:
+        """Name the data files that are not what they were at the start."""
+        return on_disk.changed_data(self._manifest, self._data)
+
     def disk_lacks(self, recorded: Code, *, live: bool) -> tuple[str, ...]:
         """Name the files of a version's code that lie in the manifest's folder in another form, or not at all."""
         return on_disk.lacks(self._manifest, recorded, live=live)
 
     # -- Inside ------------------------------------------------------------------------------------------------------
+
+    def _read(self, *, live: bool) -> tuple[Graph, Code]:
+        reference = source_reference(self._manifest)
+        if not live or not reference:
+            return self._graph, self._listed[False]
+        if self._source:
+            return self._graph, self._listed[True]
+        source = {module_of(reference)}
+        graph = self._graph.copy()
+        graph.add(source)
+        return graph, self._listing(graph, source)
 
     def _is_source(self, reference: str) -> bool:
         return bool(self._source) and reference == source_reference(self._manifest)

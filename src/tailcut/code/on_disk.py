@@ -24,13 +24,10 @@ def lacks(manifest: Manifest, recorded: Code, *, live: bool) -> tuple[str, ...]:
     return differing(wanted, completed(here, wanted, locator, manifest.directory))
 
 
-def source_hashes(manifest: Manifest) -> dict[str, str]:
-    """Return the SHA-256 of every module that ``model.source`` and ``model.trusted`` reach, by name."""
-    named = [source_reference(manifest), *manifest.deployment.model.trusted]
-    source = {module_of(name) for name in named if name}
-    graph = Graph(Locator(folders_of(manifest)))
-    graph.add(source)
-    return {name: module.sha256 for name, module in graph.modules.items() if module.sha256}
+def changed_data(manifest: Manifest, hashes: Mapping[str, str]) -> tuple[str, ...]:
+    """Name the data files that do not have these hashes, or are new or gone."""
+    here = data_files.hashed(manifest, strict=False)
+    return tuple(sorted(name for name in {*hashes, *here} if hashes.get(name) != here.get(name)))
 
 
 def unlike(manifest: Manifest, hashes: Mapping[str, str]) -> tuple[str, ...]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tailcut.code.loaded import LoadedCode
+from tailcut.engine.notices import tell_code
 from tailcut.engine.opening import Opened, StandIn, open_beside
 from tailcut.engine.seating import Warm, close_warm, open_variant
-from tailcut.engine.switch import abandon, foreseen, in_background, refuse_other_tensors
+from tailcut.engine.switch import abandon, foreseen, in_background, refuse_other_model, refuse_other_tensors
+from tailcut.engine.version import is_live, runs_source
 from tailcut.engine.warming import BRIEF
 from tailcut.errors import ArtifactError, TailcutError
 from tailcut.observe.exposition import Sample
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from tailcut.engine.engine import Engine
 
 log = logging.getLogger("tailcut.server")
+
+Check = Callable[[Variant, LoadedCode], None]
 
 STALE = "stale"
 """Of ``serve.fallback``: the prediction caches' expired answers, which are the path's own business."""
@@ -63,7 +68,7 @@ class Fallbacks:
                 _let_go(self._coming)  # of what is served no more
                 self._coming = None
             if self._coming is None:
-                self._coming = loop.create_task(self._warm(opened.variant))
+                self._coming = loop.create_task(self._warm(opened.variant, opened.code.files, self._refuse))
             self._attaching = loop.create_task(self._attach(opened, self._coming))
 
     def relieve(self, opened: Opened) -> None:
@@ -94,8 +99,8 @@ class Fallbacks:
 
     # -- Inside ------------------------------------------------------------------------------------------------------
 
-    def _begin(self, variant: Variant) -> asyncio.Task[Warm | None]:
-        self._coming = asyncio.get_running_loop().create_task(self._warm(variant))
+    def _begin(self, variant: Variant, files: LoadedCode) -> asyncio.Task[Warm | None]:
+        self._coming = asyncio.get_running_loop().create_task(self._warm(variant, files, self._tell_other_code))
         return self._coming
 
     async def _attach(self, opened: Opened, coming: asyncio.Task[Warm | None]) -> None:
@@ -141,18 +146,18 @@ class Fallbacks:
         name = self._engine.deployment.serve.variant
         return "what is promoted" if name == "promoted" else f"serve.variant = {name!r}"
 
-    async def _warm(self, served: Variant) -> Warm | None:
-        """Open the first that can be opened; None where none can."""
+    async def _warm(self, served: Variant, files: LoadedCode, check: Check) -> Warm | None:
+        """Open the first that can be opened and that the check passes; None where there is none."""
         for name in self._names:
             if name == served.name:
                 continue
             try:
-                return await in_background(partial(self._open, served, name), Warm.close)
+                return await in_background(partial(self._open, served, name, files, check), Warm.close)
             except TailcutError as error:
                 log.error("fallback %s of version %s cannot be served: %s", name, served.version, error)
         return None
 
-    def _open(self, served: Variant, name: str) -> Warm:
+    def _open(self, served: Variant, name: str, files: LoadedCode, check: Check) -> Warm:
         """Open and warm up a variant of the version that is served; blocks."""
         deployment = self._engine.deployment
         registry = Registry.of(self._engine.manifest)
@@ -162,8 +167,20 @@ class Fallbacks:
                 f"variant {name!r} was refused: {variant.refused}",
                 hint="name a variant in serve.fallback that passed; see `tailcut registry show`",
             )
-        refuse_other_tensors(deployment, variant)
-        return open_variant(self._engine.manifest, variant, BRIEF)
+        check(variant, files)
+        code = files.snapshot(live=is_live(variant))
+        return open_variant(self._engine.manifest, variant, BRIEF, code=code)
+
+    def _tell_other_code(self, variant: Variant, files: LoadedCode) -> None:
+        """Check the fallback of a start, which serves whatever code there is; the operator is told of other code."""
+        refuse_other_tensors(self._engine.deployment, variant)
+        if runs_source(self._engine.manifest, variant):
+            files.import_source()
+        tell_code(variant, files)
+
+    def _refuse(self, variant: Variant, files: LoadedCode) -> None:
+        """Check the fallback of a switch: other code than this process has loaded is refused."""
+        refuse_other_model(self._engine.deployment, files, variant)
 
 
 def _let_go(opening: asyncio.Task[Warm | None] | None) -> None:

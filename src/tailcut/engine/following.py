@@ -13,6 +13,7 @@ from tailcut.engine.notices import tell_trust
 from tailcut.engine.opening import Opened, Warm, open_beside, open_variant
 from tailcut.engine.seating import close_warm
 from tailcut.engine.switch import foreseen, in_background, refuse_other_model, retire
+from tailcut.engine.version import is_live
 from tailcut.engine.warming import BRIEF
 from tailcut.errors import TailcutError
 from tailcut.manifest import Manifest
@@ -219,14 +220,15 @@ class Follower:
         if promotion is not None and (promotion.version, promotion.variant) == (served.version, served.name):
             return None
         variant = self._registry.variant(self._name)
-        refuse_other_model(self._manifest.deployment, running, variant)
+        refuse_other_model(self._manifest.deployment, running.code.files, variant)
         for runtime in (variant.runtime, *variant.part_runtimes):
             bring_in(runtime)
         pool = self._manifest.deployment.pool
         if variant.runtime == "onnxruntime" and pool.threads_of(variant.settings) == 1:
             lower_priority()  # it starts no thread that would inherit this for good
         # The least of several runs: others use the processor meanwhile, and this thread gives way to them.
-        return open_variant(self._manifest, variant, BRIEF, must_answer=bool(running.warm_up_ns))
+        code = running.code.files.snapshot(live=is_live(variant))
+        return open_variant(self._manifest, variant, BRIEF, code=code, must_answer=running.answers_invented)
 
     async def switch(self, warm: Warm | None) -> None:
         """Put a variant in place: one assignment on the event loop, so that every request sees one or the other."""

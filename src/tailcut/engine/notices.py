@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import logging
 
+from tailcut.code.loaded import LoadedCode
 from tailcut.core.code import few
-from tailcut.engine.opening import Opened
 from tailcut.engine.version import is_live
 from tailcut.registry import Variant
 
 log = logging.getLogger("tailcut.server")
 
 
-def tell_code(opened: Opened) -> None:
-    """Tell the operator where a variant is served with other code than it was built and judged with."""
-    variant = opened.variant
+def tell_code(variant: Variant, files: LoadedCode) -> None:
+    """Tell the operator where a variant is served with other code than it was built and judged with.
+
+    Args:
+        files: the code that this process has loaded.
+    """
     if variant.code is None:
         return
-    if lacks := opened.code.files.lacks(variant.code, live=is_live(variant)):
+    if lacks := files.lacks(variant.code, live=is_live(variant)):
         log.warning(
             "variant %s of version %s was built with other code than is served: %s; cached answers are kept apart. "
             "`tailcut build` judges it with this code, `tailcut registry code %s FOLDER` writes out the other",

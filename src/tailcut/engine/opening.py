@@ -8,6 +8,7 @@ from collections.abc import Callable, Sized
 from functools import partial
 from typing import Any
 
+from tailcut.code.loaded import LoadedCode
 from tailcut.core.fingerprint import uses_gpu
 from tailcut.core.scaling import Limits, Wear
 from tailcut.engine.assembly import Assembly
@@ -25,7 +26,7 @@ from tailcut.engine.stores import Caches, open_caches
 from tailcut.engine.streaming import streaming_of
 from tailcut.engine.switch import abandon, in_background
 from tailcut.engine.user_code import UserCode, import_code, place_hooks
-from tailcut.engine.version import runs_source, version_of
+from tailcut.engine.version import is_live, runs_source, version_of
 from tailcut.engine.warming import BRIEF, warm_up
 from tailcut.errors import ArtifactError, NotInRegistry
 from tailcut.features import FeatureService
@@ -37,7 +38,7 @@ from tailcut.runtimes.base import StreamingRuntime
 __all__ = ["Opened", "Warm", "find_variant", "open_deployment", "open_variant", "warm_up"]
 
 
-StandIn = Callable[[Variant], "asyncio.Future[Warm | None]"]
+StandIn = Callable[[Variant, LoadedCode], "asyncio.Future[Warm | None]"]
 """Begins to open a variant that stands in for another one; None where there is none."""
 
 
@@ -129,6 +130,11 @@ class Opened:
         self.loading = loading
 
     @property
+    def answers_invented(self) -> bool:
+        """Whether it was warmed up with invented rows, and answered them."""
+        return bool(self.warm_up_ns) and not self.examples.are_real
+
+    @property
     def streaming(self) -> StreamingRuntime | None:
         """What streams; None where the model does not.
 
@@ -174,7 +180,7 @@ async def open_deployment(
     code = await loop.run_in_executor(None, import_code, manifest, runs_source(manifest, variant))
     assembly = Assembly(deployment.model, code.preprocess, code.postprocess, fields=code.fields)
     outputs = tuple(tensor.name for tensor in deployment.model.outputs)
-    warm, loading = await _first_warm(manifest, variant, stand_in)
+    warm, loading = await _first_warm(manifest, variant, code.files, stand_in)
     variant = warm.variant
     try:
         hooks = await place_hooks(deployment, code, assembly, warm, outputs)
@@ -188,7 +194,7 @@ async def open_deployment(
     device = _device_time(warm, recorder)
     dispatcher = make_dispatcher(deployment, variant, warm.warm_up_ns, warm.length_class, device or recorder, loop)
     path = Path(
-        version=version_of(deployment, variant, code.files),
+        version=version_of(deployment, variant, warm.code.digest),
         served=(variant.name, variant.version),
         outputs=outputs,
         assembly=assembly,
@@ -215,14 +221,18 @@ async def _open_stores(manifest: Manifest, code: UserCode) -> tuple[Caches, Feat
 
 
 async def _first_warm(
-    manifest: Manifest, variant: Variant, stand_in: StandIn | None
+    manifest: Manifest, variant: Variant, files: LoadedCode, stand_in: StandIn | None
 ) -> tuple[Warm, asyncio.Task[Warm] | None]:
     """Open a variant; return it, or what stands in for it and the loading that goes on."""
+    loop = asyncio.get_running_loop()
+    code = await loop.run_in_executor(None, partial(files.snapshot, live=is_live(variant)))
     if stand_in is None:
-        return await asyncio.get_running_loop().run_in_executor(None, open_variant, manifest, variant), None
-    other = stand_in(variant)
+        return await loop.run_in_executor(None, partial(open_variant, manifest, variant, code=code)), None
+    other = stand_in(variant, files)
     # In the background, because what stands in may be serving before it is open.
-    loading = asyncio.ensure_future(in_background(partial(open_variant, manifest, variant, BRIEF), Warm.close))
+    loading = asyncio.ensure_future(
+        in_background(partial(open_variant, manifest, variant, BRIEF, code=code), Warm.close)
+    )
     try:
         both: set[asyncio.Future[Any]] = {other, loading}
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -242,7 +252,7 @@ def open_beside(manifest: Manifest, running: Opened, warm: Warm, recorder: Recor
     other, memory stays within the one limit, and after a rollback within their TTL the old entries are still good.
     """
     deployment = manifest.deployment
-    version = version_of(deployment, warm.variant, running.code.files)
+    version = version_of(deployment, warm.variant, warm.code.digest)
     served = (warm.variant.name, warm.variant.version)
     device = _device_time(warm, recorder)
     loop = asyncio.get_running_loop()

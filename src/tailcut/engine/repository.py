@@ -15,6 +15,7 @@ from tailcut.engine.following import Follower
 from tailcut.engine.opening import Opened, Warm, find_variant, open_variant
 from tailcut.engine.seating import close_warm
 from tailcut.engine.switch import in_background, refuse_other_model
+from tailcut.engine.version import is_live
 from tailcut.engine.warming import BRIEF
 from tailcut.errors import BadRequest, NotFound, NotInRegistry, NotReady, TailcutError
 from tailcut.registry import Registry, Variant, Version, state_of
@@ -153,8 +154,9 @@ class Repository:
         served = running.variant
         if (variant.version, variant.name, variant.sha256) == (served.version, served.name, served.sha256):
             return None
-        refuse_other_model(engine.deployment, running, variant)
-        return open_variant(engine.manifest, variant, BRIEF, must_answer=bool(running.warm_up_ns))
+        refuse_other_model(engine.deployment, running.code.files, variant)
+        code = running.code.files.snapshot(live=is_live(variant))
+        return open_variant(engine.manifest, variant, BRIEF, code=code, must_answer=running.answers_invented)
 
     def _configured(self) -> Variant:
         return find_variant(self._engine.manifest)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
 from time import perf_counter, perf_counter_ns, thread_time_ns
 from typing import NamedTuple
 
-from tailcut.code.on_disk import source_hashes
+from tailcut.code.loaded import Snapshot
+from tailcut.code.on_disk import changed_data
+from tailcut.core.code import few
 from tailcut.core.fingerprint import Machine, uses_gpu
 from tailcut.engine import planning
 from tailcut.engine.examples import Examples, examples_of
@@ -17,7 +18,7 @@ from tailcut.engine.row_coupling import with_row_coupling
 from tailcut.engine.ticket import length_class
 from tailcut.engine.version import is_live
 from tailcut.engine.warming import BRIEF, THOROUGH, Unanswered, Warmth, choose_executor, warm_up
-from tailcut.errors import StartError, TailcutError
+from tailcut.errors import ArtifactError, StartError, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.registry import Variant
 from tailcut.registry.machine import read_machine
@@ -28,6 +29,8 @@ from tailcut.runtimes.live import source_of
 from tailcut.runtimes.remote import RemoteRuntime
 
 log = logging.getLogger("tailcut.server")
+
+_UNKNOWN = Snapshot()
 
 _SPARE = 2
 """Executors that are kept warm where nothing else is said: one that dies leaves one that answers meanwhile."""
@@ -49,6 +52,7 @@ class Warm(NamedTuple):
         load_s: how long opening and warming up one of them took.
         size_bytes: what an opened one is taken to hold in memory.
         open_one: opens and warms up one more; blocks.
+        code: what it runs of the user's code.
     """
 
     variant: Variant
@@ -60,6 +64,7 @@ class Warm(NamedTuple):
     load_s: float
     size_bytes: int
     open_one: Callable[[], Runtime]
+    code: Snapshot
 
     @property
     def length_class(self) -> int:
@@ -86,14 +91,15 @@ class _Opener:
         examples: inputs that they are warmed up with.
     """
 
-    def __init__(self, manifest: Manifest, variant: Variant, *, must_answer: bool) -> None:
+    def __init__(self, manifest: Manifest, variant: Variant, code: Snapshot, *, must_answer: bool) -> None:
         self.examples = examples_of(manifest, variant)
         self.took_ns: dict[int, int] = {}
         self._manifest = manifest
         self._variant = variant
         self._outputs = tuple(tensor.name for tensor in manifest.deployment.model.outputs)
         self._max_rows = planning.most_rows(manifest.deployment.batching, variant)
-        self._code = _code_of_children(manifest, variant)
+        self._imports = _imports(manifest, variant)
+        self._code = code
         self._in_one_thread = _runs_in_one_thread(manifest, variant)
         self._must_answer = must_answer
         self._unanswered = False
@@ -124,8 +130,23 @@ class _Opener:
             raise
         return runtime
 
+    def open_later(self) -> Runtime:
+        """Open one more while others serve.
+
+        Raises:
+            TailcutError: as ``open``; or a data file is not what it was at the start, and the user's code may read it.
+        """
+        runtime = self.open(BRIEF)
+        if self._imports and self._code.digest and (changed := changed_data(self._manifest, self._code.data)):
+            runtime.close()
+            raise ArtifactError(
+                f"{few(changed)} changed since this server started, and a new executor would read it",
+                hint="restart to serve the new data, or put back the old",
+            )
+        return runtime
+
     def _open(self) -> Runtime:
-        return lendable(_open(self._manifest, self._variant, self._code))
+        return lendable(_open(self._manifest, self._variant, self._code.imports if self._imports else {}))
 
     def _warn(self, error: TailcutError) -> None:
         log.warning(
@@ -154,12 +175,15 @@ def open_variant(
     variant: Variant,
     warmth: Warmth = THOROUGH,
     *,
+    code: Snapshot = _UNKNOWN,
     must_answer: bool = False,
 ) -> Warm:
     """Open one runtime per executor and run every batch size on each; blocks. Nothing stays open where one fails.
 
     Args:
         warmth: of these; executors that are opened later, while these serve, are warmed up briefly.
+        code: what the variant runs of the user's code: processes of executors run nothing else, nor do executors that
+            are opened later. By default it is not compared.
         must_answer: whether it has to answer an invented row, too: it is to take the place of a variant that does, and
             a broken one must not.
 
@@ -169,7 +193,7 @@ def open_variant(
     deployment, variant = manifest.deployment, with_row_coupling(variant)
     pool = deployment.pool
     asked = pool.executors_of(variant.settings)
-    opener = _Opener(manifest, variant, must_answer=must_answer)
+    opener = _Opener(manifest, variant, code, must_answer=must_answer)
     runtimes: list[Runtime] = []
     try:
         began_s = perf_counter()
@@ -186,15 +210,13 @@ def open_variant(
             runtime.close()
         raise
     most = 1 if kind == "inline" else max(pool.max_executors, count)
-    took_ns, later = dict(opener.took_ns), partial(opener.open, BRIEF)
-    return Warm(variant, runtimes, took_ns, opener.examples, kind, most, load_s, _held(variant), later)
+    took_ns, held = dict(opener.took_ns), _held(variant)
+    return Warm(variant, runtimes, took_ns, opener.examples, kind, most, load_s, held, opener.open_later, code)
 
 
-def _code_of_children(manifest: Manifest, variant: Variant) -> Mapping[str, str]:
-    """Hash what processes of executors import: each anew, those that are opened later, too."""
-    imports = is_live(variant) or (variant.runtime == "skops" and bool(manifest.deployment.model.trusted))
-    children = imports and manifest.deployment.pool.executor == "process"
-    return source_hashes(manifest) if children else {}
+def _imports(manifest: Manifest, variant: Variant) -> bool:
+    """Whether opening a variant imports or calls the user's code."""
+    return is_live(variant) or (variant.runtime == "skops" and bool(manifest.deployment.model.trusted))
 
 
 def _open(manifest: Manifest, variant: Variant, code: Mapping[str, str]) -> Runtime:

@@ -17,6 +17,7 @@ from tailcut.engine.row_coupling import rows_alone, with_row_coupling
 from tailcut.engine.ticket import check_rows
 from tailcut.errors import ArtifactError, ExecutorLost, MissingExtra, NotServable, StartError, TailcutError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
+from tailcut.manifest.answering import other_tensors
 from tailcut.manifest.schema import Registry as Section
 from tailcut.registry import Registry, Variant, Version
 from tailcut.runtimes.base import Runtime
@@ -127,14 +128,11 @@ def _bare(registry: Registry, version: Version) -> Manifest:
 
 
 def _refuse_other_tensors(deployment: Deployment, version: Version, what: str) -> None:
-    model = deployment.model
-    for side, mine, its in (("inputs", model.inputs, version.inputs), ("outputs", model.outputs, version.outputs)):
-        here, there = ([(each.name, each.datatype, list(each.shape)) for each in tensors] for tensors in (mine, its))
-        if here != there:
-            raise NotServable(
-                f"{what}: its {side} are {there}, the manifest's are {here}",
-                hint="use the manifest that it was built with: `tailcut registry show --json` has it",
-            )
+    if differ := other_tensors(deployment, version.inputs, version.outputs):
+        raise NotServable(
+            f"{what}: {differ}",
+            hint="use the manifest that it was built with: `tailcut registry show --json` has it",
+        )
 
 
 def _with(*hints: str) -> str:

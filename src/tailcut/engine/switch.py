@@ -7,11 +7,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from tailcut.code.loaded import LoadedCode
 from tailcut.core.code import few
 from tailcut.engine.call import Call
 from tailcut.engine.version import is_live
 from tailcut.errors import ArtifactError, StartError, TailcutError
-from tailcut.manifest import Deployment, Tensor
+from tailcut.manifest import Deployment
+from tailcut.manifest.answering import other_settings, other_tensors
 from tailcut.registry import Variant
 from tailcut.runtimes.floats import take_mode_of_models
 from tailcut.runtimes.priority import low_priority
@@ -98,17 +100,21 @@ def foreseen(error: BaseException) -> TailcutError:
     return found
 
 
-def refuse_other_model(deployment: Deployment, running: Opened, variant: Variant) -> None:
+def refuse_other_model(deployment: Deployment, files: LoadedCode, variant: Variant) -> None:
     """Refuse what this process cannot serve, because its manifest or the user's code is of another build.
 
     Code is compared as this process has imported it, whatever its files are by now. Of a variant that runs the user's
     own object, that code is imported where it is not yet.
 
     Raises:
-        ArtifactError: the tensors or the code differ.
+        ArtifactError: the tensors, settings that answers depend on, or the code differ.
     """
     refuse_other_tensors(deployment, variant)
-    files = running.code.files
+    if differ := other_settings(deployment, variant.manifest, live=is_live(variant)):
+        raise ArtifactError(
+            f"{_what(variant)} it was built with another manifest than this server was started with: {few(differ)}",
+            hint=_RESTART,
+        )
     if variant.code is None:  # built by a tailcut that did not write the code down
         if changed := files.changed():
             raise ArtifactError(f"{_what(variant)} {few(changed)} changed since this server started", hint=_RESTART)
@@ -128,6 +134,8 @@ def refuse_other_model(deployment: Deployment, running: Opened, variant: Variant
             f"{_what(variant)} it was built with other code than this server has loaded: {few(lacks)}",
             hint=_RESTART if there else f"{put_back}; until then this server serves what it served",
         )
+    if live and (changed := files.changed_data()):  # its source is called now, and reads them as they are
+        raise ArtifactError(f"{_what(variant)} {few(changed)} changed since this server started", hint=_RESTART)
 
 
 def refuse_other_tensors(deployment: Deployment, variant: Variant) -> None:
@@ -136,26 +144,15 @@ def refuse_other_tensors(deployment: Deployment, variant: Variant) -> None:
     Raises:
         ArtifactError: they differ.
     """
-    for kind, here, there in (
-        ("inputs", deployment.model.inputs, variant.inputs),
-        ("outputs", deployment.model.outputs, variant.outputs),
-    ):
-        if _forms(here) != _forms(there):
-            raise ArtifactError(
-                f"{_what(variant)} its {kind} are {_forms(there)} and this server's {_forms(here)}", hint=_HINT
-            )
+    if differ := other_tensors(deployment, variant.inputs, variant.outputs):
+        raise ArtifactError(f"{_what(variant)} {differ}", hint=_RESTART)
 
 
-_HINT = "restart the server; until then it serves what it served"
 _RESTART = "restart to serve it; until then this server serves what it served"
 
 
 def _what(variant: Variant) -> str:
     return f"variant {variant.name!r} of version {variant.version} is to be served, but"
-
-
-def _forms(tensors: Sequence[Tensor]) -> list[tuple[str, str, tuple[int, ...]]]:
-    return [(tensor.name, tensor.datatype, tuple(tensor.shape)) for tensor in tensors]
 
 
 async def retire(old: Opened, in_flight: Mapping[Call, None], timeout_s: float) -> None:

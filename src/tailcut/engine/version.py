@@ -7,7 +7,6 @@ old entry.
 from __future__ import annotations
 
 import hashlib
-from typing import Protocol
 
 import msgspec
 
@@ -18,14 +17,6 @@ from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest.keys import to_plain
 from tailcut.registry import Variant
 from tailcut.runtimes.live import LIVE
-
-
-class HashedCode(Protocol):
-    """The user's code, as far as the version needs it; see ``code.loaded.LoadedCode``."""
-
-    def digest(self, *, live: bool) -> bytes:
-        """Return a hash of the code that a variant runs."""
-        ...
 
 
 def deployment_version(deployment: Deployment, artifact: str, code: bytes) -> bytes:
@@ -47,11 +38,14 @@ def deployment_version(deployment: Deployment, artifact: str, code: bytes) -> by
     return digest.digest()
 
 
-def version_of(deployment: Deployment, variant: Variant, code: HashedCode) -> bytes:
+def version_of(deployment: Deployment, variant: Variant, code: bytes) -> bytes:
     """Return the deployment version of a variant: another runtime or other settings may round otherwise, too.
 
     A variant whose rows run alone has another version than the same artifact had before: what a server kept that ran
     its rows together is no answer any more.
+
+    Args:
+        code: hash of the user's code that the variant runs; see ``code.loaded.Snapshot``.
     """
     settings = sorted(f"{name}={value!r}" for name, value in variant.settings.items())
     # Another tailcut may prepare rows in another way, and another library round otherwise.
@@ -60,7 +54,7 @@ def version_of(deployment: Deployment, variant: Variant, code: HashedCode) -> by
     served = (variant.sha256, variant.runtime, *versions, *settings)
     if rows_alone(variant):
         served = (*served, "rows_alone")
-    return deployment_version(deployment, " ".join(served), code.digest(live=is_live(variant)))
+    return deployment_version(deployment, " ".join(served), code)
 
 
 def is_live(variant: Variant) -> bool:

@@ -223,6 +223,7 @@ class Reader:
             bounds=checking.bounds_of(record),
             code=code_of(record),
             files=record.files,
+            manifest=record.manifest,
         )
 
     def _part(self, record: Version, what: str, part: str, sha: str) -> Path:

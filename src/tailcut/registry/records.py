@@ -84,6 +84,7 @@ class Variant:
         bounds: of the inputs, which the build found in the model.
         code: the user's code that it was built with; None where the build did not write it down.
         files: what its version keeps beside the artifacts, by what it is: see ``Registry.file``.
+        manifest: the deployment as it was built, as plain values; empty where the version has no record of it.
     """
 
     model: str
@@ -104,6 +105,7 @@ class Variant:
     bounds: tuple[Bound, ...] = ()
     code: Code | None = None
     files: Mapping[str, KeptFile] = field(default_factory=dict)
+    manifest: Mapping[str, Any] = field(default_factory=dict)
 
 
 class VariantRecord(msgspec.Struct, frozen=True, kw_only=True):
