@@ -242,7 +242,6 @@ def test_another_version_of_what_runs_a_variant_changes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: str, parts: tuple[str, ...], package: str
 ) -> None:
     variant = Variant("m", "v", runtime, tmp_path / "x", SHA, (), (), "v", part_runtimes=parts)
-    code = Project(tmp_path, {}).code()
 
     def versions(**others: str) -> bytes:
         there = {"onnxruntime": "1", "scikit-learn": "1", "torch": "1", "pandas": "1", **others}
@@ -254,7 +253,7 @@ def test_another_version_of_what_runs_a_variant_changes_it(
 
         monkeypatch.setattr(metadata, "version", version)
         distributions.version_of.cache_clear()
-        return version_of(BASE, variant, code)
+        return version_of(BASE, variant, b"")
 
     try:
         assert len({versions(), versions(**{package: "2"}), versions(**{package: "3"})}) == 3
