@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailcut.core.redaction import command_without_secrets, without_secrets
+from tailcut.core.redaction import command_without_secrets, tree_without_secrets, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,9 @@ def test_a_command_line_without_what_nobody_else_may_know() -> None:
         "--set", "store=host=h password=… user=u", "--slo", "p95=25ms",
         "--rate", "20", "--deployment-header", "Authorization: …", "--deployment-header=X-Key: …",
     ]  # fmt: skip
+
+
+def test_what_is_kept_of_a_manifest_holds_no_secret_and_the_same_queries() -> None:
+    sql = "SELECT * FROM t WHERE token=:now"
+    kept = tree_without_secrets({"database": "postgresql://h/db?password=s3cret", "groups": [{"sql": sql, "n": 1}]})
+    assert kept == {"database": "postgresql://h/db?password=…", "groups": [{"sql": sql, "n": 1}]}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 LEFT_OUT = "…"
 
 # A password that is not percent-encoded may hold / ? # and @.
 _USER = re.compile(r"(?<=://)(?P<user>\S*)@(?P<rest>\S*)")
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://\S+$", re.IGNORECASE)
 _QUERY = re.compile(r"(?<=[?#]).+")
 _NAMED = re.compile(r"(?i)((?:password|passwd|pwd|secret|token|api[_-]?key)=)[^\s&;,'\"]+")
 _HEADERS = ("--header", "--deployment-header")
@@ -33,6 +35,18 @@ def command_without_secrets(words: Sequence[str]) -> list[str]:
         else:
             shown.append(_NAMED.sub(rf"\1{LEFT_OUT}", _without_user(word)))
     return shown
+
+
+def tree_without_secrets(tree: Any) -> Any:
+    """Leave out of plain values what is secret in their URLs."""
+    if isinstance(tree, str):
+        shown = _without_user(tree)
+        return _NAMED.sub(rf"\1{LEFT_OUT}", shown) if _URL.match(shown) else shown
+    if isinstance(tree, Mapping):
+        return {name: tree_without_secrets(each) for name, each in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [tree_without_secrets(each) for each in tree]
+    return tree
 
 
 def _without_user(text: str) -> str:

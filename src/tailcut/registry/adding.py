@@ -9,9 +9,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from tailcut.core.fingerprint import Machine, keys_of, uses_gpu
+from tailcut.core.redaction import tree_without_secrets
 from tailcut.errors import ArtifactError
 from tailcut.registry._files import digest
-from tailcut.registry._secrets import without_passwords
 from tailcut.registry.documents import blob_path, write_version
 from tailcut.registry.records import KeptFile, NewVariant, VariantRecord, Version
 from tailcut.registry.storage import Batch, Storage
@@ -26,7 +26,7 @@ def store(storage: Storage, version: Version, artifacts: Mapping[str, Path], fil
         artifacts: file of each variant that has one.
         files: what is kept beside them.
     """
-    cleared = replace(version, manifest=without_passwords(version.manifest), origins=_relative(version.origins))
+    cleared = replace(version, manifest=tree_without_secrets(version.manifest), origins=_relative(version.origins))
     with storage.adding(), storage.batch() as batch:
         for name, path in artifacts.items():
             _copy(storage, batch, path, version.variants[name])

@@ -16,9 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from tailcut.core.redaction import tree_without_secrets
 from tailcut.errors import ArtifactError, BuildError, MissingExtra
 from tailcut.registry._files import Staging, check, digest
-from tailcut.registry._secrets import without_passwords
 from tailcut.registry.storage import now
 
 _AS_IT_WAS = "the registry is as it was; check the rights and the space there, or set registry.path to another place"
@@ -38,7 +38,7 @@ class FsspecStorage:
     """
 
     def __init__(self, url: str, cache: Path | None = None) -> None:
-        self.url = without_passwords(url.rstrip("/"))
+        self.url = tree_without_secrets(url.rstrip("/"))
         self._cache = cache if cache is not None else _cache_folder()
         self._files, self._base = _open(url.rstrip("/"))
         self._renames = _renames(self._files)
