@@ -257,7 +257,9 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_version_of_another_manifest_is_refused_until_a_restart(site: Site, name: str) -> None:
+def test_a_version_of_another_manifest_is_refused_until_a_restart(
+    site: Site, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     before, after, key, answer = OTHERS[name]
     site.write("hooks.py", HOOKS)
     site.write("tailcut.toml", before)
@@ -281,8 +283,14 @@ def test_a_version_of_another_manifest_is_refused_until_a_restart(site: Site, na
         assert (await server.client.post("/predict/m", rows)).json["predictions"][0]["y"] == answer
         assert await server.failure() == {}
 
+    async def rolled_back(server: Server) -> None:
+        assert f"was built with another manifest than is served: {key} was" in caplog.text
+
     serve(site, refused)
     serve(site, restarted)
+    assert "another manifest than is served" not in caplog.text
+    site.registry.rollback("m")
+    serve(site, rolled_back)
 
 
 def test_a_manifest_that_differs_in_nothing_of_an_answer_forbids_no_switch(site: Site) -> None:

@@ -83,7 +83,7 @@ class Engine:
             raise
         self._put(opened)
         tell_trust(opened.variant)
-        tell_code(opened.variant, opened.code.files)
+        tell_code(self.deployment, opened.variant, opened.code.files)
         if self.state == "loading":
             self.state = "ready"
             if follower is not None:

@@ -176,7 +176,7 @@ class Fallbacks:
         refuse_other_tensors(self._engine.deployment, variant)
         if runs_source(self._engine.manifest, variant):
             files.import_source()
-        tell_code(variant, files)
+        tell_code(self._engine.deployment, variant, files)
 
     def _refuse(self, variant: Variant, files: LoadedCode) -> None:
         """Check the fallback of a switch: other code than this process has loaded is refused."""

@@ -7,17 +7,27 @@ import logging
 from tailcut.code.loaded import LoadedCode
 from tailcut.core.code import few
 from tailcut.engine.version import is_live
+from tailcut.manifest import Deployment
+from tailcut.manifest.answering import other_settings
 from tailcut.registry import Variant
 
 log = logging.getLogger("tailcut.server")
 
 
-def tell_code(variant: Variant, files: LoadedCode) -> None:
-    """Tell the operator where a variant is served with other code than it was built and judged with.
+def tell_code(deployment: Deployment, variant: Variant, files: LoadedCode) -> None:
+    """Tell the operator where a variant is served with another manifest or code than it was built and judged with.
 
     Args:
         files: the code that this process has loaded.
     """
+    if differ := other_settings(deployment, variant.manifest, live=is_live(variant)):
+        log.warning(
+            "variant %s of version %s was built with another manifest than is served: %s; cached answers are kept "
+            "apart. `tailcut build` judges it with this manifest",
+            variant.name,
+            variant.version,
+            few(differ),
+        )
     if variant.code is None:
         return
     if lacks := files.lacks(variant.code, live=is_live(variant)):
