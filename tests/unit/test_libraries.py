@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,14 +87,5 @@ def test_a_promoted_variants_library_is_brought_in_before_it_is_opened(
         await bench.promote(2.0)
         assert seen == ["onnxruntime"]
         assert (await bench.answer())[0] == 2.0
-
-    serve(tmp_path, test)
-
-
-def test_of_a_pair_the_libraries_of_both_parts_are_brought_in(tmp_path: Path) -> None:
-    async def test(bench: Bench) -> None:
-        good = bench.promotions.registry.variant("m")
-        pair = replace(good, runtime="pair", parts={good.name: good.artifact})
-        assert list(bench.follower._runtimes(pair)) == ["pair", "onnxruntime"]
 
     serve(tmp_path, test)

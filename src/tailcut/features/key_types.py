@@ -66,9 +66,8 @@ SENT_AS_TEXT = frozenset({UUID_TYPE, DATE, TIMESTAMP, TIMESTAMPTZ, BYTEA})
 """Types whose values are text in JSON."""
 
 # From what keeps most apart: of two types that one field has, the one further to the left is the field's own.
-_NUMBERS = (BIGINT, NUMERIC, DOUBLE, REAL)
 _TEXTS = (TEXT, CITEXT, CHAR)
-_TOGETHER = ((*_NUMBERS, NUMERIC_OR_TEXT), (BIGINT, *_TEXTS), (MIXED, *_TEXTS))
+_TOGETHER = ((BIGINT, NUMERIC, DOUBLE, NUMERIC_OR_TEXT, REAL), (BIGINT, *_TEXTS), (MIXED, *_TEXTS))
 
 
 def common_type(types: Sequence[KeyType]) -> KeyType | None:
