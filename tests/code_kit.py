@@ -95,7 +95,9 @@ def imported(folder: Path | None = None) -> Iterator[None]:
     Args:
         folder: what was imported from there before is not there within, as in a new process.
     """
-    modules, path = dict(sys.modules), list(sys.path)
+    modules, path, writes = dict(sys.modules), list(sys.path), sys.dont_write_bytecode
+    # Byte code is valid for a second, and edits of one size follow each other faster.
+    sys.dont_write_bytecode = True
     for name, module in modules.items() if folder is not None else ():
         if _lies_in(module, str(folder)):
             del sys.modules[name]
@@ -103,6 +105,7 @@ def imported(folder: Path | None = None) -> Iterator[None]:
     try:
         yield
     finally:
+        sys.dont_write_bytecode = writes
         sys.path[:] = path
         for name in [name for name in sys.modules if name not in modules and _lies_in(sys.modules[name], gettempdir())]:
             del sys.modules[name]
