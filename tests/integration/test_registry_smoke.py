@@ -78,7 +78,7 @@ def test_a_manifest_with_other_tensors_is_refused(folder: Path) -> None:
     manifest.write_text(manifest.read_text().replace("[-1, 4]", "[-1, 5]"))
     code, said = run_tailcut(folder, "registry", "rollback")
     assert code == 3
-    assert "its inputs are [('x', 'FP64', [-1, 4])], the manifest's are [('x', 'FP64', [-1, 5])]" in said
+    assert "its inputs are [('x', 'FP64', (-1, 4))], the manifest's are [('x', 'FP64', (-1, 5))]" in said
     assert run_tailcut(folder, "registry", "rollback", "--registry", str(folder / ".tailcut/registry"))[0] == 0
 
 
