@@ -19,6 +19,8 @@ WALL_CLOCKS = {"time.time", "time.time_ns", "time.localtime", "time.gmtime", "ti
 WALL_METHODS = {"now", "utcnow", "today"}
 MAY_READ = {
     "engine/answers.py": "the age of what other servers wrote to Redis",
+    "features/key_forms.py": "no clock: keys that are dates are read from text",
+    "features/sources/postgres_types.py": "no clock: columns that are dates have these types",
     "features/service.py": "the age of what other servers wrote to Redis, and :now of queries",
     "engine/statistics.py": "when the last request was, as Triton shows it",
     "server/access_log.py": "the time of a line",
