@@ -129,8 +129,8 @@ def _columns_of(path: str, tables: Iterable[str]) -> dict[str, dict[str, KeyType
 
 
 _COMPARES = frozenset({"Eq", "Ne"})
-_NAME = re.compile(r"[A-Za-z_]\w*")
-"""Of a collation in a step of SQLite's programs, such as NOCASE-8."""
+_COLLATION = re.compile(r"[A-Za-z_]\w*")
+"""The name of a collation in a step of SQLite's programs, such as NOCASE-8."""
 
 
 def check_equality(path: str, group: GroupQueries, values: Sequence[Any]) -> None:
@@ -151,7 +151,7 @@ def check_equality(path: str, group: GroupQueries, values: Sequence[Any]) -> Non
                 compared = f"SELECT +{quoted([name])} {collation} = 'x' FROM (\n{group.preload.alone()}\n)"
                 steps = connection.execute(f"EXPLAIN {compared}", values)
                 # Numbers are compared by none.
-                programs.append([_NAME.findall(step[5] or "BINARY")[:1] for step in steps if step[1] in _COMPARES])
+                programs.append([_COLLATION.findall(step[5] or "BINARY")[:1] for step in steps if step[1] in _COMPARES])
             if programs[0] != programs[1]:
                 raise group.unequal_text(name, "has another collation than BINARY", f"lower({name})")
 
