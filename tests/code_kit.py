@@ -81,7 +81,7 @@ class Project:
 
     def version(self, *, live: bool = False) -> bytes:
         """The part of the deployment version that the code is."""
-        return self.code(source=live).digest(live=live)
+        return self.code(source=live).snapshot(live=live).digest
 
     def group(self) -> bytes:
         """The part of the feature group's key that the code is."""

@@ -113,9 +113,9 @@ def test_scores_are_answered_under_the_names_of_id2label(bases: dict[str, Path])
 
 def test_the_names_of_scores_are_part_of_the_deployment_version(bases: dict[str, Path], tmp_path: Path) -> None:
     folder, output = copied(bases["labels"], tmp_path / "model"), Tensor(name="y", shape=(-1, 3))
-    before = import_code(manifest_of(folder, output)).files.digest(live=False)
+    before = import_code(manifest_of(folder, output)).files.snapshot(live=False).digest
     put(folder / "config.json", id2label={"0": "bad", "1": "good", "2": "fair"})
-    assert import_code(manifest_of(folder, output)).files.digest(live=False) != before
+    assert import_code(manifest_of(folder, output)).files.snapshot(live=False).digest != before
 
 
 @pytest.mark.parametrize(("labels", "known"), [(["bad", "good"], ["bad", "fair", "good"]), ([0, 2], None)])
@@ -220,7 +220,7 @@ def test_every_stage_is_exported_with_the_answers_of_the_module(bases: dict[str,
 
 def test_how_texts_become_tokens_is_part_of_the_deployment_version(bases: dict[str, Path], tmp_path: Path) -> None:
     folder = modules(copied(bases["encoder"], tmp_path / "model"), pooling())
-    found = [import_code(manifest_of(folder)).files.digest(live=False)]
+    found = [import_code(manifest_of(folder)).files.snapshot(live=False).digest]
     for file, settings in (
         (CROSS[0], {"prompts": {"q": "query: "}, "default_prompt_name": "q"}),
         (CROSS[1], {"max_seq_length": 9}),
@@ -228,7 +228,7 @@ def test_how_texts_become_tokens_is_part_of_the_deployment_version(bases: dict[s
         ("tokenizer_config.json", {"truncation_side": "left"}),
     ):
         put(folder / file, **settings)
-        found.append(import_code(manifest_of(folder)).files.digest(live=False))
+        found.append(import_code(manifest_of(folder)).files.snapshot(live=False).digest)
     assert len(set(found)) == len(found) == 5
 
 

@@ -272,7 +272,7 @@ def test_a_folder_of_a_text_model_brings_its_own_preprocess_and_its_tokenizer_co
         code = user_code.import_code(manifest)
         assert code.preprocess is not None
         assert code.preprocess([{"text": "anything"}])["x"].tolist() == [[7, 7, 7, 7]]
-        versions.add(version_of(manifest.deployment, variant, code.files.digest(live=False)))
+        versions.add(version_of(manifest.deployment, variant, code.files.snapshot(live=False).digest))
     monkeypatch.setattr(text, "preprocess_of", lambda _: None)
     assert user_code.import_code(manifest).preprocess is None
     assert len(versions) == 2

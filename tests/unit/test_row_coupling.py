@@ -258,7 +258,7 @@ def test_what_was_kept_while_rows_ran_together_is_no_answer_any_more(tmp_path: P
     coupled.mlp(tmp_path / "model.onnx")
     found = manifest(tmp_path)
     plain = opening.find_variant(found)
-    code = import_code(found).files.digest(live=False)
+    code = import_code(found).files.snapshot(live=False).digest
     before, after = (replace(plain, evidence={"rows_alone": alone}) for alone in (False, True))
     assert version_of(found.deployment, before, code) == version_of(found.deployment, plain, code)
     assert version_of(found.deployment, after, code) != version_of(found.deployment, plain, code)
@@ -276,7 +276,9 @@ def test_an_opened_variant_has_the_version_of_one_whose_rows_run_alone(tmp_path:
         return opened.path.version
 
     alone = replace(opening.find_variant(found), evidence={"rows_alone": True})
-    assert asyncio.run(main()) == version_of(found.deployment, alone, import_code(found).files.digest(live=False))
+    assert asyncio.run(main()) == version_of(
+        found.deployment, alone, import_code(found).files.snapshot(live=False).digest
+    )
 
 
 # -- Rows that a hook pads together ----------------------------------------------------------------------------------

@@ -346,7 +346,7 @@ def test_an_editable_install_counts_and_an_installed_distribution_by_its_version
     }  # fmt: skip
     project.write("../src/ours_x/__init__.py", "x = 2")
     edited = project.version()
-    assert edited != before.digest(live=False)
+    assert edited != before.snapshot(live=False).digest
     project.write("../lib/site-packages/theirs_x/part.py", "x = 2")
     assert project.version() == edited, "what is installed counts by its version"
     record.rename(site / "Theirs_Dist-1.1.dist-info")
@@ -449,7 +449,7 @@ def test_a_file_that_changed_after_an_application_had_imported_it_makes_a_versio
         code = import_code(project.manifest).files
     assert code.listing(live=False).modules["helper_x"].sha256 != sha256(b"N = 2\n").hexdigest()
     assert "helper_x.py" in caplog.text
-    assert project.version() != code.digest(live=False)
+    assert project.version() != code.snapshot(live=False).digest
 
 
 def test_plugins_that_an_application_has_loaded_before_count(tmp_path: Path) -> None:
@@ -505,7 +505,10 @@ def test_a_file_that_changes_while_it_is_imported_makes_a_version_of_its_own(
     one, other = project.code(), project.code()
     assert "helper.py changed while it was imported" in caplog.text
     project.write("hooks.py", "import helper\n" + HOOKS)
-    assert len({one.digest(live=False), other.digest(live=False), project.version(), project.version()}) == 3
+    assert (
+        len({one.snapshot(live=False).digest, other.snapshot(live=False).digest, project.version(), project.version()})
+        == 3
+    )
 
 
 # -- Functions -------------------------------------------------------------------------------------------------------
@@ -526,7 +529,7 @@ class Settings:
 def test_hooks_that_are_wrapped_bound_or_without_a_file_are_told_apart(tmp_path: Path) -> None:
     def digest(function: Callable[..., Any]) -> bytes:
         manifest = Manifest(BASE, tmp_path, {})
-        return Loading(manifest).end({"m:pre": function}).digest(live=False)
+        return Loading(manifest).end({"m:pre": function}).snapshot(live=False).digest
 
     def hook(rows: Any, *more: Any) -> Any:
         return rows

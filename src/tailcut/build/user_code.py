@@ -73,7 +73,7 @@ def check_unchanged(found: WrittenCode, manifest: Manifest) -> None:
     """Check that the code is what it was when the build began.
 
     Raises:
-        ArtifactError: a file changed meanwhile: nobody knows which steps ran with which.
+        ArtifactError: a file changed during the build, so that its steps may have run with different code.
     """
     if changed := on_disk.changed(manifest, found.code):
         raise ArtifactError(

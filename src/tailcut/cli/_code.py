@@ -117,7 +117,6 @@ def write_out(registry: Registry, version: Version, folder: Path, *, force: bool
 
 def _lacks(manifest: Manifest, version: Version, variants: list[str]) -> tuple[str, ...]:
     from tailcut.code import on_disk
-    from tailcut.runtimes.live import LIVE
 
     code = code_of(version)
     if code is None:

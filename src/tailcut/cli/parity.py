@@ -172,9 +172,10 @@ def _run(manifest: Path, plan: ParityPlan) -> ParityRecord:
 
 
 def _show(record: ParityRecord, json_path: Path | None, html: Path | None) -> None:
-    from tailcut.report.parity_file import save_parity, write_file
+    from tailcut.report.parity_file import save_parity
     from tailcut.report.parity_html import render_parity_html
     from tailcut.report.parity_text import render_parity
+    from tailcut.report.whole_files import write_file
 
     if json_path is not None:
         save_parity(record, json_path)

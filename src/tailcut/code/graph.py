@@ -14,7 +14,7 @@ from tailcut.code.process import started_s
 from tailcut.core.imports import imports_of
 
 MOST_MODULES = 5000
-"""Modules that are looked through; a deployment with more is told so, and its version knows these only."""
+"""Most modules that are analysed. Beyond this limit a warning is logged, and the version ignores the other modules."""
 
 _PYTHON = (".py", ".pyw")
 

@@ -49,7 +49,7 @@ class Snapshot(NamedTuple):
     """What one variant runs of the user's code, read once: its version and what its executors may run agree.
 
     Attributes:
-        digest: see ``LoadedCode.digest``.
+        digest: 16 bytes that change with whatever of the user's code a variant's answers depend on.
         imports: SHA-256 of the modules that opening the variant imports, by name.
         data: SHA-256 of the data files at the start, by name.
     """
@@ -135,10 +135,6 @@ class LoadedCode:
                     found += [name.encode(), root.bound]
         imports = {name: sha for name, sha in modules.items() if sha}
         return Snapshot(_hashed(*found), imports, self._data)
-
-    def digest(self, *, live: bool) -> bytes:
-        """Return 16 bytes that change with whatever of the user's code a variant's answers depend on."""
-        return self.snapshot(live=live).digest
 
     def digest_of(self, references: Iterable[str]) -> bytes:
         """Return 16 bytes that change with the code of these functions, the declared data and what both use."""

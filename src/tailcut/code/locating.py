@@ -23,7 +23,7 @@ class Place(NamedTuple):
     """Where a module comes from.
 
     Attributes:
-        kind: whose it is.
+        kind: the user's own, of an installed distribution, of Python itself, or not found.
         origin: its file; empty for a namespace package.
         search: folders of a package's submodules; None of a plain module.
         loader: reads a file that lies in an archive.

@@ -49,8 +49,8 @@ def serving_references(manifest: Manifest) -> tuple[str, ...]:
 def serving_modules(manifest: Manifest) -> set[str]:
     """Return the modules of what answers depend on, types of stored estimators included.
 
-    Only variants with such an estimator import the types. They count for all variants, so that nobody has to know
-    which module belongs to which.
+    Only variants with such an estimator import the types. The types count for every variant all the same: that is
+    simpler than tracking which variant needs which module, and at worst a cache starts empty.
     """
     return {module_of(name) for name in (*serving_references(manifest), *manifest.deployment.model.trusted)}
 

@@ -61,16 +61,19 @@ class Examples:
             yield self._rows.at(places[:1])
 
 
-def examples_of(manifest: Manifest, variant: Variant) -> Examples:
+def examples_of(manifest: Manifest, variant: Variant, registry: Registry | None = None) -> Examples:
     """Return the examples of a variant: kept rows that its inputs' limits allow. Reads the registry.
 
     Rows that cannot be used are no reason not to serve: the log says why invented ones take their place.
+
+    Args:
+        registry: that holds the rows; the manifest's where None.
     """
     specs = input_specs(manifest.deployment.model, variant.bounds)
     if ROWS not in variant.files:
         return Examples(specs)
     try:
-        rows = kept_rows(Registry.of(manifest), variant)
+        rows = kept_rows(registry or Registry.of(manifest), variant)
         if rows is not None:
             return Examples(specs, _allowed(rows, specs))
     except (ArtifactError, BadRequest) as error:

@@ -172,7 +172,7 @@ class Fallbacks:
         return open_variant(self._engine.manifest, variant, BRIEF, code=code)
 
     def _tell_other_code(self, variant: Variant, files: LoadedCode) -> None:
-        """Check the fallback of a start, which serves whatever code there is; the operator is told of other code."""
+        """Check a fallback at the start: other tensors are refused, other code is logged as a warning."""
         refuse_other_tensors(self._engine.deployment, variant)
         if runs_source(self._engine.manifest, variant):
             files.import_source()

@@ -16,7 +16,7 @@ from tailcut.engine.examples import Examples, examples_of
 from tailcut.engine.lending import lendable
 from tailcut.engine.row_coupling import with_row_coupling
 from tailcut.engine.ticket import length_class
-from tailcut.engine.version import is_live
+from tailcut.engine.version import opens_with_code
 from tailcut.engine.warming import BRIEF, THOROUGH, Unanswered, Warmth, choose_executor, warm_up
 from tailcut.errors import ArtifactError, StartError, TailcutError
 from tailcut.manifest import Manifest
@@ -98,7 +98,7 @@ class _Opener:
         self._variant = variant
         self._outputs = tuple(tensor.name for tensor in manifest.deployment.model.outputs)
         self._max_rows = planning.most_rows(manifest.deployment.batching, variant)
-        self._imports = _imports(manifest, variant)
+        self._imports = opens_with_code(manifest.deployment, variant)
         self._code = code
         self._in_one_thread = _runs_in_one_thread(manifest, variant)
         self._must_answer = must_answer
@@ -212,11 +212,6 @@ def open_variant(
     most = 1 if kind == "inline" else max(pool.max_executors, count)
     took_ns, held = dict(opener.took_ns), _held(variant)
     return Warm(variant, runtimes, took_ns, opener.examples, kind, most, load_s, held, opener.open_later, code)
-
-
-def _imports(manifest: Manifest, variant: Variant) -> bool:
-    """Whether opening a variant imports or calls the user's code."""
-    return is_live(variant) or (variant.runtime == "skops" and bool(manifest.deployment.model.trusted))
 
 
 def _open(manifest: Manifest, variant: Variant, code: Mapping[str, str]) -> Runtime:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from tailcut.core.tensors import Arrays
-from tailcut.engine.examples import examples_of
+from tailcut.engine.examples import Examples, examples_of
 from tailcut.engine.row_coupling import rows_alone, with_row_coupling
 from tailcut.engine.ticket import check_rows
 from tailcut.errors import ArtifactError, ExecutorLost, MissingExtra, NotServable, StartError, TailcutError
@@ -70,14 +70,14 @@ class SmokeTest:
             kind = NotServable if isinstance(error, MissingExtra) else ArtifactError
             raise kind(f"{what} cannot be opened: {error.explained}", hint=_with(hint, _AGAIN)) from error
         try:
-            return _run(runtime, manifest, variant, what)
+            return _run(runtime, examples_of(manifest, variant, self._registry), variant, what)
         finally:
             runtime.close()
 
 
-def _run(runtime: Runtime, manifest: Manifest, variant: Variant, what: str) -> str:
+def _run(runtime: Runtime, examples: Examples, variant: Variant, what: str) -> str:
     """Run the rows; return how many, and of which kind."""
-    batches, are_real = _batches(manifest, variant)
+    batches, are_real = _batches(examples, variant)
     outputs = [tensor.name for tensor in variant.outputs]
     said = "rows of the holdout" if are_real else "invented rows"
     wrong: list[str] = []
@@ -100,9 +100,8 @@ def _run(runtime: Runtime, manifest: Manifest, variant: Variant, what: str) -> s
     raise ArtifactError(f"{what} opens, but not with {said}: {wrong[0]}", hint=_AGAIN)
 
 
-def _batches(manifest: Manifest, variant: Variant) -> tuple[Sequence[Arrays], bool]:
+def _batches(examples: Examples, variant: Variant) -> tuple[Sequence[Arrays], bool]:
     """Return inputs to run, and whether they are rows of the holdout."""
-    examples = examples_of(manifest, variant)
     together = examples.batch(1 if rows_alone(variant) else 2)
     return [*(examples.each() if examples.are_real else ()), together], examples.are_real
 

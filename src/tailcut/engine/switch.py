@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from tailcut.code.loaded import LoadedCode
 from tailcut.core.code import few
 from tailcut.engine.call import Call
-from tailcut.engine.version import is_live
+from tailcut.engine.version import has_own_types, is_live
 from tailcut.errors import ArtifactError, StartError, TailcutError
 from tailcut.manifest import Deployment
 from tailcut.manifest.answering import other_settings, other_tensors
@@ -119,7 +119,7 @@ def refuse_other_model(deployment: Deployment, files: LoadedCode, variant: Varia
         if changed := files.changed():
             raise ArtifactError(f"{_what(variant)} {few(changed)} changed since this server started", hint=_RESTART)
         return
-    if variant.runtime == "skops" and deployment.model.trusted and (changed := files.changed()):
+    if has_own_types(deployment, variant) and (changed := files.changed()):
         # Its types may be imported only now, as they are by now.
         raise ArtifactError(f"{_what(variant)} {few(changed)} changed since this server started", hint=_RESTART)
     live = is_live(variant)

@@ -62,6 +62,16 @@ def is_live(variant: Variant) -> bool:
     return variant.runtime in LIVE
 
 
+def has_own_types(deployment: Deployment, variant: Variant) -> bool:
+    """Whether a variant is a stored estimator that may hold types of ``model.trusted``."""
+    return variant.runtime == "skops" and bool(deployment.model.trusted)
+
+
+def opens_with_code(deployment: Deployment, variant: Variant) -> bool:
+    """Whether opening a variant imports or calls the user's code."""
+    return is_live(variant) or has_own_types(deployment, variant)
+
+
 def runs_source(manifest: Manifest, variant: Variant) -> bool:
     """Whether this process, and not one of its executors, runs the code of ``model.source`` for a variant."""
     return is_live(variant) and manifest.deployment.pool.executor != "process"

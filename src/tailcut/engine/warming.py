@@ -35,10 +35,10 @@ class Warmth(NamedTuple):
 
 
 THOROUGH = Warmth(median, _LONG_NS)
-"""Where nobody is served meanwhile. Rows of the holdout may be long: a start must not take minutes for that."""
+"""At the start, before requests are served. Each size has a time limit, because rows of the holdout may be long."""
 
 BRIEF = Warmth(min, _ENOUGH_NS)
-"""In the background: others take the processor, and are kept from it; a size whose runs are long has few."""
+"""In the background, while requests are served: a size with long runs has few of them."""
 
 
 class Unanswered(Exception):

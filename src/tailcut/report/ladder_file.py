@@ -8,6 +8,7 @@ import msgspec
 
 from tailcut.core.statistics import Percentiles
 from tailcut.errors import LoadTestError
+from tailcut.report.whole_files import write_file
 
 SCHEMA = 1
 """Number of the file's form; a reader refuses another one."""
@@ -161,13 +162,7 @@ def save_ladder(record: LadderRecord, path: Path) -> None:
     Raises:
         LoadTestError: the file cannot be written.
     """
-    scratch = path.with_name(f".{path.name}.new")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
-        scratch.replace(path)
-    except OSError as error:
-        raise LoadTestError(f"cannot write {path}: {error.strerror}", hint="choose a writable folder") from error
+    write_file(path, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
 
 
 def load_ladder(path: Path) -> LadderRecord:

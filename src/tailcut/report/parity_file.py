@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from tailcut.errors import LoadTestError
+from tailcut.report.whole_files import write_file
 
 SCHEMA = 1
 """Number of the file's form; a reader refuses another one."""
@@ -211,19 +212,6 @@ def save_parity(record: ParityRecord, path: Path) -> None:
         LoadTestError: the file cannot be written.
     """
     write_file(path, msgspec.json.format(msgspec.json.encode(record, enc_hook=str), indent=1) + b"\n")
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file whole.
-
-    Raises:
-        LoadTestError: it cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    except OSError as error:
-        raise LoadTestError(f"cannot write {path}: {error.strerror}", hint="choose a writable folder") from error
 
 
 def load_parity(path: Path) -> ParityRecord:

@@ -45,7 +45,7 @@ class _Slot:
         self.used_s = 0.0
 
     def adopt(self) -> None:
-        """Take over the connection that was being opened, if that is over, whoever still waits for it."""
+        """Keep the connection that was being opened once it is open, even if its caller was cancelled."""
         opening = self.opening
         if opening is not None and opening.done():
             self.opening = None
