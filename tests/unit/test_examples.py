@@ -186,6 +186,15 @@ def test_a_batch_size_that_fails_is_an_error_whatever_the_rows_are(
         assert "batching.max_rows" in no.value.hint
 
 
+def test_rows_are_read_from_the_registry_that_is_given_where_the_manifest_cannot_open_it(tmp_path: Path) -> None:
+    manifest = write(tmp_path, YEARS)
+    add(manifest, KeptRows({"year": np.array([1950, 1953])}))
+    variant, registry = find_variant(manifest), Registry.of(manifest)
+    elsewhere = load(tmp_path, environment={}, overrides=['registry.path="elsewhere"'])
+    assert not examples_of(elsewhere, variant).are_real
+    assert examples_of(elsewhere, variant, registry).are_real
+
+
 # -- Rows that cannot be used ------------------------------------------------------------------------------------------
 
 
