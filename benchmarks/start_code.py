@@ -35,7 +35,7 @@ loading = Loading(manifest)
 found = {reference: resolve(reference, manifest) for reference in serving_references(manifest)}
 imported = time.process_time()
 loaded = loading.end(found)
-loaded.digest(live=False)
+loaded.snapshot(live=False)
 for group in manifest.deployment.features.groups:
     loaded.digest_of([group.function] if group.function else [])
 hashed = time.process_time()
@@ -87,9 +87,13 @@ def _project(folder: Path, files: dict[str, str]) -> Path:
 
 
 def _measure(directory: Path) -> dict[str, float] | str:
+    """Return a start's figures, or the name of the package that is not installed here."""
     child = subprocess.run([sys.executable, "-c", _CHILD, str(directory)], capture_output=True, text=True, check=False)
     if child.returncode:
-        return child.stderr.strip().splitlines()[-1]
+        error = child.stderr.strip().splitlines()[-1]
+        if "No module named" not in error:
+            raise RuntimeError(f"{directory}: {error}")
+        return error
     found: dict[str, float] = json.loads(child.stdout.splitlines()[-1])
     return found
 
