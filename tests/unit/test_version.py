@@ -474,6 +474,18 @@ def test_plugins_that_an_application_has_loaded_before_count(tmp_path: Path) -> 
     assert mounted() != before
 
 
+@pytest.mark.parametrize("name", ["__main__", "__mp_main__"])
+def test_the_program_that_was_started_is_no_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    hooks = "import importlib\nimportlib.import_module('pl' + 'ug')\n" + HOOKS
+    project = Project(tmp_path, {"hooks.py": hooks, "plug.py": "x = 1", "program.py": "import hooks"})
+    with imported():
+        sys.path.insert(0, str(tmp_path))
+        monkeypatch.setitem(sys.modules, name, __import__("program"))
+        modules = project.code().listing(live=False).modules
+    assert "plug" in modules
+    assert name not in modules
+
+
 @pytest.mark.parametrize(
     ("hooks", "data", "warned"),
     [
