@@ -24,7 +24,7 @@ from tailcut.server.asgi import ASGIApplication
 
 pytestmark = pytest.mark.integration
 
-SEQUENCES, AT_ONCE, STEPS = 200, 20, 12
+SEQUENCES, AT_ONCE, STEPS = 60, 20, 12
 FEATURES = """
 [slo]
 timeout = "10s"
