@@ -191,9 +191,9 @@ def to_plain(value: Any) -> Any:
     return value
 
 
-def nearest(word: str, names: Iterable[str]) -> str:
-    """The name that looks most like ``word``, or empty where none does."""
-    found = difflib.get_close_matches(word, list(names), n=1, cutoff=0.6)
+def nearest(word: str, names: Iterable[str], least: float = 0.6) -> str:
+    """The name that looks most like ``word``, or empty where none has at least this similarity (0 to 1)."""
+    found = difflib.get_close_matches(word, list(names), n=1, cutoff=least)
     return found[0] if found else ""
 
 
