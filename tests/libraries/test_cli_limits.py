@@ -335,3 +335,21 @@ def test_init_of_a_module_with_two_heads_asks_which_one_the_labels_belong_to(com
     assert code == ExitCode.OK, err
     assert [(one.name, one.shape) for one in written().model.outputs] == [("output_0", (-1, 4)), ("output_1", (-1,))]
     assert "the outputs' names, holdout.output (the output that the labels belong to; else the first), and run" in err
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ('{"kind": features, "price": features}', "forward of Heads returned a dict of 2 (kind, price)"),
+        ("features, None", "forward of Heads returned 2 outputs (Tensor, NoneType)"),
+    ],
+)
+def test_init_of_a_module_that_returns_no_tensors_says_what_to_return(
+    returned: str, said: str, command: Command
+) -> None:
+    code = HEADS.replace("torch.softmax(self.kind(features), 1), self.price(features).squeeze(1)", returned)
+    name = module(f"limits_of_{abs(hash(returned))}", code)
+    failed, _, err = command("init", "--from-model", f"{name}:build", "--holdout", f"{name}:holdout")
+    assert failed == ExitCode.FAILED
+    assert said in err
+    assert "hint: return a tensor, or a tuple with a tensor for each of model.outputs in their order" in err
