@@ -23,8 +23,8 @@ from tailcut.registry import Registry
 PAGE = ROOT / "docs" / "tutorial" / "first_model.md"
 REGISTRY_PAGE = (ROOT / "docs" / "reference" / "registry.md").read_text(encoding="utf-8")
 SHORT = {
-    "TAILCUT_BUILD__ROUNDS": "3",
-    "TAILCUT_BUILD__ROUND": "1s",
+    "TAILCUT_BUILD__ROUNDS": "6",
+    "TAILCUT_BUILD__ROUND": "500ms",
     "TAILCUT_SLO__P95": "1s",
     "TAILCUT_SLO__TIMEOUT": "5s",
 }

@@ -17,8 +17,8 @@ Kind = Literal["user", "installed", "standard", "missing"]
 
 _SITE = ("site-packages", "dist-packages")
 _TAILCUT = "tailcut"
-_PROGRAM = ("__main__", "__mp_main__")
-"""Names of the program that runs; multiprocessing, which torch imports, adds the second one."""
+_PROGRAMS = ("__main__", "__mp_main__")
+"""Names of the program started; multiprocessing uses the second for the one that its workers run."""
 
 
 class Place(NamedTuple):
@@ -172,13 +172,13 @@ def _loaded(name: str) -> ModuleSpec | None:
 
 
 def loaded_user_modules(names: Iterable[str], locator: Locator) -> list[str]:
-    """Of the names of loaded modules, return those that come from the user's files; the program is none of them."""
+    """Of the names of loaded modules, return those that come from the user's files; the program started is not one."""
     tops: dict[str, bool] = {}
     found: list[str] = []
     for name in names:
         top = name.partition(".")[0]
         if top not in tops:
-            tops[top] = top not in _PROGRAM and locator.find(top).kind == "user"
+            tops[top] = top not in _PROGRAMS and locator.find(top).kind == "user"
         if tops[top] and (spec := _loaded(name)) is not None and _is_own(spec, locator):
             found.append(name)
     return found
