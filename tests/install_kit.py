@@ -8,7 +8,7 @@ import subprocess
 import sys
 import venv
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import Distribution, PathDistribution, distribution
 from pathlib import Path
 
@@ -39,8 +39,7 @@ class Environment:
         venv.create(folder, with_pip=False, symlinks=True)
         self.python = folder / "bin" / "python"
         (site,) = folder.glob("lib/python*/site-packages")
-        wanted = [f"tailcut[{','.join(extras)}]", *others]
-        for each in _needed([Requirement(text) for text in wanted], _metadata(wheel)):
+        for each in needed(wheel, extras, others):
             _link(each, site)
         self.pip("install", "--quiet", "--no-deps", str(wheel))
 
@@ -64,30 +63,32 @@ def _run(
     )
 
 
-def _metadata(wheel: Path) -> Distribution:
-    archive = zipfile.Path(wheel)
-    return PathDistribution(next(each for each in archive.iterdir() if each.name.endswith(".dist-info")))
+def needed(wheel: Path, extras: Sequence[str] = (), others: Sequence[str] = ()) -> list[Distribution]:
+    """Every distribution but tailcut that a wheel needs with some extras, each once, as their metadata declare it.
 
-
-def _needed(requirements: Sequence[Requirement], tailcut: Distribution) -> Iterator[Distribution]:
-    """Every distribution but tailcut that these need, each once, as their metadata declare it."""
+    Raises:
+        AssertionError: an installed one has a version that another does not allow.
+        PackageNotFoundError: one is not installed.
+    """
+    found = {"tailcut": _metadata(wheel)}
     seen: set[tuple[str, str]] = set()
-    waiting = list(requirements)
-    found = {"tailcut": tailcut}
+    waiting = [Requirement(text) for text in (f"tailcut[{','.join(extras)}]", *others)]
     while waiting:
         wanted = waiting.pop()
         name = re.sub(r"[-_.]+", "-", wanted.name).lower()
-        for extra in ("", *wanted.extras):
-            if (name, extra) in seen:
-                continue
+        each = found.get(name) or distribution(name)
+        found[name] = each
+        assert wanted.specifier.contains(each.version, prereleases=True), (str(wanted), each.version)
+        for extra in {"", *wanted.extras} - {extra for known, extra in seen if known == name}:
             seen.add((name, extra))
-            each = found.get(name) or distribution(name)
-            found[name] = each
-            for text in each.requires or ():
-                needed = Requirement(text)
-                if needed.marker is None or needed.marker.evaluate({"extra": extra}):
-                    waiting.append(needed)
-    yield from (each for name, each in found.items() if name != "tailcut")
+            every = map(Requirement, each.requires or ())
+            waiting += [one for one in every if one.marker is None or one.marker.evaluate({"extra": extra})]
+    return [each for name, each in found.items() if name != "tailcut"]
+
+
+def _metadata(wheel: Path) -> Distribution:
+    archive = zipfile.Path(wheel)
+    return PathDistribution(next(each for each in archive.iterdir() if each.name.endswith(".dist-info")))
 
 
 def _link(found: Distribution, site: Path) -> None:
