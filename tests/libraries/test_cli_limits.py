@@ -161,6 +161,17 @@ def test_init_says_what_it_lacks(command: Command) -> None:
     assert command("init", "--holdout", "rows.csv")[0] == ExitCode.USAGE
     Path("bad.onnx").write_bytes(b"no model")
     assert "cannot open" in command("init", "--from-model", "bad.onnx")[2]
+    Path("model.joblib").write_bytes(b"")
+    assert "write a function that loads and returns it" in command("init", "--from-model", "model.joblib")[2]
+
+
+def test_init_of_a_model_that_was_not_fitted_says_so(command: Command) -> None:
+    Path("rows.csv").write_text("age,city\n1,a\n")
+    name = module("limits_of_unfitted", "from sklearn.linear_model import LogisticRegression as build\n")
+    code, _, err = command("init", "--from-model", f"{name}:build", "--holdout", "rows.csv")
+    assert code == ExitCode.FAILED
+    assert "does not say which it takes" in err
+    assert "fit the model on a DataFrame" in err
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,8 @@ def test_init_writes_a_manifest_that_loads(tmp_path: Path, capsys: Capture) -> N
     flag = f" --manifest {tmp_path / 'tailcut.toml'}"
     assert seen.err == (
         "first set [slo]: p95 or p99, the latency that answers must keep, and rate, the requests per second\n"
-        "then fill in name, [model] with its tensors, [holdout] (labelled rows: a function or a file), and run: "
+        "then fill in name, [model] with its tensors (--from-model fills them in), [holdout] (labelled rows: a "
+        "function or a file), and run: "
         f"tailcut build{flag} && tailcut check{flag}\n"
         'an .onnx file is served as it is, without holdout and build: [serve] variant = "source"\n'
     )

@@ -82,7 +82,7 @@ def _say_next(file: Path, model: str | None, holdout: str | None, outputs: int) 
     flag = _manifest_flag(file)
     fill_in = ["name"]
     if model is None:
-        fill_in.append("[model] with its tensors")
+        fill_in.append("[model] with its tensors (--from-model fills them in)")
     elif not _is_onnx(model):
         fill_in.append("the outputs' names")
     if holdout is None:
