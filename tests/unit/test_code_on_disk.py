@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import zipfile
 from pathlib import Path
 
@@ -84,15 +83,3 @@ def test_a_file_that_is_gone_ends_the_build(tmp_path: Path) -> None:
         (tmp_path / "helper_x.py").unlink()
         with pytest.raises(ArtifactError, match=r"helper_x\.py changed while"):
             check_unchanged(found, project.manifest)
-
-
-def test_the_program_that_runs_is_no_code_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """multiprocessing, which torch imports, names it again: the build's program is not the server's."""
-    monkeypatch.delitem(sys.modules, "__mp_main__", raising=False)
-    hooks = (
-        "import sys\nfrom importlib.util import module_from_spec, spec_from_file_location\n"
-        f"spec = spec_from_file_location('__mp_main__', {str(tmp_path / 'program.py')!r})\n"
-        "sys.modules['__mp_main__'] = module_from_spec(spec)\ndef preprocess(rows): return rows\n"
-    )
-    project = Project(tmp_path, {"hooks.py": hooks, "program.py": ""})
-    assert set(project.code().listing(live=False).modules) == {"hooks", "groups"}
