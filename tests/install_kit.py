@@ -59,7 +59,7 @@ def _run(
     # PYTHONPATH would bring other packages along.
     clean = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"} | {"NO_COLOR": "1"}
     return subprocess.run(
-        command, cwd=folder, env=clean | (variables or {}), capture_output=True, text=True, timeout=400, check=False
+        command, cwd=folder, env=clean | (variables or {}), capture_output=True, text=True, timeout=580, check=False
     )
 
 
