@@ -50,7 +50,11 @@ Elements of named lists are addressed by name: `--set features.groups.weather.tt
 a `"` or a `\\` in it is written behind a `\\`: `--set 'ladder.rungs."+ cache".variant=onnx'`. Names that have the same
 variable, such as `a.b` and `a_b`, can be set with flags only.
 Flags and variables are read as TOML where they are TOML (`true`, `["a", "b"]`), else as text.
-Unknown keys, flags and `TAILCUT_` variables are errors.
+Unknown keys, flags and `TAILCUT_` variables are errors. What Kubernetes sets in every container for a Service whose
+name begins with `tailcut` is ignored: `TAILCUT_SERVICE_HOST`, `TAILCUT_SERVICE_PORT` and
+`TAILCUT_SERVICE_PORT_HTTP`, `TAILCUT_PORT` and `TAILCUT_PORT_8700_TCP` with its `_PROTO`, `_PORT` and `_ADDR`, the
+same of UDP and SCTP, and for a Service `tailcut-risk` all of them with `TAILCUT_RISK_`. `TAILCUT_PORT` is ignored
+where it holds a URL (`tcp://10.0.0.12:8700`) and an error where it holds a number.
 
 | kind | written |
 |---|---|

@@ -36,7 +36,9 @@ class Served:
         wait: bool = True,
         prepared: bool = False,
         stderr: Path | None = None,
+        python: Path | None = None,
     ) -> None:
+        """``python`` is of an environment of its own, which imports nothing of this checkout."""
         self.port = port or free_port()
         self._log = directory / f"serve-{self.port}.log"
         self._output = self._log.with_suffix(".out")
@@ -47,10 +49,14 @@ class Served:
         with (stderr or self._log).open("wb") as log, self._output.open("wb") as output:
             command = ["-m", "tailcut", "serve", "--manifest", str(directory), "--port", str(self.port), *flags]
             self._process = subprocess.Popen(
-                [sys.executable, *command],
+                [str(python or sys.executable), *command],
                 stdout=output,
                 stderr=log,
-                env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
+                env={
+                    **{name: text for name, text in os.environ.items() if python is None or name != "PYTHONPATH"},
+                    "NO_COLOR": "1",
+                    "COLUMNS": "200",
+                },
                 start_new_session=True,
                 # A shell that starts the tests in the background makes them, and what they start, ignore Ctrl-C.
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509

@@ -83,6 +83,9 @@ def written(folder: str = ".") -> Deployment:
     return load(Path(folder), environment={}).deployment
 
 
+SLO_FIRST = "first set [slo]: p95 or p99, the latency that answers must keep, and rate, the requests per second\n"
+
+
 def save_graph() -> None:
     """An embedding of 50 shops in ONNX, whose Gather counts negative indices from the end."""
     graph = helper.make_graph(
@@ -99,6 +102,7 @@ def test_init_of_a_module_fills_in_tensors_limits_and_ranges(command: Command) -
     name = module("limits_of_shops", SHOPS)
     code, out, err = command("init", "--from-model", f"{name}:build", "--holdout", f"{name}:holdout")
     assert (code, out) == (ExitCode.OK, "a module that prints\n" * out.count("a module") + "tailcut.toml\n"), err
+    assert err.endswith(f"{SLO_FIRST}then fill in name, the outputs' names, and run: tailcut build && tailcut check\n")
     model = written().model
     assert written().holdout.source == f"{name}:holdout"
     assert [(one.name, one.datatype, one.shape, one.min, one.max) for one in model.inputs] == [
@@ -118,6 +122,9 @@ def test_init_of_a_pipeline_reads_the_columns_of_a_file(command: Command) -> Non
     name = module("limits_of_table", TABLE)
     code, _, err = command("init", "--from-model", f"{name}:build", "--holdout", "rows.csv")
     assert code == ExitCode.OK, err
+    fill_in = "name, the outputs' names, holdout.labels (the column of the labels)"
+    assert f"{SLO_FIRST}then fill in {fill_in}, and run: tailcut build" in err
+    assert ".onnx" not in err
     model = written().model
     assert [(one.name, one.datatype, one.values) for one in model.inputs] == [
         ("city", "BYTES", ("a", "b", "c")),
@@ -134,6 +141,8 @@ def test_init_of_a_graph_needs_no_holdout(command: Command) -> None:
     Path("sub").mkdir()
     code, _, err = command("init", "sub", "--from-model", "m.onnx")
     assert code == ExitCode.OK, err
+    assert f"{SLO_FIRST}then fill in name, [holdout] (labelled rows: a function or a file), and run: " in err
+    assert 'an .onnx file is served as it is, without holdout and build: [serve] variant = "source"\n' in err
     model = written("sub").model
     assert model.source == "../m.onnx"
     assert [(one.name, one.datatype, one.shape, one.min, one.max) for one in model.inputs] == [
@@ -152,6 +161,17 @@ def test_init_says_what_it_lacks(command: Command) -> None:
     assert command("init", "--holdout", "rows.csv")[0] == ExitCode.USAGE
     Path("bad.onnx").write_bytes(b"no model")
     assert "cannot open" in command("init", "--from-model", "bad.onnx")[2]
+    Path("model.joblib").write_bytes(b"")
+    assert "write a function that loads and returns it" in command("init", "--from-model", "model.joblib")[2]
+
+
+def test_init_of_a_model_that_was_not_fitted_says_so(command: Command) -> None:
+    Path("rows.csv").write_text("age,city\n1,a\n")
+    name = module("limits_of_unfitted", "from sklearn.linear_model import LogisticRegression as build\n")
+    code, _, err = command("init", "--from-model", f"{name}:build", "--holdout", "rows.csv")
+    assert code == ExitCode.FAILED
+    assert "does not say which it takes" in err
+    assert "fit the model on a DataFrame" in err
 
 
 @pytest.mark.parametrize(
@@ -297,3 +317,50 @@ def test_check_does_not_fail_where_the_source_cannot_be_loaded(
     monkeypatch.setattr("tailcut.build.reference.caller", missing)
     code, out, _ = command("check", "--json")
     assert (code, json.loads(out)["limits"]) == (ExitCode.OK, [])
+
+
+HEADS = """
+    import numpy as np
+    import torch
+    from tailcut.build import Holdout
+
+    class Heads(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.kind, self.price = torch.nn.Linear(3, 4), torch.nn.Linear(3, 1)
+
+        def forward(self, features):
+            return torch.softmax(self.kind(features), 1), self.price(features).squeeze(1)
+
+    def build():
+        return Heads().eval()
+
+    def holdout():
+        return Holdout(inputs={"features": np.ones((9, 3), np.float32)})
+"""
+
+
+def test_init_of_a_module_with_two_heads_asks_which_one_the_labels_belong_to(command: Command) -> None:
+    name = module("limits_of_heads", HEADS)
+    code, _, err = command("init", "--from-model", f"{name}:build", "--holdout", f"{name}:holdout")
+    assert code == ExitCode.OK, err
+    assert [(one.name, one.shape) for one in written().model.outputs] == [("output_0", (-1, 4)), ("output_1", (-1,))]
+    assert "the outputs' names, holdout.output (the output that the labels belong to; else the first), and run" in err
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ('{"kind": features, "price": features}', "forward of Heads returned a dict of 2 (kind, price)"),
+        ("features, None", "forward of Heads returned 2 outputs (Tensor, NoneType)"),
+    ],
+)
+def test_init_of_a_module_that_returns_no_tensors_says_what_to_return(
+    returned: str, said: str, command: Command
+) -> None:
+    code = HEADS.replace("torch.softmax(self.kind(features), 1), self.price(features).squeeze(1)", returned)
+    name = module(f"limits_of_{abs(hash(returned))}", code)
+    failed, _, err = command("init", "--from-model", f"{name}:build", "--holdout", f"{name}:holdout")
+    assert failed == ExitCode.FAILED
+    assert said in err
+    assert "hint: return a tensor, or a tuple with a tensor for each of model.outputs in their order" in err

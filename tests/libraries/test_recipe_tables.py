@@ -14,6 +14,7 @@ import pytest
 import xgboost
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import ModelProto
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor, make_column_selector
 from sklearn.decomposition import PCA, TruncatedSVD
 from sklearn.ensemble import (
@@ -575,6 +576,28 @@ def test_every_step_without_an_exact_form_is_named_with_the_way_out(tmp_path: Pa
     assert refused.value.hint == (
         "the 'sklearn' variant serves it as it is, or take that step into the preprocess hook"
     )
+
+
+def test_a_step_that_onnxruntime_does_not_open_is_named_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The code, file and signature in front of it would take the room that the reason needs."""
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise RuntimeError(
+            "[ONNXRuntimeError] : 1 : FAIL : Exception during initialization: /onnxruntime_src/onnxruntime/core/"
+            "providers/cpu/text/string_normalizer.cc:235 onnxruntime::StringNormalizer::Locale::Locale("
+            "const std::string&)::<lambda()> Failed to construct locale with name:en_US.UTF-8"
+        )
+
+    model = on_frame(make_pipeline(KNNImputer(), LogisticRegression()), ("age", "step"))
+    work = table_work(tmp_path, model, rows_of(("age", "step")), (TENSORS["age"], TENSORS["step"]), ONE, HERE)
+    monkeypatch.setattr("skl2onnx.to_onnx", lambda *arguments, **options: ModelProto())
+    monkeypatch.setattr("onnxruntime.InferenceSession", refuse)
+    with pytest.raises(BuildError) as refused:
+        recipe("onnx").make(work)
+    reason = "onnxruntime cannot open what skl2onnx makes of it: Failed to construct locale with name:en_US.UTF-8"
+    assert f"(KNNImputer): {reason}" in refused.value.message
 
 
 def test_a_step_that_computes_otherwise_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 from tests.models.graphs import linear
 
 from tailcut.cli.app import run
@@ -284,3 +286,23 @@ def test_an_output_of_another_shape_is_told_what_to_write(folder: Path, check: C
     assert code not in {ExitCode.OK, ExitCode.BUG}
     assert "the manifest says FP32 [-1, 7]" in err
     assert 'write for it in the manifest: datatype = "FP32", shape = [-1' in err
+
+
+def test_a_model_of_text_is_shown_its_row(folder: Path, check: Check) -> None:
+    """One text per row: no array is left of a row."""
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["city"], ["y"])],
+        "echo",
+        [helper.make_tensor_value_info("city", TensorProto.STRING, ["n"])],
+        [helper.make_tensor_value_info("y", TensorProto.STRING, ["n"])],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), "model.onnx")
+    (folder / "tailcut.toml").write_text(
+        'name = "echo"\n[model]\nsource = "model.onnx"\n[serve]\nvariant = "source"\n'
+        '[[model.inputs]]\nname = "city"\ndatatype = "BYTES"\n[[model.outputs]]\nname = "y"\ndatatype = "BYTES"\n'
+    )
+    code, out, err = check("--row", '{"city": "Oslo"}', "--json")
+    assert code == ExitCode.OK, err
+    assert json.loads(out)["inputs"] == [{"name": "city", "datatype": "BYTES", "shape": [1], "sample": ["Oslo"]}]
+    code, out, err = check()
+    assert code == ExitCode.OK, err

@@ -41,7 +41,9 @@ def test_init_writes_a_manifest_that_loads(tmp_path: Path, capsys: Capture) -> N
     assert seen.out == f"{tmp_path / 'tailcut.toml'}\n"
     flag = f" --manifest {tmp_path / 'tailcut.toml'}"
     assert seen.err == (
-        "fill in name, [model], the tensors and [holdout] (labelled rows: a function or a file), then run: "
+        "first set [slo]: p95 or p99, the latency that answers must keep, and rate, the requests per second\n"
+        "then fill in name, [model] with its tensors (--from-model fills them in), [holdout] (labelled rows: a "
+        "function or a file), and run: "
         f"tailcut build{flag} && tailcut check{flag}\n"
         'an .onnx file is served as it is, without holdout and build: [serve] variant = "source"\n'
     )

@@ -116,6 +116,14 @@ def test_a_hook_may_read_any_field(tmp_path: Path) -> None:
     assert loaded(tmp_path, fields=fields, model='preprocess = "flight:rows"').model.fields[0].max_length == 3
 
 
+def test_an_output_has_no_columns(tmp_path: Path) -> None:
+    """They would be read as the names of its classes, and nothing would come of it."""
+    (tmp_path / "tailcut.toml").write_text(TOML.replace('name = "p"\n', 'name = "p"\ncolumns = ["no", "yes"]\n'))
+    with pytest.raises(ManifestError, match=r"model\.outputs\.p\.columns: an output has no columns") as refused:
+        load(tmp_path, environment={})
+    assert "holdout.classes" in refused.value.hint
+
+
 def test_an_output_has_no_limits(tmp_path: Path) -> None:
     text = TOML.replace('name = "p"\n', 'name = "p"\nmax = 1\n')
     (tmp_path / "tailcut.toml").write_text(text)

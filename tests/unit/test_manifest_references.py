@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tailcut.errors import ManifestError
@@ -92,3 +94,14 @@ def test_a_package_that_the_module_needs_is_named(manifest: Manifest) -> None:
     message, hint = refused("ref_needs:f", manifest)
     assert "No module named 'package_that_is_not_there'" in message
     assert hint == "install the package that has package_that_is_not_there"
+
+
+def test_hooks_that_need_what_a_server_lacks_are_to_be_moved(manifest: Manifest) -> None:
+    """Training code beside the hooks is the usual reason."""
+    model = msgspec.structs.replace(manifest.deployment.model, preprocess="ref_needs:f")
+    hooked = replace(manifest, deployment=msgspec.structs.replace(manifest.deployment, model=model))
+    _, hint = refused("ref_needs:f", hooked)
+    assert hint == (
+        "install the package that has package_that_is_not_there, or move the hooks into a module that does not import "
+        "it: serving needs no more than they do"
+    )

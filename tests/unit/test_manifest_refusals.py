@@ -109,6 +109,103 @@ def test_unknown_variables_are_refused_with_the_nearest_name(manifest: Path) -> 
     assert message == "TAILCUT_FEATURES__GROUPS__NOPE__TTL: features.groups has no element named nope"
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("TAILCUT_SERVER_PORT", "TAILCUT_SERVER__PORT"),
+        ("TAILCUT_SERVER___PORT", "TAILCUT_SERVER__PORT"),
+        ("TAILCUT_SERVR_PRT", "TAILCUT_SERVER__PORT"),
+        ("TAILCUT_FEATURE__CACHE", "TAILCUT_FEATURES__CACHE"),
+        ("TAILCUT_CACHE_ENTITY_STALE_FOR", "TAILCUT_CACHE__ENTITY__STALE_FOR"),
+        ("TAILCUT_LADDER__PILOT__PATH", "TAILCUT_LADDER__PILOT_PATH"),
+        ("TAILCUT_QUALITY_BUDGET_LOG_LOSS", "TAILCUT_QUALITY__BUDGET__LOG_LOSS"),
+        ("TAILCUT_FEATURES_GROUPS_WEATHER_NOW_TTL", "TAILCUT_FEATURES__GROUPS__WEATHER_NOW__TTL"),
+        ("TAILCUT_FEATURES__GROUPS__WEATHER_NOW_STALE_FOR", "TAILCUT_FEATURES__GROUPS__WEATHER_NOW__STALE_FOR"),
+        ("TAILCUT_FEATURES__GROUPS__WETHER_NOW__TTL", "TAILCUT_FEATURES__GROUPS__WEATHER_NOW__TTL"),
+        ("TAILCUT_MODEL_INPUTS_X_MAX", "TAILCUT_MODEL__INPUTS__X__MAX"),
+    ],
+)
+def test_a_variable_with_wrong_underscores_is_refused_with_the_right_one(
+    manifest: Path, written: str, meant: str
+) -> None:
+    message, hint = refused(manifest, **{written: "1"})
+    assert message.startswith(f"{written}: ")
+    assert hint == f"did you mean {meant}?"
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("server_port", "server.port"),
+        ("SERVER__PORT", "server.port"),
+        ("TAILCUT_SERVER__PORT", "server.port"),
+        ("servr.port", "server.port"),
+        ("slo.p-95", "slo.p95"),
+        ("quality_budget.auc", "quality.budget.auc"),
+        ("features.groups.weather_now.ttl", "features.groups.weather-now.ttl"),
+        ("features.groups.weather-now_ttl", "features.groups.weather-now.ttl"),
+        ('ladder.rungs."+cache".variant', 'ladder.rungs."+ cache".variant'),
+    ],
+)
+def test_a_flag_with_wrong_separators_is_refused_with_the_right_path(manifest: Path, written: str, meant: str) -> None:
+    assert refused(manifest, f"{written}=1")[1] == f"did you mean {meant}?"
+
+
+def test_a_key_of_the_file_with_wrong_separators_is_refused_with_the_right_path(manifest: Path) -> None:
+    manifest.write_text(f"server_port = 1\n{TOML}")
+    assert refused(manifest) == ("server_port: no such key in the manifest", "did you mean server.port?")
+
+
+KUBERNETES = {
+    "SERVICE_HOST": "10.96.0.12",
+    "SERVICE_PORT": "8700",
+    "SERVICE_PORT_HTTP": "8700",
+    "SERVICE_PORT_GRPC_ADMIN": "8701",
+    "PORT": "tcp://10.96.0.12:8700",
+    "PORT_8700_TCP": "tcp://10.96.0.12:8700",
+    "PORT_8700_TCP_ADDR": "10.96.0.12",
+    "PORT_8700_TCP_PORT": "8700",
+    "PORT_8700_TCP_PROTO": "tcp",
+    "PORT_53_UDP": "udp://10.96.0.12:53",
+    "PORT_53_UDP_PROTO": "udp",
+}
+
+
+@pytest.mark.parametrize("service", ["TAILCUT", "TAILCUT_FLIGHT_RISK", "TAILCUT_SERVER", "TAILCUT_2", "TAILCUT_A__B"])
+def test_variables_that_kubernetes_sets_for_a_service_are_ignored(manifest: Path, service: str) -> None:
+    """Its Services are named by people: one called tailcut-server must not keep a pod from starting."""
+    environment = {f"{service}_{name}": text for name, text in KUBERNETES.items()}
+    environment["TAILCUT_SERVER__PORT"] = "9000"
+    loaded = load(manifest, environment=environment)
+    assert loaded.deployment.server.port == 9000
+    assert [path for path, origin in loaded.origins.items() if origin == "environment"] == ["server.port"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("TAILCUT_PORT", "8700"),
+        ("TAILCUT_SERVER_PORT", "8700"),
+        ("TAILCUT_SERVER__PRT", "tcp://10.96.0.12:8700"),
+        ("TAILCUT_SERVER__PORT_8700_TCP", "tcp://10.96.0.12:8700"),
+        ("TAILCUT_SERVICE", "x"),
+        ("TAILCUT_SERVICE_HOSTS", "10.96.0.12"),
+        ("TAILCUT_PORT_TCP", "tcp://10.96.0.12:8700"),
+    ],
+)
+def test_variables_that_only_look_like_those_of_kubernetes_are_refused(
+    manifest: Path, variable: str, text: str
+) -> None:
+    assert refused(manifest, **{variable: text})[0] == f"{variable}: tailcut has no such setting"
+
+
+def test_a_setting_whose_last_part_looks_like_one_of_kubernetes_is_set(manifest: Path) -> None:
+    """A budget's name is the user's."""
+    manifest.write_text(f'{TOML}\n[quality.metrics]\na_service_port = "m:f"\n')
+    loaded = load(manifest, environment={"TAILCUT_QUALITY__BUDGET__A_SERVICE_PORT": "0.5"})
+    assert loaded.deployment.quality.budget == {"a_service_port": 0.5}
+
+
 def test_unknown_and_missing_keys_of_the_file(manifest: Path) -> None:
     manifest.write_text(TOML.replace('p95 = "25ms"', 'timeot = "25ms"'))
     assert refused(manifest) == ("slo.timeot: no such key in [slo]", "did you mean slo.timeout?")

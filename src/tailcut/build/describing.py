@@ -111,8 +111,9 @@ def _of_file(path: Path, holdout: str, manifest: Manifest) -> Described:
     if path.suffix != ".onnx" or not path.is_file():
         raise BuildError(
             f"{path} is no .onnx file",
-            hint="--from-model takes an .onnx file or module:function; of a Hugging Face folder the inputs are "
-            "input_ids and attention_mask, INT64 [-1, -1]",
+            hint="--from-model takes an .onnx file or module:function; for a model in another file write a "
+            "function that loads and returns it; of a Hugging Face folder the inputs are input_ids and attention_mask, "
+            "INT64 [-1, -1]",
         )
     inputs, outputs = _nodes(path)
     arrays = _read(holdout, manifest, [tensor.name for tensor in inputs]).inputs if holdout else {}
@@ -199,7 +200,8 @@ def _columns(path: Path, names: Sequence[str]) -> Arrays:
         what = f"no column {missing[0]!r}" if missing else "columns, of which the model does not say which it takes"
         raise BuildError(
             f"the holdout {path} has {what}; it has {', '.join(list(found)[:12])}",
-            hint="give a function that returns Holdout(inputs={...}): --holdout module:function",
+            hint="fit the model on a DataFrame, whose column names it keeps, or give a function that returns "
+            "Holdout(inputs={...}): --holdout module:function",
         )
     return {name: found[name] for name in names}
 

@@ -40,9 +40,12 @@ def budget_of(manifest: Manifest, holdout: Holdout, source: Array) -> dict[str, 
         return {AGREEMENT: DEFAULT_BUDGET}
     if source.ndim == 2:
         return {"cosine": DEFAULT_BUDGET}
+    judged, outputs = manifest.deployment.judged, manifest.deployment.model.outputs
+    others = ", ".join(tensor.name for tensor in outputs if tensor.name != judged)
+    another = f"; if the labels belong to another output ({others}), name it in holdout.output" if others else ""
     raise BuildError(
-        "quality.budget is empty, and the model's scores are values, of which no drop is small by itself",
-        hint="say how much may be lost, in the label's unit: [quality] budget = { mae = 0.1 }",
+        f"quality.budget is empty, and the judged output {judged!r} holds values, of which no drop is small by itself",
+        hint=f"say how much may be lost, in the label's unit: [quality] budget = {{ mae = 0.1 }}{another}",
     )
 
 

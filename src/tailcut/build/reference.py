@@ -21,6 +21,7 @@ from tailcut.core.tensors import Array, Arrays, Bools, Doubles
 from tailcut.errors import BuildError
 from tailcut.manifest import Model, Tensor
 from tailcut.runtimes import Runtime
+from tailcut.runtimes.torch import RETURN_TENSORS, described
 from tailcut.runtimes.torch_call import in_order
 
 Call = Callable[[Arrays], Arrays]
@@ -261,6 +262,8 @@ def _module(torch: Any, module: Any, section: Model) -> Call:
         with torch.inference_mode():
             given = ordered(*[torch.from_numpy(np.ascontiguousarray(inputs[name])) for name in names])
         found = tuple(given) if isinstance(given, tuple | list) else (given,)
+        if not all(isinstance(each, torch.Tensor) for each in found):
+            raise BuildError(f"forward of {type(module).__name__} returned {described(given)}", hint=RETURN_TENSORS)
         return {name: array.numpy() for name, array in zip(outputs, found, strict=False)}
 
     return call

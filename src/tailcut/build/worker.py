@@ -17,6 +17,7 @@ from tailcut.build import room
 from tailcut.build.calling import said
 from tailcut.build.records import Outcome, Spec
 from tailcut.core.blame import innermost, place
+from tailcut.core.extras import install
 from tailcut.errors import InferenceError, MissingExtra, TailcutError
 from tailcut.runtimes.telemetry import keep_off
 
@@ -60,7 +61,7 @@ def _unforeseen(spec: Spec, error: Exception) -> Outcome:
     if isinstance(error, ModuleNotFoundError) and not where:
         return Outcome(
             error=f"{spec.title} needs the package {error.name!r}, which is not installed",
-            hint=f"pip install 'tailcut[build]'{spec.way_out}",
+            hint=f"{install(error.name or '')}{spec.way_out}",
             code=MissingExtra.code,
         )
     if room.is_full(error, Path(spec.folder)):

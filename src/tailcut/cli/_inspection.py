@@ -214,7 +214,10 @@ def _ttl_s(group: FeatureGroup, key: tuple[Any, ...], values: dict[str, Any], ma
 def _tensors(arrays: Arrays) -> list[Tensor]:
     return [
         Tensor(
-            name, DATATYPE_OF.get(array.dtype, str(array.dtype)), list(array.shape), array[0].ravel()[:_SAMPLE].tolist()
+            name,
+            DATATYPE_OF.get(array.dtype, str(array.dtype)),
+            list(array.shape),
+            array[:1].ravel()[:_SAMPLE].tolist(),
         )
         for name, array in arrays.items()
     ]

@@ -12,22 +12,11 @@ from contextlib import contextmanager
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from tailcut.core.extras import EXTRA_OF_MODULE, install
 from tailcut.errors import BuildError, LoadTestError, ManifestError, MissingExtra, ProfileError, TailcutError
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-EXTRA_OF_MODULE = {
-    "asyncpg": "postgres",
-    "fsspec": "remote",
-    "hiredis": "redis",
-    "matplotlib": "report",
-    "onnx": "build",
-    "onnxscript": "build",
-    "redis": "redis",
-    "torch": "torch",
-}
-"""Which extra of tailcut installs a module."""
 
 
 class ExitCode(IntEnum):
@@ -110,10 +99,7 @@ def report(error: BaseException, *, debug: bool) -> ExitCode:
         print_error(error.explained, error.hint)
         return exit_code(error)
     if isinstance(error, ModuleNotFoundError) and (module := (error.name or "").partition(".")[0]) in EXTRA_OF_MODULE:
-        print_error(
-            f"this needs the package {module}, which is not installed",
-            f"pip install 'tailcut[{EXTRA_OF_MODULE[module]}]'",
-        )
+        print_error(f"this needs the package {module}, which is not installed", install(module))
         return ExitCode.MISSING
     last = traceback.format_exception_only(error)[-1].strip()
     hint = "" if debug else "run it again with --debug for the traceback; if it is tailcut's, please report it"

@@ -68,23 +68,39 @@ def init(
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.exists() and not force:
             raise FileExistsError
-        _write(file, template(_filled(from_model, holdout or "", file.parent)), force)
+        filled = _filled(from_model, holdout or "", file.parent)
+        _write(file, template(filled), force)
     except FileExistsError:
         raise ManifestError(f"{file}: is there already", hint="--force overwrites it") from None
     except OSError as error:
         raise ManifestError(f"{file}: cannot be written: {error.strerror}", hint="choose another path") from None
-    _say_next(file, known=from_model is not None)
+    _say_next(file, from_model, holdout, outputs=len(filled.get("model.outputs", ())))
     write(str(file))
 
 
-def _say_next(file: Path, *, known: bool) -> None:
+def _say_next(file: Path, model: str | None, holdout: str | None, outputs: int) -> None:
     flag = _manifest_flag(file)
-    what = "name, the outputs' names and shapes, and" if known else "name, [model], the tensors and"
+    fill_in = ["name"]
+    if model is None:
+        fill_in.append("[model] with its tensors (--from-model fills them in)")
+    elif not _is_onnx(model):
+        fill_in.append("the outputs' names")
+    if holdout is None:
+        fill_in.append("[holdout] (labelled rows: a function or a file)")
+    elif Path(holdout).suffix:
+        fill_in.append("holdout.labels (the column of the labels)")
+    if outputs > 1:
+        fill_in.append("holdout.output (the output that the labels belong to; else the first)")
     note(
-        f"fill in {what} [holdout] (labelled rows: a function or a file), then run: "
-        f"tailcut build{flag} && tailcut check{flag}\n"
-        'an .onnx file is served as it is, without holdout and build: [serve] variant = "source"'
+        "first set [slo]: p95 or p99, the latency that answers must keep, and rate, the requests per second\n"
+        f"then fill in {', '.join(fill_in)}, and run: tailcut build{flag} && tailcut check{flag}"
     )
+    if model is None or _is_onnx(model):
+        note('an .onnx file is served as it is, without holdout and build: [serve] variant = "source"')
+
+
+def _is_onnx(model: str) -> bool:
+    return Path(model).suffix.lower() == ".onnx"
 
 
 def _filled(model: str | None, holdout: str, folder: Path) -> Filled:

@@ -77,6 +77,11 @@ def _tensors(deployment: Deployment) -> Iterator[ManifestError]:
         for name in _repeated(tensor.name for tensor in tensors):
             yield ManifestError(f"{path}: two tensors are named {name}", hint="give each its own name")
         for tensor in tensors:
+            if tensor.columns and path == "model.outputs":
+                yield ManifestError(
+                    f"{path}.{tensor.name}.columns: an output has no columns",
+                    hint="remove it; columns fill inputs, and holdout.classes says what each column of an output is",
+                )
             yield from _shape(f"{path}.{tensor.name}", tensor)
     names = [tensor.name for tensor in deployment.model.outputs]
     if deployment.judged not in names:

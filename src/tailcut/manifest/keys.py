@@ -15,7 +15,7 @@ from msgspec import inspect
 
 from tailcut.core.units import Duration, Share, Size, format_duration, format_share, format_size
 from tailcut.manifest.schema import Deployment
-from tailcut.manifest.schema_model import LIMITS
+from tailcut.manifest.schema_model import OF_INPUTS
 from tailcut.manifest.section import NAME_PATTERN, Section
 
 ENVIRONMENT_PREFIX = "TAILCUT_"
@@ -72,9 +72,9 @@ def keys_of(section: type[Section]) -> dict[str, Key]:
 
 
 def keys_at(section: type[Section], path: tuple[str, ...]) -> list[Key]:
-    """The keys of a section that may be set where it stands: an output has no limits, though it is a ``Tensor`` too."""
+    """The keys of a section that may be set where it stands: an output has neither columns nor limits."""
     keys = keys_of(section).values()
-    return [key for key in keys if not (path[:2] == ("model", "outputs") and key.name in LIMITS)]
+    return [key for key in keys if not (path[:2] == ("model", "outputs") and key.name in OF_INPUTS)]
 
 
 def leaves(section: type[Section] = Deployment, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Key]]:
@@ -191,9 +191,9 @@ def to_plain(value: Any) -> Any:
     return value
 
 
-def nearest(word: str, names: Iterable[str]) -> str:
-    """The name that looks most like ``word``, or empty where none does."""
-    found = difflib.get_close_matches(word, list(names), n=1, cutoff=0.6)
+def nearest(word: str, names: Iterable[str], least: float = 0.6) -> str:
+    """The name that looks most like ``word``, or empty where none has at least this similarity (0 to 1)."""
+    found = difflib.get_close_matches(word, list(names), n=1, cutoff=least)
     return found[0] if found else ""
 
 

@@ -11,16 +11,23 @@ from typing import Any
 from msgspec import inspect
 
 from tailcut.errors import ManifestError
-from tailcut.manifest.keys import ENVIRONMENT_PREFIX, Key, dotted, keys_of, nearest, variable
+from tailcut.manifest.keys import ENVIRONMENT_PREFIX, Key, dotted, keys_of, variable
 from tailcut.manifest.reading import Path, shown, unknown_key
 from tailcut.manifest.schema import Deployment
 from tailcut.manifest.section import Section
+from tailcut.manifest.suggestions import did_you_mean, other_separators
 
 OTHER_VARIABLES: Mapping[str, str] = {
     "TAILCUT_MANIFEST": "path of the manifest, for every command that takes --manifest",
 }
 """Variables with tailcut's prefix that are no settings of the deployment."""
 
+
+_KUBERNETES = re.compile(
+    r"(?:[A-Z0-9_]+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT_\d+_(?:TCP|UDP|SCTP)(?:_(?:ADDR|PORT|PROTO))?)"
+)
+_KUBERNETES_URL = re.compile(r"(?:[A-Z0-9_]+_)?PORT=(?:tcp|udp|sctp)://.*", re.DOTALL)
+"""Behind the prefix: what Kubernetes sets in every container for a Service whose name begins with tailcut."""
 
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _ESCAPED = re.compile(r"\\(.)")
@@ -47,12 +54,25 @@ def from_flags(texts: Sequence[str]) -> list[Override]:
 
 
 def from_environment(environment: Mapping[str, str]) -> list[Override]:
-    """Pick the variables that begin with TAILCUT_, in alphabetical order."""
+    """Pick the variables that begin with TAILCUT_, in alphabetical order, without those of Kubernetes."""
     return [
-        Override(tuple(name[len(ENVIRONMENT_PREFIX) :].lower().split("__")), text, "environment")
+        Override(_parts(name), text, "environment")
         for name, text in sorted(environment.items())
-        if name.startswith(ENVIRONMENT_PREFIX) and name not in OTHER_VARIABLES
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in OTHER_VARIABLES and not _is_of_kubernetes(name, text)
     ]
+
+
+def _parts(name: str) -> Path:
+    return tuple(name[len(ENVIRONMENT_PREFIX) :].lower().split("__"))
+
+
+def _is_of_kubernetes(name: str, text: str) -> bool:
+    """Whether a variable describes a Service; one that begins with a section of the manifest never does."""
+    rest = name[len(ENVIRONMENT_PREFIX) :]
+    first, *more = _parts(name)
+    if more and first in keys_of(Deployment):
+        return False
+    return bool(_KUBERNETES.fullmatch(rest) or _KUBERNETES_URL.fullmatch(f"{rest}={text}"))
 
 
 def put(tree: dict[str, Any], override: Override) -> Path:
@@ -69,15 +89,15 @@ def put(tree: dict[str, Any], override: Override) -> Path:
         part = parts.pop(0)
         key = keys_of(section).get(part)
         if key is None:
-            raise unknown_key((*path, part, *parts) if not parts else (*path, part), keys_of(section), override.origin)
+            raise unknown_key(override.parts, path, keys_of(section), override.origin, tree)
         path = (*path, key.name)
         if parts and key.section is not None:
             section, node = key.section, _table(node, key, path)
         elif len(parts) > 1 and key.element is not None:
-            name, node = _element(node.get(key.name, []), parts.pop(0), path, override)
+            name, node = _element(node.get(key.name, []), parts.pop(0), path, override, tree)
             section, path = key.element, (*path, name)
         else:
-            return _put_value(node, key, path, parts, override)
+            return _put_value(node, key, path, parts, override, tree)
 
 
 def read_text(text: str, kind: inspect.Type) -> Any:
@@ -136,7 +156,9 @@ def _table(node: dict[str, Any], key: Key, path: Path) -> dict[str, Any]:
     return below
 
 
-def _element(items: Any, wanted: str, path: Path, override: Override) -> tuple[str, dict[str, Any]]:
+def _element(
+    items: Any, wanted: str, path: Path, override: Override, tree: Mapping[str, Any]
+) -> tuple[str, dict[str, Any]]:
     """The element of a named list; variables, whose case and punctuation are lost, match without them."""
     named = [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
     names = [str(item.get("name", "")) for item in named]
@@ -149,13 +171,16 @@ def _element(items: Any, wanted: str, path: Path, override: Override) -> tuple[s
     for name, item in zip(names, named, strict=True):
         if wanted == name or (override.origin == "environment" and name in same):
             return name, item
-    written = variable(override.parts) if override.origin == "environment" else dotted(override.parts)
-    close = nearest(wanted, names)
-    hint = f"did you mean {close}?" if close else f"there are: {', '.join(names) or 'none'}"
-    raise ManifestError(f"{written}: {dotted(path)} has no element named {wanted}", hint=hint)
+    hint = did_you_mean(override.parts, path, names, override.origin, tree)
+    raise ManifestError(
+        f"{_written(override)}: {dotted(path)} has no element named {wanted}",
+        hint=hint or f"there are: {', '.join(names) or 'none'}",
+    )
 
 
-def _put_value(node: dict[str, Any], key: Key, path: Path, parts: list[str], override: Override) -> Path:
+def _put_value(
+    node: dict[str, Any], key: Key, path: Path, parts: list[str], override: Override, tree: Mapping[str, Any]
+) -> Path:
     if not parts:
         node[key.name] = read_text(override.text, key.kind)
         return path
@@ -163,11 +188,15 @@ def _put_value(node: dict[str, Any], key: Key, path: Path, parts: list[str], ove
         name = ".".join(parts)
         _table(node, key, path)[name] = read_text(override.text, key.kind.value_type)
         return (*path, name)
-    below = keys_of(key.element) if key.element is not None else {}
-    if below:
-        names = f"write {dotted((*path, parts[0]))}.KEY=value, where KEY is one of {', '.join(below)}"
-        raise ManifestError(f"{dotted((*path, *parts))}: a whole element cannot be set", hint=names)
-    written = variable(override.parts) if override.origin == "environment" else dotted(override.parts)
+    hint = other_separators(override.parts, override.origin, tree)
+    if key.element is not None:
+        names = f"write {dotted((*path, parts[0]))}.KEY=value, where KEY is one of {', '.join(keys_of(key.element))}"
+        raise ManifestError(f"{_written(override)}: a whole element cannot be set", hint=hint or names)
     raise ManifestError(
-        f"{written}: {dotted(path)} is a value and has no keys below it", hint=f"set {dotted(path)} itself"
+        f"{_written(override)}: {dotted(path)} is a value and has no keys below it",
+        hint=hint or f"set {dotted(path)} itself",
     )
+
+
+def _written(override: Override) -> str:
+    return variable(override.parts) if override.origin == "environment" else dotted(override.parts)

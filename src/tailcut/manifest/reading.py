@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -10,9 +10,10 @@ from msgspec import inspect
 
 from tailcut.core.units import Duration, Share, Size, UnitError, parse_duration, parse_share, parse_size
 from tailcut.errors import ManifestError
-from tailcut.manifest.keys import Key, dotted, expected, keys_of, leaves, nearest, to_toml, variable
+from tailcut.manifest.keys import Key, dotted, expected, keys_of, nearest, to_toml, variable
 from tailcut.manifest.schema import Deployment
 from tailcut.manifest.section import Section
+from tailcut.manifest.suggestions import did_you_mean
 
 Path = tuple[str, ...]
 _PARSERS: dict[type, Any] = {Duration: parse_duration, Size: parse_size, Share: parse_share}
@@ -34,19 +35,25 @@ def read(tree: Mapping[str, Any], origins: Mapping[str, str]) -> Deployment:
     return msgspec.convert(tree, Deployment, dec_hook=_parse_unit)
 
 
-def unknown_key(path: Path, names: Mapping[str, Key], origin: str = "file") -> ManifestError:
-    """The error for a key that the schema does not have, with the nearest one that it has."""
-    *above, name = path
-    close = nearest(name, names)
-    suggestion = (*above, close) if close else _same_name_elsewhere(name)
+def unknown_key(
+    written: Path, known: Path, names: Iterable[str], origin: str, tree: Mapping[str, Any]
+) -> ManifestError:
+    """The error for a path that the schema does not have, with the nearest one that it has.
+
+    Args:
+        written: the whole path as it was given.
+        known: the beginning of it that the schema has; the part behind it is unknown.
+        names: keys that may follow ``known``.
+        origin: "flag", "environment" or "file".
+        tree: the manifest so far.
+    """
+    hint = did_you_mean(written, known, names, origin, tree)
     if origin == "environment":
-        message = f"{variable(path)}: tailcut has no such setting"
-        hint = f"did you mean {variable(suggestion)}?" if suggestion else "docs/reference/manifest.md lists them all"
-        return ManifestError(message, hint=hint)
-    message = f"{dotted(path)}: no such key in {f'[{dotted(above)}]' if above else 'the manifest'}"
-    if suggestion:
-        return ManifestError(message, hint=f"did you mean {dotted(suggestion)}?")
-    return ManifestError(message, hint=f"its keys are {', '.join(names)}")
+        message = f"{variable(written)}: tailcut has no such setting"
+        return ManifestError(message, hint=hint or "docs/reference/manifest.md lists them all")
+    where = f"[{dotted(known)}]" if known else "the manifest"
+    message = f"{dotted((*known, written[len(known)]))}: no such key in {where}"
+    return ManifestError(message, hint=hint or f"its keys are {', '.join(names)}")
 
 
 def wrong_value(path: Path, key: Key, problem: str, origins: Mapping[str, str]) -> ManifestError:
@@ -77,7 +84,7 @@ def _walk(section: type[Section], tree: Any, path: Path, origins: Mapping[str, s
         )
     for name in tree:
         if name not in names:
-            raise unknown_key((*path, name), names, origin_of((*path, name), origins))
+            raise unknown_key((*path, name), path, names, origin_of((*path, name), origins), {})
     for name, key in names.items():
         below = (*path, name)
         if name not in tree:
@@ -142,9 +149,3 @@ def _way_out(path: Path, key: Key, origins: Mapping[str, str]) -> str:
         return f"for example {variable(path)}='{bare}'"
     above = f"[{dotted(path[:-1])}]" if len(path) > 1 else "the first lines"
     return f"for example {key.name} = {to_toml(value)} in {above} of the manifest"
-
-
-def _same_name_elsewhere(name: str) -> Path:
-    """A path whose last part is ``name``, if there is just one: TAILCUT_PORT meant TAILCUT_SERVER__PORT."""
-    found = [path for path, key in leaves() if name in (key.name, key.attribute) and "NAME" not in path]
-    return found[0] if len(found) == 1 else ()

@@ -83,22 +83,22 @@ def _module(name: str, reference: str, manifest: Manifest) -> ModuleType:
                 f"{reference}: there is no module {error.name}",
                 hint=f"looked in {', '.join(folders) or 'no folders'} (python_path) and in the installed packages",
             ) from None
-        raise _failed(reference, name, error) from error
+        raise _failed(reference, name, error, manifest) from error
     except Exception as error:
-        raise _failed(reference, name, error) from error
+        raise _failed(reference, name, error, manifest) from error
     mine.loaded |= set(sys.modules) - before
     check_loaded(mine, name, reference)
     return found
 
 
-def _failed(reference: str, name: str, error: BaseException) -> ManifestError:
+def _failed(reference: str, name: str, error: BaseException, manifest: Manifest) -> ManifestError:
     last = traceback.format_exception_only(error)[-1].strip()
     found = place(error)
     where = f" ({found})" if found else ""
+    hint = f"try it by itself: python -c 'import {name}'"
     if isinstance(error, ModuleNotFoundError):
-        return ManifestError(
-            f"{reference}: importing {name} raised {last}{where}", hint=f"install the package that has {error.name}"
-        )
-    return ManifestError(
-        f"{reference}: importing {name} raised {last}{where}", hint=f"try it by itself: python -c 'import {name}'"
-    )
+        hint = f"install the package that has {error.name}"
+        model = manifest.deployment.model
+        if reference in (model.preprocess, model.postprocess):
+            hint += ", or move the hooks into a module that does not import it: serving needs no more than they do"
+    return ManifestError(f"{reference}: importing {name} raised {last}{where}", hint=hint)

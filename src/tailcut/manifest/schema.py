@@ -215,12 +215,12 @@ class Deployment(Section, frozen=True, kw_only=True):
     python_path: Annotated[
         tuple[str, ...], Meta(description="folders put on the import path for module:callable, from the manifest's")
     ] = (".",)
+    slo: Annotated[Slo, Meta(description="the service level objective")] = Slo()
     model: Annotated[Model, Meta(description="the model")]
     holdout: Annotated[Holdout, Meta(description="the holdout")] = Holdout()
     quality: Annotated[Quality, Meta(description="the quality budget")] = Quality()
     build: Annotated[Build, Meta(description="the build")] = Build()
     cost: Annotated[Cost, Meta(description="prices")] = Cost()
-    slo: Annotated[Slo, Meta(description="the service level objective")] = Slo()
     features: Annotated[Features, Meta(description="features")] = Features()
     cache: Annotated[Cache, Meta(description="prediction caches")] = Cache()
     batching: Annotated[Batching, Meta(description="batching")] = Batching()

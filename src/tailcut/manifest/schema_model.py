@@ -47,6 +47,9 @@ class Tensor(Section, frozen=True, kw_only=True):
 
 
 LIMITS = ("min", "max", "values", "max_length")
+"""Limits of an input's values."""
+
+OF_INPUTS = ("columns", *LIMITS)
 """Keys of an input that an output does not have."""
 
 

@@ -59,9 +59,9 @@ class TorchRuntime:
         if len(found) == len(self._outputs) and all(isinstance(each, self._torch.Tensor) for each in found):
             return dict(zip(self._outputs, found, strict=True))
         raise OutputsError(
-            f"variant {self._name!r}: forward returned {_described(given)}, "
+            f"variant {self._name!r}: forward returned {described(given)}, "
             f"model.outputs names {len(self._outputs)} ({', '.join(self._outputs)})",
-            hint="return a tensor, or a tuple with a tensor for each of model.outputs in their order",
+            hint=RETURN_TENSORS,
         )
 
     def close(self) -> None:
@@ -84,7 +84,11 @@ def load_torch() -> Any:
     return torch
 
 
-def _described(given: Any) -> str:
+RETURN_TENSORS = "return a tensor, or a tuple with a tensor for each of model.outputs in their order"
+
+
+def described(given: Any) -> str:
+    """Say what a module's forward returned."""
     if isinstance(given, Mapping):
         return f"a {type(given).__name__} of {len(given)} ({', '.join(map(str, given))})"
     if isinstance(given, (tuple, list)):

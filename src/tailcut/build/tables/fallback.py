@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import Any
 
@@ -12,6 +13,8 @@ from tailcut.build.tables.live import Live, width
 from tailcut.build.tables.nodes import DOMAIN, DOUBLE, FLOAT, TEXT, Graph
 
 _OPSETS = {"": 18, "ai.onnx.ml": 3}
+_PLACE = re.compile(r"^.*\.cc:\d+ \S+?\(.*?\)(?:::<lambda\(\)>)? ")
+"""Code, file and signature that onnxruntime puts before the reason."""
 
 
 def step(graph: Graph, step: Any, table: Table, live: Live) -> Table:
@@ -69,7 +72,7 @@ def _check_opens(made: Any) -> None:
     try:
         onnxruntime.InferenceSession(made.SerializeToString(), quiet, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own classes share no public base
-        said = " ".join(str(error).split())
+        said = _PLACE.sub("", " ".join(str(error).split()))
         raise Unconvertible(f"onnxruntime cannot open what skl2onnx makes of it: {said[:200]}") from error
 
 

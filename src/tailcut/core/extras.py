@@ -1,0 +1,36 @@
+"""Which extra of tailcut installs a package that is missing."""
+
+from __future__ import annotations
+
+EXTRA_OF_MODULE = {
+    "asyncpg": "postgres",
+    "fsspec": "remote",
+    "grpc": "grpc",
+    "hiredis": "redis",
+    "lightgbm": "trees",
+    "matplotlib": "report",
+    "nncf": "openvino-build",
+    "onnx": "build",
+    "onnxmltools": "trees-build",
+    "onnxscript": "build",
+    "openvino": "openvino",
+    "redis": "redis",
+    "safetensors": "text-build",
+    "sentence_transformers": "text-build",
+    "skl2onnx": "trees-build",
+    "sklearn": "trees",
+    "skops": "trees",
+    "sympy": "build",
+    "tokenizers": "text",
+    "torch": "torch",
+    "transformers": "text-build",
+    "uvicorn": "profile",
+    "xgboost": "trees",
+}
+"""Top-level module -> extra."""
+
+
+def install(module: str) -> str:
+    """Return the command that installs a module, submodules by their full names."""
+    top = module.partition(".")[0]
+    return f"pip install 'tailcut[{EXTRA_OF_MODULE[top]}]'" if top in EXTRA_OF_MODULE else f"pip install {top}"
