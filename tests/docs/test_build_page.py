@@ -19,7 +19,7 @@ def test_the_example_builds_and_checks_as_printed(tmp_path: Path) -> None:
     found = list(blocks(PAGE))
     (tmp_path / "my_model.py").write_text(next(text for language, text in found if language == "python"))
     (tmp_path / "tailcut.toml").write_text(next(text for language, text in found if language == "toml"))
-    short = ["--recipes", "onnx", "--set", "build.rounds=3", "--set", "build.round=400ms"]
+    short = ["--recipes", "onnx", "--set", "build.rounds=6", "--set", "build.round=200ms"]
     for command in (["build", *short], ["check"]):
         done = subprocess.run(
             [sys.executable, "-m", "tailcut", *command],

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import cycle, islice
 
 import numpy as np
 
 from tailcut.build.holdout import Holdout
+from tailcut.build.turns import turn
 from tailcut.core.tensors import Arrays
 from tailcut.runtimes import Runtime
 
@@ -48,8 +49,8 @@ def run(
             name: _calls(_block(runtime, samples[name], output, _WARM_UP_CALLS, clock_ns))
             for name, runtime in runtimes.items()
         }
-        for order in _orders(list(runtimes)):
-            for name in order:
+        for number in range(ROUNDS):
+            for name in turn(list(runtimes), number):
                 ms = _block(runtimes[name], samples[name], output, calls[name], clock_ns)
                 found[name].setdefault(rows, []).append(ms)
     return found
@@ -60,12 +61,6 @@ def _samples(holdout: Holdout, rows: int) -> tuple[list[list[Arrays]], list[list
     starts = np.random.default_rng(SEED).integers(0, holdout.rows, size=_SAMPLES).tolist()
     whole = [[holdout.take(rows, start)] for start in starts]
     return whole, [[holdout.take(1, start + row) for row in range(rows)] for start in starts]
-
-
-def _orders(names: list[str]) -> Iterator[list[str]]:
-    for shift in range(ROUNDS):
-        first = shift % len(names)
-        yield names[first:] + names[:first]
 
 
 def _calls(ms: float) -> int:

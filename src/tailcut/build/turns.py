@@ -13,6 +13,13 @@ Clock = Callable[[], float]
 """Seconds that only go up."""
 
 
+def turn(names: Sequence[Key], number: int) -> list[Key]:
+    """Order a round: each begins with another one, and every second runs backwards, so that neighbours change."""
+    first = number % len(names) if names else 0
+    turned = [*names[first:], *names[:first]]
+    return turned if number % 2 == 0 else turned[::-1]
+
+
 def take_turns(
     blocks: Mapping[Key, Callable[[], Value]],
     *,
@@ -40,7 +47,6 @@ def take_turns(
     for number in range(most):
         if number >= least and (clock_s() >= ends_s or (settled is not None and settled(found))):
             break
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
+        for name in turn(names, number):
             found[name].append(blocks[name]())
     return found
