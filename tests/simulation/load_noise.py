@@ -53,7 +53,7 @@ class Machine:
     def _drawn(self, off_s: float, on_s: float, seen: float) -> list[tuple[float, float, float, bool]]:
         """Draw bursts: when they begin and end, the factor of a latency within, whether they are seen."""
         found, at_s = [], float(self._random.exponential(off_s))
-        while at_s < 3600.0:
+        while at_s < 600.0:
             end_s = at_s + float(self._random.exponential(on_s))
             found.append(
                 (at_s, end_s, 1.0 + float(self._random.lognormal(-0.3, 0.8)), bool(self._random.random() < seen))

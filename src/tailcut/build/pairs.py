@@ -80,6 +80,8 @@ def look(
     """
     theirs = mine if isinstance(other, float) else other
     shared = sorted(mine.keys() & theirs.keys())
+    if not last and len(shared) < (plan[before.looks].rounds if before.looks < len(plan) else math.inf):
+        return before
     kept = undisturbed(mine, theirs, shared)
     if last and len(kept) < LEAST:
         kept = shared
@@ -106,10 +108,6 @@ def undisturbed(mine: Mapping[int, Round], other: Mapping[int, Round], shared: S
     Each variant is compared with its own median round: what it causes itself, such as a database's work, is in all of
     them. Where other processes disturb more than one round in ``_LEFT_OUT``, every round counts.
     """
-    usual = [statistics.median(each.others for each in found.values()) for found in (mine, other)]
-    hit = [
-        number
-        for number in shared
-        if any(found[number].others > each + DISTURBED for found, each in zip((mine, other), usual, strict=True))
-    ]
-    return [number for number in shared if number not in hit] if len(hit) * _LEFT_OUT <= len(shared) else list(shared)
+    usual = [statistics.median(each.others for each in found.values()) + DISTURBED for found in (mine, other)]
+    kept = [number for number in shared if mine[number].others <= usual[0] and other[number].others <= usual[1]]
+    return kept if (len(shared) - len(kept)) * _LEFT_OUT <= len(shared) else list(shared)
