@@ -15,12 +15,12 @@ from tailcut.core.tensors import Arrays
 from tailcut.runtimes import Runtime
 
 BATCH_ROWS = (1, 8)
-ROUNDS = 11
+ROUNDS = 7
 SEED = 0
 _BLOCK_S = 0.05
-_CALLS = (10, 200)
+_CALLS = (3, 200)
 _SAMPLES = 16
-_WARM_UP_CALLS = 10
+_WARM_UP_CALLS = 3
 
 
 def run(

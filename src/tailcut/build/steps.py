@@ -40,6 +40,7 @@ from tailcut.errors import BuildError
 from tailcut.manifest import Deployment, Manifest
 from tailcut.runtimes import Runtime, open_runtime
 from tailcut.runtimes.live import source_of
+from tailcut.runtimes.row_coupling import coupling_operators
 
 SELECTION_FILE = "selection.npz"
 CONFIRMATION_FILE = "confirmation.npz"
@@ -142,7 +143,8 @@ def score(spec: Spec) -> dict[str, Any]:
     """Score one variant on the confirmation split; the first one scored in a build is the source model.
 
     Batches come first: they are quick, and name the rows that are refused. A variant whose rows will run alone, because
-    other rows in a batch change their answers, is judged by what it answers alone.
+    other rows in a batch change their answers, is judged by what it answers alone, and at once where its operators say
+    so.
     """
     manifest = manifest_of(spec)
     deployment = manifest.deployment
@@ -152,9 +154,10 @@ def score(spec: Spec) -> dict[str, Any]:
     runtime = _open(spec, made, threads=_cores())
     if is_source:
         export_check.check_outputs(runtime, holdout, deployment.model.outputs)
-    found = _every(runtime, holdout, deployment)
+    alone = bool(coupling_operators(_files(made)))
+    found = _every(runtime, holdout, deployment, alone=alone)
     company = neighbours.coupling(runtime, holdout, deployment.model, _files(made))
-    if company["rows_alone"]:
+    if company["rows_alone"] and not alone:
         found = _every(runtime, holdout, deployment, alone=True)
     _save(spec, spec.target, found)
     if is_source:
