@@ -9,8 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from tailcut.build.pairs import Round
+from tailcut.manifest.schema_build import Build
 
-ROUND_S = 3.5
+ROUND_S = float(Build().round_s) + 0.5
+"""With the warm-up."""
 
 
 class Variant(NamedTuple):

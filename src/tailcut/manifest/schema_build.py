@@ -137,7 +137,7 @@ class Build(Section, frozen=True, kw_only=True):
         ),
     ] = 48
     round_s: Annotated[Duration, Meta(description="how long each round sends load to a variant")] = field(
-        default=Duration(3.0), name="round"
+        default=Duration(2.0), name="round"
     )
     load_limit_s: Annotated[
         Duration, Meta(description="how long rounds of load may take in all; what is open then is not proven")
