@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from tailcut.build import (
     tuning,
     user_code,
 )
+from tailcut.build.bounds.trials import Call
 from tailcut.build.calling import call
 from tailcut.build.holdout import Holdout
 from tailcut.build.recipes import recipe
@@ -164,21 +166,29 @@ def score(spec: Spec) -> dict[str, Any]:
         bounds = limits.read(Path(spec.folder)).bounds
         kept = keeping.choose(holdout, found, deployment.model, bounds, deployment.holdout.keep)
         keeping.write(Path(spec.folder), kept)
+        limits.answer_edges(Path(spec.folder), _caller(runtime, deployment), holdout, deployment.model)
         return {**company, **_evidence(spec, holdout, found, found, is_source)}
     evidence = _evidence(spec, holdout, found, _scores(spec, spec.made[0].name), is_source)
     return {**company, **evidence, "edges": _edges(spec, runtime, holdout, deployment)}
 
 
 def _edges(spec: Spec, runtime: Runtime, holdout: Holdout, deployment: Deployment) -> list[dict[str, Any]]:
-    """Try a variant and the source at and beyond the edges of the inputs."""
-    source = _open(spec, spec.made[0], threads=_cores())
+    """Try a variant at and beyond the edges of the inputs, beside what the source answered there."""
+
+    @cache
+    def opened() -> Call:
+        return _caller(_open(spec, spec.made[0], threads=_cores()), deployment)
+
+    def source(inputs: Arrays) -> Arrays:  # it runs again only where a number differs
+        return opened()(inputs)
+
+    variant = _caller(runtime, deployment)
+    return limits.edges(Path(spec.folder), spec.target, source, variant, holdout, deployment.model)
+
+
+def _caller(runtime: Runtime, deployment: Deployment) -> Call:
     names = [tensor.name for tensor in deployment.model.outputs]
-    found = limits.read(Path(spec.folder))
-
-    def calls(opened: Runtime) -> Callable[[Arrays], Arrays]:
-        return lambda inputs: opened.run(inputs, names)
-
-    return limits.edges(spec.target, calls(source), calls(runtime), holdout, deployment.model, found)
+    return lambda inputs: runtime.run(inputs, names)
 
 
 def _every(runtime: Runtime, holdout: Holdout, deployment: Deployment, *, alone: bool = False) -> Arrays:
