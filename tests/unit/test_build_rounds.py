@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from tailcut.build.rounds import Entrant, Rounds, Terms, play
 from tailcut.core.gate.sequential import LEAST
 from tailcut.core.slo import LatencyObjective
 from tailcut.errors import BuildError
+from tailcut.manifest import Cost as Prices
 
 WOBBLE = [1.0, 1.15, 0.9, 1.05, 0.86, 1.1, 0.94]
 ROUND_S = 3.5
@@ -151,6 +153,23 @@ def test_a_variant_that_fails_leaves_and_what_rests_on_it_has_no_verdict() -> No
     assert choice.variant == "torch"
 
 
+def test_where_a_gpu_does_the_work_the_price_decides_and_cpu_time_is_no_evidence() -> None:
+    entrants = [Entrant("onnx"), Entrant("cuda", "onnx")]
+    terms = Terms(LatencyObjective(share=0.95, limit_s=0.1), 200.0, 0.001, 48, Prices(core_hour=0.04, gpu_hour=2.0))
+    bench = Bench(lambda name, number: {"onnx": (10.0, 5.0), "cuda": (10.0, 1.0)}[name], {})
+
+    def measure(name: str, number: int) -> Round:
+        return msgspec.structs.replace(bench.measure(name, number), gpu_ms=2.0 if name == "cuda" else None)
+
+    rounds = Rounds(entrants, terms)
+    play(rounds, measure, limit_s=300.0, clock_s=bench.clock_s)
+    verdict = rounds.verdict("cuda")
+    assert verdict is not None
+    assert (verdict.cpu_ratio, verdict.passed) == (None, False)
+    assert rounds.dearer("cuda", "onnx")
+    assert not rounds.dearer("onnx", "cuda")
+
+
 def made(others: list[float]) -> dict[int, Round]:
     return {
         number: Round(number=number, latency_ms=1.0, p50_ms=1.0, errors=0.0, cpu_ms=1.0, others=each)
@@ -166,6 +185,8 @@ def test_rounds_that_other_processes_disturb_are_left_out_for_both() -> None:
 def test_a_neighbour_that_is_always_there_disturbs_no_round() -> None:
     always = made([0.62, 0.58, 0.6, 0.61, 0.6, 0.59])
     assert undisturbed(always, made([0.6] * 6), range(6)) == list(range(6))
+    more = made([0.62, 0.58, 1.4, 0.61, 0.6, 0.59])
+    assert undisturbed(always, more, range(6)) == [0, 1, 3, 4, 5]
 
 
 def test_where_every_second_round_is_disturbed_all_count() -> None:

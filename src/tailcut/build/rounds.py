@@ -207,7 +207,10 @@ class Rounds:
     def dearer(self, name: str, other: str) -> bool:
         """Tell whether a variant surely costs more than another; where a GPU has a part in it, by the mean alone."""
         cpu = self._standing(name, other).cpu
-        return cpu.low > 0.0 if cpu is not None else self.price(name).money > self.price(other).money
+        if cpu is not None:
+            return cpu.low > 0.0
+        one, two = self.price(name), self.price(other)
+        return (one.money, one.cpu_s[0]) > (two.money, two.cpu_s[0])
 
     def _standing(self, name: str, other: str = "") -> Standing:
         """Return what is known of a variant beside another, or beside the SLO's limit."""
