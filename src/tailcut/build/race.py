@@ -32,8 +32,8 @@ def run(
 ) -> dict[str, dict[int, list[float]]]:
     """Time every runtime in turn, round after round, on the same rows.
 
-    Each round runs a block of calls per variant and begins with another variant than the last, so that a slow spell
-    of the machine meets all of them. Rows differ from call to call.
+    Each round runs a block of calls per variant, in the order of ``turn``, so that a slow spell of the machine meets
+    all of them. Rows differ from call to call.
 
     Args:
         alone: variants that are served row by row: of a batch its rows are timed one after the other.

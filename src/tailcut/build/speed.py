@@ -1,8 +1,8 @@
 """Speed under load: every variant in a ``tailcut serve`` process of its own, over the socket, in turn.
 
 Requests arrive at random (Poisson) at the SLO's rate whatever the answers do, and are counted from their intended send
-time. All servers run from the start; each round sends the same traffic to one after the other, beginning with another
-one each time, so that a slow spell of the machine meets all of them; ``rounds`` decides who has a part in the next one.
+time. All servers run from the start; each round sends the same traffic to one after the other, every second time
+backwards, so that a slow spell of the machine meets all of them; ``rounds`` decides who has a part in the next one.
 Features and caches are off: a variant is compared with a variant, not with a cache.
 """
 

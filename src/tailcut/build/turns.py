@@ -14,8 +14,8 @@ Clock = Callable[[], float]
 
 
 def turn(names: Sequence[Key], number: int) -> list[Key]:
-    """Order a round: each begins with another one, and every second runs backwards, so that neighbours change."""
-    first = number % len(names) if names else 0
+    """Order a round: every second one is the one before it backwards, so that each of a pair comes first as often."""
+    first = number // 2 % len(names) if names else 0
     turned = [*names[first:], *names[:first]]
     return turned if number % 2 == 0 else turned[::-1]
 
@@ -29,7 +29,7 @@ def take_turns(
     settled: Callable[[Mapping[Key, Sequence[Value]]], bool] | None = None,
     clock_s: Clock = time.monotonic,
 ) -> dict[Key, list[Value]]:
-    """Run every block once a round; each round begins with another one than the last.
+    """Run every block once a round, in the order of ``turn``.
 
     Args:
         blocks: what is measured.
