@@ -33,7 +33,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = list(blocks(PAGE))
     (tmp_path / "my_model.py").write_text(next(text for language, text in found if language == "python"))
     (tmp_path / "tailcut.toml").write_text(next(text for language, text in found if language == "toml"))
-    short = ["--recipes", "onnx", "--set", "build.rounds=3", "--set", "build.round=400ms"]
+    short = ["--recipes", "onnx", "--set", "build.rounds=6", "--set", "build.round=200ms"]
     for command in (["build", *short], ["check"]):
         done = subprocess.run(
             [sys.executable, "-m", "tailcut", *command],

@@ -72,7 +72,7 @@ source = "tests.models.holdouts:holdout"
 budget = {{ auc = 0.05 }}
 [build]
 recipes = {recipes}
-rounds = 3
+rounds = 6
 round = "200ms"
 [batching]
 max_rows = 2

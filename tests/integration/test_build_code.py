@@ -33,7 +33,7 @@ source = "tests.models.holdouts:linear"
 budget = {{ auc = 0.000001 }}
 [build]
 recipes = ["onnx"]
-rounds = 3
+rounds = 6
 round = "200ms"
 [serve]
 follow = "100ms"

@@ -10,7 +10,9 @@ from tests.models import graphs
 
 from tailcut.build import Holdout, speed
 from tailcut.build.device_time import held_seconds
+from tailcut.build.progress import silent
 from tailcut.build.records import Made
+from tailcut.build.rounds import Entrant, Rounds
 from tailcut.errors import BuildError
 from tailcut.manifest import Cost, load
 
@@ -31,13 +33,13 @@ rate = 50
 [batching]
 mode = "off"
 [build]
-rounds = 3
+rounds = 6
 round = "400ms"
 """
 
 
 @pytest.fixture(scope="module")
-def trials(tmp_path_factory: pytest.TempPathFactory) -> dict[str, speed.Trial]:
+def rounds(tmp_path_factory: pytest.TempPathFactory) -> Rounds:
     folder = tmp_path_factory.mktemp("device")
     (folder / "tailcut.toml").write_text(MANIFEST)
     (folder / "work").mkdir()
@@ -47,31 +49,33 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> dict[str, speed.Trial]:
         Made(name="onnx-cuda", runtime="onnxruntime", path=path, settings={"provider": "cuda"}),
     ]
     holdout = Holdout(inputs={"x": np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)})
-    return speed.run(load(folder / "tailcut.toml"), made, holdout, folder / "work", lambda event: None)
+    entrants = [Entrant("onnx"), Entrant("onnx-cuda", "onnx")]
+    return speed.run(load(folder / "tailcut.toml"), made, entrants, holdout, folder / "work", silent)
 
 
-def test_a_request_is_charged_for_as_long_as_it_held_the_device(trials: dict[str, speed.Trial]) -> None:
+def test_a_request_is_charged_for_as_long_as_it_held_the_device(rounds: Rounds) -> None:
+    trials = {name: rounds.trial(name) for name in ("onnx", "onnx-cuda")}
     assert {name: trial.failed for name, trial in trials.items()} == {"onnx": "", "onnx-cuda": ""}
     held_ms = [each.gpu_ms for each in trials["onnx-cuda"].rounds]
-    assert len(held_ms) == 3
+    assert len(held_ms) == 6
     for each, found in zip(held_ms, trials["onnx-cuda"].rounds, strict=True):
         assert each is not None
         assert each >= HELD_MS, "no request held it for less"
         assert each <= found.latency_ms, "the slowest requests took longer than one holds the device"
 
 
-def test_it_is_priced_at_the_gpus_hour(trials: dict[str, speed.Trial]) -> None:
-    free = speed.price(trials["onnx-cuda"], Cost())
-    priced = speed.price(trials["onnx-cuda"], Cost(gpu_hour=3.6))
+def test_it_is_priced_at_the_gpus_hour(rounds: Rounds) -> None:
+    free = rounds.price("onnx-cuda", Cost())
+    priced = rounds.price("onnx-cuda", Cost(gpu_hour=3.6))
     assert priced.gpu_s is not None
     assert priced.gpu_s >= HELD_MS * 1000
     assert priced.money == pytest.approx(priced.gpu_s * 3.6 / 3600)
     assert (free.gpu_s, free.money, free.currency) == (priced.gpu_s, 0.0, "")
 
 
-def test_a_variant_without_a_device_has_no_figure_and_no_price_of_one(trials: dict[str, speed.Trial]) -> None:
-    assert [each.gpu_ms for each in trials["onnx"].rounds] == [None] * 3
-    priced = speed.price(trials["onnx"], Cost(gpu_hour=3.6))
+def test_a_variant_without_a_device_has_no_figure_and_no_price_of_one(rounds: Rounds) -> None:
+    assert [each.gpu_ms for each in rounds.trial("onnx").rounds] == [None] * 6
+    priced = rounds.price("onnx", Cost(gpu_hour=3.6))
     assert (priced.gpu_s, priced.money) == (None, 0.0)
 
 
@@ -110,7 +114,8 @@ def test_a_server_that_ends_under_load_is_not_measured(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     made = [Made(name="onnx", runtime="onnxruntime", path=str(graphs.linear(tmp_path / "cpu.onnx")))]
     holdout = Holdout(inputs={"x": np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)})
-    trial = speed.run(load(tmp_path / "tailcut.toml"), made, holdout, tmp_path / "work", lambda event: None)["onnx"]
+    manifest, entrants = load(tmp_path / "tailcut.toml"), [Entrant("onnx")]
+    trial = speed.run(manifest, made, entrants, holdout, tmp_path / "work", silent).trial("onnx")
     assert "the last lines of " in trial.failed
     assert "it met its end here" in trial.failed
     assert not trial.rounds

@@ -11,6 +11,7 @@ import pytest
 from tailcut.build import Holdout, keeping, speed
 from tailcut.build.progress import silent
 from tailcut.build.records import Made
+from tailcut.build.rounds import Entrant
 from tailcut.manifest import load
 
 pytestmark = pytest.mark.integration
@@ -24,7 +25,7 @@ outputs = [{ name = "y", shape = [-1] }]
 [batching]
 max_rows = 2
 [build]
-rounds = 3
+rounds = 6
 round = "200ms"
 """
 
@@ -54,7 +55,8 @@ def test_a_model_that_takes_no_zeros_is_measured(
     holdout = Holdout(inputs={"year": np.arange(1950, 1954)}, labels=np.arange(4.0))
     manifest = load(tmp_path, environment={})
     keeping.write(tmp_path / "work", keeping.choose(holdout, {}, manifest.deployment.model, [], keep))
-    trial = speed.run(manifest, made, holdout, tmp_path / "work", silent, bounds)["onnx"]
+    rounds = speed.run(manifest, made, [Entrant("onnx")], holdout, tmp_path / "work", silent, bounds)
+    trial = rounds.trial("onnx")
     assert not trial.failed
     assert all(each.errors == 0 for each in trial.rounds)
     assert ("not warmed up" in (tmp_path / "work" / "serve-onnx.log").read_text()) is not warm

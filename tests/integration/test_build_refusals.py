@@ -37,7 +37,7 @@ source = "cases:good"
 budget = { accuracy = 0.01 }
 [build]
 recipes = ["onnx"]
-rounds = 3
+rounds = 6
 round = "200ms"
 [server]
 host = "203.0.113.7"  # no address of this machine: a build asks over the loopback

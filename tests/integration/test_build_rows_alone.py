@@ -16,6 +16,7 @@ from tailcut.build.children import run_step
 from tailcut.build.here import look
 from tailcut.build.progress import silent
 from tailcut.build.records import Made, spec
+from tailcut.build.rounds import Entrant
 from tailcut.build.steps import CONFIRMATION_FILE, SELECTION_FILE
 from tailcut.manifest import Manifest, load
 
@@ -34,7 +35,7 @@ budget = { mae = 0.1 }
 [slo]
 rate = 50
 [build]
-rounds = 5
+rounds = 6
 round = "200ms"
 """
 
@@ -77,9 +78,11 @@ def test_under_load_it_is_served_row_by_row(manifest: Manifest, made: list[Made]
     odd = Made(name="odd", runtime="onnxruntime", path=str(coupled.less_mean(tmp_path / "odd.onnx")), rows_alone=True)
     (tmp_path / "work").mkdir()
     holdout = Holdout.load(tmp_path / SELECTION_FILE)
-    trials = speed.run(manifest, [made[0], odd], holdout, tmp_path / "work", silent)
-    assert not any(each.failed for each in trials.values())
-    logs = {name: (tmp_path / "work" / f"serve-{name}.log").read_text() for name in trials}
+    names = ["onnx", "odd"]
+    entrants = [Entrant(name) for name in names]
+    rounds = speed.run(manifest, [made[0], odd], entrants, holdout, tmp_path / "work", silent)
+    assert not any(rounds.trial(name).failed for name in names)
+    logs = {name: (tmp_path / "work" / f"serve-{name}.log").read_text() for name in names}
     assert {name: "each row runs alone" in log for name, log in logs.items()} == {"onnx": False, "odd": True}
 
 

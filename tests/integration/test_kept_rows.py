@@ -38,7 +38,7 @@ keep = {keep}
 budget = {{ mae = 0.1 }}
 [build]
 recipes = [{recipe!r}]
-rounds = 3
+rounds = 6
 round = "200ms"
 [batching]
 max_rows = 4

@@ -211,7 +211,7 @@ p95 = "1s"
 rate = 5
 [build]
 recipes = ["onnx"]
-rounds = 3
+rounds = 6
 round = "200ms"
 """
 

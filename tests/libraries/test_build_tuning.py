@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from tests.models import tokens
 
 from tailcut.build.records import Made
 from tailcut.build.tuning import measure, tune
-from tailcut.build.turns import take_turns
+from tailcut.build.turns import take_turns, turn
 from tailcut.core.tuning import Setting, choose, grid, tuned_points
 from tailcut.manifest import Deployment, Manifest, Model, Slo, Tensor
 
@@ -22,11 +23,21 @@ def manifest(folder: Path, rate: float = 1.0) -> Manifest:
     return Manifest(Deployment(name="m", model=model, slo=Slo(rate=rate)), folder, {})
 
 
-def test_turns_begin_with_another_block_each_round() -> None:
+@pytest.mark.parametrize("names", ["ab", "abc", "abcde"])
+def test_each_of_a_pair_comes_first_as_often(names: str) -> None:
+    rounds = [turn(names, number) for number in range(4 * len(names))]
+    assert all(sorted(each) == list(names) for each in rounds)
+    for one, other in itertools.combinations(names, 2):
+        first = [each.index(one) < each.index(other) for each in rounds]
+        assert all(before != after for before, after in zip(first[::2], first[1::2], strict=True))
+    assert {each[0] for each in rounds} == set(names)
+
+
+def test_every_block_has_its_turn_in_each_round() -> None:
     order: list[str] = []
     found = take_turns({name: lambda name=name: order.append(name) or name for name in "abc"},
                        least=1, most=3, budget_s=9.0, clock_s=lambda: 0.0)  # fmt: skip
-    assert order == [*"abc", *"bca", *"cab"]
+    assert order == [*"abc", *"cba", *"bca"]
     assert found == {name: [name] * 3 for name in "abc"}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -32,7 +33,9 @@ def refused(variant: str, reason: str = HANG) -> Event:
 
 
 def load(variant: str, number: int) -> Event:
-    return Event(state="started", step="load", variant=variant, round=number, rounds=5)
+    return Event(
+        state="started", step="load", variant=variant, round=number, rounds=48, open=("onnx", "pair"), left_s=210.0
+    )
 
 
 def states(board: Board, now_s: float = 0.0) -> dict[str, str]:
@@ -58,8 +61,8 @@ def test_a_variant_goes_from_waiting_to_its_verdict() -> None:
         (failed("tune", "onnx"), "tuning failed"),
         (Event(state="judged", variant="onnx"), "judged"),
         (started("race"), "judged"),
-        (load("onnx", 2), "under load round 2 of 5"),
-        (done("load"), "under load round 2 of 5"),
+        (load("onnx", 2), "under load round 2"),
+        (done("load"), "under load round 2"),
         (Event(state="passed", variant="onnx"), "passed"),
     ]
     for event, state in steps:
@@ -96,7 +99,9 @@ def test_a_reason_is_one_line_and_stays_while_the_build_goes_on() -> None:
 def test_the_title_says_what_no_row_says() -> None:
     assert taken(started("holdout")).title(7.0) == "reading the holdout, 7 s"
     assert taken(started("make", "onnx")).title(7.0) == ""
-    assert taken(started("load"), load("onnx", 3)).title(7.0) == "under load: onnx, round 3 of 5"
+    assert taken(started("load"), load("onnx", 3)).title(7.0) == (
+        "under load: onnx, round 3 of at most 48, at most 210 s more; speed of onnx, pair open"
+    )
     assert taken(started("load"), load("onnx", 3)).rows(7.0)[0].step_s is None
     assert taken(started("load"), load("onnx", 3), done("load")).title(7.0) == ""
 
@@ -125,7 +130,17 @@ def texts(log: Log, *events: Event) -> list[str]:
 def test_a_line_per_finished_step() -> None:
     events = [started("holdout"), done("holdout", seconds=0.34), started("make", "onnx"), done("make", "onnx")]
     events += [Event(state="judged", variant="onnx"), load("onnx", 1), Event(state="passed", variant="onnx")]
-    assert texts(Log(), *events) == ["holdout: done in 0.3 s", "make onnx: done in 1.0 s"]
+    assert texts(Log(), *events)[:2] == ["holdout: done in 0.3 s", "make onnx: done in 1.0 s"]
+
+
+def test_a_line_whenever_a_verdict_under_load_is_decided() -> None:
+    decided = msgspec.structs.replace(load("onnx", 7), open=("pair",), left_s=150.0)
+    written = texts(Log(), load("onnx", 1), load("pair", 1), decided, msgspec.structs.replace(decided, open=()))
+    assert written == [
+        "load: round 1 of at most 48, at most 210 s more; speed of onnx, pair open",
+        "load: round 7 of at most 48, at most 150 s more; speed of pair open",
+        "load: round 7 of at most 48, at most 150 s more; no verdict open, the choice is",
+    ]
 
 
 def test_the_failure_that_ends_the_build_is_left_to_the_error() -> None:

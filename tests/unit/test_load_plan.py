@@ -15,7 +15,7 @@ import pytest
 from tailcut.core.slo import parse_objectives
 from tailcut.errors import LoadTestError
 from tailcut.load import LoadPlan, RunFacts, Samples, summarise_run
-from tailcut.load.cpu import cpu_seconds, threads_ns
+from tailcut.load.cpu import cpu_seconds, other_seconds, threads_ns
 from tailcut.load.payloads import build_requests
 from tailcut.load.plan import check_plan, intended_times, parse_url
 
@@ -175,6 +175,40 @@ def test_a_process_name_that_is_cut_inside_a_letter_is_no_error(tmp_path: Path) 
     name = "прогресс-x".encode()[:15]
     (tmp_path / "10" / "stat").write_bytes(b"10 (" + name + b") " + " ".join(fields).encode() + b"\n")
     assert cpu_seconds(10, tmp_path, lambda pid: None) == pytest.approx(1.0)
+
+
+def test_cpu_time_of_others_is_without_the_own_tree_and_the_kernels_threads(tmp_path: Path) -> None:
+    tick = os.sysconf("SC_CLK_TCK")
+    # pid -> parent, user, system, children's user and system, in seconds
+    processes = {
+        1: (0, 1, 0, 0.5, 0),
+        2: (0, 50, 0, 0, 0),
+        30: (2, 0, 70, 0, 0),  # a thread of the kernel, such as ksoftirqd
+        10: (1, 100, 0, 30, 0),
+        11: (10, 200, 0, 0, 0),
+        12: (11, 400, 0, 0, 0),
+        20: (1, 2, 0.25, 0, 0),
+    }
+    for pid, (parent, *seconds) in processes.items():
+        (tmp_path / str(pid)).mkdir()
+        ticks = " ".join(str(int(each * tick)) for each in seconds)
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (name) S {parent} 0 0 0 0 0 0 0 0 0 {ticks} 20 0\n")
+    steal = int(0.25 * tick)
+    (tmp_path / "stat").write_text(f"cpu  1 2 3 4 5 6 7 {steal} 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\n")
+    assert other_seconds(10, tmp_path) == pytest.approx(1.5 + 2.25 + 0.25)
+    assert other_seconds(10, tmp_path / "none") == 0.0
+
+
+def test_work_of_another_process_is_seen_and_own_work_is_not() -> None:
+    """A child counts as another one when this process is no part of the question."""
+    burn = "import time; ends = time.process_time() + 0.2\nwhile time.process_time() < ends: pass"
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        beside, own = other_seconds(other.pid), other_seconds(os.getpid())
+        subprocess.run([sys.executable, "-c", burn], check=True)
+        beside, own = other_seconds(other.pid) - beside, other_seconds(os.getpid()) - own
+        other.communicate(b"\n")
+    assert beside >= 0.2
+    assert beside - own >= 0.15
 
 
 def test_cpu_time_is_finer_than_the_ticks_of_proc() -> None:

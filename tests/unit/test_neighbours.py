@@ -257,7 +257,7 @@ def test_padding_that_a_longer_neighbour_adds_is_found() -> None:
         assert each["max_abs"]["longest"] > each["limit"]
 
 
-@pytest.mark.parametrize(("seconds", "rows"), [(0.0, neighbours.ROWS), (0.1, 18), (5.0, neighbours.LEAST_ROWS)])
+@pytest.mark.parametrize(("seconds", "rows"), [(0.0, neighbours.ROWS), (0.1, 13), (5.0, neighbours.LEAST_ROWS)])
 def test_a_slow_model_is_measured_on_fewer_rows(seconds: float, rows: int) -> None:
     clock = count()
     stub = StubRuntime(lambda inputs: {"y": inputs["x"][:, 0]})

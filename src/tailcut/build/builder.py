@@ -18,7 +18,20 @@ from typing import Any
 
 import msgspec
 
-from tailcut.build import hardware, here, keeping, limits, outputs, preflight, room, sources, speed, user_code, verdicts
+from tailcut.build import (
+    hardware,
+    here,
+    keeping,
+    limits,
+    outputs,
+    preflight,
+    room,
+    rounds,
+    sources,
+    speed,
+    user_code,
+    verdicts,
+)
 from tailcut.build.building import Building, Candidate
 from tailcut.build.holdout import Holdout
 from tailcut.build.plan import applicable, base_of
@@ -65,7 +78,7 @@ def build(manifest: Manifest, *, from_registry: str = "", progress: Progress = s
         _make_others(running, subject)
         _judge_quality(running, registry, holdout["confirmation"]["sha256"])
         race = _race(running)
-        choice = _judge_speed(running)
+        choice, load = _judge_speed(running)
         running.conclude()
         evidence = {
             "cpu": hardware.cpu(),
@@ -73,6 +86,7 @@ def build(manifest: Manifest, *, from_registry: str = "", progress: Progress = s
             "holdout": holdout,
             "bounds": _bounds(running),
             "race": race,
+            "load": load,
             "choice": msgspec.to_builtins(choice),
             "slo": {"percentile": speed.objective(deployment).name, "rate": deployment.slo.rate},
             "durations_s": running.durations_s,
@@ -189,47 +203,46 @@ def _race(running: Building) -> dict[str, Any]:
     return {name: value for name, value in raced.items() if name != "ms"}
 
 
-def _trials(running: Building) -> dict[str, speed.Trial]:
+def _play(running: Building) -> rounds.Rounds:
+    """Send load to every variant until the verdicts are decided."""
     made = [each.made for each in running.made if each.made is not None]
+    entrants = [rounds.Entrant(each.name, each.reference, bool(each.refused)) for each in running.made]
     selection = Holdout.load(running.folder / SELECTION_FILE)
+    tell, bounds = running.progress, _bounds(running)
     try:
         return running.timed(
             Event(state="started", step="load"),
-            lambda: speed.run(running.manifest, made, selection, running.folder, running.progress, _bounds(running)),
+            lambda: speed.run(running.manifest, made, entrants, selection, running.folder, tell, bounds),
         )
     except ArtifactError as error:  # of the registry that speed makes for itself in the build's folder
         raise BuildError(error.message, hint=room.WAY_OUT) from error
 
 
-def _judge_speed(running: Building) -> verdicts.Choice:
-    """Send load to every variant, and choose."""
-    deployment = running.manifest.deployment
-    slo = speed.objective(deployment)
-    trials = _trials(running)
-    found: dict[str, verdicts.SpeedVerdict] = {}
-    costs: dict[str, verdicts.Cost] = {}
+def _judge_speed(running: Building) -> tuple[verdicts.Choice, dict[str, Any]]:
+    """Send load to every variant, and choose; say what the rounds were."""
+    played = _play(running)
     for candidate in running.made:
-        trial = trials[candidate.name]
-        reference = trials[candidate.reference or candidate.name]
-        candidate.evidence["load"] = msgspec.to_builtins(trial)
-        if trial.failed or reference.failed:
-            candidate.refusals.append(f"not measured under load: {trial.failed or reference.failed}")
+        name = candidate.name
+        candidate.evidence["load"] = msgspec.to_builtins(played.trial(name))
+        verdict = played.verdict(name)
+        if verdict is None:
+            failed = played.trial(name).failed or played.trial(candidate.reference).failed
+            candidate.refusals.append(f"not measured under load: {failed}")
             continue
-        verdict = speed.judge(trial, reference, candidate.reference or candidate.name, slo, deployment.slo.errors)
-        found[candidate.name] = verdict
-        costs[candidate.name] = speed.price(trial, deployment.cost)
         candidate.evidence["speed"] = msgspec.to_builtins(verdict)
-        candidate.evidence["cost"] = msgspec.to_builtins(costs[candidate.name])
-        if candidate.reference and (why := verdicts.speed_refusal(verdict)):
+        candidate.evidence["cost"] = msgspec.to_builtins(played.price(name))
+        # One that was measured no longer because its quality refuses it has no verdict on its speed to tell.
+        is_judged = verdict.outcome != "open" or not candidate.refused
+        if candidate.reference and is_judged and (why := verdicts.speed_refusal(verdict)):
             candidate.refusals.append(why)
     refused = {each.name: each.refused for each in running.candidates.values()}
-    chosen = verdicts.choose(found, costs, refused, slo, deployment.slo.rate)
+    chosen = played.choice(refused)
     if chosen is None:
         raise BuildError(
             f"no variant could be judged under load; {running.source} {refused[running.source]}",
             hint="try `tailcut check` and `tailcut serve`; the registry is as it was",
         )
-    return chosen
+    return chosen, played.summary()
 
 
 def _bounds(running: Building) -> list[dict[str, Any]]:

@@ -7,17 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
-from tailcut.build import bounds
+from tailcut.build import arrays, bounds
 from tailcut.build.bounds import Found
 from tailcut.build.bounds.trials import Call
 from tailcut.build.holdout import Holdout
 from tailcut.build.recipes.base import INT8, PORTABLE
+from tailcut.core.tensors import Arrays
 from tailcut.manifest import Model
 
-__all__ = ["Found", "edges", "find", "read", "refusal", "write"]
+__all__ = ["Found", "answer_edges", "edges", "find", "read", "refusal", "write"]
 
 FILE = "bounds.json"
+EDGES_FILE = "edges.npz"
 _ROWS = 3
 _LOWER = INT8 | {"fp16", "bf16", "tensorrt"}
 """Variants in lower precision: the quality gate judges their numbers."""
@@ -47,16 +50,47 @@ def read(folder: Path) -> Found:
     return msgspec.json.decode(path.read_bytes(), type=Found) if path.exists() else Found()
 
 
+def answer_edges(folder: Path, source: Call, selection: Holdout, section: Model) -> None:
+    """Keep what the source answers at the edges of the inputs: it is the same for every variant."""
+    found: Arrays = {}
+    expected = _edges(folder, source, selection, section).expected
+    for place, answer in enumerate(expected):
+        # An error is text of its own, an answer one array per output; a place that was not tried has neither.
+        arrays_of = {"": np.array(answer)} if isinstance(answer, str) else answer or {}
+        found |= {f"{place}/{name}": array for name, array in arrays_of.items()}
+    arrays.save(folder / EDGES_FILE, {"count": np.array(len(expected)), **found})
+
+
+def _edges(folder: Path, source: Call, selection: Holdout, section: Model) -> bounds.Edges:
+    rows, found = selection.take(min(_ROWS, selection.rows)), read(folder)
+    kept = _kept_answers(folder / EDGES_FILE)
+    return bounds.Edges(source, section.inputs, section.outputs, rows, found.bounds, found.sizes, kept)
+
+
+def _kept_answers(path: Path) -> list[Arrays | str | None] | None:
+    if not path.exists():
+        return None
+    with np.load(path, allow_pickle=False) as file:
+        answers: list[Arrays | str | None] = [None] * int(file["count"])
+        for key in set(file.files) - {"count"}:
+            place, _, name = key.partition("/")
+            if not name:
+                answers[int(place)] = str(file[key])
+                continue
+            known = answers[int(place)]
+            answers[int(place)] = {**(known if isinstance(known, dict) else {}), name: file[key]}
+    return answers
+
+
 def edges(
-    name: str, source: Call, variant: Call, selection: Holdout, section: Model, found: Found
+    folder: Path, name: str, source: Call, variant: Call, selection: Holdout, section: Model
 ) -> list[dict[str, Any]]:
     """Return where a variant does something else than the source at the edges of the inputs, as plain findings.
 
     Numbers are compared of variants in full precision, and of those whose runtime may compute in another precision
     (OpenVINO) for integers only, which no precision rounds.
     """
-    rows = selection.take(min(_ROWS, selection.rows))
-    tried = bounds.Edges(source, section.inputs, section.outputs, rows, found.bounds, found.sizes)
+    tried = _edges(folder, source, selection, section)
     whole = {tensor.name for tensor in section.inputs if "INT" in tensor.datatype}
     kept = [
         finding

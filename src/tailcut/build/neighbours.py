@@ -24,7 +24,7 @@ from tailcut.runtimes.row_coupling import coupling_operators
 
 ROWS = 64
 LEAST_ROWS = 8
-BUDGET_S = 10.0
+BUDGET_S = 5.0
 """Of rows that are compared there are fewer where they take longer, but no fewer than ``LEAST_ROWS``."""
 
 _SHARE_ALONE = 0.1

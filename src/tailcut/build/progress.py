@@ -41,7 +41,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
         variant: that it is about; empty where it is about all of them, or about none yet.
         seconds: that the step took, where it has ended.
         reason: why it failed, is absent or is refused; whole.
-        round, rounds: of load; the first is 1, and 0 stands for none.
+        round, rounds: of load, and how many there are at most; the first is 1, and 0 stands for none.
+        open: variants whose verdict on speed is open.
+        left_s: that load may still take.
     """
 
     state: State
@@ -51,6 +53,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     round: int = 0
     rounds: int = 0
+    open: tuple[str, ...] = ()
+    left_s: float = 0.0
 
     @property
     def what(self) -> str:
@@ -70,7 +74,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One variant in the live table.
 
     Attributes:
-        state: of the variant, such as "waiting", "making", "under load round 2 of 5", "passed" or "not here".
+        state: of the variant, such as "waiting", "making", "under load round 2", "passed" or "not here".
         step_s: since its step began; None where none is under way, and under load.
         took_s: all its steps so far, the one under way included.
         why: first line of the reason for a failure, a refusal or an absence.
@@ -121,7 +125,7 @@ class Board:
         if current is None or (current.variant and not current.round):
             return ""
         if current.round:
-            return f"under load: {current.variant}, round {current.round} of {current.rounds}"
+            return f"under load: {current.variant}, {_rounds(current)}"
         return f"{_TITLES.get(current.step, current.step)}, {now_s - self.since_s:.0f} s"
 
     @property
@@ -157,6 +161,8 @@ class Log:
     held: Event | None = None
     current: Event | None = None
     refused: dict[str, str] = field(default_factory=dict)
+    opened: tuple[str, ...] = ()
+    """Variants whose verdict on speed is open."""
 
     def take(self, event: Event) -> list[Line]:
         """Take in what happened; return what to write."""
@@ -173,6 +179,9 @@ class Log:
             lines.append(Line(text=f"{event.what}: does not apply"))
         elif event.state == "refused":
             self.refused[event.variant] = event.reason
+        if event.round and event.open != self.opened:
+            self.opened = event.open
+            lines.append(Line(text=f"load: {_rounds(event)}"))
         return lines
 
     def stopped(self) -> list[Line]:
@@ -204,7 +213,7 @@ def _failed(event: Event, reason: str) -> Line:
 
 def _state(event: Event) -> str:
     if event.round:
-        return f"under load round {event.round} of {event.rounds}"
+        return f"under load round {event.round}"
     if event.state == "absent":
         return "not here" if event.reason.startswith("not here: ") else "not made"
     if event.state == "started":
@@ -214,6 +223,12 @@ def _state(event: Event) -> str:
     if event.state == "failed":
         return f"{_DOING.get(event.step, event.step)} failed"
     return event.state
+
+
+def _rounds(event: Event) -> str:
+    """Say where the rounds of load are, and what they go on for."""
+    opened = f"speed of {', '.join(event.open)} open" if event.open else "no verdict open, the choice is"
+    return f"round {event.round} of at most {event.rounds}, at most {event.left_s:.0f} s more; {opened}"
 
 
 def _first_line(reason: str) -> str:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import cycle, islice
 
 import numpy as np
 
 from tailcut.build.holdout import Holdout
+from tailcut.build.turns import turn
 from tailcut.core.tensors import Arrays
 from tailcut.runtimes import Runtime
 
 BATCH_ROWS = (1, 8)
-ROUNDS = 11
+ROUNDS = 7
 SEED = 0
 _BLOCK_S = 0.05
-_CALLS = (10, 200)
+_CALLS = (3, 200)
 _SAMPLES = 16
-_WARM_UP_CALLS = 10
+_WARM_UP_CALLS = 3
 
 
 def run(
@@ -31,8 +32,8 @@ def run(
 ) -> dict[str, dict[int, list[float]]]:
     """Time every runtime in turn, round after round, on the same rows.
 
-    Each round runs a block of calls per variant and begins with another variant than the last, so that a slow spell
-    of the machine meets all of them. Rows differ from call to call.
+    Each round runs a block of calls per variant, in the order of ``turn``, so that a slow spell of the machine meets
+    all of them. Rows differ from call to call.
 
     Args:
         alone: variants that are served row by row: of a batch its rows are timed one after the other.
@@ -48,8 +49,8 @@ def run(
             name: _calls(_block(runtime, samples[name], output, _WARM_UP_CALLS, clock_ns))
             for name, runtime in runtimes.items()
         }
-        for order in _orders(list(runtimes)):
-            for name in order:
+        for number in range(ROUNDS):
+            for name in turn(list(runtimes), number):
                 ms = _block(runtimes[name], samples[name], output, calls[name], clock_ns)
                 found[name].setdefault(rows, []).append(ms)
     return found
@@ -60,12 +61,6 @@ def _samples(holdout: Holdout, rows: int) -> tuple[list[list[Arrays]], list[list
     starts = np.random.default_rng(SEED).integers(0, holdout.rows, size=_SAMPLES).tolist()
     whole = [[holdout.take(rows, start)] for start in starts]
     return whole, [[holdout.take(1, start + row) for row in range(rows)] for start in starts]
-
-
-def _orders(names: list[str]) -> Iterator[list[str]]:
-    for shift in range(ROUNDS):
-        first = shift % len(names)
-        yield names[first:] + names[:first]
 
 
 def _calls(ms: float) -> int:

@@ -1,9 +1,9 @@
 """Speed under load: every variant in a ``tailcut serve`` process of its own, over the socket, in turn.
 
 Requests arrive at random (Poisson) at the SLO's rate whatever the answers do, and are counted from their intended send
-time. All servers run from the start; each round sends the same traffic to one after the other, beginning with another
-one each time, so that a slow spell of the machine meets all of them. Features and caches are off: a variant is compared
-with a variant, not with a cache.
+time. All servers run from the start; each round sends the same traffic to one after the other, every second time
+backwards, so that a slow spell of the machine meets all of them; ``rounds`` decides who has a part in the next one.
+Features and caches are off: a variant is compared with a variant, not with a cache.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
-from tailcut.build import keeping, verdicts
+from tailcut.build import keeping
 from tailcut.build.device_time import device_seconds
 from tailcut.build.holdout import Holdout
+from tailcut.build.pairs import Round
 from tailcut.build.progress import Event, Progress
 from tailcut.build.records import Made, to_add
-from tailcut.build.verdicts import Cost, SpeedVerdict
+from tailcut.build.rounds import Entrant, Rounds, Terms, play
 from tailcut.core.fingerprint import uses_gpu
 from tailcut.core.slo import LatencyObjective
 from tailcut.core.tensors import Arrays
@@ -32,8 +33,8 @@ from tailcut.errors import BuildError, TailcutError
 from tailcut.ladder.machine import choose_cores, pinned
 from tailcut.ladder.process import ServerProcess, free_port
 from tailcut.load import LoadPlan, measure, summarise_run
+from tailcut.load.cpu import other_seconds
 from tailcut.load.samples import Samples
-from tailcut.manifest import Cost as Prices
 from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest.keys import to_plain, to_toml
 from tailcut.registry import Registry
@@ -44,31 +45,6 @@ _WARMUP_S = 0.5
 """Before each round; no longer than the round itself."""
 
 SEED = 0
-
-
-class Round(msgspec.Struct, frozen=True, kw_only=True):
-    """One variant in one round.
-
-    Attributes:
-        latency_ms: at the SLO's percentile; a request without an answer counts as long as its deadline.
-        p50_ms: median of the same.
-        errors: share of requests without an answer.
-        cpu_ms: of the server, per request.
-        gpu_ms: that the variant's executors held the GPU, per request; None where it runs on none.
-    """
-
-    latency_ms: float
-    p50_ms: float
-    errors: float
-    cpu_ms: float
-    gpu_ms: float | None = None
-
-
-class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """One variant under load; ``failed`` says why there are no rounds."""
-
-    rounds: list[Round] = []
-    failed: str = ""
 
 
 def objective(deployment: Deployment) -> LatencyObjective:
@@ -82,83 +58,65 @@ def objective(deployment: Deployment) -> LatencyObjective:
 def run(
     manifest: Manifest,
     made: Sequence[Made],
+    entrants: Sequence[Entrant],
     holdout: Holdout,
     folder: Path,
     tell: Progress,
     bounds: Sequence[Mapping[str, Any]] = (),
-) -> dict[str, Trial]:
-    """Measure every variant under load.
+) -> Rounds:
+    """Measure variants under load until every verdict is decided.
 
     Args:
-        manifest: names the SLO, its rate, the rounds and the executors.
+        manifest: names the SLO, its rate, the limits of the rounds and the executors.
         made: variants to compare.
+        entrants: the same variants, with what each must beat.
         holdout: whose rows are sent, one per request.
         folder: for the servers' manifest, registry and logs.
         tell: told of every round as it starts.
         bounds: of the inputs, as they will be served with.
     """
     deployment = manifest.deployment
+    slo, section = deployment.slo, deployment.build
     served = _prepare(manifest, made, folder, bounds)
     payloads = _write_payloads(holdout, folder / "payloads.jsonl", deployment)
-    rounds: dict[str, list[Round]] = {each.name: [] for each in made}
-    failed: dict[str, str] = {}
+    rounds = Rounds(entrants, Terms(objective(deployment), slo.rate, slo.errors, section.rounds, deployment.cost))
     cores = choose_cores()
     # A variant with threads of its own has all cores, and the load beside it: pinned to one it would be misjudged.
     alone = all(deployment.pool.threads_of(each.settings) == 1 for each in made)
-    core = cores.server if alone else None
     on_gpu = {each.name for each in made if uses_gpu(each.runtime, each.settings)}
     with ExitStack() as stack:
         servers: dict[str, ServerProcess] = {}
         for each in made:
             try:
-                servers[each.name] = stack.enter_context(_server(served, each.name, folder, core))
+                server = _server(served, each.name, folder, cores.server if alone else None)
+                servers[each.name] = stack.enter_context(server)
             except TailcutError as error:
-                failed[each.name] = f"{error.message}: {error.hint}"
+                rounds.fail(each.name, f"{error.message}: {error.hint}")
         stack.enter_context(pinned(cores.load if alone else None))
-        for number in range(deployment.build.rounds):
-            for name in _turn(list(servers), number):
-                tell(_started(deployment, name, number))
-                try:
-                    rounds[name].append(_measure(deployment, servers[name], payloads, number, name in on_gpu))
-                    servers[name].check_alive("under load")
-                except TailcutError as error:
-                    failed.setdefault(name, f"{error.message}: {servers[name].last_lines()}")
-    return {
-        each.name: Trial(failed=failed[each.name]) if each.name in failed else Trial(rounds=rounds[each.name])
-        for each in made
-    }
+
+        def measured(name: str, number: int) -> Round:
+            tell(_event(rounds, name))
+            try:
+                found = _measure(deployment, servers[name], payloads, number, name in on_gpu)
+                servers[name].check_alive("under load")
+            except TailcutError as error:
+                raise BuildError(error.message, hint=servers[name].last_lines()) from error
+            return found
+
+        play(rounds, measured, limit_s=float(section.load_limit_s), clock_s=time.monotonic)
+    return rounds
 
 
-def judge(trial: Trial, reference: Trial, name: str, slo: LatencyObjective, errors: float) -> SpeedVerdict:
-    """Compare two variants' rounds; see ``verdicts.speed``."""
-    return verdicts.speed(
-        name,
-        [each.latency_ms for each in trial.rounds],
-        [each.latency_ms for each in reference.rounds],
-        [each.errors for each in trial.rounds],
-        slo,
-        errors,
+def _event(rounds: Rounds, name: str) -> Event:
+    return Event(
+        state="started",
+        step="load",
+        variant=name,
+        round=rounds.played + 1,
+        rounds=rounds.terms.rounds,
+        open=tuple(rounds.open()),
+        left_s=rounds.left_s,
     )
-
-
-def price(trial: Trial, prices: Prices) -> Cost:
-    """Price a million requests; see ``verdicts.cost``."""
-    held_ms = [each.gpu_ms for each in trial.rounds if each.gpu_ms is not None]
-    gpu_ms = float(np.mean(held_ms)) if held_ms else None
-    return verdicts.cost(
-        [each.cpu_ms for each in trial.rounds], gpu_ms, prices.core_hour, prices.gpu_hour, prices.currency
-    )
-
-
-def _started(deployment: Deployment, name: str, number: int) -> Event:
-    return Event(state="started", step="load", variant=name, round=number + 1, rounds=deployment.build.rounds)
-
-
-def _turn(names: list[str], number: int) -> list[str]:
-    """Every second round runs backwards, so that no variant always follows the same one."""
-    first = number % len(names) if names else 0
-    turned = names[first:] + names[:first]
-    return turned if number % 2 == 0 else turned[::-1]
 
 
 def _prepare(manifest: Manifest, made: Sequence[Made], folder: Path, bounds: Sequence[Mapping[str, Any]]) -> Path:
@@ -245,7 +203,9 @@ def _measure(deployment: Deployment, server: ServerProcess, payloads: Path, numb
         seed=SEED + number,
     )
     before_s = device_seconds(server.port) if on_gpu else 0.0
+    others_s, begun_s = other_seconds(os.getpid()), time.monotonic()
     samples, facts = measure(plan)
+    others = (other_seconds(os.getpid()) - others_s) / (time.monotonic() - begun_s)
     held_s = device_seconds(server.port) - before_s if on_gpu else 0.0
     result = summarise_run(plan, samples, facts)
     if result.answered == 0:
@@ -256,12 +216,14 @@ def _measure(deployment: Deployment, server: ServerProcess, payloads: Path, numb
     took_ms, errors = _latencies(samples, float(deployment.slo.timeout_s) * 1e3)
     share = objective(deployment).share
     return Round(
+        number=number,
         latency_ms=float(np.quantile(took_ms, share, method="inverted_cdf")),
         p50_ms=float(np.quantile(took_ms, 0.5, method="inverted_cdf")),
         errors=errors,
         cpu_ms=result.cpu_s_per_1000,
         # All that were answered, those of the warm-up too: the device was held for each of them.
         gpu_ms=held_s * 1e3 / int(_answered(samples.status).sum()) if on_gpu else None,
+        others=max(0.0, others),
     )
 
 

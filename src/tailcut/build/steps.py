@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from tailcut.build import (
     tuning,
     user_code,
 )
+from tailcut.build.bounds.trials import Call
 from tailcut.build.calling import call
 from tailcut.build.holdout import Holdout
 from tailcut.build.recipes import recipe
@@ -40,6 +42,7 @@ from tailcut.errors import BuildError
 from tailcut.manifest import Deployment, Manifest
 from tailcut.runtimes import Runtime, open_runtime
 from tailcut.runtimes.live import source_of
+from tailcut.runtimes.row_coupling import coupling_operators
 
 SELECTION_FILE = "selection.npz"
 CONFIRMATION_FILE = "confirmation.npz"
@@ -142,7 +145,8 @@ def score(spec: Spec) -> dict[str, Any]:
     """Score one variant on the confirmation split; the first one scored in a build is the source model.
 
     Batches come first: they are quick, and name the rows that are refused. A variant whose rows will run alone, because
-    other rows in a batch change their answers, is judged by what it answers alone.
+    other rows in a batch change their answers, is judged by what it answers alone, and at once where its operators say
+    so.
     """
     manifest = manifest_of(spec)
     deployment = manifest.deployment
@@ -152,30 +156,39 @@ def score(spec: Spec) -> dict[str, Any]:
     runtime = _open(spec, made, threads=_cores())
     if is_source:
         export_check.check_outputs(runtime, holdout, deployment.model.outputs)
-    found = _every(runtime, holdout, deployment)
+    alone = bool(coupling_operators(_files(made)))
+    found = _every(runtime, holdout, deployment, alone=alone)
     company = neighbours.coupling(runtime, holdout, deployment.model, _files(made))
-    if company["rows_alone"]:
+    if company["rows_alone"] and not alone:
         found = _every(runtime, holdout, deployment, alone=True)
     _save(spec, spec.target, found)
     if is_source:
         bounds = limits.read(Path(spec.folder)).bounds
         kept = keeping.choose(holdout, found, deployment.model, bounds, deployment.holdout.keep)
         keeping.write(Path(spec.folder), kept)
+        limits.answer_edges(Path(spec.folder), _caller(runtime, deployment), holdout, deployment.model)
         return {**company, **_evidence(spec, holdout, found, found, is_source)}
     evidence = _evidence(spec, holdout, found, _scores(spec, spec.made[0].name), is_source)
     return {**company, **evidence, "edges": _edges(spec, runtime, holdout, deployment)}
 
 
 def _edges(spec: Spec, runtime: Runtime, holdout: Holdout, deployment: Deployment) -> list[dict[str, Any]]:
-    """Try a variant and the source at and beyond the edges of the inputs."""
-    source = _open(spec, spec.made[0], threads=_cores())
+    """Try a variant at and beyond the edges of the inputs, beside what the source answered there."""
+
+    @cache
+    def opened() -> Call:
+        return _caller(_open(spec, spec.made[0], threads=_cores()), deployment)
+
+    def source(inputs: Arrays) -> Arrays:  # it runs again only where a number differs
+        return opened()(inputs)
+
+    variant = _caller(runtime, deployment)
+    return limits.edges(Path(spec.folder), spec.target, source, variant, holdout, deployment.model)
+
+
+def _caller(runtime: Runtime, deployment: Deployment) -> Call:
     names = [tensor.name for tensor in deployment.model.outputs]
-    found = limits.read(Path(spec.folder))
-
-    def calls(opened: Runtime) -> Callable[[Arrays], Arrays]:
-        return lambda inputs: opened.run(inputs, names)
-
-    return limits.edges(spec.target, calls(source), calls(runtime), holdout, deployment.model, found)
+    return lambda inputs: runtime.run(inputs, names)
 
 
 def _every(runtime: Runtime, holdout: Holdout, deployment: Deployment, *, alone: bool = False) -> Arrays:

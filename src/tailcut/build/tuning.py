@@ -35,7 +35,7 @@ TUNED = frozenset({"onnxruntime", "openvino", "torch", "lightgbm", "xgboost"})
 """Runtimes that take a number of threads."""
 
 BATCH_ROWS = 8
-BUDGET_S = 5.0
+BUDGET_S = 3.0
 """Of one table; the least number of rounds is run however long it takes."""
 
 SEED = 0

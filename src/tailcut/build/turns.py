@@ -13,6 +13,13 @@ Clock = Callable[[], float]
 """Seconds that only go up."""
 
 
+def turn(names: Sequence[Key], number: int) -> list[Key]:
+    """Order a round: every second one is the one before it backwards, so that each of a pair comes first as often."""
+    first = number // 2 % len(names) if names else 0
+    turned = [*names[first:], *names[:first]]
+    return turned if number % 2 == 0 else turned[::-1]
+
+
 def take_turns(
     blocks: Mapping[Key, Callable[[], Value]],
     *,
@@ -22,7 +29,7 @@ def take_turns(
     settled: Callable[[Mapping[Key, Sequence[Value]]], bool] | None = None,
     clock_s: Clock = time.monotonic,
 ) -> dict[Key, list[Value]]:
-    """Run every block once a round; each round begins with another one than the last.
+    """Run every block once a round, in the order of ``turn``.
 
     Args:
         blocks: what is measured.
@@ -40,7 +47,6 @@ def take_turns(
     for number in range(most):
         if number >= least and (clock_s() >= ends_s or (settled is not None and settled(found))):
             break
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
+        for name in turn(names, number):
             found[name].append(blocks[name]())
     return found

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 import numpy as np
 
-from tailcut.core.gate.distributions import student_quantile
+from tailcut.core.gate.sequential import Interval
 from tailcut.core.slo import LatencyObjective
 
-CONFIDENCE = 0.95
-"""One-sided, of "faster" and of "meets the SLO"."""
+ERROR = 0.025
+"""At each end of an interval, over all looks. A variant passes by its latency or by its CPU time: twice this in all."""
 
-_LARGEST_LOG = 700.0
-"""Above it exp() overflows."""
+MARGIN = 1.1
+"""Latencies within this factor count as equal: a cheaper variant may be slower by so much; less is no useful gain."""
+
+CHEAPER = 0.95
+"""A cheaper variant takes at most this part of the CPU time: two processes of one program differ by a few percent."""
+
+_LARGEST_RATIO = 1e300
+"""Stands for no upper end: JSON has no infinity."""
+
+Outcome = Literal["faster", "cheaper", "no", "open"]
+"""Of a variant beside its reference: "cheaper" includes that it is not slower by more than ``MARGIN``."""
+
+Three = tuple[float, float, float]
+"""A middle with the ends of its 95 % interval."""
 
 
 class SpeedVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,91 +37,95 @@ class SpeedVerdict(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         reference: name of that variant.
         percentile: at which they were compared, such as "p95".
-        latency_ms: geometric mean over rounds, with a 90 % interval.
-        ratio: variant over reference, geometric mean of the rounds' ratios, with a 90 % interval: its upper end under
-            1 is faster with 95 % confidence.
-        faster: whether it is.
+        latency_ms: middle over the rounds.
+        ratio: of the latencies, variant over reference, middle of the rounds' ratios.
+        cpu_ratio: the same of CPU time per request; None where it is no evidence, because a GPU does the work.
+        outcome: "faster": the ratio is below 1; "cheaper": the CPU time is below ``CHEAPER`` of the reference's and
+            the ratio below ``MARGIN``; "no": neither can be; "open": the rounds showed none of these.
         meets_slo: whether the upper end of ``latency_ms`` and the share of errors are within the SLO.
         errors: share of requests without an answer.
+        rounds: that the comparison rests on.
+        left_out: rounds that do not count, because other processes took more of the processor than usual.
+        stopped: why it was measured no longer, where the outcome is open.
     """
 
     reference: str
     percentile: str
-    latency_ms: tuple[float, float, float]
-    ratio: tuple[float, float, float]
-    faster: bool
+    latency_ms: Three
+    ratio: Three
+    cpu_ratio: Three | None = None
+    outcome: Outcome
     meets_slo: bool
     errors: float
+    rounds: int = 0
+    left_out: int = 0
+    stopped: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether it may be promoted in place of its reference."""
+        return self.outcome in ("faster", "cheaper")
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """Of a million requests at the SLO's rate: CPU seconds (mean, lowest and highest round), GPU seconds and money.
 
-    ``gpu_s`` is None where the variant runs on no GPU. ``rounds_cpu_s`` are the CPU seconds of each round.
+    ``gpu_s`` is None where the variant runs on no GPU.
     """
 
-    cpu_s: tuple[float, float, float]
-    rounds_cpu_s: tuple[float, ...] = ()
+    cpu_s: Three
     gpu_s: float | None = None
     money: float = 0.0
     currency: str = ""
 
 
-def speed(
-    reference: str,
-    latency_ms: Sequence[float],
-    reference_ms: Sequence[float],
-    errors: Sequence[float],
-    slo: LatencyObjective,
-    errors_allowed: float,
-) -> SpeedVerdict:
-    """Judge a variant's rounds against the reference's of the same rounds.
+def target(cpu: Interval | None) -> float:
+    """Return the logarithm that the ratio of latencies must lie below to pass: the margin's where it may be cheaper."""
+    return math.log(MARGIN) if cpu is not None and cpu.low <= math.log(CHEAPER) else 0.0
 
-    A round is one observation, because the latencies within one hang together. Intervals are Student's, of the mean
-    of logarithms: a percentile bootstrap over so few rounds is too narrow (of equal variants it called 9 % faster at 7
-    rounds and 18 % at 3, where 5 % was promised; see tests/simulation).
+
+def outcome(latency: Interval, cpu: Interval | None) -> Outcome:
+    """Decide from the logarithms of a variant's ratios to its reference.
+
+    Equal variants are called faster with a chance of ``ERROR``, and cheaper with ``ERROR``: 5 % together, whatever
+    hangs together. One that is slower than the margin passes only where its latency errs, with ``ERROR``.
 
     Args:
-        latency_ms: at the SLO's percentile, one per round.
-        reference_ms: the same of the reference.
-        errors: share without an answer, one per round.
-        errors_allowed: the SLO's.
+        latency: at the SLO's percentile.
+        cpu: of CPU time per request; None where it is no evidence.
     """
-    latency = _geometric(latency_ms)
-    ratio = _geometric([mine / other for mine, other in zip(latency_ms, reference_ms, strict=True)])
-    failed = float(np.mean(errors))
-    return SpeedVerdict(
-        reference=reference,
-        percentile=slo.name,
-        latency_ms=latency,
-        ratio=ratio,
-        faster=ratio[2] < 1.0,
-        meets_slo=latency[2] <= slo.limit_s * 1e3 and failed <= errors_allowed,
-        errors=failed,
-    )
+    if latency.high < 0.0:
+        return "faster"
+    if cpu is not None and cpu.high < math.log(CHEAPER) and latency.high < math.log(MARGIN):
+        return "cheaper"
+    wanted = target(cpu)
+    useless = wanted or -math.log(MARGIN)
+    return "no" if latency.low > useless else "open"
 
 
-def _geometric(values: Sequence[float]) -> tuple[float, float, float]:
-    """Geometric mean with its two-sided interval of ``2 * CONFIDENCE - 1``; one round tells nothing of its spread."""
-    logs = np.log(np.asarray(values, dtype=np.float64))
-    mean, count = float(logs.mean()), len(logs)
-    if count == 1:
-        return math.exp(mean), 0.0, math.inf
-    beside = student_quantile(CONFIDENCE, count - 1) * float(logs.std(ddof=1)) / math.sqrt(count)
-    return math.exp(mean), math.exp(mean - beside), math.exp(min(mean + beside, _LARGEST_LOG))
+def ratio_of(logs: Interval) -> Three:
+    """Take an interval of logarithms back to ratios."""
+    middle, low, high = (_LARGEST_RATIO if each > math.log(_LARGEST_RATIO) else math.exp(each) for each in logs)
+    return middle, low, high
 
 
 def speed_refusal(verdict: SpeedVerdict) -> str:
-    """Say why a variant is not faster than the one it was made from; empty where it is."""
-    if verdict.faster:
+    """Say why a variant may not take the place of the one it was made from; empty where it may."""
+    if verdict.passed:
         return ""
-    ratio, low, high = verdict.ratio
-    seems = ratio < 1.0
-    return (
-        f"not faster here{' beyond doubt' if seems else ''}: {verdict.percentile} {verdict.latency_ms[0]:.3g} ms under "
-        f"load, {ratio:.2f} of {verdict.reference} (90 % interval {low:.2f}-{high:.2f})"
-        f"{'; more or longer rounds may show it (build.rounds, build.round)' if seems else ''}"
-    )
+    (ratio, low, high), cpu = verdict.ratio, verdict.cpu_ratio
+    figures = f"{verdict.percentile} {verdict.latency_ms[0]:.3g} ms under load, {ratio:.2f} of {verdict.reference} "
+    figures += f"(95 % interval {_ends(low, high)}){f', CPU time {cpu[0]:.2f} ({_ends(*cpu[1:])})' if cpu else ''}"
+    if verdict.outcome == "no":
+        return f"{'slower' if low > 1.0 else 'not faster'} here: {figures}"
+    seems = f"faster ({ratio:.2f})"
+    if ratio >= 1.0:
+        seems = f"cheaper (CPU time {cpu[0]:.2f})" if cpu and cpu[0] < CHEAPER else f"not slower ({ratio:.2f})"
+    return f"perhaps {seems}, not proven: {figures} in {verdict.rounds} rounds; {verdict.stopped}"
+
+
+def _ends(low: float, high: float) -> str:
+    return f"{low:.2f}-{high:.2f}" if high < _LARGEST_RATIO else f"{low:.2f} or more"
 
 
 def cost(cpu_ms: Sequence[float], gpu_ms: float | None, core_hour: float, gpu_hour: float, currency: str) -> Cost:
@@ -123,7 +140,6 @@ def cost(cpu_ms: Sequence[float], gpu_ms: float | None, core_hour: float, gpu_ho
     mean_s, gpu_s = float(np.mean(cpu_s)), None if gpu_ms is None else gpu_ms * 1e3
     return Cost(
         cpu_s=(mean_s, min(cpu_s), max(cpu_s)),
-        rounds_cpu_s=tuple(cpu_s),
         gpu_s=gpu_s,
         money=(mean_s * core_hour + (gpu_s or 0.0) * gpu_hour) / 3600.0,
         currency=currency if core_hour or gpu_hour else "",
@@ -144,6 +160,7 @@ def choose(
     refused: Mapping[str, str],
     slo: LatencyObjective,
     rate: float,
+    dearer: Callable[[str, str], bool],
 ) -> Choice | None:
     """Name the cheapest variant that passed and meets the SLO; where none meets it, the fastest that passed.
 
@@ -152,6 +169,7 @@ def choose(
     Args:
         verdicts, costs: of every variant that was measured, the source included.
         refused: why a variant may not be promoted; empty where it may.
+        dearer: tells whether the first of two variants surely costs more than the second.
 
     Returns:
         None where nothing that passed was measured.
@@ -165,20 +183,12 @@ def choose(
         best = min(passed, key=lambda name: verdicts[name].latency_ms[0])
         return Choice(variant=best, why=f"the fastest that passed; none meets {limit}", meets_slo=False)
     cheapest = min(within, key=lambda name: (costs[name].money, costs[name].cpu_s[0]))
-    alike = [name for name in within if name == cheapest or not _dearer(costs[name], costs[cheapest])]
+    alike = [name for name in within if name == cheapest or not dearer(name, cheapest)]
     best = min(alike, key=lambda name: verdicts[name].latency_ms[0])
     why = f"the cheapest that passed and meets {limit}"
     if len(alike) > 1:
         why = f"the fastest of {', '.join(alike)}, which passed, meet {limit} and cost the least, alike in these rounds"
     return Choice(variant=best, why=why, meets_slo=True)
-
-
-def _dearer(one: Cost, cheapest: Cost) -> bool:
-    """Tell whether a variant costs more than the cheapest, with ``CONFIDENCE`` by the rounds' ratios of CPU time."""
-    rounds = list(zip(one.rounds_cpu_s, cheapest.rounds_cpu_s, strict=False))
-    if one.gpu_s is not None or cheapest.gpu_s is not None or len(rounds) < 2:
-        return True
-    return _geometric([mine / other for mine, other in rounds])[1] > 1.0
 
 
 # -- The bare race ---------------------------------------------------------------------------------------------------

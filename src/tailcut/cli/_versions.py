@@ -87,7 +87,7 @@ def summary(version: Version) -> Iterable[str]:
             f"on {cpu['model']}, {cpu['cores']} cores ({', '.join(cpu['flags'])}); holdout of {holdout['rows']} rows"
             f"{_judged_on(holdout)}; "
             f"bare runtime latency, threads {_threads(race.get('threads', '?'))}, medians of {race.get('rounds', '?')} "
-            "interleaved rounds"
+            f"interleaved rounds; under load {build_figures.load(version)}"
         )
 
 

@@ -54,10 +54,11 @@ def build(
 ) -> None:
     """Make the variants of the model, check their quality and speed, keep them in the registry, promote the best.
 
-    A variant is refused where its quality falls by more than quality.budget, or where it is not faster here than
-    the one that it was made from, or could not be made; the record keeps it with the reason, and that costs only
-    itself. Each step runs in a process of its own. Exit code 0: what is promoted meets the SLO; 1: none meets it (the
-    fastest that passed is promoted all the same), or nothing could be made (the registry is as it was).
+    A variant is refused where its quality falls by more than quality.budget, where it is not shown to be faster or
+    cheaper here than the one that it was made from, or where it could not be made; the record keeps it with the reason,
+    and that costs only itself. Each step runs in a process of its own. Exit code 0: what is promoted meets the SLO; 1:
+    none meets it (the fastest that passed is promoted all the same), or nothing could be made (the registry is as it
+    was).
     """
     from tailcut.build import build as make
     from tailcut.cli._build_progress import shown

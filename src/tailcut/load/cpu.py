@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 from tailcut.errors import LoadTestError
 
+_KTHREADD = 2
+"""Process id of the parent of all threads of the kernel."""
+
 
 def own_seconds(pid: int) -> float | None:
     """Read the CPU time of one process, of all threads that it has or had, to the nanosecond.
@@ -56,6 +59,23 @@ def cpu_seconds(pid: int, proc: Path = Path("/proc"), own: Callable[[int], float
         total_s += stats[one].waited_ticks * tick_s
         queue.extend(children.get(one, ()))
     return total_s
+
+
+def other_seconds(own_pid: int, proc: Path = Path("/proc")) -> float:
+    """Sum the CPU time of all processes but ``own_pid`` and its living descendants, and of the hypervisor (steal).
+
+    Without threads of the kernel: they work for whoever uses the network. A process that ended counts with the one that
+    waited for it. 0 where there is no /proc.
+    """
+    stats = _stats(proc)
+    own = {own_pid}
+    while more := {pid for pid, stat in stats.items() if stat.parent in own} - own:
+        own |= more
+    others = (stat for pid, stat in stats.items() if pid not in own and _KTHREADD not in (pid, stat.parent))
+    ticks = sum(stat.own_ticks + stat.waited_ticks for stat in others)
+    with suppress(OSError, ValueError, IndexError):
+        ticks += int((proc / "stat").read_text().split(maxsplit=9)[8])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def threads_ns(pid: int) -> dict[int, int]:

@@ -128,11 +128,20 @@ class Build(Section, frozen=True, kw_only=True):
         ),
     ] = ""
     rounds: Annotated[
-        int, Meta(description="rounds of load, each variant in turn, that a verdict on speed rests on", ge=3)
-    ] = 7
+        int,
+        Meta(
+            description="most rounds of load, each variant in turn, before a verdict on speed is given up; fewer where "
+            "all are decided",
+            ge=6,
+            le=200,
+        ),
+    ] = 48
     round_s: Annotated[Duration, Meta(description="how long each round sends load to a variant")] = field(
-        default=Duration(3.0), name="round"
+        default=Duration(2.0), name="round"
     )
+    load_limit_s: Annotated[
+        Duration, Meta(description="how long rounds of load may take in all; what is open then is not proven")
+    ] = field(default=Duration(300.0), name="load_limit")
     step_timeout_s: Annotated[Duration, Meta(description="longest that one step may take")] = field(
         default=Duration(900.0), name="step_timeout"
     )

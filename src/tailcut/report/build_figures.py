@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -89,8 +89,8 @@ def not_made(version: Version) -> list[str]:
 def verdict(version: Version, promotion: Promotion | None, name: str) -> str:
     """Name what became of a variant.
 
-    "inconclusive" is a variant that the rows of the holdout decide nothing about and that is faster than its
-    reference; one that is not faster is refused, whatever more rows would say.
+    "inconclusive" is a variant that the rows of the holdout decide nothing about, and that may be faster than its
+    reference; one that is not is refused, whatever more rows would say.
     """
     each = version.variants[name]
     if promotion is not None and (promotion.version, promotion.variant) == (version.id, name):
@@ -107,6 +107,22 @@ def percentile(version: Version) -> str:
     """The percentile at which variants were compared under load, such as "p95"."""
     named = (each.evidence.get("speed", {}).get("percentile") for each in version.variants.values())
     return next((name for name in named if name), "latency")
+
+
+def load(version: Version) -> str:
+    """What the verdicts on speed rest on: rounds of load and how long they were, and what disturbed them."""
+    build, found = version.manifest.get("build", {}), version.evidence.get("load", {})
+    rate = version.evidence.get("slo", {}).get("rate", "?")
+    text = f"{rate} requests/s, {found.get('rounds', build.get('rounds', '?'))} rounds of {build.get('round', '?')}"
+    if not found:
+        return text
+    left_out = [
+        f"{each.evidence['speed']['left_out']} of {name}"
+        for name, each in version.variants.items()
+        if each.evidence.get("speed", {}).get("left_out")
+    ]
+    repeated = f"; rounds that others disturbed and that do not count: {', '.join(left_out)}" if left_out else ""
+    return f"{text} in {found['took_s']:.0f} s; other processes had {found['others']:.2f} cores in the median{repeated}"
 
 
 def limit_ms(version: Version) -> float | None:
@@ -148,7 +164,9 @@ def compared(output: tuple[str, Mapping[str, Any]]) -> str:
 
 def _open(variant: VariantRecord) -> bool:
     quality, speed = (variant.evidence.get(name) or {} for name in ("quality", "speed"))
-    return quality.get("outcome") == "inconclusive" and bool(speed.get("faster"))
+    # Versions of earlier builds say only whether it is faster.
+    may_be_faster = speed.get("outcome", "faster" if speed.get("faster") else "no") != "no"
+    return quality.get("outcome") == "inconclusive" and may_be_faster
 
 
 def _drop(evidence: Mapping[str, Any]) -> str:
@@ -170,13 +188,18 @@ def _ratio(evidence: Mapping[str, Any], name: str) -> str:
     speed = evidence.get("speed", {})
     if not speed or speed["reference"] == name:
         return NONE
-    ratio, low, high = speed["ratio"]
-    return f"{ratio:.2f} of {speed['reference']} ({low:.2f}-{high:.2f})"
+    return _interval(speed["ratio"], speed["reference"])
 
 
 def _cpu(evidence: Mapping[str, Any]) -> str:
-    found = evidence.get("cost", {}).get("cpu_s")
-    return f"{found[0]:.0f} s" if found else NONE
+    found, speed = evidence.get("cost", {}).get("cpu_s"), evidence.get("speed", {})
+    beside = f", {_interval(speed['cpu_ratio'], speed['reference'])}" if speed.get("cpu_ratio") else ""
+    return f"{found[0]:.0f} s{beside}" if found else NONE
+
+
+def _interval(ratio: Sequence[float], reference: str) -> str:
+    middle, low, high = ratio
+    return f"{middle:.2f} of {reference} ({low:.2f}-{high:.2f})"
 
 
 def _money(evidence: Mapping[str, Any]) -> str:

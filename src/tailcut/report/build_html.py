@@ -55,7 +55,7 @@ def _chosen(version: Version) -> str:
 
 def _pareto(version: Version, promotion: Promotion | None) -> str:
     plot = build_plot.pareto(version, promotion)
-    text = "To the left is faster, down is closer to the source model. Bars: 90 % interval of the latency, lower and"
+    text = "To the left is faster, down is closer to the source model. Bars: 95 % interval of the latency, lower and"
     return _section("Speed against quality", f"{text} upper limit of the drop. Green is promoted, grey refused.", plot)
 
 
@@ -121,11 +121,10 @@ def _harm(part: Mapping[str, Any]) -> float:
 
 def _facts(version: Version) -> str:
     evidence = version.evidence
-    cpu, holdout, slo = (evidence.get(name, {}) for name in ("cpu", "holdout", "slo"))
-    build = version.manifest.get("build", {})
+    cpu, holdout = (evidence.get(name, {}) for name in ("cpu", "holdout"))
     facts = {
         "processor": f"{cpu.get('model', '?')}, {cpu.get('cores', '?')} cores ({', '.join(cpu.get('flags', []))})",
-        "load": f"{slo.get('rate', '?')} requests/s, {build.get('rounds', '?')} rounds of {build.get('round', '?')}",
+        "load": build_figures.load(version),
         "holdout": f"{holdout.get('rows', '?')} rows",
         **{f"{name} split": _split(holdout[name]) for name in ("selection", "confirmation") if name in holdout},
         **{name: str(number) for name, number in evidence.get("versions", {}).items()},

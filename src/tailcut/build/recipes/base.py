@@ -73,9 +73,12 @@ class Work:
             openable(made, self.manifest.deployment), threads=threads, source=source_of(self.manifest, made.runtime)
         )
 
-    def open_file(self, path: Path, runtime: str, settings: Mapping[str, Any] | None = None) -> Runtime:
+    def open_file(
+        self, path: Path, runtime: str, settings: Mapping[str, Any] | None = None, *, threads: int = 1
+    ) -> Runtime:
         """Open a candidate file that is no variant yet."""
-        return self.open(Made(name=path.stem, runtime=runtime, path=str(path), settings=dict(settings or {})))
+        made = Made(name=path.stem, runtime=runtime, path=str(path), settings=dict(settings or {}))
+        return self.open(made, threads=threads)
 
 
 @dataclass(frozen=True)

@@ -41,10 +41,12 @@ def make(work: Work, base: Path) -> dict[str, Any]:
     """Quantise the fp32 file ``base`` to ``work.path``; return the evidence. Errors are those from ``work.base``."""
     output = work.manifest.deployment.judged
     # Row by row, as it will be served.
-    expected = calibration.answers(work.open(work.base), work.selection, output, chunk_rows=1)
+    cores = work.here.cores
+    expected = calibration.answers(work.open(work.base, threads=cores), work.selection, output, chunk_rows=1)
 
     def error_of(file: Path) -> float:
-        given = calibration.answers(work.open_file(file, "onnxruntime"), work.selection, output, chunk_rows=1)
+        opened = work.open_file(file, "onnxruntime", threads=cores)
+        given = calibration.answers(opened, work.selection, output, chunk_rows=1)
         return mean_abs_error(expected, given)
 
     found = quantize(base, work.path, saturates=work.here.saturates, error_of=error_of)

@@ -27,7 +27,7 @@ from tailcut.build.recipes.int8_plan import Plan
 from tailcut.errors import BuildError
 from tailcut.runtimes.telemetry import keep_off
 
-ROWS = 1000
+ROWS = 500
 """Rows that calibrate, at most; ranges no longer move after a few hundred."""
 
 _INTEGER = frozenset(
@@ -49,12 +49,12 @@ class Int8Static(OnnxInt8):
             BuildError: nothing to quantise, or no candidate could be built.
         """
         output = work.manifest.deployment.judged
-        expected = calibration.answers(work.open(work.base), work.selection, output)
+        cores = work.here.cores
+        expected = calibration.answers(work.open(work.base, threads=cores), work.selection, output)
 
         def error_of(file: Path) -> float:
-            return mean_abs_error(
-                expected, calibration.answers(work.open_file(file, self.runtime), work.selection, output)
-            )
+            opened = work.open_file(file, self.runtime, threads=cores)
+            return mean_abs_error(expected, calibration.answers(opened, work.selection, output))
 
         return Result(
             quantize(Path(work.base.path), work.path, work.selection, saturates=work.here.saturates, error_of=error_of)

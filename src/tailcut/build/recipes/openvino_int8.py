@@ -135,7 +135,7 @@ def _judge(work: Work, output: str) -> _Judge:
     places = slice(0, JUDGED_ROWS)
     labels = None if work.selection.labels is None else work.selection.labels[places]
     kept = Holdout(inputs=rows, labels=labels, padding=work.selection.padding)
-    source = scoring.scores(work.open(work.base), kept, output, alone=work.base.rows_alone)
+    source = scoring.scores(work.open(work.base, threads=work.here.cores), kept, output, alone=work.base.rows_alone)
     budget = judging.standard(judging.budget_of(work.manifest, work.selection, source), work.manifest)
     return _Judge(kept, source, budget)
 
@@ -143,7 +143,7 @@ def _judge(work: Work, output: str) -> _Judge:
 def _measured(work: Work, judge: _Judge, path: Path, output: str) -> dict[str, Any]:
     from tailcut.build import scoring
 
-    runtime = work.open_file(path, "openvino")
+    runtime = work.open_file(path, "openvino", threads=work.here.cores)
     found = scoring.scores(runtime, judge.rows, output, alone=work.base.rows_alone)
     runtime.close()
     return {

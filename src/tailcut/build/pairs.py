@@ -1,0 +1,113 @@
+"""A variant beside another over the rounds that they share: which of these count, and what the looks so far showed."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from tailcut.core.gate.sequential import LEAST, NOTHING, Interval, Look, interval
+
+DISTURBED = 0.1
+"""Cores that other processes take, or a hypervisor, in a round beyond what they take in the variant's median round."""
+
+_LEFT_OUT = 3
+"""At most one shared round in so many is left out: what disturbs more often is how the machine is."""
+
+_LEAST_MS = 1e-6
+"""CPU time below it was not seen by the clock."""
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True):
+    """One variant in one round.
+
+    Attributes:
+        number: of the round; variants with the same number were measured one after the other.
+        latency_ms: at the SLO's percentile; a request without an answer counts as long as its deadline.
+        p50_ms: median of the same.
+        errors: share of requests without an answer.
+        cpu_ms: of the server, per request.
+        gpu_ms: that the variant's executors held the GPU, per request; None where it runs on none.
+        others: cores that other processes and the hypervisor took meanwhile.
+    """
+
+    number: int
+    latency_ms: float
+    p50_ms: float
+    errors: float
+    cpu_ms: float
+    gpu_ms: float | None = None
+    others: float = 0.0
+
+
+class Standing(NamedTuple):
+    """What the looks so far say of a variant beside another.
+
+    Attributes:
+        looks: that were taken.
+        latency, cpu: logarithms of the ratios; ``cpu`` is None where it is no evidence, because a GPU does the work.
+        rounds, left_out: that they rest on, and that do not count.
+    """
+
+    looks: int = 0
+    latency: Interval = NOTHING
+    cpu: Interval | None = NOTHING
+    rounds: int = 0
+    left_out: int = 0
+
+
+UNSEEN = Standing()
+
+
+def look(
+    before: Standing,
+    mine: Mapping[int, Round],
+    other: Mapping[int, Round] | float,
+    plan: Sequence[Look],
+    *,
+    last: bool = False,
+) -> Standing:
+    """Look at the rounds if it is time; each look of the plan is taken once.
+
+    Args:
+        before: what earlier looks showed.
+        mine, other: rounds by number; in place of the other ones, a limit of the latency in milliseconds.
+        plan: of all looks.
+        last: there are no more rounds: the next look is taken now, whatever rounds there are.
+    """
+    theirs = mine if isinstance(other, float) else other
+    shared = sorted(mine.keys() & theirs.keys())
+    if not last and len(shared) < (plan[before.looks].rounds if before.looks < len(plan) else math.inf):
+        return before
+    kept = undisturbed(mine, theirs, shared)
+    if last and len(kept) < LEAST:
+        kept = shared
+    reached = sum(each.rounds <= len(kept) for each in plan)
+    if last and reached == before.looks < len(plan) and len(kept) > before.rounds:
+        reached += 1
+    if reached <= before.looks:
+        return before
+    error = plan[reached - 1].error
+    limits = [other if isinstance(other, float) else other[number].latency_ms for number in kept]
+    latency = interval(
+        [math.log(mine[number].latency_ms / limit) for number, limit in zip(kept, limits, strict=True)], error
+    )
+    if last and math.isinf(latency.high) and before.looks:
+        return before  # the last rounds are too few for what this look may spend
+    on_gpu = any(found[number].gpu_ms is not None for found in (mine, theirs) for number in kept)
+    cpu = [math.log(max(mine[number].cpu_ms, _LEAST_MS) / max(theirs[number].cpu_ms, _LEAST_MS)) for number in kept]
+    return Standing(reached, latency, None if on_gpu else interval(cpu, error), len(kept), len(shared) - len(kept))
+
+
+def undisturbed(mine: Mapping[int, Round], other: Mapping[int, Round], shared: Sequence[int]) -> list[int]:
+    """Name those of the shared rounds that count: in which other processes took no more than usual beside either.
+
+    Each variant is compared with its own median round: what it causes itself, such as a database's work, is in all of
+    them. Where other processes disturb more than one round in ``_LEFT_OUT``, every round counts.
+    """
+    usual = [statistics.median(each.others for each in found.values()) + DISTURBED for found in (mine, other)]
+    kept = [number for number in shared if mine[number].others <= usual[0] and other[number].others <= usual[1]]
+    return kept if (len(shared) - len(kept)) * _LEFT_OUT <= len(shared) else list(shared)

@@ -1,0 +1,227 @@
+"""build.rounds: who is measured next, which rounds count, and when there are enough. No server, no waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tailcut.build.pairs import Round, undisturbed
+from tailcut.build.rounds import Entrant, Rounds, Terms, play
+from tailcut.core.gate.sequential import LEAST
+from tailcut.core.slo import LatencyObjective
+from tailcut.errors import BuildError
+from tailcut.manifest import Cost as Prices
+
+WOBBLE = [1.0, 1.15, 0.9, 1.05, 0.86, 1.1, 0.94]
+ROUND_S = 3.5
+
+
+class Bench:
+    """Measures on a clock of its own; ``ms`` gives latency and CPU time of a variant in a round."""
+
+    def __init__(self, ms: Callable[[str, int], tuple[float, float]], others: Mapping[tuple[str, int], float]) -> None:
+        self.now_s = 0.0
+        self.played: list[tuple[str, int]] = []
+        self._ms = ms
+        self._others = others
+
+    def clock_s(self) -> float:
+        return self.now_s
+
+    def measure(self, name: str, number: int) -> Round:
+        self.now_s += ROUND_S
+        self.played.append((name, number))
+        latency_ms, cpu_ms = self._ms(name, number)
+        wobble = WOBBLE[(number * 3 + len(name)) % len(WOBBLE)]
+        return Round(
+            number=number,
+            latency_ms=latency_ms * wobble,
+            p50_ms=latency_ms / 2,
+            errors=0.0,
+            cpu_ms=cpu_ms * (1 + (wobble - 1) / 10),
+            others=self._others.get((name, number), 0.0),
+        )
+
+    def rounds_of(self, name: str) -> list[int]:
+        return [number for each, number in self.played if each == name]
+
+
+def played(
+    variants: Mapping[str, tuple[float, float]],
+    references: Mapping[str, str],
+    *,
+    refused: tuple[str, ...] = (),
+    limit_ms: float = 100.0,
+    most: int = 48,
+    limit_s: float = 300.0,
+    others: Mapping[tuple[str, int], float] | None = None,
+) -> tuple[Rounds, Bench]:
+    bench = Bench(lambda name, number: variants[name], others or {})
+    entrants = [Entrant(name, references.get(name, ""), name in refused) for name in variants]
+    slo = LatencyObjective(share=0.95, limit_s=limit_ms / 1e3)
+    rounds = Rounds(entrants, Terms(slo, rate=200.0, errors=0.001, rounds=most))
+    play(rounds, bench.measure, limit_s=limit_s, clock_s=bench.clock_s)
+    return rounds, bench
+
+
+def outcomes(rounds: Rounds, *names: str) -> list[str]:
+    found = [rounds.verdict(name) for name in names]
+    return [each.outcome for each in found if each is not None]
+
+
+def test_clear_cases_end_with_the_first_look() -> None:
+    rounds, bench = played({"torch": (10, 5), "onnx": (5, 2), "slow": (30, 9)}, {"onnx": "torch", "slow": "onnx"})
+    assert outcomes(rounds, "onnx", "slow") == ["faster", "no"]
+    assert len(bench.played) == 3 * LEAST
+    choice = rounds.choice({})
+    assert choice is not None
+    assert (choice.variant, choice.meets_slo) == ("onnx", True)
+
+
+def test_rounds_go_on_where_a_verdict_is_open_and_without_those_that_are_decided() -> None:
+    variants = {"torch": (10.0, 5.0), "onnx": (5.0, 2.0), "openvino": (4.8, 2.0)}
+    rounds, bench = played(variants, {"onnx": "torch", "openvino": "onnx"})
+    assert len(bench.rounds_of("openvino")) > LEAST
+    assert bench.rounds_of("onnx") == bench.rounds_of("openvino"), "the reference stays while one needs it"
+    assert len(bench.rounds_of("torch")) == LEAST
+    assert outcomes(rounds, "onnx") == ["faster"]
+
+
+def test_what_its_quality_refuses_is_shown_but_holds_nothing_up() -> None:
+    rounds, bench = played(
+        {"torch": (10.0, 5.0), "onnx": (5.0, 2.0), "int8": (4.9, 2.0)},
+        {"onnx": "torch", "int8": "onnx"},
+        refused=("int8",),
+    )
+    assert len(bench.rounds_of("int8")) == len(bench.rounds_of("onnx")) == LEAST
+    verdict = rounds.verdict("int8")
+    assert verdict is not None
+    assert verdict.latency_ms[0] == pytest.approx(4.9, rel=0.1)
+
+
+def test_what_can_no_longer_win_is_measured_no_longer() -> None:
+    """It may be faster than its reference; another one surely costs less, and meets the SLO."""
+    variants = {"torch": (10.0, 5.0), "openvino": (9.7, 4.9), "int8": (4.0, 1.0)}
+    rounds, bench = played(variants, {"openvino": "torch", "int8": "torch"})
+    assert len(bench.rounds_of("openvino")) == LEAST
+    verdict = rounds.verdict("openvino")
+    assert verdict is not None
+    assert (verdict.outcome, verdict.stopped) == (
+        "open", "left out of further rounds, because int8 surely costs less and meets the SLO",
+    )  # fmt: skip
+    choice = rounds.choice({})
+    assert choice is not None
+    assert choice.variant == "int8"
+
+
+def test_a_limit_of_time_ends_rounds_but_not_before_the_first_look() -> None:
+    variants = {"torch": (10.0, 5.0), "onnx": (9.7, 5.0)}
+    rounds, bench = played(variants, {"onnx": "torch"}, limit_s=1.0)
+    assert len(bench.rounds_of("onnx")) == LEAST
+    verdict = rounds.verdict("onnx")
+    assert verdict is not None
+    assert "build.load_limit" in verdict.stopped
+
+
+def test_no_more_rounds_than_are_allowed() -> None:
+    variants = {"torch": (10.0, 5.0), "onnx": (9.7, 5.0)}
+    _, bench = played(variants, {"onnx": "torch"}, most=7, limit_s=3600.0)
+    assert len(bench.rounds_of("onnx")) <= 7
+
+
+def test_a_variant_that_fails_leaves_and_what_rests_on_it_has_no_verdict() -> None:
+    variants = {"torch": (10.0, 5.0), "onnx": (5.0, 2.0), "int8": (4.0, 1.0)}
+
+    def measure(name: str, number: int) -> Round:
+        if name == "onnx" and number == 2:
+            raise BuildError("the server exited with code 1", hint="its last lines")
+        return bench.measure(name, number)
+
+    bench = Bench(lambda name, number: variants[name], {})
+    entrants = [Entrant("torch"), Entrant("onnx", "torch"), Entrant("int8", "onnx")]
+    terms = Terms(LatencyObjective(share=0.95, limit_s=0.1), rate=200.0, errors=0.001, rounds=48)
+    rounds = Rounds(entrants, terms)
+    play(rounds, measure, limit_s=300.0, clock_s=bench.clock_s)
+    assert rounds.trial("onnx").failed == "the server exited with code 1: its last lines"
+    assert (rounds.verdict("onnx"), rounds.verdict("int8")) == (None, None)
+    choice = rounds.choice({})
+    assert choice is not None
+    assert choice.variant == "torch"
+
+
+def test_where_a_gpu_does_the_work_the_price_decides_and_cpu_time_is_no_evidence() -> None:
+    entrants = [Entrant("onnx"), Entrant("cuda", "onnx")]
+    terms = Terms(LatencyObjective(share=0.95, limit_s=0.1), 200.0, 0.001, 48, Prices(core_hour=0.04, gpu_hour=2.0))
+    bench = Bench(lambda name, number: {"onnx": (10.0, 5.0), "cuda": (10.0, 1.0)}[name], {})
+
+    def measure(name: str, number: int) -> Round:
+        return msgspec.structs.replace(bench.measure(name, number), gpu_ms=2.0 if name == "cuda" else None)
+
+    rounds = Rounds(entrants, terms)
+    play(rounds, measure, limit_s=300.0, clock_s=bench.clock_s)
+    verdict = rounds.verdict("cuda")
+    assert verdict is not None
+    assert (verdict.cpu_ratio, verdict.passed) == (None, False)
+    assert rounds.dearer("cuda", "onnx")
+    assert not rounds.dearer("onnx", "cuda")
+
+
+def made(others: list[float]) -> dict[int, Round]:
+    return {
+        number: Round(number=number, latency_ms=1.0, p50_ms=1.0, errors=0.0, cpu_ms=1.0, others=each)
+        for number, each in enumerate(others)
+    }
+
+
+def test_rounds_that_other_processes_disturb_are_left_out_for_both() -> None:
+    quiet, hit = made([0.0] * 8), made([0.0, 0.9, 0.0, 0.0, 0.0, 0.05, 0.0, 0.0])
+    assert undisturbed(hit, quiet, range(8)) == undisturbed(quiet, hit, range(8)) == [0, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_neighbour_that_is_always_there_disturbs_no_round() -> None:
+    always = made([0.62, 0.58, 0.6, 0.61, 0.6, 0.59])
+    assert undisturbed(always, made([0.6] * 6), range(6)) == list(range(6))
+    more = made([0.62, 0.58, 1.4, 0.61, 0.6, 0.59])
+    assert undisturbed(always, more, range(6)) == [0, 1, 3, 4, 5]
+
+
+def test_where_every_second_round_is_disturbed_all_count() -> None:
+    often = made([0.0, 0.9, 0.0, 0.9, 0.0, 0.9, 0.0])
+    assert undisturbed(often, made([0.0] * 7), range(7)) == list(range(7))
+
+
+def test_disturbed_rounds_are_repeated_as_pairs() -> None:
+    variants = {"torch": (10.0, 5.0), "onnx": (5.0, 2.0)}
+    rounds, bench = played(variants, {"onnx": "torch"}, others={("onnx", 1): 0.9, ("torch", 4): 0.8})
+    verdict = rounds.verdict("onnx")
+    assert verdict is not None
+    assert (verdict.outcome, verdict.rounds, verdict.left_out) == ("faster", LEAST, 2)
+    assert bench.rounds_of("onnx") == bench.rounds_of("torch") == list(range(LEAST + 2))
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.tuples(st.floats(1.0, 20.0), st.floats(0.5, 10.0)), min_size=1, max_size=5),
+    st.floats(3.0, 300.0),
+    st.floats(2.0, 40.0),
+)
+def test_rounds_end_within_their_limits_and_every_pair_shares_its_rounds(
+    figures: list[tuple[float, float]], limit_s: float, limit_ms: float
+) -> None:
+    variants = {f"v{place}": each for place, each in enumerate(figures)}
+    references = {f"v{place}": f"v{place - 1}" for place in range(1, len(figures))}
+    rounds, bench = played(variants, references, limit_s=limit_s, limit_ms=limit_ms)
+    assert bench.now_s <= max(limit_s, LEAST * len(variants) * ROUND_S) + len(variants) * ROUND_S
+    for name in variants:
+        numbers = bench.rounds_of(name)
+        assert numbers == sorted(set(numbers))
+        assert numbers == list(range(len(numbers))), "who leaves does not come back"
+    choice = rounds.choice({})
+    assert choice is not None
+    verdict = rounds.verdict(choice.variant)
+    assert verdict is not None
+    assert verdict.passed or choice.variant == "v0"
