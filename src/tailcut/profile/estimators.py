@@ -87,8 +87,8 @@ class Estimators:
         for name, part in parts_of(owner):
             several = True
             self._hook(type(part))
-            if self.known(part) is None:
-                self._add(part, " > ".join(filter(None, (found.path, name))))
+            # Also of one that was called by itself before, such as when the whole was fitted.
+            self._add(part, " > ".join(filter(None, (found.path, name))))
         return several or is_users(type(owner))
 
 
