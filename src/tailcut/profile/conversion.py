@@ -10,6 +10,8 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from tailcut.core.profiling.records import Conversion
 from tailcut.core.statistics import percentile
 from tailcut.errors import ProfileError
@@ -60,17 +62,22 @@ def _try(owner: Any, method: str, rows: Any, name: str) -> Conversion:
     run_ms = _median_ms(lambda: getattr(owner, method)(rows))
     chain = _unwrapped(owner)
     steps = getattr(chain, "steps", None)
+    whole = Conversion(
+        model=name,
+        steps=tuple(sorted(estimators.names_within(owner))),
+        run_ms=run_ms,
+        graph_ms=graph_ms,
+        refused=refused,
+    )
     if method == "transform" or not isinstance(steps, list) or len(steps) < 2:
-        return Conversion(model=name, run_ms=run_ms, graph_ms=graph_ms, refused=refused)
+        return whole
     last, given = steps[-1][1], chain[:-1].transform(rows)
     known = estimators.known(last)
     last_graph_ms, why = _graph_ms(last, method, given)
-    return Conversion(
-        model=name,
+    return msgspec.structs.replace(
+        whole,
         last=known.name(method) if known is not None else "",
-        run_ms=run_ms,
         last_ms=_median_ms(lambda: getattr(last, method)(given)),
-        graph_ms=graph_ms,
         last_graph_ms=last_graph_ms,
         refused=refused or why,
     )

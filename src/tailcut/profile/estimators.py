@@ -76,6 +76,15 @@ class Estimators:
             return None
         return found
 
+    def names_within(self, owner: Any) -> set[str]:
+        """Return the names of all calls that were made of what an estimator is put together from."""
+        found: set[str] = set()
+        for _, part in parts_of(owner):
+            known = self.known(part)
+            if known is not None:
+                found |= set(known.names.values()) | self.names_within(part)
+        return found
+
     def _add(self, owner: Any, path: str) -> Estimator:
         if len(self._known) >= _MOST:
             self._known.clear()

@@ -2,41 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-import msgspec
+from collections.abc import Sequence
 
 from tailcut.core.profiling.priors import Prior, measured
-from tailcut.core.profiling.records import Conversion, Recording, Stage
+from tailcut.core.profiling.records import Conversion
 
 _LEAST_MS = 0.001
 
 
-class Inside(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls of models and of preprocessing, by what they lie in.
-
-    Args:
-        outermost: label of the outermost call that each label was seen in, itself where it is that.
-    """
-
-    outermost: Mapping[str, str]
-
-    @classmethod
-    def of(cls, recording: Recording) -> Inside:
-        """Read it of a recording's spans."""
-        found: dict[str, str] = {}
-        for one in recording.requests:
-            labels: list[str] = []
-            for span in one.spans:
-                inside = labels[span.parent] if span.parent >= 0 else ""
-                if span.stage in (Stage.MODEL, Stage.PREPROCESS):
-                    inside = inside or span.label
-                    found.setdefault(span.label, inside)
-                labels.append(inside)
-        return cls(outermost=found)
-
-
-def quicker_as_onnx(conversions: Sequence[Conversion], inside: Inside) -> dict[str, Prior]:
+def quicker_as_onnx(conversions: Sequence[Conversion]) -> dict[str, Prior]:
     """Return how many times quicker each call gets in the graph, by its label, as far as that was measured.
 
     What an estimator does beside its last step goes with the graph of all of it; where only the last step has one, the
@@ -51,9 +25,8 @@ def quicker_as_onnx(conversions: Sequence[Conversion], inside: Inside) -> dict[s
         rest = one.run_ms, one.graph_ms
         if one.last and one.last_graph_ms is not None:
             rest = max(one.run_ms - one.last_ms, 0.0), max(one.graph_ms - one.last_graph_ms, 0.0)
-        for label, outermost in inside.outermost.items():
-            if outermost == one.model:
-                found.setdefault(label, _times(*rest))
+        for label in (one.model, *one.steps):
+            found.setdefault(label, _times(*rest))
     return found
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailcut.core.profiling.asked import read_asked
-from tailcut.core.profiling.conversions import Inside, quicker_as_onnx
+from tailcut.core.profiling.conversions import quicker_as_onnx
 from tailcut.core.profiling.diversity import WHOLE, Diversity
 from tailcut.core.profiling.hits import answered_shares, entity_field, keys_of
 from tailcut.core.profiling.idling import FASTEST
@@ -80,12 +80,11 @@ def know(
 def _know_models(known: Known, recording: Recording) -> Known:
     """Fill in what is known of each model by the label of its calls."""
     layers = {one.model: one.addressed("quantisation") / max(1.0 - one.dispatch, 1e-9) for one in recording.layers}
-    quicker = quicker_as_onnx(recording.conversions, Inside.of(recording)) if recording.conversions else {}
     return replace(
         known,
         libraries=known.libraries or recording.pilot.libraries,
         products=known.products or layers,
-        as_onnx=known.as_onnx or quicker,
+        as_onnx=known.as_onnx or quicker_as_onnx(recording.conversions),
         refused=known.refused or tuple(why for one in recording.conversions for why in one.refused),
     )
 

@@ -104,7 +104,7 @@ def basis(state: State) -> tuple[str, ...]:
         + (f"{one.left_ms:.3g} in the graph, measured as well" if one.into_graph else "taken to go whole")
         for one in slow_steps(state)
     ]
-    return (*(lines or ["as recorded"]), *(f"no exact form in a graph: {why}" for why in state.known.refused))
+    return (*lines, *(f"no exact form in a graph: {why}" for why in state.known.refused)) if lines else ("as recorded",)
 
 
 def _left(state: State, part: Part) -> float:

@@ -160,6 +160,7 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         model: label of its span.
         last: label of the span of its last step; empty where it has none.
+        steps: labels of all that it calls, the last step's too.
         run_ms, last_ms: a call of all of it, and of the last step alone.
         graph_ms, last_graph_ms: the same as ONNX; None where it has no exact form.
         refused: why not, step by step.
@@ -167,6 +168,7 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     last: str = ""
+    steps: tuple[str, ...] = ()
     run_ms: float = 0.0
     last_ms: float = 0.0
     graph_ms: float | None = None
