@@ -51,6 +51,12 @@ def factor(state: State, lever: LeverName) -> Prior:
     )
 
 
+def of_longest(state: State, lever: LeverName) -> Prior:
+    """How many times quicker the model gets that takes most of the time."""
+    took_ns = _by_label(state.work)
+    return factor_of(state, lever)(max(took_ns, key=lambda label: took_ns[label], default=""))
+
+
 def call_ms(work: Work) -> float:
     """A request's model time, the median of those that have any."""
     took = [sum(part.cpu_ns + part.wait_ns for part in job if part.stage == Stage.MODEL) for job in work.jobs]

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from tailcut.core.profiling import preprocessing, priors
-from tailcut.core.profiling.factors import factor
+from tailcut.core.profiling.factors import factor, of_longest
 from tailcut.core.profiling.fetching import at_once_already
 from tailcut.core.profiling.forecast import Forecast
 from tailcut.core.profiling.levers import PARALLEL
@@ -193,7 +193,7 @@ def _modelling(lever: LeverName, state: State, facts: Facts) -> str:
 
 
 def _no_quicker(lever: LeverName, state: State) -> str:
-    found = factor(state, lever)
+    found = of_longest(state, lever)
     if lever == "runtime":
         return "the model runs on a runtime of its own already"
     if found == priors.NO_INT8_OF_TREES or found.measured:
