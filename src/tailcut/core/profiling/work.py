@@ -146,9 +146,8 @@ def read_work(recording: Recording, found: Attribution) -> Work:
         parts = [Part(Stage.NETWORK, -1, untold.served_ns, way_ns, False, loop=True)]
         parts += spans.parts(order[edges[number] : edges[number + 1]].tolist(), float(untold.driving_ns[number]))
         parts.append(Part(Stage.UNATTRIBUTED, -1, 0.0, float(rest_ns[number]), False, beside_ns=untold.beside_ns))
-        if untold.late_ns:
-            parts.append(Part(Stage.UNATTRIBUTED, -1, untold.late_ns, 0.0, False, late=True))
-        jobs.append(tuple(parts))
+        late = (Part(Stage.UNATTRIBUTED, -1, untold.late_ns, 0.0, False, late=True),) if untold.late_ns else ()
+        jobs.append((*parts, *late))
     work = Work(
         jobs=tuple(jobs),
         numbers=np.array([one.number for one in flat.requests], dtype=np.int64),

@@ -18,7 +18,7 @@ from tailcut.profile.hooks.wrapping import wrap, wrap_present
 from tailcut.profile.libraries import libraries
 from tailcut.profile.strays import strays
 from tailcut.profile.tracing import MODEL, close_timed, current, open_timed, tracer
-from tailcut.profile.untraced import untraced
+from tailcut.profile.untraced import is_untraced
 
 _Name = Callable[[tuple[Any, ...], dict[str, Any]], str]
 
@@ -62,12 +62,11 @@ def _telling(function: Any, library: str) -> Any:
 def _hook_torch(module: ModuleType) -> None:
     """``Module.__call__`` of the outermost module, and of those that its own ``forward`` calls where it is the user's.
 
-    All others pass with one comparison.
+    All others pass with one comparison. A GPU is waited for once, at the end of the outermost module.
     """
     original = module.Module.__call__
     modules, model, tell = sys.modules, MODEL, libraries.tell
-    current_span, untraced_request = current.get, untraced.get
-    frame_of, is_user = sys._getframe, tracer.places.is_user
+    current_span, frame_of, is_user = current.get, sys._getframe, tracer.places.is_user
     # What torch's own does where nothing is compiled: a model has dozens of modules, and each call of one more costs.
     known = all(hasattr(module.Module, name) for name in ("_wrapped_call_impl", "_compiled_call_impl", "_call_impl"))
     shortcut = known and original is module.Module._wrapped_call_impl
@@ -77,18 +76,14 @@ def _hook_torch(module: ModuleType) -> None:
         if "torch._dynamo" in modules and modules["torch"].compiler.is_compiling():
             return original(self, *args, **kwargs)
         parent = current_span()
-        inside = passes = False
-        if parent is not None and parent.stage is model:
-            inside = True
-            passes = not (parent.parts and is_user(frame_of(1).f_code.co_filename))
+        inside = parent is not None and parent.stage is model
+        passes = parent is not None and inside and not (parent.parts and is_user(frame_of(1).f_code.co_filename))
         if not passes and (parent is None or parent.trace.over):
-            request = untraced_request()
-            passes = request is not None and not request.over
+            passes = is_untraced()
         if passes:
             if shortcut and self._compiled_call_impl is None:
                 return self._call_impl(*args, **kwargs)
             return original(self, *args, **kwargs)
-        # A GPU is waited for once, at the end of the outermost module.
         gpu = None if inside else gpu_of(self, args, kwargs)
         whole = original if gpu is None else finished(original, gpu)
         if parent is None or parent.trace.over:
