@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,10 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, StandardScaler
 
+import tailcut
 from tailcut.profile.hooks import estimators
+from tailcut.profile.middleware import failed
+from tailcut.profile.places import Places
 from tailcut.profile.spans import one_line
 from tailcut.profile.tracing import Trace, tracer
 
@@ -173,6 +177,24 @@ def test_objects_answer_pickle_and_clone_as_before(request_: Trace) -> None:
     assert b"tailcut" not in stored.replace(_HERE.encode(), b"")
     assert (clone(model).fit(_ROWS, _CLASSES).predict_proba(_ROWS) == plain).all()
     assert (pickle.loads(stored).predict_proba(_ROWS) == plain).all()
+
+
+def test_a_traceback_of_the_application_has_no_frames_of_hooks(request_: Trace) -> None:
+    model = piped(LogisticRegression()).fit(_ROWS, _CLASSES)
+    tracer.failures.clear()
+    try:
+        model.predict_proba(_ROWS[:, :2])
+    except ValueError as error:
+        failed(error)
+    assert "ValueError" in tracer.failures[0]
+    assert "tailcut/profile" not in tracer.failures[0]
+
+
+def test_tailcut_s_own_files_are_never_the_user_s_wherever_it_is_installed() -> None:
+    source = Path(tailcut.__file__).parent
+    places = Places(str(source.parent))
+    assert not any(places.is_user(str(file)) for file in source.rglob("*.py"))
+    assert places.is_user(str(source.parent / "app.py"))
 
 
 def test_a_step_that_raises_raises_as_before_and_ends_its_span(request_: Trace) -> None:

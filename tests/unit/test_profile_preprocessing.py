@@ -132,6 +132,9 @@ def test_slow_preprocessing_that_has_a_form_in_the_graph_leaves_what_was_measure
         f"{COLUMNS} at app.py:4 takes 4 ms of a request, 70%: move it into the graph (`tailcut build`), where"
         " 0.1 ms are left of it, measured here; p95"
     )
+    advice = advise(tried(CONVERTED), known=know(tried(CONVERTED), (), None, 10.0))
+    assert advice is not None
+    assert f"preprocessing: {lever.reason}" in advice.summary
     # 3.6 ms beside the last step are 0.09 in the graph: 4 ms get 0.1.
     state = state_of(tried(CONVERTED))
     assert of_steps(pull(state, "preprocessing")) == pytest.approx(of_steps(state) - 3.9, abs=0.01)

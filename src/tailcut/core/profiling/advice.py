@@ -193,6 +193,7 @@ def _summary(levers: Sequence[LeverAdvice], facts: Facts) -> tuple[str, ...]:
     ordered = [one for one in levers if one.order]
     if ordered:
         lines.append("in this order: " + ", ".join(one.lever for one in ordered))
+        lines += [f"preprocessing: {one.reason}" for one in ordered if one.lever == "preprocessing"]
     if facts.missed and facts.seen_ms > facts.limit_ms:
         lines.append(_reached(ordered, facts))
     elif not ordered and not facts.met:
