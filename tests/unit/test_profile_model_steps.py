@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.base import BaseEstimator, TransformerMixin, clone
-from sklearn.calibration import CalibratedClassifierCV
+from sklearn.calibration import CalibratedClassifierCV, _CalibratedClassifier
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, StandardScaler
+from sklearn.tree import DecisionTreeClassifier
 
 import tailcut
 from tailcut.profile.hooks import estimators
@@ -59,7 +60,8 @@ class Blend(BaseEstimator):
 
 _HOOKED = (
     Pipeline, ColumnTransformer, FeatureUnion, GridSearchCV, CalibratedClassifierCV, RandomForestClassifier,
-    LogisticRegression, StandardScaler, MinMaxScaler, FunctionTransformer, Shift, Blend,
+    LogisticRegression, StandardScaler, MinMaxScaler, FunctionTransformer, Shift, Blend, _CalibratedClassifier,
+    DecisionTreeClassifier,
 )  # fmt: skip
 
 
