@@ -18,9 +18,9 @@ MODELS = {
     "/onnxruntime": "InferenceSession",
     "/openvino": "CompiledModel",
     "/xgboost": "Booster.predict",
-    "/xgboost-sklearn": "XGBClassifier.predict",
+    "/xgboost-sklearn": "XGBClassifier.predict_proba",
     "/lightgbm": "Booster.predict",
-    "/lightgbm-sklearn": "Booster.predict",
+    "/lightgbm-sklearn": "LGBMClassifier.predict_proba",
 }
 CALLS = ["/requests", "/urllib3", "/urllib", "/httpx", "/aiohttp", "/httpx-async"]
 

@@ -14,7 +14,7 @@ from tailcut.core.profiling import forecast as forecasts
 from tailcut.core.profiling.advice import advise
 from tailcut.core.profiling.knowing import know
 from tailcut.core.profiling.records import Pilot, Recording, Span, Stage, decode_recording, encode_recording
-from tailcut.profile.hooks import models
+from tailcut.profile.hooks import estimators, models
 from tailcut.profile.libraries import Libraries
 from tailcut.profile.tracing import Trace
 
@@ -27,6 +27,7 @@ def said(request_: Trace, monkeypatch: pytest.MonkeyPatch) -> Libraries:
     """What the hooks say in one test."""
     fresh = Libraries()
     monkeypatch.setattr(models, "libraries", fresh)
+    monkeypatch.setattr(estimators, "libraries", fresh)
     return fresh
 
 
@@ -64,14 +65,17 @@ def test_a_hook_says_which_library_answers(
 
 def test_wrappers_in_scikit_learns_form_are_no_scikit_learn(said: Libraries) -> None:
     boosted = answering("XGBClassifier", "predict", "predict_proba")
-    module("xgboost.sklearn", XGBModel=answering("XGBModel", "predict"), XGBClassifier=boosted)
+    boosted.__module__ = "xgboost.sklearn"
+    wrappers = ModuleType("xgboost.sklearn")
+    vars(wrappers)["XGBClassifier"] = boosted
+    estimators.HOOKS["xgboost.sklearn"](wrappers)
     cats = {name: answering(name, "predict") for name in ("CatBoost", "CatBoostClassifier", "CatBoostRegressor")}
     module("catboost.core", **cats)
     own = answering("Ridge", "predict")
     own.__module__ = "sklearn.ridge"
     library = ModuleType("sklearn.ridge")
     vars(library)["Ridge"] = own
-    models.PREFIXES["sklearn."](library)
+    estimators.PREFIXES["sklearn."](library)
     assert boosted().predict() + cats["CatBoostClassifier"]().predict() + own().predict() == 3
     assert said.found() == {
         "XGBClassifier.predict": "xgboost", "CatBoostClassifier.predict": "catboost", "Ridge.predict": "sklearn",
@@ -144,8 +148,8 @@ def recorded(label: str, library: str) -> Recording:
         ("CompiledModel", "openvino", "not worth it: the model runs on a runtime of its own already"),
         ("model.ort", "onnxruntime", "not worth it: the model runs on a runtime of its own already"),
         ("XGBClassifier.predict", "xgboost", "not worth it: the model runs on a runtime of its own already"),
-        ("Functional", "keras", "not known: what leaving keras wins"),
-        ("Thing.predict", "", "not known: the runtime that the model runs on"),
+        ("Functional", "keras", "not known: what leaving keras wins; `tailcut build` measures it"),
+        ("Thing.predict", "", "not known: the runtime that the model runs on; `tailcut build` measures it"),
     ],
 )
 def test_a_runtime_is_foretold_to_win_only_where_it_is_known_what(

@@ -1,4 +1,4 @@
-"""The application's own models with one real input each, kept while it is profiled, so that their layers can be timed.
+"""The application's own models with one real input each, kept while it is profiled, to time their layers and graphs.
 
 Runs in the profiled process. A call that has been kept costs one look-up in a dictionary.
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tailcut.core.profiling.layers import ModelLayers
+from tailcut.core.profiling.records import Conversion
 from tailcut.errors import ProfileError
 
 if TYPE_CHECKING:
@@ -30,17 +31,19 @@ class FoundLayers(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         layers: of those that took most time.
+        conversions: of estimators among them.
         notes: why those of others could not be timed.
     """
 
     layers: tuple[ModelLayers, ...] = ()
+    conversions: tuple[Conversion, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 class _Kept:
     __slots__ = ("find", "model", "name", "spent_ns")
 
-    def __init__(self, name: str, model: Any, find: Callable[[], ModelLayers]) -> None:
+    def __init__(self, name: str, model: Any, find: Callable[[], ModelLayers | Conversion]) -> None:
         self.name = name
         self.model = model  # held, so that its id stays its own
         self.find = find
@@ -74,27 +77,43 @@ class Captured:
             kept = self._keep(name, session, lambda: _of_onnx(session, source, dict(feeds), name))
         kept.spent_ns += took_ns
 
+    def estimator(self, owner: Any, method: str, rows: Any, name: str, took_ns: int) -> None:
+        """Take in a call of an outermost estimator."""
+        kept = self._kept.get(id(owner))
+        if kept is None:
+            if len(self._kept) >= _MOST:
+                return
+            kept = self._keep(name, owner, lambda: _of_estimator(owner, method, rows, name))
+        kept.spent_ns += took_ns
+
     def clear(self) -> None:
         """Forget them: the recording begins, and what a model was warmed up with is no request's input."""
         self._kept = {}
 
     def find(self) -> FoundLayers:
-        """Time the layers of the models that took most time, and say why those of others could not be.
+        """Time the layers of the models that took most time, convert estimators, and say what could not be done.
 
         Takes some seconds each; nothing else may call them meanwhile.
         """
-        found, notes = [], []
+        layers: list[ModelLayers] = []
+        conversions: list[Conversion] = []
+        notes: list[str] = []
         called = sorted(self._kept.values(), key=lambda one: -one.spent_ns)
         for one in called[:_FOUND]:
             if not one.spent_ns:
                 continue
             try:
-                found.append(one.find())
+                found = one.find()
             except ProfileError as error:
                 notes.append(f"no slow layers of {one.name}: {error.message}")
-        return FoundLayers(layers=tuple(found), notes=tuple(notes))
+                continue
+            if isinstance(found, Conversion):
+                conversions.append(found)
+            else:
+                layers.append(found)
+        return FoundLayers(layers=tuple(layers), conversions=tuple(conversions), notes=tuple(notes))
 
-    def _keep(self, name: str, model: Any, find: Callable[[], ModelLayers]) -> _Kept:
+    def _keep(self, name: str, model: Any, find: Callable[[], ModelLayers | Conversion]) -> _Kept:
         kept = self._kept[id(model)] = _Kept(name, model, find)
         return kept
 
@@ -116,3 +135,9 @@ def _of_onnx(session: Any, source: str | Path | bytes, feeds: Arrays, name: str)
         threads = session.get_session_options().intra_op_num_threads
     model = source if isinstance(source, bytes) else Path(source)
     return of_onnx(model, feeds, name, threads=threads, providers=tuple(session.get_providers()))
+
+
+def _of_estimator(owner: Any, method: str, rows: Any, name: str) -> Conversion:
+    from tailcut.profile.conversion import of_estimator
+
+    return of_estimator(owner, method, rows, name)

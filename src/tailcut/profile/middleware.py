@@ -9,13 +9,14 @@ from typing import Any
 from tailcut.core.profiling.records import Stage
 from tailcut.core.profiling.thinning import is_traced
 from tailcut.profile.clocks import now
-from tailcut.profile.places import code_of
+from tailcut.profile.places import PROFILE, code_of
 from tailcut.profile.tracing import DROPPED_NS, Open, Trace, add_span, current, open_root, tracer
 from tailcut.profile.untraced import Untraced, untraced
 
 HEADER = b"x-tailcut-profile"
 _MAX_FAILURES = 3
 _LINES = 12
+_MOST_CAUSES = 10
 _RECEIVE, _ENCODE = Stage.RECEIVE, Stage.ENCODE
 _FRAMEWORKS = ("fastapi", "starlette", "litestar")
 
@@ -89,8 +90,19 @@ class Profiled:
 def failed(error: BaseException) -> None:
     """Keep the end of an exception's text: the first ones say what is wrong."""
     if len(tracer.failures) < _MAX_FAILURES:
-        lines = "".join(traceback.format_exception(error)).rstrip().splitlines()
+        found = traceback.TracebackException.from_exception(error)
+        _leave_out_hooks(found)
+        lines = "".join(found.format()).rstrip().splitlines()
         tracer.failures.append("\n".join(lines[-_LINES:]))
+
+
+def _leave_out_hooks(found: traceback.TracebackException | None) -> None:
+    """Take the profile's own frames out of a traceback: the application has none of them."""
+    for _ in range(_MOST_CAUSES):
+        if found is None:
+            return
+        found.stack[:] = [frame for frame in found.stack if not frame.filename.startswith(PROFILE)]
+        found = found.__cause__ or found.__context__
 
 
 def describe_application(application: Any) -> tuple[Stage, str, str]:

@@ -114,7 +114,7 @@ def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said,
     recording = assemble(plan.target, run, None)
     return msgspec.structs.replace(
         recording, pilot=msgspec.structs.replace(recording.pilot, cpu_slope=slope),
-        layers=found.layers, notes=(*recording.notes, *found.notes),
+        layers=found.layers, conversions=found.conversions, notes=(*recording.notes, *found.notes),
     )  # fmt: skip
 
 

@@ -10,12 +10,15 @@ from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
-_OWN = os.path.dirname(os.path.abspath(__file__))
+PROFILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
+"""Files of the profile itself, hooks included."""
+_OWN = os.path.join(os.path.dirname(os.path.dirname(PROFILE)), "")
+"""All of tailcut: none of it is the user's, wherever it is installed."""
 _LOOKS = range(50)
 _MAX_FUNCTIONS = 10_000
 _LIBRARY, _USER, _BELOW = range(3)
 """Whose a file is; below the hooks that take requests in there is nothing of any request."""
-_ENTRIES = frozenset(os.path.join(_OWN, name) for name in ("blocking.py", "middleware.py", "hooks/threads.py"))
+_ENTRIES = frozenset(os.path.join(PROFILE, name) for name in ("blocking.py", "middleware.py", "hooks/threads.py"))
 
 
 class Places:

@@ -19,8 +19,10 @@ from tailcut.profile.clocks import now, of_thread
 from tailcut.profile.places import Places
 from tailcut.profile.untraced import Untraced
 
-LEAVES = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.MODEL})
-"""What calls itself: of two spans of such a stage, one inside the other, only the outer one is kept."""
+LEAVES = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.PREPROCESS, Stage.MODEL})
+"""What calls itself: of two spans of such a stage, one inside the other, only the outer one is kept.
+
+A span of which ``Open.parts`` is set keeps the calls that it is put together from as well."""
 _MAX_TRACES = 100_000
 _MAX_SPANS = 2_000
 _MAX_MOMENTS = 100_000
@@ -58,6 +60,7 @@ class Open(msgspec.Struct, gc=False, eq=False):
         before, after: its thread's schedule at the beginning and the end.
         more: of a query that has a span already.
         asked: what it asks for, as a number; 0: not known.
+        parts: models and preprocessing that it calls itself have spans of their own.
     """
 
     trace: Trace
@@ -74,13 +77,14 @@ class Open(msgspec.Struct, gc=False, eq=False):
     after: bytes = b""
     more: bool = False
     asked: int = 0
+    parts: bool = False
 
 
 current: ContextVar[Open | None] = ContextVar("tailcut_span", default=None)
 """The innermost open span of whatever runs; None outside of the load's requests."""
 _set_current = current.set
 # Looking a member up in its enumeration costs as much as making a span.
-CODE, WAIT, MODEL, SQL = Stage.CODE, Stage.WAIT, Stage.MODEL, Stage.SQL
+CODE, WAIT, PREPROCESS, MODEL, SQL = Stage.CODE, Stage.WAIT, Stage.PREPROCESS, Stage.MODEL, Stage.SQL
 
 
 class Tracer:

@@ -23,8 +23,18 @@ from tailcut.report.profile_tables import (
     shown_lines,
     sizes_table,
     stages_table,
+    steps_table,
 )
-from tailcut.report.profile_words import bottleneck, felt, layers_words, ms, near_words, overhead_words, percent
+from tailcut.report.profile_words import (
+    STEPS_TITLE,
+    bottleneck,
+    felt,
+    layers_words,
+    ms,
+    near_words,
+    overhead_words,
+    percent,
+)
 
 _LONG = 400
 """Longest query that is shown: a page wraps."""
@@ -138,6 +148,8 @@ def _stages(report: ProfileReport) -> str:
         rows.append(f"<tr{' class=whole' if whole else ''}>{cells}{'<td></td>' if whole else bars[place]}</tr>")
     inner = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
     named = f"<h3>By name, of the requests near the p95</h3>{_table(culprits_table(budget, longest=_LONG))}"
+    if (steps := steps_table(budget, longest=_LONG)).rows:
+        named += f"<h3>{STEPS_TITLE}</h3>{_table(steps)}"
     return _section("Where the time goes", f"{near_words(budget)[0].upper()}{near_words(budget)[1:]}.", inner + named)
 
 

@@ -13,6 +13,7 @@ STAGE_COLOURS: dict[Stage, str] = {
     Stage.SQL: "#3f76b0",
     Stage.CACHE: "#55b0a6",
     Stage.HTTP: "#2f8f6b",
+    Stage.PREPROCESS: "#c26a8a",
     Stage.MODEL: "#d9534f",
     Stage.CODE: "#ef8b2c",
     Stage.FRAMEWORK: "#b9a798",
@@ -25,7 +26,7 @@ STAGE_COLOURS: dict[Stage, str] = {
 }
 
 _RULES = "".join(f".st-{stage}{{fill:{colour}}}" for stage, colour in STAGE_COLOURS.items())
-_DARK = (Stage.SQL, Stage.HTTP, Stage.MODEL, Stage.LOCK, Stage.GC, Stage.WAIT, Stage.CACHE)
+_DARK = (Stage.SQL, Stage.HTTP, Stage.PREPROCESS, Stage.MODEL, Stage.LOCK, Stage.GC, Stage.WAIT, Stage.CACHE)
 """Letters on these are white."""
 _FRAMES = ("#f0a868", "#eeb87f", "#e8985a", "#f2c28f")
 

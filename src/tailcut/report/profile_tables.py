@@ -16,6 +16,7 @@ _LEAST_MS = 0.0005
 _MOST_CULPRITS = 12
 _MOST_CALLS = 15
 _MOST_STREAMS = 12
+_MOST_STEPS = 24
 _MOST_LAYERS = 12
 _LIVES_S = (1.0, 10.0, 60.0, 300.0, 3600.0)
 _SIZES = (16, 128, 1024, 8192, 65536)
@@ -99,6 +100,30 @@ def calls_table(budget: Budget, most: int = _MOST_CALLS, *, longest: int = _LONG
         rows=rows,
         left=(0, 6),
         note=f"and {more} more" if more > 0 else "",
+    )
+
+
+def steps_table(budget: Budget, most: int = _MOST_STEPS, *, longest: int = _LONGER) -> Table:
+    """Models and preprocessing, each step below what calls it; without rows where none has a step."""
+    shown = [one for one in budget.steps if one.near_share >= _LEAST or not one.depth][:most]
+    several = any(one.depth for one in budget.steps) or any(one.stage == Stage.PREPROCESS for one in budget.steps)
+    rows = tuple(
+        (
+            ms(one.mean_ms),
+            ms(one.own_ms),
+            ms(one.near_ms),
+            percent(one.near_share),
+            f"{one.per_request:.3g}",
+            str(one.stage),
+            f"{'  ' * one.depth}{shortened(one.label, longest)}{f' at {one.place}' if one.place else ''}",
+        )
+        for one in shown
+    )
+    return Table(
+        head=("mean ms", "own ms", "at p95 ms", "share", "calls", "stage", "what"),
+        rows=rows if several else (),
+        left=(5, 6),
+        note="mean ms: what a request is shorter by without it and all that it calls; own: without the steps below it",
     )
 
 

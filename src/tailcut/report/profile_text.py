@@ -16,8 +16,9 @@ from tailcut.report.profile_tables import (
     operators_table,
     sizes_table,
     stages_table,
+    steps_table,
 )
-from tailcut.report.profile_words import bottleneck, felt, layers_words, near_words, overhead_words
+from tailcut.report.profile_words import STEPS_TITLE, bottleneck, felt, layers_words, near_words, overhead_words
 
 _SHORT = 6
 
@@ -78,6 +79,8 @@ def _budget(report: ProfileReport) -> Iterator[str]:
         return
     yield f"Where the time goes\n{aligned(stages_table(budget))}\n({near_words(budget)})"
     yield f"By name, of the requests near the p95\n{aligned(culprits_table(budget))}"
+    if (steps := steps_table(budget)).rows:
+        yield f"{STEPS_TITLE}\n{aligned(steps)}"
 
 
 def _calls(report: ProfileReport) -> Iterator[str]:

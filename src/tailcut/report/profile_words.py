@@ -19,6 +19,7 @@ STAGE_WORDS: dict[Stage, str] = {
     Stage.SQL: "waiting for the database",
     Stage.CACHE: "waiting for the cache",
     Stage.HTTP: "waiting for other services",
+    Stage.PREPROCESS: "preprocessing",
     Stage.MODEL: "the model",
     Stage.CODE: "your own code",
     Stage.FRAMEWORK: "the web framework",
@@ -30,6 +31,8 @@ STAGE_WORDS: dict[Stage, str] = {
     Stage.UNATTRIBUTED: "unattributed: nobody can say from here what it is",
 }
 """A stage within a sentence: "62 % of it is ..."."""
+
+STEPS_TITLE = "Steps of models and preprocessing, each below what calls it"
 
 _PLAIN = (Stage.NETWORK, Stage.ACCEPT, Stage.GC, Stage.UNATTRIBUTED)
 """Stages whose names say all there is to say."""

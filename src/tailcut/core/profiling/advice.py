@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from tailcut.core.profiling import preprocessing
 from tailcut.core.profiling.attribution import Attribution, attribute
 from tailcut.core.profiling.calibrating import Calibration, calibrate
 from tailcut.core.profiling.diversity import Diversity
@@ -153,7 +154,8 @@ def _advise_one(state: State, lever: LeverName, facts: Facts, share: float, pull
     after = pulled[order - 1].after if order else None
     if not reason:
         gain = 1 - alone.p95_ms / facts.now.p95_ms
-        reason = f"p95 {figure(facts.now.p95_ms)} -> {figure(alone.p95_ms)} ms alone ({-gain:+.0%})"
+        named = f"{preprocessing.words(state)}; " if lever == "preprocessing" else ""
+        reason = f"{named}p95 {figure(facts.now.p95_ms)} -> {figure(alone.p95_ms)} ms alone ({-gain:+.0%})"
         if order and pulled[order - 1].for_capacity:
             more = f"{figure(facts.now.capacity or 0.0)} -> {figure(alone.capacity or 0.0)}/s alone"
             reason = f"for the capacity, {more}; {reason}"
@@ -191,6 +193,7 @@ def _summary(levers: Sequence[LeverAdvice], facts: Facts) -> tuple[str, ...]:
     ordered = [one for one in levers if one.order]
     if ordered:
         lines.append("in this order: " + ", ".join(one.lever for one in ordered))
+        lines += [f"preprocessing: {one.reason}" for one in ordered if one.lever == "preprocessing"]
     if facts.missed and facts.seen_ms > facts.limit_ms:
         lines.append(_reached(ordered, facts))
     elif not ordered and not facts.met:

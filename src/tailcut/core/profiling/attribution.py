@@ -31,7 +31,7 @@ _ON_LOOP = frozenset({Stage.FRAMEWORK, Stage.CODE})
 """Stages that make no headway while others hold the event loop. What awaits an answer does: it may come meanwhile."""
 _WAITING = frozenset({Stage.WAIT, Stage.LOCK, Stage.LOOP})
 """Stages in which a request does nothing. Where it does something elsewhere meanwhile, that is what takes its time."""
-_APART = _WAITING | {Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.MODEL}
+_APART = _WAITING | {Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.PREPROCESS, Stage.MODEL}
 """Stages that may wait for another thread without a span that says so: in a driver's call nobody looks for waits."""
 
 

@@ -18,6 +18,7 @@ from tailcut.core.profiling.functions import FunctionShare, SpanName, functions_
 from tailcut.core.profiling.gaps import lateness_ns
 from tailcut.core.profiling.perception import perception
 from tailcut.core.profiling.records import Recording, Stage
+from tailcut.core.profiling.steps import ModelStep, steps_of
 from tailcut.core.slo import Finding, Objectives, judge
 from tailcut.core.statistics import Percentiles, percentile, rank, summarise
 
@@ -88,7 +89,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         near_from_ms, near_to_ms: the fastest and the slowest of them.
         near_ms: their mean.
         culprits: what takes their time, by name, most first.
-        calls: queries and the like, by total time.
+        calls, steps: queries and the like, by total time; steps of models, each above those that it calls.
         perception: share of the answered requests per name in ``PERCEPTION_MS``.
         findings: the SLO's objectives, one by one; empty without an SLO.
         notes: what makes the figures weaker than they look.
@@ -107,6 +108,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     perception: dict[str, float]
     findings: tuple[Finding, ...]
     notes: tuple[str, ...] = ()
+    steps: tuple[ModelStep, ...] = ()
 
     @property
     def bottleneck(self) -> StageLine | None:
@@ -149,6 +151,7 @@ def make_budget(recording: Recording, slo: Objectives | None = None, found: Attr
         near_ms=near_ms,
         culprits=culprits,
         calls=calls_of(found, recording.traced),
+        steps=steps_of(found, near),
         perception=perception(all_ms),
         findings=note_cost(judge_wall(slo, all_ms, failed), recording) if slo else (),
         notes=(*_notes(len(all_ms), len(near), failed), *(_unseen(culprits) if recording.samples else ())),
@@ -187,17 +190,15 @@ def _lines(found: Attribution, near: npt.NDArray[np.int64]) -> tuple[StageLine, 
         if not took_ns.any():
             continue
         near_ns = took_ns[near]
-        lines.append(
-            StageLine(
-                stage=stage,
-                mean_ms=float(took_ns.mean()) / 1e6,
-                p50_ms=percentile(took_ns, 0.5) / 1e6,
-                p95_ms=percentile(took_ns, 0.95) / 1e6,
-                p99_ms=percentile(took_ns, 0.99) / 1e6,
-                near_ms=float(near_ns.mean()) / 1e6,
-                near_share=float(near_ns.sum()) / whole_ns,
-            )
-        )
+        lines.append(StageLine(
+            stage=stage,
+            mean_ms=float(took_ns.mean()) / 1e6,
+            p50_ms=percentile(took_ns, 0.5) / 1e6,
+            p95_ms=percentile(took_ns, 0.95) / 1e6,
+            p99_ms=percentile(took_ns, 0.99) / 1e6,
+            near_ms=float(near_ns.mean()) / 1e6,
+            near_share=float(near_ns.sum()) / whole_ns,
+        ))  # fmt: skip
     return tuple(lines)
 
 

@@ -17,7 +17,7 @@ from tailcut.core.profiling.queries import normalise_address, normalise_command,
 from tailcut.core.profiling.records import Stage
 from tailcut.core.statistics import percentile
 
-_CALLED = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.MODEL})
+_CALLED = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.PREPROCESS, Stage.MODEL})
 _SHOWN: dict[Stage, Callable[[str], str]] = {
     Stage.SQL: normalise_query,
     Stage.HTTP: normalise_address,

@@ -35,7 +35,7 @@ _NEVER_PLAYED = frozenset(
 
 So it is with executors that have no name, or are several of one name.
 """
-_CALLS = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.MODEL})
+_CALLS = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.PREPROCESS, Stage.MODEL})
 _LEAST_SEEN = 10
 """Times that it went from one to another who waited: fewer say nothing."""
 _LEAST_KNOWN = 3

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailcut.core.profiling.asked import read_asked
+from tailcut.core.profiling.conversions import quicker_as_onnx
 from tailcut.core.profiling.diversity import WHOLE, Diversity
 from tailcut.core.profiling.hits import answered_shares, entity_field, keys_of
 from tailcut.core.profiling.idling import FASTEST
@@ -49,6 +50,7 @@ def know(
     known, pilot = known or Known(), recording.pilot
     if not known.family:
         known = replace(known, family=_family(recording))
+    known = _know_models(known, recording)
     if known.family == TORCH_ON_GPU:
         model = _longest(_models_ns(recording))
         known = replace(
@@ -73,6 +75,18 @@ def know(
         whole = {number: bool(shares[number % len(bodies)] >= 1.0) for number in numbers}
         known = replace(known, prediction_hits=whole, prediction_life_s=PREDICTION_LIFE_S)
     return known
+
+
+def _know_models(known: Known, recording: Recording) -> Known:
+    """Fill in what is known of each model by the label of its calls."""
+    layers = {one.model: one.addressed("quantisation") / max(1.0 - one.dispatch, 1e-9) for one in recording.layers}
+    return replace(
+        known,
+        libraries=known.libraries or recording.pilot.libraries,
+        products=known.products or layers,
+        as_onnx=known.as_onnx or quicker_as_onnx(recording.conversions),
+        refused=known.refused or tuple(why for one in recording.conversions for why in one.refused),
+    )
 
 
 def _know_features(
@@ -151,9 +165,14 @@ def _longest(took_ns: Mapping[str, int]) -> str:
 
 
 def _models_ns(recording: Recording) -> dict[str, int]:
+    """Time of models by their labels, what lies in them and has spans of its own left out."""
     took_ns = dict[str, int]()
     for one in recording.requests:
         for span in one.spans:
+            length_ns = span.end_ns - span.start_ns
+            above = one.spans[span.parent] if span.parent >= 0 else None
+            if above is not None and above.stage == Stage.MODEL:
+                took_ns[above.label] = took_ns.get(above.label, 0) - length_ns
             if span.stage == Stage.MODEL:
-                took_ns[span.label] = took_ns.get(span.label, 0) + span.end_ns - span.start_ns
+                took_ns[span.label] = took_ns.get(span.label, 0) + length_ns
     return took_ns

@@ -23,21 +23,23 @@ from tailcut.core.profiling.cached import (
 )
 from tailcut.core.profiling.calls import is_write
 from tailcut.core.profiling.dividing import FETCHING, QUEUEING
+from tailcut.core.profiling.factors import call_ms, factor_of
 from tailcut.core.profiling.featuring import with_features
 from tailcut.core.profiling.fetching import at_once, at_once_free
 from tailcut.core.profiling.holding import Hold
 from tailcut.core.profiling.parts import Job, Part
-from tailcut.core.profiling.priors import Prior
+from tailcut.core.profiling.preprocessing import without_slow_steps
 from tailcut.core.profiling.records import TORCH_ON_GPU, Stage
 from tailcut.core.profiling.service import Service
 from tailcut.core.profiling.slopes import cpu_factor
 from tailcut.core.profiling.state import Known, LeverName, State
+from tailcut.core.profiling.steps import STEPS
 from tailcut.core.profiling.ways import ways_ns
 from tailcut.core.profiling.work import Work
 
 LEVERS: tuple[LeverName, ...] = (
-    "feature cache", "concurrent I/O", "runtime", "INT8", "batching", "prediction cache", "more executors",
-    "serving path",
+    "feature cache", "concurrent I/O", "preprocessing", "runtime", "INT8", "batching", "prediction cache",
+    "more executors", "serving path",
 )  # fmt: skip
 
 PARALLEL = 4
@@ -99,8 +101,11 @@ def pull(state: State, lever: LeverName, *, bound: bool = False) -> State:
         change = at_once_free if bound else lambda job: at_once(job, held)
         # What is written goes by one connection, in its order.
         state = _jobs(state, lambda job: job if _writes(state.work, job) else change(job))
+    elif lever == "preprocessing":
+        state = without_slow_steps(state, bound=bound)
     elif lever in ("runtime", "INT8"):
-        state = _compiled(_faster(state, float("inf") if bound else factor(state, lever).mid))
+        each = factor_of(state, lever)
+        state = _compiled(_faster(state, _in_no_time if bound else lambda label: each(label).mid))
     elif lever == "batching":
         state = _batching(state, bound)
     elif lever == "prediction cache":
@@ -112,26 +117,6 @@ def pull(state: State, lever: LeverName, *, bound: bool = False) -> State:
     return replace(state, pulled=(*state.pulled, lever))
 
 
-def factor(state: State, lever: LeverName) -> Prior:
-    """How many times quicker the model gets: measured here, or elsewhere."""
-    known = state.known
-    model_ms = call_ms(state.work) if known.model_ms is None else known.model_ms
-    if lever == "runtime":
-        elsewhere = priors.runtime_prior(known.family, model_ms) or priors.staying_prior(known.family)
-        return known.runtime or elsewhere
-    if known.family == TORCH_ON_GPU and known.int8 is None:
-        return priors.NO_INT8_ON_GPU
-    runtime = factor(state, "runtime").mid
-    return known.int8 or priors.int8_prior(model_ms / runtime)
-
-
-def call_ms(work: Work) -> float:
-    """A request's model time, the median of those that have any."""
-    took = [sum(part.cpu_ns + part.wait_ns for part in job if part.stage == Stage.MODEL) for job in work.jobs]
-    took = [one for one in took if one]
-    return float(np.median(took)) / 1e6 if took else 0.0
-
-
 def _jobs(state: State, change: Callable[[Job], Job]) -> State:
     return replace(state, work=replace(state.work, jobs=tuple(change(job) for job in state.work.jobs)))
 
@@ -140,16 +125,20 @@ def _writes(work: Work, job: Job) -> bool:
     return any(part.name >= 0 and is_write(work.names[part.name]) for part in job)
 
 
-def _faster(state: State, times: float) -> State:
-    def change(job: Job) -> Job:
-        return tuple(
-            part._replace(cpu_ns=part.cpu_ns / times, wait_ns=part.wait_ns / times, beside_ns=part.beside_ns / times)
-            if part.stage == Stage.MODEL
-            else part
-            for part in job
-        )
+def _faster(state: State, times: Callable[[str], float]) -> State:
+    work = state.work
 
-    return _jobs(state, change)
+    def change(part: Part) -> Part:
+        if part.stage != Stage.MODEL:
+            return part
+        less = 1.0 / times(work.label(part.name))
+        return part._replace(cpu_ns=part.cpu_ns * less, wait_ns=part.wait_ns * less, beside_ns=part.beside_ns * less)
+
+    return _jobs(state, lambda job: tuple(change(part) for part in job))
+
+
+def _in_no_time(_: str) -> float:
+    return float("inf")
 
 
 def _compiled(state: State) -> State:
@@ -167,7 +156,7 @@ def _batching(state: State, bound: bool) -> State:
     holds, queues = state.work.holds.found, state.queues
     state = _jobs(state, lambda job: tuple(part._replace(held=_left(part, holds, queues)) for part in job))
     if bound:
-        return _faster(state, float("inf"))
+        return _faster(state, _in_no_time)
     known = state.known
     share = (known.batch_share or priors.batch_prior(known.family)).mid
     state = replace(state, service=replace(state.service, batch_share=share, executors=min(state.service.executors, 1)))
@@ -254,14 +243,14 @@ def _for_models(work: Work) -> frozenset[int]:
     for job in work.jobs:
         for part in job:
             for hold in part.held:
-                held_ns[hold, int(part.stage is Stage.MODEL)] += part.cpu_ns + part.wait_ns
+                held_ns[hold, int(part.stage in STEPS)] += part.cpu_ns + part.wait_ns
     alone = held_ns[:, 1] > _MODELS_ALONE * held_ns.sum(axis=1)
     return frozenset(np.flatnonzero(alone).tolist())
 
 
 def _left(part: Part, holds: tuple[Hold, ...], queues: frozenset[int]) -> tuple[int, ...]:
     """Which locks and connections a part still holds where tailcut runs the models: in no executor of the user's."""
-    model = part.stage is Stage.MODEL
+    model = part.stage in STEPS
     return tuple(one for one in part.held if one not in queues and not (model and holds[one].threads))
 
 

@@ -54,6 +54,9 @@ _QUANTISED = (
     (float("inf"), Prior(low=1.3, mid=1.6, high=2.1, source=f"{_OWN}: MiniLM 1.5 to 1.9x; 1.6x without VNNI")),
 )  # fmt: skip
 
+NO_PRODUCTS = frozenset({"sklearn", "lightgbm", "xgboost", "catboost"})
+"""Libraries of trees and linear models: INT8 makes products with large matrices quicker, and they have none."""
+NO_INT8_OF_TREES = Prior(low=1.0, mid=1.0, high=1.0, source="trees and linear models multiply no large matrices")
 NO_INT8_ON_GPU = Prior(low=1.0, mid=1.0, high=1.0, source="INT8 variants are for the processor")
 
 _BATCH = {

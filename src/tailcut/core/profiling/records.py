@@ -35,6 +35,8 @@ class Stage(StrEnum):
     SQL = "sql"
     CACHE = "cache"
     HTTP = "http"
+    PREPROCESS = "preprocess"
+    """Transformers and tokenizers, called by hand or as steps of a model."""
     MODEL = "model"
     CODE = "code"
     """The user's functions; samples say which."""
@@ -152,6 +154,28 @@ class Stray(msgspec.Struct, frozen=True, kw_only=True):
     took_ns: int
 
 
+class Conversion(msgspec.Struct, frozen=True, kw_only=True):
+    """An estimator that was converted to ONNX, and both timed on a request's own input; milliseconds are medians.
+
+    Args:
+        model: label of its span.
+        last: label of the span of its last step; empty where it has none.
+        steps: labels of all that it calls, the last step's too.
+        run_ms, last_ms: a call of all of it, and of the last step alone.
+        graph_ms, last_graph_ms: the same as ONNX; None where it has no exact form.
+        refused: why not, step by step.
+    """
+
+    model: str
+    last: str = ""
+    steps: tuple[str, ...] = ()
+    run_ms: float = 0.0
+    last_ms: float = 0.0
+    graph_ms: float | None = None
+    last_graph_ms: float | None = None
+    refused: tuple[str, ...] = ()
+
+
 class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Looks at what a thread that worked on a request was doing, those that saw the same stack together.
 
@@ -222,6 +246,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         sample_interval_ns: between two looks; 0: no sampling.
         sampled_s: how long stacks were looked at, in a run of its own under the same load; 0: not known.
         overhead, layers: None where it was not measured; of the models that took most time.
+        conversions: of its estimators.
         strays: calls whose time is in no request under their own name.
         one_in, untraced: of how many requests one was traced (``thinning``); the others, as the client saw them.
         waits: of those for locks, in any order: who had one in between two that were traced.
@@ -240,6 +265,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     pilot: Pilot = Pilot()
     overhead: Overhead | None = None
     layers: tuple[ModelLayers, ...] = ()
+    conversions: tuple[Conversion, ...] = ()
     strays: tuple[Stray, ...] = ()
     one_in: int = 1
     untraced: tuple[Request, ...] = ()

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from tailcut.core.profiling import priors
+from tailcut.core.profiling import preprocessing, priors
+from tailcut.core.profiling.factors import factor, of_longest
 from tailcut.core.profiling.fetching import at_once_already
 from tailcut.core.profiling.forecast import Forecast
-from tailcut.core.profiling.levers import PARALLEL, factor
+from tailcut.core.profiling.levers import PARALLEL
 from tailcut.core.profiling.own_code import LARGE_CODE
 from tailcut.core.profiling.priors import Prior
 from tailcut.core.profiling.records import TORCH_ON_GPU, Stage
-from tailcut.core.profiling.state import LeverName, State
+from tailcut.core.profiling.state import Known, LeverName, State
 from tailcut.core.worth import AGAINST
 
 LITTLE_MODEL = 0.05
@@ -106,7 +107,9 @@ def refusal_of(lever: LeverName, state: State, facts: Facts) -> str:
 def _unseen(lever: LeverName, facts: Facts) -> str:
     """Say what the lever is aimed at that ran, but in no request."""
     stages: tuple[Stage, ...] = ()
-    if lever in ("runtime", "INT8", "batching") and not facts.model_share:
+    if lever == "preprocessing":
+        stages = (Stage.PREPROCESS,)
+    elif lever in ("runtime", "INT8", "batching") and not facts.model_share:
         stages = (Stage.MODEL,)
     elif lever in ("feature cache", "concurrent I/O") and not facts.fetches:
         stages = (Stage.SQL, Stage.CACHE, Stage.HTTP)
@@ -123,9 +126,10 @@ def _unknown(lever: LeverName, state: State, facts: Facts) -> str:
         return state.known.feature_doubt
     if lever != "runtime" or not facts.model_share or family in priors.RUNTIMES:
         return ""
-    if state.known.runtime is not None:
+    if state.known.runtime is not None or factor(state, lever).measured:
         return ""  # it was measured here
-    return f"what leaving {family} wins" if family else "the runtime that the model runs on"
+    what = f"what leaving {family} wins" if family else "the runtime that the model runs on"
+    return f"{what}; `tailcut build` measures it"
 
 
 def weakness_of(lever: LeverName, facts: Facts) -> str:
@@ -185,9 +189,23 @@ def _modelling(lever: LeverName, state: State, facts: Facts) -> str:
             if lever == "runtime"
             else "INT8 variants are for the processor; half precision comes with the runtimes for a GPU"
         )
+    return _no_quicker(lever, state)
+
+
+def _no_quicker(lever: LeverName, state: State) -> str:
+    found = of_longest(state, lever)
     if lever == "runtime":
         return "the model runs on a runtime of its own already"
+    if found == priors.NO_INT8_OF_TREES or found.measured:
+        return f"INT8 makes products with large matrices quicker: {found.source.removeprefix('measured: ')}"
     return "a model this small gains nothing from INT8"
+
+
+def _preprocessing(_: LeverName, state: State, __: Facts) -> str:
+    if preprocessing.slow_steps(state):
+        return ""
+    most = preprocessing.slow_steps(state, 0.0)
+    return f"{most[0].named} is {most[0].share:.1%} of the time" if most else "no transformer and no tokenizer was seen"
 
 
 def _executing(_: LeverName, state: State, __: Facts) -> str:
@@ -197,6 +215,7 @@ def _executing(_: LeverName, state: State, __: Facts) -> str:
 _REFUSALS: dict[LeverName, Callable[[LeverName, State, Facts], str]] = {
     "feature cache": _fetching,
     "concurrent I/O": _fetching,
+    "preprocessing": _preprocessing,
     "runtime": _modelling,
     "INT8": _modelling,
     "batching": _modelling,
@@ -208,15 +227,8 @@ _REFUSALS: dict[LeverName, Callable[[LeverName, State, Facts], str]] = {
 def basis_of(lever: LeverName, state: State) -> tuple[str, ...]:
     """Say what an estimate rests on."""
     known = state.known
-    if lever in ("feature cache", "prediction cache"):
-        hits = known.feature_hits if lever == "feature cache" else known.prediction_hits
-        share = float(np.mean([float(one) for one in hits.values()])) if hits else 0.0
-        life_s = known.feature_life_s if lever == "feature cache" else known.prediction_life_s
-        what = "the payloads repeat"
-        if lever == "feature cache" and known.asked.requests:
-            by = f" (by {', '.join(known.asked.by)})" if known.asked.by else ""
-            what = f"what is asked for{by} repeats"
-        return (f"{share:.0%} hits, as {what}{f' within {life_s:g} s' if life_s else ''}",)
+    if lever in ("feature cache", "prediction cache", "preprocessing"):
+        return preprocessing.basis(state) if lever == "preprocessing" else (_hits_said(lever, known),)
     if lever in ("runtime", "INT8"):
         return (_said(factor(state, lever), "{:.3g} times quicker ({:.3g} to {:.3g})"),)
     if lever == "batching":
@@ -229,6 +241,17 @@ def basis_of(lever: LeverName, state: State) -> tuple[str, ...]:
     if lever == "more executors":
         return (f"{min(PARALLEL, known.cores)} processes on {known.cores} cores",)
     return ("as recorded, and no fetch needs another's answer" if lever == "concurrent I/O" else "as recorded",)
+
+
+def _hits_said(lever: LeverName, known: Known) -> str:
+    hits = known.feature_hits if lever == "feature cache" else known.prediction_hits
+    share = float(np.mean([float(one) for one in hits.values()])) if hits else 0.0
+    life_s = known.feature_life_s if lever == "feature cache" else known.prediction_life_s
+    what = "the payloads repeat"
+    if lever == "feature cache" and known.asked.requests:
+        by = f" (by {', '.join(known.asked.by)})" if known.asked.by else ""
+        what = f"what is asked for{by} repeats"
+    return f"{share:.0%} hits, as {what}{f' within {life_s:g} s' if life_s else ''}"
 
 
 def _said(prior: Prior, text: str) -> str:

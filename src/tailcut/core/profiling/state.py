@@ -16,8 +16,8 @@ from tailcut.core.profiling.service import Service
 from tailcut.core.profiling.work import Work
 
 LeverName = Literal[
-    "serving path", "feature cache", "concurrent I/O", "runtime", "INT8", "batching", "prediction cache",
-    "more executors",
+    "serving path", "feature cache", "concurrent I/O", "preprocessing", "runtime", "INT8", "batching",
+    "prediction cache", "more executors",
 ]  # fmt: skip
 
 
@@ -56,6 +56,11 @@ class Known:
         tensor_hits: of the others, whether one that knows their tensors does, so that the model does not run; empty:
             there is none.
         family: what the model runs on: "torch", "sklearn", "onnxruntime", ...; "" where nobody knows.
+        libraries: the same by the label of a model's calls.
+        as_onnx: how many times quicker steps and models get as ONNX, by the label of their calls; only those that were
+            converted and timed.
+        refused: why others have no exact form as ONNX.
+        products: share of a model's operators that multiply by weights, by its label, where its layers were timed.
         runtime, int8: how many times quicker; None: as elsewhere.
         batch_share: share of a row's time that a batch takes once; None: as elsewhere.
         model_ms: a call of the model on an idle machine; None: as recorded.
@@ -80,6 +85,10 @@ class Known:
     feature_life_s: float = 0.0
     prediction_life_s: float = 0.0
     family: str = ""
+    libraries: Mapping[str, str] = field(default_factory=dict)
+    as_onnx: Mapping[str, Prior] = field(default_factory=dict)
+    refused: tuple[str, ...] = ()
+    products: Mapping[str, float] = field(default_factory=dict)
     runtime: Prior | None = None
     int8: Prior | None = None
     batch_share: Prior | None = None

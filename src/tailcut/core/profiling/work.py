@@ -31,6 +31,7 @@ from tailcut.core.profiling.holdups import Holdups
 from tailcut.core.profiling.parts import HANDLING, Job, Part
 from tailcut.core.profiling.pools import find_pools
 from tailcut.core.profiling.records import Recording, Stage
+from tailcut.core.profiling.steps import STEPS, outermost_steps
 from tailcut.core.profiling.untold import computing_share, read_untold
 
 _USUAL = 0.75
@@ -53,6 +54,7 @@ class Work:
         cores: that the process could use.
         holds: locks, semaphores and connection pools that were waited for, and executors.
         cpu_slope: by which power of the rate a request takes less of a core (``idling``).
+        steps: of each name the index of the outermost preprocessing that it lies in, or -1.
     """
 
     jobs: tuple[Job, ...]
@@ -64,6 +66,15 @@ class Work:
     cores: int
     holds: Holds
     cpu_slope: float = 0.0
+    steps: tuple[int, ...] = ()
+
+    def label(self, name: int) -> str:
+        """Return what a ``Part.name`` is called; empty where it is no span's."""
+        return self.names[name].label if name >= 0 else ""
+
+    def step_of(self, name: int) -> int:
+        """Return the outermost preprocessing that a ``Part.name`` lies in, as an index of ``names``; -1: none."""
+        return self.steps[name] if 0 <= name < len(self.steps) else -1
 
     @property
     def cpu_ns(self) -> float:
@@ -135,9 +146,8 @@ def read_work(recording: Recording, found: Attribution) -> Work:
         parts = [Part(Stage.NETWORK, -1, untold.served_ns, way_ns, False, loop=True)]
         parts += spans.parts(order[edges[number] : edges[number + 1]].tolist(), float(untold.driving_ns[number]))
         parts.append(Part(Stage.UNATTRIBUTED, -1, 0.0, float(rest_ns[number]), False, beside_ns=untold.beside_ns))
-        if untold.late_ns:
-            parts.append(Part(Stage.UNATTRIBUTED, -1, untold.late_ns, 0.0, False, late=True))
-        jobs.append(tuple(parts))
+        late = (Part(Stage.UNATTRIBUTED, -1, untold.late_ns, 0.0, False, late=True),) if untold.late_ns else ()
+        jobs.append((*parts, *late))
     work = Work(
         jobs=tuple(jobs),
         numbers=np.array([one.number for one in flat.requests], dtype=np.int64),
@@ -148,6 +158,7 @@ def read_work(recording: Recording, found: Attribution) -> Work:
         cores=int(recording.machine.get("cores", "1")),
         holds=holds,
         cpu_slope=recording.pilot.cpu_slope,
+        steps=_steps(found),
     )
     return _without_profiling(work, recording)
 
@@ -216,6 +227,16 @@ class _Spans:
         return [Part(Stage.SQL, HANDLING, handling_ns, 0.0, thread, held, loop=loop), own] if handling_ns else [own]
 
 
+def _steps(found: Attribution) -> tuple[int, ...]:
+    """Name the outermost preprocessing that spans of each name lie in, as their first one does."""
+    flat = found.flat
+    outer = outermost_steps(found, frozenset({Stage.PREPROCESS}))
+    steps = [-1] * len(flat.names)
+    for span in np.flatnonzero(outer >= 0)[::-1].tolist():
+        steps[flat.name[span]] = int(flat.name[outer[span]])
+    return tuple(steps)
+
+
 def _way_ns(recording: Recording, found: Attribution) -> Ints:
     """What each request was between client and server, whoever was late there, but for what held the event loop.
 
@@ -232,7 +253,7 @@ def _way_ns(recording: Recording, found: Attribution) -> Ints:
 
 
 def _without_profiling(work: Work, recording: Recording) -> Work:
-    """Take out what profiling added to the median request: CPU, and none of it inside models.
+    """Take out what profiling added to the median request: CPU, and none of it inside models and their steps.
 
     More than half as much again is no profiling, but something else that ran while it was measured.
     """
@@ -241,10 +262,10 @@ def _without_profiling(work: Work, recording: Recording) -> Work:
         return work
     plain_ns = float(np.median(work.latency_ns)) / (1.0 + overhead.p50_share)
     added_ns = overhead.p50_share * plain_ns
-    shrinking_ns = max(work.cpu_ns - work.cpu_of(Stage.MODEL), 1.0)
+    shrinking_ns = max(work.cpu_ns - sum(map(work.cpu_of, STEPS)), 1.0)
     kept = max(1.0 - added_ns / shrinking_ns, _LEAST_KEPT)
     jobs = tuple(
-        tuple(part if part.stage == Stage.MODEL else part._replace(cpu_ns=part.cpu_ns * kept) for part in job)
+        tuple(part if part.stage in STEPS else part._replace(cpu_ns=part.cpu_ns * kept) for part in job)
         for job in work.jobs
     )
     return replace(work, jobs=jobs, latency_ns=work.latency_ns / (1.0 + overhead.p50_share))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailcut.profile.hooks import caches, databases, frameworks, http, locks, models, otel, sqlite, threads
+from tailcut.profile.hooks import caches, databases, estimators, frameworks, http, locks, models, otel, sqlite, threads
 from tailcut.profile.hooks.imports import Hook, ImportHooks
 from tailcut.profile.tracing import tracer
 
@@ -11,7 +11,7 @@ def install_hooks() -> None:
     """Hook what is imported already, and everything that has a hook when it is imported."""
     hooks: dict[str, Hook] = {}
     prefixes: dict[str, Hook] = {}
-    for room in (threads, locks, frameworks, sqlite, databases, caches, http, models, otel):
+    for room in (threads, locks, frameworks, sqlite, databases, caches, http, models, estimators, otel):
         hooks.update(room.HOOKS)
         prefixes.update(getattr(room, "PREFIXES", {}))
     ImportHooks(hooks, prefixes, _done).install()

@@ -1,9 +1,8 @@
-"""Models: the outermost call of torch, onnxruntime, scikit-learn, boosted trees, OpenVINO, Keras; tokenizers."""
+"""Models: the outermost call of torch, onnxruntime, boosters, OpenVINO, Keras; modules of the user's; tokenizers."""
 
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 import sys
 from collections.abc import Callable
@@ -15,14 +14,13 @@ from tailcut.profile.captured import captured
 from tailcut.profile.clocks import now
 from tailcut.profile.hooks.gpu import finished, gpu_of
 from tailcut.profile.hooks.imports import Hook
-from tailcut.profile.hooks.wrapping import called, wrap, wrap_present
+from tailcut.profile.hooks.wrapping import wrap, wrap_present
 from tailcut.profile.libraries import libraries
 from tailcut.profile.strays import strays
 from tailcut.profile.tracing import MODEL, close_timed, current, open_timed, tracer
-from tailcut.profile.untraced import untraced
+from tailcut.profile.untraced import is_untraced
 
 _Name = Callable[[tuple[Any, ...], dict[str, Any]], str]
-_ESTIMATOR = ("predict", "predict_proba", "predict_log_proba", "decision_function", "transform")
 
 
 def _of_class(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -62,10 +60,13 @@ def _telling(function: Any, library: str) -> Any:
 
 
 def _hook_torch(module: ModuleType) -> None:
-    """``Module.__call__`` of the outermost module; those inside pass with one comparison."""
+    """``Module.__call__`` of the outermost module, and of those that its own ``forward`` calls where it is the user's.
+
+    All others pass with one comparison. A GPU is waited for once, at the end of the outermost module.
+    """
     original = module.Module.__call__
     modules, model, tell = sys.modules, MODEL, libraries.tell
-    current_span, untraced_request = current.get, untraced.get
+    current_span, frame_of, is_user = current.get, sys._getframe, tracer.places.is_user
     # What torch's own does where nothing is compiled: a model has dozens of modules, and each call of one more costs.
     known = all(hasattr(module.Module, name) for name in ("_wrapped_call_impl", "_compiled_call_impl", "_call_impl"))
     shortcut = known and original is module.Module._wrapped_call_impl
@@ -75,29 +76,39 @@ def _hook_torch(module: ModuleType) -> None:
         if "torch._dynamo" in modules and modules["torch"].compiler.is_compiling():
             return original(self, *args, **kwargs)
         parent = current_span()
-        passes = parent is not None and parent.stage is model
+        inside = parent is not None and parent.stage is model
+        passes = parent is not None and inside and not (parent.parts and is_user(frame_of(1).f_code.co_filename))
         if not passes and (parent is None or parent.trace.over):
-            request = untraced_request()
-            passes = request is not None and not request.over
+            passes = is_untraced()
         if passes:
             if shortcut and self._compiled_call_impl is None:
                 return self._call_impl(*args, **kwargs)
             return original(self, *args, **kwargs)
-        gpu = gpu_of(self, args, kwargs)
+        gpu = None if inside else gpu_of(self, args, kwargs)
         whole = original if gpu is None else finished(original, gpu)
         if parent is None or parent.trace.over:
             return _for_nobody(whole, self, args, kwargs)
-        place, at = tracer.places.spot(sys._getframe(1))
-        name = type(self).__name__
+        place, at = tracer.places.spot(frame_of(1))
+        kind: Any = type(self)
+        name = kind.__name__
         tell(name, "torch" if gpu is None else TORCH_ON_GPU)
         span = open_timed(parent, model, name, place, at)
+        span.parts = not inside and gpu is None and _is_users(kind)
         try:
             return whole(self, *args, **kwargs)
         finally:
             close_timed(span)
-            captured.torch(self, args, kwargs, span.end_ns - span.start_ns)
+            if not inside:
+                captured.torch(self, args, kwargs, span.end_ns - span.start_ns)
 
     module.Module.__call__ = call
+
+
+@functools.cache
+def _is_users(kind: Any) -> bool:
+    """Tell whether a module's ``forward`` stands in the user's code."""
+    code = getattr(getattr(kind, "forward", None), "__code__", None)
+    return code is not None and tracer.places.is_user(code.co_filename)
 
 
 def _for_nobody(call: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -134,26 +145,8 @@ def _capturing(run: Any) -> Any:
     return capture
 
 
-def _hook_estimators(module: ModuleType) -> None:
-    """Each estimator class of a module of scikit-learn has its own methods; some stand behind ``available_if``."""
-    for owner in list(vars(module).values()):
-        if not isinstance(owner, type) or owner.__module__ != module.__name__:
-            continue
-        for name in _ESTIMATOR:
-            found = vars(owner).get(name)
-            if inspect.isfunction(found):
-                wrap(owner, name, Stage.MODEL, _of("sklearn", _method(name)))
-            elif inspect.isfunction(getattr(found, "fn", None)):
-                found.fn = called(found.fn, Stage.MODEL, _of("sklearn", _method(name)))  # type: ignore[union-attr]
-
-
 def _hook_xgboost(module: ModuleType) -> None:
     wrap_present(module.Booster, ("predict", "inplace_predict"), Stage.MODEL, _of("xgboost", _method("predict")))
-
-
-def _hook_xgboost_sklearn(module: ModuleType) -> None:
-    wrap_present(module.XGBModel, ("predict",), Stage.MODEL, _of("xgboost", _method("predict")))
-    wrap_present(module.XGBClassifier, ("predict", "predict_proba"), Stage.MODEL, _of("xgboost", _method("predict")))
 
 
 def _hook_lightgbm(module: ModuleType) -> None:
@@ -192,14 +185,15 @@ def _hook_generation(module: ModuleType) -> None:
 
 
 def _hook_tokenizer(module: ModuleType) -> None:
-    wrap(module.PreTrainedTokenizerBase, "__call__", Stage.CODE, _method("__call__"))
+    for name in ("__call__", "encode", "encode_plus", "batch_encode_plus"):
+        if hasattr(module.PreTrainedTokenizerBase, name):
+            wrap(module.PreTrainedTokenizerBase, name, Stage.PREPROCESS, _method(name))
 
 
 HOOKS: dict[str, Hook] = {
     "torch.nn.modules.module": _hook_torch,
     "onnxruntime.capi.onnxruntime_inference_collection": _hook_onnxruntime,
     "xgboost.core": _hook_xgboost,
-    "xgboost.sklearn": _hook_xgboost_sklearn,
     "lightgbm.basic": _hook_lightgbm,
     "catboost.core": _hook_catboost,
     "openvino._ov_api": _hook_openvino,
@@ -207,4 +201,3 @@ HOOKS: dict[str, Hook] = {
     "transformers.generation.utils": _hook_generation,
     "transformers.tokenization_utils_base": _hook_tokenizer,
 }
-PREFIXES: dict[str, Hook] = {"sklearn.": _hook_estimators}

@@ -126,7 +126,7 @@ def called(
             if request is not None and not request.over:
                 return function(*args, **kwargs)
             return outside(*args, **kwargs)
-        if parent.stage is own:
+        if parent.stage is own and not parent.parts:
             return function(*args, **kwargs)
         name = label if isinstance(label, str) else label(args, kwargs)
         place, at = spot(frame_of(1)) if looks else ("", 0)
