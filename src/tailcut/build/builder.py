@@ -137,6 +137,7 @@ def _judge_quality(running: Building, registry: Registry, split: str) -> None:
     """Judge all variants together on the confirmation split, and write down that it was used."""
     model = running.manifest.deployment.name
     artifacts = [each.sha256 for each in running.made if each.name != running.source]
+    running.candidates[running.source].evidence["quality_refusal"] = ""
     if not artifacts:
         return
     uses = registry.confirmations(model, split, artifacts)
@@ -152,6 +153,7 @@ def _judge_quality(running: Building, registry: Registry, split: str) -> None:
         candidate.refusals += _other_outputs(candidate, running.manifest.deployment)
         if beyond := limits.refusal(candidate.evidence.get("edges", [])):
             candidate.refusals.append(beyond)
+        candidate.evidence["quality_refusal"] = candidate.refused  # what is refused later is its speed
         running.progress(Event(state="judged", variant=name, reason=candidate.refused))
     _offer_qat(running)
 
