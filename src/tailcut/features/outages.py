@@ -55,7 +55,7 @@ class Outages:
                 place,
                 what,
                 failure.message,
-                "start the database, or correct features.database" if failure.unreachable else "mend its source",
+                _way_out(failure),
             )
         outage.calls += 1
         if now_s - outage.told_s >= _INTERVAL_S:
@@ -77,6 +77,12 @@ class Outages:
             if outage is not None:
                 took_s = now_s - outage.began_s
                 _log.warning("%s answers again after %.1f s, in which %d calls failed", place, took_s, outage.calls)
+
+
+def _way_out(failure: Failure) -> str:
+    if failure.unreachable:
+        return "start the database, or correct features.database"
+    return "look at its source, or raise features.timeout" if failure.timed_out else "mend its source"
 
 
 def _place(group: Group) -> str:
