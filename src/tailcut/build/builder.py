@@ -59,10 +59,13 @@ def build(manifest: Manifest, *, from_registry: str = "", progress: Progress = s
     origins = {} if from_registry else _origins(manifest)
     with registry.build_lock(deployment.name), room.folder() as folder:
         running = Building(manifest, folder, here.look(), progress)
+        _check_room(running, registry)
         holdout = running.step("holdout", base=from_registry)
         written = msgspec.convert(holdout.pop("code"), user_code.WrittenCode)
         subject = running.take_base(from_registry) if from_registry else running.make_source()
+        _check_room(running, registry)
         _make_others(running, subject)
+        _check_room(running, registry, written)
         _judge_quality(running, registry, holdout["confirmation"]["sha256"])
         race = _race(running)
         choice = _judge_speed(running)
@@ -81,6 +84,13 @@ def build(manifest: Manifest, *, from_registry: str = "", progress: Progress = s
         user_code.check_unchanged(written, manifest)
         version = _store(running, registry, evidence, origins, written)
         return version, registry.promote(deployment.name, version.id, choice.variant)
+
+
+def _check_room(running: Building, registry: Registry, written: user_code.WrittenCode | None = None) -> None:
+    """Check that there is room for the variants that are made so far, and for what is kept with them."""
+    artifacts = [Path(each.made.path) for each in running.made if each.made is not None]
+    kept = keeping.files(running.folder) | (user_code.files_of(written, running.folder) if written else {})
+    room.check(running.folder, registry, artifacts, kept.values())
 
 
 TABLES = frozenset({"sklearn", "skops", "lightgbm", "xgboost"})
