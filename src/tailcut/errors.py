@@ -241,10 +241,7 @@ class ExecutorLost(TailcutError):
 
 
 class FeatureUnavailable(TailcutError):
-    """A feature group could not be fetched and no value within its stale limit is left.
-
-    ``group`` is its name, or "features.database" where the database that groups share cannot be reached.
-    """
+    """A feature group, or the database of all ("features.database"), cannot be asked, and no stale value is left."""
 
     code = "feature_unavailable"
     status = 503
@@ -301,27 +298,3 @@ class HookError(TailcutError):
     """A user's preprocess or postprocess hook raised or returned something of the wrong form."""
 
     code = "hook_failed"
-
-
-# -- How a request ended, for metrics --------------------------------------------------------------------------------
-
-OUTCOMES = ("ok", "4xx", "5xx")
-"""Classes of how a request ends, by its HTTP status; over gRPC by that of the same error."""
-
-
-def _codes(kind: type[TailcutError]) -> dict[str, int]:
-    found = {} if kind.fault == "operator" else {kind.code: kind.status}
-    for each in kind.__subclasses__():
-        found = _codes(each) | found
-    return found
-
-
-CODES: dict[str, int] = _codes(TailcutError)
-"""Every code that a request can end with, and its HTTP status."""
-
-
-def outcome_of(code: str) -> str:
-    """Return the class of a code; "ok" of "ok", and "5xx" of a code that is not known."""
-    if code == "ok":
-        return "ok"
-    return "4xx" if CODES.get(code, 500) < 500 else "5xx"

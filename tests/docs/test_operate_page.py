@@ -18,7 +18,7 @@ from tests.app_kit import FEATURES, INFER, deployment, running
 from tests.docs.pages import ROOT
 
 from tailcut import logs
-from tailcut.errors import CODES, OUTCOMES
+from tailcut.core.outcomes import CODES, OUTCOMES
 
 PAGE = (ROOT / "docs" / "how-to" / "operate.md").read_text(encoding="utf-8")
 _SELECTOR = re.compile(r"(tailcut_\w+)(?:\{([^}]*)\})?")
@@ -58,12 +58,12 @@ def test_the_alert_rules_find_their_series_before_the_first_request(tmp_path: Pa
                 wanted = set(value.split("|")) if how == "=~" else {value}
                 assert wanted <= _VALUES[label]
                 assert wanted <= {labels[label] for labels in there[name]}, (rule["alert"], label)
-    assert len(seen) >= 5
+    assert len(seen) >= 4
 
 
 def test_the_table_of_fields_is_what_a_line_has() -> None:
-    table = PAGE.partition("| field | |")[2].partition("\n\n")[0]
-    named = {name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1]) if "|" in row}
+    rows = PAGE.partition("| field | |\n|---|---|\n")[2].partition("\n\n")[0].splitlines()
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     record = logging.LogRecord("mine", logging.ERROR, "", 0, "m", (), None)
     try:
         raise ValueError("x")
