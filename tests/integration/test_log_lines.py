@@ -106,6 +106,41 @@ def test_every_line_is_an_object_whatever_writes_it(tmp_path: Path, http2: str) 
     ] == []
 
 
+IN_EXECUTORS = """
+import gc
+import logging
+import sys
+import warnings
+
+
+def collect():
+    gc.collect = collected
+    logging.getLogger("library").info("a line of a library")
+    warnings.warn("a warning of a library")
+    print("a print of a library", flush=True)
+
+
+if any("runtimes.remote.child" in word for word in sys.orig_argv):
+    collected, gc.collect = gc.collect, collect  # is called once the variant is open
+"""
+
+
+def test_executors_in_processes_of_their_own_log_as_the_server_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(IN_EXECUTORS)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")]))
+    settings = ['server.log="json"', 'pool.executor="process"', "pool.executors=1", "server.drain=100ms"]
+    with Served(tmp_path, settings=settings) as server:
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+        found = {each["logger"]: each for each in lines(server.log)}
+    assert (found["library"]["level"], found["library"]["message"]) == ("info", "a line of a library")
+    assert "a warning of a library" in found["py.warnings"]["message"]
+    assert found["stderr"]["message"] == "a print of a library"
+
+
 @pytest.mark.parametrize(
     ("break_it", "code"),
     [
