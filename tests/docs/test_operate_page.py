@@ -81,6 +81,7 @@ def test_a_mounted_application_keeps_its_own_logging(tmp_path: Path) -> None:
         return root.handlers[:], root.level, logging.getLogger("tailcut").handlers[:], *hooks
 
     before = state()
+    assert not [each for each in before[3:] if each.__module__.startswith("tailcut")]
 
     async def main() -> None:
         async with running(deployment(tmp_path, "", ['server.log="json"'])) as client:
