@@ -241,15 +241,15 @@ class ExecutorLost(TailcutError):
 
 
 class FeatureUnavailable(TailcutError):
-    """A feature group, or the database of all ("features.database"), cannot be asked, and no stale value is left."""
+    """A feature group could not be fetched and no value within its stale limit is left."""
 
     code = "feature_unavailable"
     status = 503
     grpc_status = "UNAVAILABLE"
 
-    def __init__(self, message: str, *, hint: str = "", detail: str = "", group: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "", detail: str = "", group: str = "", source: str = "") -> None:
         super().__init__(message, hint=hint, detail=detail)
-        self.group = group
+        self.group, self.source = group, source
 
 
 class DeadlineExceeded(TailcutError):

@@ -38,7 +38,7 @@ def error_of(group: Group, key: Key, failure: Failure) -> TailcutError:
     else:
         error = unavailable(group, failure.message)
     if failure.unreachable:
-        error.group = DATABASE  # one cause, whichever of its groups met it
+        error.source = DATABASE  # one cause, whichever of its groups met it
     return error
 
 

@@ -48,7 +48,7 @@ def _forget_way(error: BaseException | None) -> None:
 
 def _kind(error: TailcutError) -> str:
     """What counts as the same failure: of the user's code the line, or what is wrong with its answer."""
-    group = error.group if isinstance(error, FeatureUnavailable) else ""
+    group = error.source or error.group if isinstance(error, FeatureUnavailable) else ""
     cause, where = error.__cause__, ""
     if cause is not None and not isinstance(cause, TailcutError):
         where = place(cause)
