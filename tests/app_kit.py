@@ -171,15 +171,20 @@ class Client:
 
 
 _LABELS = ("route", "variant", "stage", "outcome", "cache", "result")
+_CODED = ("route", "variant", "stage", "code", "cache", "result")
 
 
 def samples(text: str, name: str) -> dict[tuple[str, ...], float]:
-    """Values of a metric by the values of its labels but for the model, in the order of ``_LABELS``."""
+    """Values of a metric by the values of its labels but for the model, in the order of ``_LABELS``.
+
+    Ends of requests that did not occur are left out; a code stands in the place of the outcome where a metric has both.
+    """
     found: dict[tuple[str, ...], float] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            if sample.name == name:
-                found[tuple(sample.labels[label] for label in _LABELS if label in sample.labels)] = sample.value
+            if sample.name == name and (sample.value or not name.startswith("tailcut_request")):
+                order = _CODED if "code" in sample.labels and "outcome" in sample.labels else _LABELS
+                found[tuple(sample.labels[label] for label in order if label in sample.labels)] = sample.value
     return found
 
 

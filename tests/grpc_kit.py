@@ -56,7 +56,7 @@ class InProcess:
         """Requests of a route that have ended, by outcome."""
         found: dict[str, int] = {}
         for (its_route, _, outcome, _), count in self.engine.recorder.requests.items():
-            if its_route == route:
+            if its_route == route and count:
                 found[outcome] = found.get(outcome, 0) + count
         return found
 

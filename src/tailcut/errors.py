@@ -247,9 +247,9 @@ class FeatureUnavailable(TailcutError):
     status = 503
     grpc_status = "UNAVAILABLE"
 
-    def __init__(self, message: str, *, hint: str = "", detail: str = "", group: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "", detail: str = "", group: str = "", source: str = "") -> None:
         super().__init__(message, hint=hint, detail=detail)
-        self.group = group
+        self.group, self.source = group, source
 
 
 class DeadlineExceeded(TailcutError):

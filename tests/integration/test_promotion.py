@@ -138,7 +138,7 @@ def test_promotions_and_rollbacks_under_load_fail_no_request(tmp_path: Path) -> 
         assert traffic.wrong == []
         assert set(traffic.factors) == {1.0, 2.0}
         assert switches(server) == {("done",): 4, ("failed",): 0}
-        assert server.log.count("tailcut: switched to variant onnx") == 4
+        assert server.log.count("switched to variant onnx") == 4
 
 
 def corrupt_promotion(promotions: Promotions) -> Callable[[], object]:

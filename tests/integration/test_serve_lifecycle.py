@@ -255,7 +255,7 @@ def test_a_worker_that_dies_ends_the_server_with_an_error(tmp_path: Path) -> Non
     with Served(tmp_path) as server:
         os.kill(server.worker_pid, signal.SIGKILL)
         assert server.wait(15) == 1
-        assert "error: the worker was killed by SIGKILL (out of memory?" in server.log
+        assert "the worker was killed by SIGKILL (out of memory?" in server.log
         assert "worker-1" not in server.log
         assert server.output == ""
 

@@ -191,7 +191,8 @@ def test_metrics_count_what_was_sent(serve: Serve) -> None:
         }
         assert await counters(client, "tailcut_request_seconds_count") == {
             ("infer", "ok"): 3,
-            ("infer", "failed"): 3,
+            ("infer", "4xx"): 2,
+            ("infer", "5xx"): 1,
             ("predict", "ok"): 4,
         }
         stages = await counters(client, "tailcut_stage_seconds_count")

@@ -88,21 +88,45 @@ LOG = 'server.access_log="access.log"'
 def test_the_access_log_has_all_that_failed_and_a_share_of_the_rest(tmp_path: Path) -> None:
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
+    named: list[str] = []
+
     async def test(client: Client) -> None:
         for _ in range(50):
             assert (await client.post(INFER, GOOD)).status == 200
         secret = {"authorization": "Bearer secret", "traceparent": parent}
         assert (await client.post(INFER, b'{"secret": 1}', secret)).status == 400
-        assert (await client.get("/nowhere?secret")).status == 404
+        nowhere = await client.get("/nowhere?secret")
+        assert nowhere.status == 404
+        named.append(nowhere.headers["x-request-id"])
 
     serve(tmp_path, test, LOG, "server.access_log_share=0.0")
     bad, missing = lines(tmp_path / "access.log")
     assert (bad["method"], bad["path"], bad["status"]) == ("POST", INFER, 400)
     assert (bad["error"], bad["trace"]) == ({"code": "bad_request"}, parent)
     assert bad["ms"] >= 0
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", bad["time"])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", bad["time"])
+    assert (bad["level"], bad["logger"], bad["model"]) == ("warning", "tailcut.access", "m")
+    assert bad["message"] == f"POST {INFER} 400"
+    assert bad["request_id"] == parent.split("-")[1]
     assert (missing["status"], missing["error"]["code"]) == (404, "not_found")
+    assert [missing["request_id"]] == named, "who has none is given one"
     assert "secret" not in json.dumps(bad)
+
+
+@pytest.mark.parametrize(
+    ("sent", "logged"),
+    [("req/7:a", "req/7:a"), ("two words", ""), ("x" * 129, ""), ("", "")],
+)
+def test_the_clients_id_names_a_request_in_the_log_where_it_is_one(tmp_path: Path, sent: str, logged: str) -> None:
+    async def test(client: Client) -> None:
+        failed = await client.post(INFER, b"{", {"x-request-id": sent})
+        assert bool(logged) == (failed.headers["x-request-id"] == sent)
+        await client.post(INFER, GOOD, {"x-request-id": sent})
+
+    serve(tmp_path, test, LOG, "server.access_log_share=1.0")
+    failed, answered = lines(tmp_path / "access.log")
+    assert failed["request_id"] == (logged or failed["request_id"]) != ""
+    assert answered.get("request_id", "") == logged
 
 
 def test_every_request_is_logged_with_a_share_of_all(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_load_takes_a_version_and_a_variant(tmp_path: Path) -> None:
             ("../../etc", "", NotFound, "is no version"),
             ("a" * 300, "", NotFound, "is no version"),
             (second.id, "int8", NotFound, "no variant"),
-            (third.id, "bad", BadRequest, "was refused: drops too much"),
+            (third.id, "bad", BadRequest, "was refused by the quality gate: drops too much"),
         ]
         for version, variant, kind, says in wrong:
             with pytest.raises(kind, match=says) as caught:

@@ -66,13 +66,20 @@ def test_buckets_ascend_and_end_at_infinity() -> None:
 
 
 def test_requests_are_counted_by_their_labels() -> None:
-    (sample,) = [
+    found = [
         sample
         for sample in scraped(Exposition(one_request(), "m"))["tailcut_requests"].samples
         if sample.name == "tailcut_requests_total"
     ]
-    assert sample.value == 1
-    assert sample.labels == {"model": "m", "route": "infer", "variant": "onnx", "outcome": "ok", "cache": "miss"}
+    (sample,) = [each for each in found if each.value]
+    labels = {"model": "m", "route": "infer", "variant": "onnx", "outcome": "ok", "code": "ok", "cache": "miss"}
+    assert (sample.value, sample.labels) == (1, labels)
+    assert {(each.labels["outcome"], each.labels["code"]) for each in found} >= {
+        ("4xx", "shed"),
+        ("4xx", "bad_request"),
+        ("5xx", "feature_unavailable"),
+        ("5xx", "queue_timeout"),
+    }
 
 
 def test_further_sources_are_read_at_every_scrape() -> None:

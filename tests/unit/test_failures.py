@@ -4,11 +4,13 @@ from itertools import count
 
 import pytest
 
+from tailcut.engine.call import Call
 from tailcut.errors import InferenceError
 from tailcut.observe.failures import FailureLog
 from tailcut.server.incidents import note
 
 SECOND = 1_000_000_000
+CALL = Call("infer", 0, SECOND, "", "onnx")
 
 
 def log() -> FailureLog:
@@ -42,7 +44,8 @@ def test_after_a_quiet_while_a_failure_is_logged_in_full_again(caplog: pytest.Lo
     failures = log()
     failures.failed("a", "first", None, 0)
     failures.failed("a", "second", None, 1)
-    failures.failed("a", "third", None, 6 * SECOND)
+    failures.flush(6 * SECOND)
+    failures.failed("a", "third", None, 11 * SECOND)
     assert [record.getMessage() for record in caplog.records] == [
         "[1] first",
         "[1] a: 1 more in 6 s, the latest: second",
@@ -50,10 +53,28 @@ def test_after_a_quiet_while_a_failure_is_logged_in_full_again(caplog: pytest.Lo
     ]
 
 
+@pytest.mark.parametrize("flushes", [True, False])
+def test_a_failure_that_goes_on_is_one_line_in_full_and_a_count_every_few_seconds(
+    caplog: pytest.LogCaptureFixture, flushes: bool
+) -> None:
+    failures = log()
+    for tick in range(1, 600):  # a minute, ten times a second
+        failures.failed("a", f"row {tick}", ValueError("bad"), tick * SECOND // 10)
+        if flushes:
+            failures.flush(tick * SECOND // 10)
+    written = [record.getMessage() for record in caplog.records]
+    assert [record.exc_info is not None for record in caplog.records] == [True] + [False] * (len(written) - 1)
+    assert 11 <= len(written) <= 13
+    assert sum(int(line.split(": ")[1].split()[0]) for line in written[1:]) >= 540
+
+
 def test_an_incident_is_always_one_that_the_log_has(caplog: pytest.LogCaptureFixture) -> None:
     failures = log()
-    incidents = [failures.failed("a", "a failed", None, n * SECOND) for n in (0, 1, 6, 7)]
-    assert incidents == ["1", "1", "2", "2"]
+    incidents = []
+    for second in (0, 1, 6, 7, 13, 20):
+        incidents.append(failures.failed("a", "a failed", None, second * SECOND))
+        failures.flush(second * SECOND)
+    assert incidents == ["1", "1", "1", "1", "1", "2"]
     written = " ".join(record.getMessage() for record in caplog.records)
     assert all(f"[{incident}]" in written for incident in incidents)
 
@@ -110,7 +131,7 @@ def test_figures_are_no_other_failure_and_names_are() -> None:
     failures = log()
 
     def incident(message: str) -> str:
-        return note(failures, "infer", InferenceError(message), 0)
+        return note(failures, CALL, InferenceError(message), 0)
 
     assert incident("the answer has 3 rows for 5") == incident("the answer has 12 rows for 8.5") == "1"
     assert incident("output 'y1' is missing") != incident("output 'y2' is missing")
@@ -127,4 +148,4 @@ def test_an_error_that_the_requests_of_a_batch_share_is_one_incident() -> None:
             raise error from cause
     except InferenceError:
         failures = log()
-        assert [note(failures, "infer", error, now_ns) for now_ns in (0, 1)] == ["1", "1"]
+        assert [note(failures, CALL, error, now_ns) for now_ns in (0, 1)] == ["1", "1"]

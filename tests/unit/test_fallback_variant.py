@@ -151,7 +151,7 @@ def test_a_refused_fallback_is_left_out_and_the_next_is_taken(
 
     serve(tmp_path, test, '["fast", "spare"]', "fast")
     assert "fallback fast of version" in caplog.text
-    assert "was refused: it is worse" in caplog.text
+    assert "was refused by the quality gate: it is worse" in caplog.text
 
 
 def test_a_switch_takes_the_fallback_along(tmp_path: Path) -> None:

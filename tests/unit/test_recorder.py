@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailcut.core.histogram import ROW_BOUNDS, Histogram
+from tailcut.core.outcomes import CODES, OUTCOMES, outcome_of
 from tailcut.core.timings import STAGE_NAMES, Stage, Timings
 from tailcut.observe.recorder import Recorder
 
@@ -33,16 +34,20 @@ def test_every_stage_counts_as_a_histogram_of_its_own_would(requests: list[list[
     assert [stage.total for stage in recorder.stages] == [histogram.total for histogram in wanted]
     assert sum(recorder.requests.values()) == len(requests)
     if requests:
-        assert recorder.answered["infer"].count == len(requests)
-        assert recorder.answered["infer"].total == sum(map(sum, requests))
+        assert recorder.ended["infer", "ok"].count == len(requests)
+        assert recorder.ended["infer", "ok"].total == sum(map(sum, requests))
 
 
-def test_requests_are_counted_by_route_variant_outcome_and_cache() -> None:
+def counted(recorder: Recorder) -> dict[tuple[str, ...], int]:
+    return {key: count for key, count in recorder.requests.items() if count}
+
+
+def test_requests_are_counted_by_route_variant_code_and_cache() -> None:
     recorder = Recorder()
-    for outcome in ("ok", "ok", "shed"):
-        recorder.request(timings(receive=1), "infer", "onnx", outcome, "off")
+    for code in ("ok", "ok", "shed"):
+        recorder.request(timings(receive=1), "infer", "onnx", code, "off")
     recorder.request(timings(receive=1), "predict", "onnx", "ok", "hit")
-    assert recorder.requests == {
+    assert counted(recorder) == {
         ("infer", "onnx", "ok", "off"): 2,
         ("infer", "onnx", "shed", "off"): 1,
         ("predict", "onnx", "ok", "hit"): 1,
@@ -51,11 +56,38 @@ def test_requests_are_counted_by_route_variant_outcome_and_cache() -> None:
 
 def test_the_time_of_failures_is_kept_apart_from_that_of_answers() -> None:
     recorder = Recorder()
-    for outcome, ns in (("ok", 5_000), ("shed", 10), ("bad_request", 20)):
-        recorder.request(timings(receive=ns), "infer", "onnx", outcome, "off")
-    answered, failed = recorder.answered["infer"], recorder.failed["infer"]
-    assert (answered.count, answered.total) == (1, 5_000)
-    assert (failed.count, failed.total) == (2, 30)
+    for code, ns in (("ok", 5_000), ("shed", 10), ("bad_request", 20), ("queue_timeout", 40)):
+        recorder.request(timings(receive=ns), "infer", "onnx", code, "off")
+    seen = {outcome: (found.count, found.total) for (_, outcome), found in recorder.ended.items()}
+    assert seen == {"ok": (1, 5_000), "4xx": (2, 30), "5xx": (1, 40)}
+    assert [each.count for each in recorder.answered] == [1]
+    assert sorted(each.count for each in recorder.failed) == [1, 2]
+
+
+def test_every_way_to_end_has_a_series_before_the_first_request() -> None:
+    """And a request makes none of a route that was expected: a rate would miss the first of each."""
+    recorder = Recorder()
+    recorder.expect("infer")
+    recorder.serve("onnx")
+    before, ended = set(recorder.requests), set(recorder.ended)
+    assert set(recorder.requests.values()) == {0}
+    assert ended == {("infer", outcome) for outcome in OUTCOMES}
+    for code in ("ok", *CODES):
+        recorder.request(timings(receive=1), "infer", "onnx", code, "off" if code == "ok" else "miss")
+    assert (set(recorder.requests), set(recorder.ended)) == (before, ended)
+    assert set(recorder.requests.values()) == {1}
+
+
+def test_a_route_that_was_not_expected_has_all_series_from_its_first_request_on() -> None:
+    recorder = Recorder()
+    recorder.request(timings(receive=1), "generate", "onnx", "shed", "off")
+    assert set(recorder.ended) == {("generate", outcome) for outcome in OUTCOMES}
+    assert {code for _, _, code, _ in recorder.requests} == {"ok", *CODES}
+
+
+@given(st.sampled_from(sorted(CODES)))
+def test_the_class_of_a_code_is_that_of_its_status(code: str) -> None:
+    assert outcome_of(code) == f"{CODES[code] // 100}xx"
 
 
 def test_a_loop_that_woke_early_counts_as_no_lag() -> None:
@@ -75,7 +107,7 @@ def test_a_request_costs_no_histogram_call(monkeypatch: pytest.MonkeyPatch) -> N
         recorder.request(timings(**full), "infer", "onnx", "ok" if number % 3 else "shed", "off")
     assert calls == []
     assert [stage.count for stage in recorder.stages] == [1000] * 11
-    assert (recorder.answered["infer"].count, recorder.failed["infer"].count) == (667, 333)
+    assert [recorder.ended["infer", outcome].count for outcome in OUTCOMES] == [667, 333, 0]
     assert sum(recorder.requests.values()) == 1000
 
 

@@ -18,20 +18,7 @@ from typing import Any
 
 import msgspec
 
-from tailcut.build import (
-    hardware,
-    here,
-    keeping,
-    limits,
-    outputs,
-    preflight,
-    room,
-    rounds,
-    sources,
-    speed,
-    user_code,
-    verdicts,
-)
+from tailcut.build import hardware, here, keeping, limits, outputs, preflight, room, sources, speed, user_code, verdicts
 from tailcut.build.building import Building, Candidate
 from tailcut.build.holdout import Holdout
 from tailcut.build.plan import applicable, base_of
@@ -39,6 +26,7 @@ from tailcut.build.progress import Event, Progress, silent
 from tailcut.build.recipes import CATALOG, int8_qat
 from tailcut.build.recipes.base import INT8, PORTABLE, Recipe, Subject
 from tailcut.build.records import to_add
+from tailcut.build.rounds import Entrant, Rounds
 from tailcut.build.steps import SELECTION_FILE
 from tailcut.core.gate import QualityVerdict
 from tailcut.errors import ArtifactError, BuildError, TailcutError
@@ -72,10 +60,13 @@ def build(manifest: Manifest, *, from_registry: str = "", progress: Progress = s
     origins = {} if from_registry else _origins(manifest)
     with registry.build_lock(deployment.name), room.folder() as folder:
         running = Building(manifest, folder, here.look(), progress)
+        _check_room(running, registry)
         holdout = running.step("holdout", base=from_registry)
         written = msgspec.convert(holdout.pop("code"), user_code.WrittenCode)
         subject = running.take_base(from_registry) if from_registry else running.make_source()
+        _check_room(running, registry)
         _make_others(running, subject)
+        _check_room(running, registry, written)
         _judge_quality(running, registry, holdout["confirmation"]["sha256"])
         race = _race(running)
         choice, load = _judge_speed(running)
@@ -95,6 +86,13 @@ def build(manifest: Manifest, *, from_registry: str = "", progress: Progress = s
         user_code.check_unchanged(written, manifest)
         version = _store(running, registry, evidence, origins, written)
         return version, registry.promote(deployment.name, version.id, choice.variant)
+
+
+def _check_room(running: Building, registry: Registry, written: user_code.WrittenCode | None = None) -> None:
+    """Check that there is room for the variants that are made so far, and for what is kept with them."""
+    artifacts = [Path(each.made.path) for each in running.made if each.made is not None]
+    kept = keeping.files(running.folder) | (user_code.files_of(written, running.folder) if written else {})
+    room.check(running.folder, registry, artifacts, kept.values())
 
 
 TABLES = frozenset({"sklearn", "skops", "lightgbm", "xgboost"})
@@ -151,6 +149,7 @@ def _judge_quality(running: Building, registry: Registry, split: str) -> None:
     """Judge all variants together on the confirmation split, and write down that it was used."""
     model = running.manifest.deployment.name
     artifacts = [each.sha256 for each in running.made if each.name != running.source]
+    running.candidates[running.source].evidence["quality_refusal"] = ""
     if not artifacts:
         return
     uses = registry.confirmations(model, split, artifacts)
@@ -166,6 +165,7 @@ def _judge_quality(running: Building, registry: Registry, split: str) -> None:
         candidate.refusals += _other_outputs(candidate, running.manifest.deployment)
         if beyond := limits.refusal(candidate.evidence.get("edges", [])):
             candidate.refusals.append(beyond)
+        candidate.evidence["quality_refusal"] = candidate.refused  # what is refused later is its speed
         running.progress(Event(state="judged", variant=name, reason=candidate.refused))
     _offer_qat(running)
 
@@ -203,10 +203,10 @@ def _race(running: Building) -> dict[str, Any]:
     return {name: value for name, value in raced.items() if name != "ms"}
 
 
-def _play(running: Building) -> rounds.Rounds:
+def _play(running: Building) -> Rounds:
     """Send load to every variant until the verdicts are decided."""
     made = [each.made for each in running.made if each.made is not None]
-    entrants = [rounds.Entrant(each.name, each.reference, bool(each.refused)) for each in running.made]
+    entrants = [Entrant(each.name, each.reference, bool(each.refused)) for each in running.made]
     selection = Holdout.load(running.folder / SELECTION_FILE)
     tell, bounds = running.progress, _bounds(running)
     try:

@@ -47,15 +47,17 @@ class BypassedStore(Generic[T]):
     Args:
         store: the real one; owned and closed by this object.
         timeout_s: longest wait for any call.
+        place: what the log calls the store.
     """
 
-    def __init__(self, store: Store[T], timeout_s: float) -> None:
+    def __init__(self, store: Store[T], timeout_s: float, place: str = "the store") -> None:
         self._store = store
+        self._place = place
         self.timeout_s = timeout_s
         self._failures_in_row = 0
         self._probe: asyncio.Task[None] | None = None
         self._closed = False
-        self._bypasses = 0
+        self._bypasses = self._bypassed_before = 0
         self._failures = 0
         self._timeouts = 0
         self._recoveries = 0
@@ -143,7 +145,12 @@ class BypassedStore(Generic[T]):
 
     def _bypass(self, error: Exception) -> None:
         if self._probe is None and not self._closed:
-            _log.warning("store is bypassed until it answers again: %s", str(error) or type(error).__name__)
+            _log.warning(
+                "%s is bypassed until it answers again: %s; requests are answered without what it holds",
+                self._place,
+                str(error) or type(error).__name__,
+            )
+            self._bypassed_before = self._bypasses
             self._probe = asyncio.get_running_loop().create_task(self._probe_until_well())
 
     async def _probe_until_well(self) -> None:
@@ -160,4 +167,5 @@ class BypassedStore(Generic[T]):
         self._failures_in_row = 0
         self._recoveries += 1
         self._probe = None
-        _log.warning("store answers again after %d probes", tries)
+        calls = self._bypasses - self._bypassed_before
+        _log.warning("%s answers again; %d look-ups and writes went past it", self._place, calls)

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from tailcut.cache.bypass import BypassedStore
+from tailcut.core.redaction import without_secrets
 from tailcut.errors import MissingExtra, StartError
 
 T = TypeVar("T")
@@ -93,7 +94,7 @@ async def open_redis(url: str, value_type: type[T], timeout_s: float, wanted_by:
     redis = RedisStore(url, value_type, timeout_s=timeout_s, wanted_by=wanted_by)
     from redis.exceptions import AuthenticationError, NoPermissionError
 
-    store = BypassedStore(redis, timeout_s)
+    store = BypassedStore(redis, timeout_s, f"features.redis {without_secrets(url)}")
     try:
         await redis.probe()
     except AuthenticationError as error:

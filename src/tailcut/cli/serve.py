@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated
 
 import typer
 
+from tailcut.cli.console import exit_code
 from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples, load_manifest, manifest_option
+from tailcut.errors import TailcutError
 
 
 def register(app: typer.Typer) -> None:
@@ -27,12 +30,23 @@ def serve(
     host: Annotated[str | None, manifest_option("server.host")] = None,
     port: Annotated[str | None, manifest_option("server.port")] = None,
     variant: Annotated[str | None, manifest_option("serve.variant")] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Serve the variant although the gate refused its answers: serve.force = true."),
+    ] = False,
 ) -> None:
     """Serve the deployment until SIGTERM or Ctrl-C.
 
     Ready (GET /v2/health/ready answers 200) once every batch size has been warmed up. On SIGTERM the server drains.
     """
-    loaded = load_manifest(manifest, settings, host, port, variant)
+    loaded = load_manifest(manifest, settings, host, port, variant, "serve.force=true" if force else None)
     from tailcut.server.lifecycle import serve as run
 
-    raise typer.Exit(run(loaded))
+    try:
+        code = run(loaded)
+    except TailcutError as error:
+        if loaded.deployment.server.log == "text":
+            raise
+        logging.getLogger("tailcut.server").critical("%s", error, extra={"code": error.code})
+        code = exit_code(error)
+    raise typer.Exit(code)

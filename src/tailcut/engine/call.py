@@ -20,11 +20,13 @@ class Call:
         path: the one that answers it, from where it was admitted to its end; None before.
         priority: as the client sent it: 1 runs first, larger later; 0, the default, between 1 and 3.
         refusal: why there is no room for it, where a cache may still know its answer (see ``Path.admit``).
+        request_id: by which the log names it, where the client sent one and the log may need it.
     """
 
     path: Path | None = None
     priority = 0
     refusal: TailcutError | None = None
+    request_id = ""
     cache = "off"
     disconnected: Callable[[], Awaitable[None]] | None = None
     gone = False

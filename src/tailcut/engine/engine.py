@@ -117,6 +117,7 @@ class Engine:
         else:
             self._opened = opened
         self._variant = opened.variant.name
+        self.recorder.serve(self._variant)
         self.statistics.begin(opened.variant.version)
         self.fallbacks.attach(opened)
 
@@ -226,8 +227,8 @@ class Engine:
         self.in_flight[call] = None
         return call
 
-    def end(self, call: Call, outcome: str) -> None:
-        """Count the request's one end; outcome is "ok" or the error's code."""
+    def end(self, call: Call, code: str) -> None:
+        """Count the request's one end; code is "ok" or the error's."""
         del self.in_flight[call]
         if self._late:
             self._late.discard(call)
@@ -235,7 +236,7 @@ class Engine:
             watcher = self._watchers.pop(call, None)
             if watcher is not None:
                 watcher.cancel()
-        self.recorder.request(call.timings, call.route, call.variant, outcome, call.cache)
+        self.recorder.request(call.timings, call.route, call.variant, code, call.cache)
 
     def is_late(self, call: Call) -> bool:
         """Whether the reading of the request's body was cancelled here because its deadline had passed."""

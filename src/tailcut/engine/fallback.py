@@ -13,11 +13,12 @@ from tailcut.engine.notices import tell_code
 from tailcut.engine.opening import Opened, StandIn, open_beside
 from tailcut.engine.seating import Warm, close_warm, open_variant
 from tailcut.engine.switch import abandon, foreseen, in_background, refuse_other_model, refuse_other_tensors
+from tailcut.engine.unproven import FORCED
 from tailcut.engine.version import is_live, runs_source
 from tailcut.engine.warming import BRIEF
 from tailcut.errors import ArtifactError, TailcutError
 from tailcut.observe.exposition import Sample
-from tailcut.registry import Registry, Variant
+from tailcut.registry import Registry, Variant, quality_refusal
 
 if TYPE_CHECKING:
     from tailcut.engine.engine import Engine
@@ -162,10 +163,10 @@ class Fallbacks:
         deployment = self._engine.deployment
         registry = Registry.of(self._engine.manifest)
         variant: Variant = registry.variant(deployment.name, name, served.version)
-        if variant.refused:
+        if (why := quality_refusal(variant)) and not deployment.serve.force:
             raise ArtifactError(
-                f"variant {name!r} was refused: {variant.refused}",
-                hint="name a variant in serve.fallback that passed; see `tailcut registry show`",
+                f"variant {name!r} was refused by the quality gate: {why}",
+                hint=f"name one in serve.fallback whose answers passed (`tailcut registry show`), or set {FORCED}",
             )
         check(variant, files)
         code = files.snapshot(live=is_live(variant))

@@ -25,6 +25,7 @@ from tailcut.engine.seating import Warm, open_variant
 from tailcut.engine.stores import Caches, open_caches
 from tailcut.engine.streaming import streaming_of
 from tailcut.engine.switch import abandon, in_background
+from tailcut.engine.unproven import refuse_unproven
 from tailcut.engine.user_code import UserCode, import_code, place_hooks
 from tailcut.engine.version import is_live, runs_source, version_of
 from tailcut.engine.warming import BRIEF, warm_up
@@ -176,6 +177,7 @@ async def open_deployment(
     loop = asyncio.get_running_loop()
     deployment = manifest.deployment
     variant = await loop.run_in_executor(None, find_variant, manifest)
+    await loop.run_in_executor(None, refuse_unproven, manifest, variant)
     # The user's modules are imported here, off the event loop: what resolves them later finds them imported.
     code = await loop.run_in_executor(None, import_code, manifest, runs_source(manifest, variant))
     assembly = Assembly(deployment.model, code.preprocess, code.postprocess, fields=code.fields)

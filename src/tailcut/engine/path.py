@@ -30,6 +30,7 @@ from tailcut.engine.single_rows import answer_singly
 from tailcut.engine.ticket import join, ran_ns
 from tailcut.errors import BadRequest, DeadlineExceeded, NotReady, Shed
 from tailcut.features import EntityKey, FeatureService
+from tailcut.logs import request_id
 
 __all__ = ["Call", "Path", "PredictionStore"]
 
@@ -251,6 +252,13 @@ class Path:
         return values
 
     async def _predict_hooked(self, hooks: Hooks, call: Call, rows: Rows, *, from_client: bool) -> list[Any]:
+        named = request_id.set(call.request_id)  # for what the hooks log
+        try:
+            return await self._run_hooked(hooks, call, rows, from_client=from_client)
+        finally:
+            request_id.reset(named)
+
+    async def _run_hooked(self, hooks: Hooks, call: Call, rows: Rows, *, from_client: bool) -> list[Any]:
         count = len(rows)
         if count <= hooks.preprocess.inline_rows:
             try:

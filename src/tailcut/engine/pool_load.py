@@ -44,7 +44,7 @@ class PoolLoad:
 
     def _p95_s(self) -> float:
         """Of the requests that were answered since the last look; 0 where there were none."""
-        histograms = self._recorder.answered.values()
+        histograms = self._recorder.answered
         counts = [sum(each) for each in zip(*(histogram.counts for histogram in histograms), strict=True)]
         before, self._counts = self._counts or [0] * len(counts), counts
         fresh = [new - old for new, old in zip(counts, before, strict=True)]

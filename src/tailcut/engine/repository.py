@@ -15,10 +15,11 @@ from tailcut.engine.following import Follower
 from tailcut.engine.opening import Opened, Warm, find_variant, open_variant
 from tailcut.engine.seating import close_warm
 from tailcut.engine.switch import in_background, refuse_other_model
+from tailcut.engine.unproven import FORCED, refuse_unproven
 from tailcut.engine.version import is_live
 from tailcut.engine.warming import BRIEF
 from tailcut.errors import BadRequest, NotFound, NotInRegistry, NotReady, TailcutError
-from tailcut.registry import Registry, Variant, Version, state_of
+from tailcut.registry import Registry, Variant, Version, quality_refusal, state_of
 from tailcut.registry.records import VariantRecord
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Repository:
 
         Raises:
             NotFound: the registry has no such version or variant.
-            BadRequest: the gate has refused the variant.
+            BadRequest: the gate has refused the variant's answers.
             NotReady: the deployment is loading, draining or failed.
             ArtifactError: the variant cannot be opened here, or is of another model.
         """
@@ -159,7 +160,9 @@ class Repository:
         return open_variant(engine.manifest, variant, BRIEF, code=code, must_answer=running.answers_invented)
 
     def _configured(self) -> Variant:
-        return find_variant(self._engine.manifest)
+        found = find_variant(self._engine.manifest)
+        refuse_unproven(self._engine.manifest, found)
+        return found
 
     def _named(self, running: Opened, version: str, variant: str) -> Variant:
         engine = self._engine
@@ -175,10 +178,11 @@ class Repository:
         except NotInRegistry as error:
             raise NotFound(error.message, hint=error.hint) from error
         promotion = registry.promotion(model)
-        if found.refused and state_of(record, found.name, promotion) != "promoted":
+        why = quality_refusal(found)
+        if why and not engine.deployment.serve.force and state_of(record, found.name, promotion) != "promoted":
             raise BadRequest(
-                f"variant {found.name!r} of version {record.id} was refused: {found.refused}",
-                hint="load another one, or promote it with `tailcut registry promote --force`",
+                f"variant {found.name!r} of version {record.id} was refused by the quality gate: {why}",
+                hint=f"load another one, promote it with `tailcut registry promote --force`, or set {FORCED}",
             )
         return found
 

@@ -104,8 +104,8 @@ def _totals(recorder: Recorder) -> _Totals:
 
     hits = sum(count for (*_, outcome, cache), count in recorder.requests.items() if (outcome, cache) == ("ok", "hit"))
     return {
-        "success": _all(recorder.answered.values()),
-        "fail": _all(recorder.failed.values()),
+        "success": _all(recorder.answered),
+        "fail": _all(recorder.failed),
         "queue": stage(Stage.QUEUE),
         "compute_input": stage(Stage.PREPROCESS),
         "compute_infer": stage(Stage.INFER),

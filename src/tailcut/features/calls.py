@@ -24,7 +24,16 @@ from tailcut.features.entry import Entry, Failure, Outcome, Row
 from tailcut.features.groups import Group
 from tailcut.features.isolating import fetch_isolating
 from tailcut.features.line import NOBODY_WAITS, Call, Flight, Line, Lookup
-from tailcut.features.sources.base import Answer, ColumnProblem, Key, KeyTypeRefused, SourceContext, SourceError
+from tailcut.features.outages import Outages
+from tailcut.features.sources.base import (
+    Answer,
+    ColumnProblem,
+    Key,
+    KeyTypeRefused,
+    SourceContext,
+    SourceError,
+    SourceUnreachable,
+)
 
 _log = logging.getLogger("tailcut.features")
 _CLOSE_TIMEOUT_S = 1.0
@@ -41,6 +50,7 @@ class Calls:
         clock: seconds since the epoch for ``:now``.
         keep: puts entries into the cache; must not raise.
         told: called with every outcome, before waiters run.
+        outages: says in the log which sources fail.
     """
 
     def __init__(
@@ -53,6 +63,7 @@ class Calls:
         clock: Callable[[], float],
         keep: Callable[[list[Kept]], Awaitable[None]],
         told: Callable[[Group, Lookup, Outcome], None],
+        outages: Outages,
     ) -> None:
         self._timeout_s = timeout_s
         self._jitter = jitter
@@ -61,6 +72,7 @@ class Calls:
         self._clock = clock
         self._keep = keep
         self._told = told
+        self._outages = outages
         self._flights: Flights[Flight] = Flights()
         self._lines: dict[tuple[Group, str], Line] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -225,7 +237,8 @@ class Calls:
             # Not asyncio.timeout: a source that ignores its cancellation must not hold up those who wait.
             done, _ = await asyncio.wait({task}, timeout=self._timeout_s)
             if not done:
-                return Failure(f"no answer within {self._timeout_s:g} s", timed_out=True)
+                unreachable = self._outages.explains(group)
+                return Failure(f"no answer within {self._timeout_s:g} s", timed_out=True, unreachable=unreachable)
             if task.cancelled():  # by what it awaits: nobody here cancels a call and goes on
                 return Failure(_CLOSING if self._closed else "the source cancelled its own call", kind="CancelledError")
             answers: list[Answer] = task.result()
@@ -233,7 +246,8 @@ class Calls:
         except SourceError as error:
             return _failure(error)
         except Exception as error:
-            _log.exception('feature group "%s": unexpected error', group.name)
+            if not group.failures:  # the first in a row
+                _log.exception('feature group "%s": unexpected error', group.name)
             return Failure(f"{type(error).__name__}: {error}", kind=type(error).__name__)
         finally:
             if task is not None and not task.done():
@@ -259,17 +273,18 @@ class Calls:
         if failure is None:
             group.recent_source_s = blend_source_s(group.recent_source_s, took_s)
             if group.failures:
-                _log.warning('feature group "%s" answers again', group.name)
+                self._outages.answered(group, self._monotonic_s())
             group.failures = 0
             return
         if failure.key_type:
             return
         group.failures += 1
-        group.retry_at_s = self._monotonic_s() + retry_delay_s(group.failures)
-        if group.failures == 1:
-            _log.warning('feature group "%s" fails: %s', group.name, failure.message)
+        now_s = self._monotonic_s()
+        group.retry_at_s = now_s + retry_delay_s(group.failures)
+        self._outages.failed(group, failure, now_s)
 
 
 def _failure(error: SourceError) -> Failure:
     kind = "" if isinstance(error, ColumnProblem) else type(error.__cause__ or error).__name__
-    return Failure(str(error), kind=kind, key_type=isinstance(error, KeyTypeRefused))
+    unreachable = isinstance(error, SourceUnreachable)
+    return Failure(str(error), kind=kind, key_type=isinstance(error, KeyTypeRefused), unreachable=unreachable)

@@ -41,6 +41,8 @@ class Failure:
     timed_out: bool = False
     key_type: bool = False
     """Whether the key's type was wrong, which is the client's fault where the key is the entity."""
+    unreachable: bool = False
+    """Whether it is the database that all groups share."""
 
 
 Outcome = Entry | Failure

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tailcut.errors import BadRequest, FeatureTimeout, FeatureUnavailable, TailcutError, UnknownEntity
 from tailcut.features.entry import Failure, Row
 from tailcut.features.groups import Group, KeyProblem
+from tailcut.features.outages import DATABASE
 from tailcut.features.sources.base import Key
 
 
@@ -33,8 +34,12 @@ def error_of(group: Group, key: Key, failure: Failure) -> TailcutError:
             hint="send the entity's fields with the types that the source has (a number as a number, text as text)",
         )
     if failure.kind:
-        return unavailable(group, f"its source failed ({failure.kind})", failure.message)
-    return unavailable(group, failure.message)
+        error = unavailable(group, f"its source failed ({failure.kind})", failure.message)
+    else:
+        error = unavailable(group, failure.message)
+    if failure.unreachable:
+        error.source = DATABASE  # one cause, whichever of its groups met it
+    return error
 
 
 def describe(group: Group, key: Key) -> str:

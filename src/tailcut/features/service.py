@@ -23,6 +23,7 @@ from tailcut.features.groups import Group, KeyProblem, levels_of
 from tailcut.features.level import LevelFetcher, Rows
 from tailcut.features.line import Lookup
 from tailcut.features.opening import CodeOf, Opener, Resolve, open_store
+from tailcut.features.outages import Outages
 from tailcut.features.refresh import UNKNOWN_TTL_S, Refresher, tick_s
 from tailcut.features.statistics import FeatureStatistics
 from tailcut.features.usage import UsageTable
@@ -69,6 +70,7 @@ class FeatureService:
             clock=clock.now_s,
             keep=cache.keep,
             told=self._told,
+            outages=Outages(features.database),
         )
         self._fetcher = LevelFetcher(cache, self._calls, self._usages, shared=on, monotonic_s=clock.monotonic_s)
         self._refresher: Refresher | None = None

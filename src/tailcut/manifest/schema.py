@@ -146,6 +146,13 @@ class Serve(Section, frozen=True, kw_only=True):
             examples=[("int8-dynamic",)],
         ),
     ] = ()
+    force: Annotated[
+        bool,
+        Meta(
+            description="whether variants that variant and fallback name are served although the gate refused their "
+            "answers; one that it refused for its speed only needs no force"
+        ),
+    ] = False
 
 
 class Registry(Section, frozen=True, kw_only=True):

@@ -93,6 +93,13 @@ class Server(Section, frozen=True, kw_only=True):
         Size,
         Meta(description="replies of at least this size are gzipped for clients that accept it; 0B: none is"),
     ] = field(default=Size(0), name="compress_from")
+    log: Annotated[
+        Literal["text", "json"],
+        Meta(
+            description="'text' or 'json': form of the lines that `tailcut serve` and its executors write to stderr; "
+            "an application that tailcut is mounted in configures its own logging"
+        ),
+    ] = "text"
     access_log: Annotated[
         str, Meta(description="'stderr' or a file for one line of JSON per request that is written; empty: none")
     ] = ""

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Metric, ProcessCollector, gener
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from tailcut.core.histogram import Histogram
+from tailcut.core.outcomes import outcome_of
 from tailcut.core.timings import STAGE_NAMES
 from tailcut.observe.recorder import Recorder
 
@@ -68,20 +69,20 @@ class Exposition:
         total = HistogramMetricFamily(
             "tailcut_request_seconds",
             "Time of requests from the start of their handler, when the headers are there, until the reply is encoded; "
-            "outcome is ok or failed.",
+            "outcome is ok, 4xx or 5xx.",
             labels=["model", "route", "outcome"],
         )
-        for outcome, histograms in (("ok", recorder.answered), ("failed", recorder.failed)):
-            for route, histogram in histograms.items():
-                _add(total, [self._model, route, outcome], histogram, 1e-9)
+        for (route, outcome), histogram in recorder.ended.items():
+            _add(total, [self._model, route, outcome], histogram, 1e-9)
         yield total
         requests = CounterMetricFamily(
             "tailcut_requests",
-            "Requests by route, variant, outcome (ok or the error's code) and cache (hit, miss, stale, off).",
-            labels=["model", "route", "variant", "outcome", "cache"],
+            "Requests by route, variant, outcome (ok, 4xx, 5xx), code (ok or the error's) and cache (hit, miss, stale; "
+            "off where none was asked, and for errors).",
+            labels=["model", "route", "variant", "outcome", "code", "cache"],
         )
-        for key, count in recorder.requests.items():
-            requests.add_metric([self._model, *key], count)
+        for (route, variant, code, cache), count in recorder.requests.items():
+            requests.add_metric([self._model, route, variant, outcome_of(code), code, cache], count)
         yield requests
         yield self._single("tailcut_batch_rows", "Rows of the batches that ran.", recorder.batch_rows, 1)
         yield self._single("tailcut_batch_seconds", "Time of the batches that ran.", recorder.batch_ns, 1e-9)

@@ -32,13 +32,14 @@ class FailureLog:
         self._in_full = 0
         self._in_full_from_ns = 0
 
-    def failed(self, kind: str, text: str, cause: BaseException | None, now_ns: int) -> str:
+    def failed(self, kind: str, text: str, cause: BaseException | None, now_ns: int, request_id: str = "") -> str:
         """Note one failure.
 
         Args:
             kind: what counts as the same failure: an error's code or an exception's class, and after a space what
                 tells it from others with that.
             cause: its traceback goes to the log with the first failure.
+            request_id: as the client named the request; empty where it did not.
 
         Returns:
             the incident's id, under which the log has it: that of the first failure of this kind written in full.
@@ -47,16 +48,18 @@ class FailureLog:
         if kind not in self._kinds and not (may_write and self._has_room(now_ns)):
             kind = kind.partition(" ")[0]
         known = self._kinds.get(kind)
-        if known is not None and not (may_write and now_ns - known.written_ns >= self._interval_ns):
+        if known is not None and (known.more or not may_write or now_ns - known.written_ns < self._interval_ns):
             known.more += 1
             known.text = text
+            known.request_id = request_id
+            if now_ns - known.written_ns >= self._interval_ns:
+                self._write_count(kind, known, now_ns)
             return known.incident
-        if known is not None and known.more:
-            self._write_count(kind, known, now_ns)
         self._in_full += 1
         incident = self._new_id()
         self._kinds[kind] = _Kind(now_ns, incident)
-        log.error("[%s] %s", incident, text, exc_info=cause)
+        extra = {"incident": incident, "code": kind.partition(" ")[0], "request_id": request_id}
+        log.error("[%s] %s", incident, text, exc_info=cause, extra=extra)
         return incident
 
     def flush(self, now_ns: int) -> None:
@@ -83,16 +86,26 @@ class FailureLog:
 
     def _write_count(self, kind: str, known: _Kind, now_ns: int) -> None:
         seconds = (now_ns - known.written_ns) / 1e9
-        log.error("[%s] %s: %d more in %.0f s, the latest: %s", known.incident, kind, known.more, seconds, known.text)
+        code = kind.partition(" ")[0]
+        log.error(
+            "[%s] %s: %d more in %.0f s, the latest: %s",
+            known.incident,
+            kind,
+            known.more,
+            seconds,
+            known.text,
+            extra={"incident": known.incident, "code": code, "request_id": known.request_id},
+        )
         known.more = 0
         known.written_ns = now_ns
 
 
 class _Kind:
-    __slots__ = ("incident", "more", "text", "written_ns")
+    __slots__ = ("incident", "more", "request_id", "text", "written_ns")
 
     def __init__(self, written_ns: int, incident: str) -> None:
         self.incident = incident
         self.more = 0
         self.text = ""
+        self.request_id = ""
         self.written_ns = written_ns

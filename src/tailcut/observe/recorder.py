@@ -10,6 +10,7 @@ from collections import Counter
 import numpy as np
 
 from tailcut.core.histogram import LATENCY_BOUNDS_NS, ROW_BOUNDS, Histogram
+from tailcut.core.outcomes import CODES, OUTCOMES, outcome_of
 from tailcut.core.timings import STAGE_NAMES, Timings
 
 _AT_ONCE = 64
@@ -37,17 +38,32 @@ class Recorder:
         self.loop_lag = Histogram()
         self.by_rows: dict[int, list[int]] = {}
         self.last_ns = 0
-        self._answered: dict[str, Histogram] = {}
-        self._failed: dict[str, Histogram] = {}
+        self._ended: dict[tuple[str, str], Histogram] = {}
         self._requests: dict[_Key, int] = {}
         self._stage_counts = np.zeros(_STAGES * _PLACES, np.int64)
         self._stage_totals = np.zeros(_STAGES, np.int64)
         self._pending: list[tuple[list[int], _Key]] = []
 
-    def request(self, timings: Timings, route: str, variant: str, outcome: str, cache: str) -> None:
-        """Count one finished request; its timings must not change any more."""
+    def expect(self, route: str) -> None:
+        """Show a route from now on, also before its first request: a rate over a series that is not there is none."""
+        for outcome in OUTCOMES:
+            self._ended.setdefault((route, outcome), Histogram())
+
+    def serve(self, variant: str) -> None:
+        """Show a variant from now on, with every way in which a request of a route can end; see ``expect``."""
+        for route in {route for route, _ in self._ended}:
+            for code in ("ok", *CODES):
+                self._requests.setdefault((route, variant, code, "off"), 0)
+
+    def request(self, timings: Timings, route: str, variant: str, code: str, cache: str) -> None:
+        """Count one finished request; its timings must not change any more.
+
+        Args:
+            code: "ok", or the error's.
+            cache: how it was answered; of an error it is not kept.
+        """
         pending = self._pending
-        pending.append((timings.ns, (route, variant, outcome, cache)))
+        pending.append((timings.ns, (route, variant, code, cache if code == "ok" else "off")))
         self.last_ns = timings.last_ns
         if len(pending) >= _AT_ONCE:
             self._count()
@@ -60,20 +76,27 @@ class Recorder:
         return [_histogram(each, total) for each, total in zip(counts, self._stage_totals.tolist(), strict=True)]
 
     @property
-    def answered(self) -> dict[str, Histogram]:
-        """Histograms of answered requests' nanoseconds by route."""
+    def ended(self) -> dict[tuple[str, str], Histogram]:
+        """Histograms of requests' nanoseconds by route and outcome: "ok", "4xx" or "5xx".
+
+        Failures stand apart: a server that refuses at once must not look the faster for it.
+        """
         self._count()
-        return self._answered
+        return self._ended
 
     @property
-    def failed(self) -> dict[str, Histogram]:
-        """As ``answered``, of those that failed: a server that refuses at once must not look the faster for it."""
-        self._count()
-        return self._failed
+    def answered(self) -> list[Histogram]:
+        """Histograms of answered requests' nanoseconds."""
+        return [each for (_, outcome), each in self.ended.items() if outcome == "ok"]
+
+    @property
+    def failed(self) -> list[Histogram]:
+        """As ``answered``, of those that failed."""
+        return [each for (_, outcome), each in self.ended.items() if outcome != "ok"]
 
     @property
     def requests(self) -> dict[_Key, int]:
-        """Counts by (route, variant, outcome, cache); outcome is "ok" or an error's code."""
+        """Counts by (route, variant, code, cache); code is "ok" or an error's."""
         self._count()
         return self._requests
 
@@ -92,11 +115,11 @@ class Recorder:
         for key, count in Counter(keys).items():
             self._requests[key] = self._requests.get(key, 0) + count
             found = totals_ns if count == len(keys) else totals_ns[[each == key for each in keys]]
-            histograms = self._answered if key[2] == "ok" else self._failed
-            histogram = histograms.get(key[0])
-            if histogram is None:
-                histogram = histograms[key[0]] = Histogram()
-            histogram.add_all(np.searchsorted(_BOUNDS, found).tolist(), int(found.sum()))
+            ended = key[0], outcome_of(key[2])
+            if ended not in self._ended:  # of a route that few deployments use
+                self.expect(key[0])
+                self.serve(key[1])
+            self._ended[ended].add_all(np.searchsorted(_BOUNDS, found).tolist(), int(found.sum()))
 
     def batch(self, rows: int, duration_ns: int) -> None:
         """Count one batch that ran."""

@@ -119,7 +119,7 @@ def serve_variant(
     """
     deployment, port = manifest.deployment, free_port()
     off = [f'server.{name}=""' for name in _OF_THE_PLACE if getattr(deployment.server, name)]
-    settings = (*CACHES_OFF, *overrides, *_SERVER, *off, f"serve.variant={variant}")
+    settings = (*CACHES_OFF, *overrides, *_SERVER, *off, f"serve.variant={variant}", "serve.force=true")
     flags = [word for text in settings for word in ("--set", text)]
     command = [sys.executable, "-m", "tailcut", "serve", "--manifest", str(path.resolve()), "--port", str(port), *flags]
     with tempfile.TemporaryDirectory(prefix="tailcut-parity-") as folder:

@@ -113,7 +113,7 @@ def open_replica(manifest: Manifest, variant: str) -> Iterator[Replica]:
     Raises:
         TailcutError: it cannot be opened.
     """
-    serve = msgspec.structs.replace(manifest.deployment.serve, variant=variant, fallback=())
+    serve = msgspec.structs.replace(manifest.deployment.serve, variant=variant, fallback=(), force=True)
     pool = msgspec.structs.replace(manifest.deployment.pool, executors=1, max_executors=0)
     opened = replace(manifest, deployment=msgspec.structs.replace(manifest.deployment, serve=serve, pool=pool))
     with asyncio.Runner() as runner:

@@ -12,6 +12,7 @@ from tailcut.registry.records import (
     Variant,
     VariantRecord,
     Version,
+    quality_refusal,
     state_of,
 )
 from tailcut.registry.store import Registry
@@ -29,6 +30,7 @@ __all__ = [
     "VariantRecord",
     "Version",
     "digest",
+    "quality_refusal",
     "read_machine",
     "state_of",
 ]

@@ -11,6 +11,7 @@ from tailcut.core.fingerprint import Machine, Trust
 from tailcut.errors import ArtifactError, NotInRegistry
 from tailcut.manifest import Manifest
 from tailcut.registry import checking
+from tailcut.registry._files import digest
 from tailcut.registry.code import code_of
 from tailcut.registry.diff import Diff, diff_versions
 from tailcut.registry.documents import (
@@ -58,6 +59,10 @@ class Reader:
         if self.folder is None:
             raise ArtifactError(f"the registry {self.url} is not a local folder", hint="use its url")
         return self.folder
+
+    def holds(self, artifact: Path) -> bool:
+        """Whether the registry has a file of the same content; reads all of it."""
+        return self._storage.size_bytes(blob_path(digest(artifact))) == artifact.stat().st_size
 
     @cached_property
     def machine(self) -> Machine:

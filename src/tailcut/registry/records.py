@@ -212,6 +212,19 @@ def version_id(
     return hashlib.sha256(content).hexdigest()[:12]
 
 
+def quality_refusal(variant: Variant | VariantRecord) -> str:
+    """Return why the gate refused a variant's answers; empty where it did not, or refused its speed only.
+
+    Records of older builds have one text for both: there it counts where the quality verdict is no pass.
+    """
+    found = variant.evidence.get("quality_refusal")
+    if found is not None:
+        return str(found)
+    quality = variant.evidence.get("quality")
+    passed = isinstance(quality, Mapping) and quality.get("outcome") == "pass"
+    return "" if passed else variant.refused
+
+
 def state_of(version: Version, name: str, promotion: Promotion | None) -> State:
     """Name the state of a variant."""
     if promotion is not None and (promotion.version, promotion.variant) == (version.id, name):

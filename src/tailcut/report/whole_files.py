@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from tailcut.errors import LoadTestError
@@ -19,4 +22,17 @@ def write_file(path: Path, content: bytes) -> None:
         scratch.write_bytes(content)
         scratch.replace(path)
     except OSError as error:
-        raise LoadTestError(f"cannot write {path}: {error.strerror}", hint="choose a writable folder") from error
+        with suppress(OSError):
+            scratch.unlink(missing_ok=True)
+        raise LoadTestError(
+            f"cannot write {path}: {error.strerror}", hint=_way_out(path, len(content), error)
+        ) from error
+
+
+def _way_out(path: Path, size_bytes: int, error: OSError) -> str:
+    if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+        return "choose a writable folder"
+    with suppress(OSError):
+        free = shutil.disk_usage(path.parent).free
+        return f"it has {size_bytes} bytes, {free} are free: free space there, or choose a folder on another disk"
+    return "free space there, or choose a folder on another disk"

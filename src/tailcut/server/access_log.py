@@ -21,7 +21,7 @@ import msgspec
 
 from tailcut.errors import StartError
 from tailcut.manifest import Manifest
-from tailcut.server.http import Body, Chunks, HeaderMap, Reply, clipped, traceparent
+from tailcut.server.http import REQUEST_ID, Body, Chunks, HeaderMap, Reply, clipped, request_id, traceparent
 
 log = logging.getLogger("tailcut.server")
 
@@ -32,6 +32,7 @@ _FROM_REPLY = {
     "x-tailcut-version": "version",
     "x-tailcut-cache": "cache",
     "server-timing": "timing",
+    REQUEST_ID: "request_id",
 }
 
 
@@ -53,6 +54,7 @@ class AccessLog:
     ) -> None:
         server, slo = manifest.deployment.server, manifest.deployment.slo
         self._handle = handle
+        self._model = manifest.deployment.name
         self._sample = sample
         self._share = float(server.access_log_share)
         slow_s = server.access_log_slow_s or slo.p99_s or slo.timeout_s
@@ -117,7 +119,11 @@ class AccessLog:
             error: code and incident of a request that failed.
         """
         line: dict[str, Any] = {
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": "info" if error is None else "warning",
+            "logger": "tailcut.access",
+            "message": f"{clipped(method)} {clipped(path)} {status}",
+            "model": self._model,
             "method": clipped(method),
             "path": clipped(path),
             "status": status,
@@ -125,6 +131,8 @@ class AccessLog:
             "bytes": size_bytes,
             "trace": traceparent(headers),
         }
+        if named := request_id(headers):
+            line["request_id"] = named
         line.update((_FROM_REPLY[name], value) for name, value in said if name in _FROM_REPLY)
         if error is not None:
             line["error"] = error

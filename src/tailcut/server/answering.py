@@ -10,19 +10,22 @@ from tailcut.core.timings import Stage
 from tailcut.engine.engine import Engine
 from tailcut.engine.path import Call
 from tailcut.engine.unread import refused_unread
-from tailcut.errors import ClientGone, RequestTimeout, TailcutError
+from tailcut.errors import ClientGone, RequestTimeout, Shed, TailcutError
 from tailcut.server.auth import Guard
 from tailcut.server.bodies import Bodies
 from tailcut.server.encodings import decoded
 from tailcut.server.events import EVENT_STREAM, Events
 from tailcut.server.http import (
     JSON,
+    REQUEST_ID,
     Body,
     HeaderMap,
     Headers,
     Reply,
     deadline_ns,
     error_reply,
+    new_request_id,
+    request_id,
     tenant,
     timeout_ns,
     traceparent,
@@ -100,6 +103,7 @@ class Answering:
             work: yields the parts, each one line of JSON.
         """
         call = self.engine.begin(route, perf_counter_ns())
+        call.request_id = request_id(headers)
         events = Events(self.engine, call)
         try:
             raw = await self.receive(call, headers, body)
@@ -204,8 +208,13 @@ class Answering:
         """Return the reply to a request that failed; what is the operator's business goes to the log."""
         now_ns = perf_counter_ns()
         call.timings.lap(unfinished_stage(call.timings.ns, error), now_ns)
-        reply = error_reply(error, note(self.engine.failures, call.route, error, now_ns))
+        named = error.status != Shed.status  # refusing must cost little
+        if named:
+            call.request_id = call.request_id or request_id(headers) or new_request_id()
+        reply = error_reply(error, note(self.engine.failures, call, error, now_ns))
         reply.headers.extend(self.headers(call, headers)[1:])
+        if named:
+            reply.headers.append((REQUEST_ID, call.request_id))
         return reply
 
     def _ended(self, call: Call, error: BaseException) -> TailcutError:

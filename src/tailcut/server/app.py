@@ -18,7 +18,7 @@ from tailcut.errors import MethodNotAllowed, NotFound, TailcutError
 from tailcut.server.answering import Answering
 from tailcut.server.auth import Guard
 from tailcut.server.generate import Generate
-from tailcut.server.http import Body, HeaderMap, Reply, clipped, error_reply
+from tailcut.server.http import REQUEST_ID, Body, HeaderMap, Reply, clipped, error_reply, new_request_id, request_id
 from tailcut.server.models import Models
 from tailcut.server.pages import Pages
 from tailcut.server.predictions import Predictions
@@ -66,13 +66,20 @@ class Application:
                     f"{path} takes {route[0]}, not {clipped(method)}", hint=f"send {route[0]}", allowed=allowed
                 )
             return await route[1](headers, body)
-        except TailcutError as error:
-            return error_reply(error)
         except Exception as error:
-            what = f"unexpected error on {clipped(method)} {clipped(path)}"
-            incident = self.engine.failures.failed(type(error).__name__, what, error, perf_counter_ns())
-            bug = TailcutError(f"unexpected {type(error).__name__}", hint="a bug in tailcut: see the log and report it")
-            return error_reply(bug, incident)
+            return self._failed(error, f"{clipped(method)} {clipped(path)}", headers)
+
+    def _failed(self, error: Exception, what: str, headers: HeaderMap) -> Reply:
+        """Return the reply to a request that is no prediction, or met a bug."""
+        named, incident = request_id(headers) or new_request_id(), ""
+        if not isinstance(error, TailcutError):
+            kind = type(error).__name__
+            now_ns = perf_counter_ns()
+            incident = self.engine.failures.failed(kind, f"unexpected error on {what}", error, now_ns, named)
+            error = TailcutError(f"unexpected {kind}", hint="a bug in tailcut: see the log and report it")
+        reply = error_reply(error, incident)
+        reply.headers.append((REQUEST_ID, named))
+        return reply
 
     def _versioned(self, path: str) -> Route:
         """Find the route of a path that is in no table: a version of the model, or nothing."""

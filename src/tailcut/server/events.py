@@ -90,7 +90,7 @@ class Events:
             yield await self._failed(bug)
 
     async def _failed(self, error: TailcutError) -> bytes:
-        incident = note(self._engine.failures, self._call.route, error, perf_counter_ns())
+        incident = note(self._engine.failures, self._call, error, perf_counter_ns())
         await self.end(error.code, incident)
         said = {"error": error.message, "code": error.code, "hint": error.hint}
         return _event(msgspec.json.encode({**said, "incident": incident} if incident else said))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Mapping
+from itertools import count
 from math import ceil
 from reprlib import repr as shown
+from secrets import token_hex
 from typing import Protocol
 
 import msgspec
@@ -29,8 +31,13 @@ _LONGEST_SHOWN = 200
 _TRACEPARENT = re.compile("00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 """Source: https://www.w3.org/TR/trace-context/#traceparent-header-field-values, version 00."""
 
+_REQUEST_ID = re.compile("[!-~]{1,128}")
+_PROCESS = token_hex(6)
+_NUMBERS = count(1)
+
 JSON = ("content-type", "application/json")
 CLOSE = ("connection", "close")
+REQUEST_ID = "x-request-id"
 
 
 class HeaderMap(Protocol):
@@ -157,6 +164,23 @@ def traceparent(headers: HeaderMap) -> str | None:
     """Return the request's ``traceparent`` where it is one; anything else is not sent back."""
     found = headers.get("traceparent")
     return found if found is not None and _TRACEPARENT.fullmatch(found) else None
+
+
+def request_id(headers: HeaderMap) -> str:
+    """Return the id by which logs find a request: its ``x-request-id``, else the trace of its ``traceparent``.
+
+    Empty where the client sent neither, or an id longer than 128 characters or with others than printable ASCII.
+    """
+    found = headers.get(REQUEST_ID)
+    if found is not None and _REQUEST_ID.fullmatch(found):
+        return found
+    parent = traceparent(headers)
+    return parent.split("-")[1] if parent is not None else ""
+
+
+def new_request_id() -> str:
+    """Return an id for a request that failed and came without one."""
+    return f"{_PROCESS}-{next(_NUMBERS):x}"
 
 
 def clipped(text: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from tailcut.core.blame import place
+from tailcut.engine.call import Call
 from tailcut.errors import DeadlineExceeded, FeatureUnavailable, HookError, InferenceError, NotReady, TailcutError
 from tailcut.observe.failures import FailureLog
 
@@ -15,7 +16,7 @@ _NUMBER = re.compile(r"(?<![\w'\"])\d[\d.,]*")
 """A figure; not one that belongs to a name, as that of an input does."""
 
 
-def note(failures: FailureLog, route: str, error: TailcutError, now_ns: int) -> str:
+def note(failures: FailureLog, call: Call, error: TailcutError, now_ns: int) -> str:
     """Log an error that a request ended with, where it is the operator's business. Its tracebacks are gone afterwards.
 
     Returns:
@@ -26,7 +27,8 @@ def note(failures: FailureLog, route: str, error: TailcutError, now_ns: int) -> 
     if is_ours or error.detail:
         kind = vars(error).get(_KIND) or _kind(error)
         vars(error)[_KIND] = kind
-        incident = failures.failed(kind, f"{route} failed: {error.explained}", _bug(error), now_ns)
+        text = f"{call.route} failed: {error.explained}"
+        incident = failures.failed(kind, text, _bug(error), now_ns, call.request_id)
     _forget_way(error)
     return incident
 
@@ -46,7 +48,7 @@ def _forget_way(error: BaseException | None) -> None:
 
 def _kind(error: TailcutError) -> str:
     """What counts as the same failure: of the user's code the line, or what is wrong with its answer."""
-    group = error.group if isinstance(error, FeatureUnavailable) else ""
+    group = error.source or error.group if isinstance(error, FeatureUnavailable) else ""
     cause, where = error.__cause__, ""
     if cause is not None and not isinstance(cause, TailcutError):
         where = place(cause)

@@ -11,6 +11,7 @@ their own. Supervisor to worker: SIGUSR1 drain, SIGUSR2 stop. Worker to supervis
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -24,20 +25,22 @@ from granian.http import HTTP1Settings
 from granian.log import LogLevels
 from granian.server.mp import MPServer
 
+from tailcut import logs
 from tailcut.manifest import Manifest
 from tailcut.server.access_log import check_log
 from tailcut.server.alert import Alert
 from tailcut.server.auth import check_tokens
 from tailcut.server.http1.serving import Http1
 from tailcut.server.http1.serving import spawn as spawn_http1
-from tailcut.server.outlet import Outlet, log_to_stderr
+from tailcut.server.outlet import Outlet, log_config
 from tailcut.server.ports import allow_connections, check_grpc, find_address, probe_port
 from tailcut.server.rsgi import RSGIApplication
-from tailcut.server.saying import say
 from tailcut.server.signals import STOP
 from tailcut.server.stopping import spawn
 from tailcut.server.tls import Tls, find_tls
 from tailcut.server.worker import EXIT_START_FAILED, Worker
+
+log = logging.getLogger("tailcut.server")
 
 _LAST_S = 0.1
 """What a worker has left to end, at least, before it is killed."""
@@ -54,6 +57,7 @@ def serve(manifest: Manifest) -> int:
             certificates or the access log cannot be used.
     """
     server = manifest.deployment.server
+    logs.configure(server.log, manifest.deployment.name)
     address = find_address(server.host)
     check_tokens(manifest)
     check_log(manifest)
@@ -62,14 +66,14 @@ def serve(manifest: Manifest) -> int:
     if server.grpc_port:
         check_grpc(address, server.grpc_port, port)
     allow_connections(server.max_connections)
-    with Outlet() as outlet:
+    with Outlet(server.log, manifest.deployment.name) as outlet:
         supervisor = _Supervisor(manifest, address, port, tls, outlet)
         try:
             supervisor.run()
         except SystemExit as stop:
             if EXIT_START_FAILED in supervisor.exit_codes:
                 return EXIT_START_FAILED
-            say(f"error: {_said_of(supervisor.exit_codes)}")
+            log.error("%s", _said_of(supervisor.exit_codes))
             return stop.code if isinstance(stop.code, int) else 1
     return 0
 
@@ -115,7 +119,7 @@ class _Supervisor(MPServer):
             # Granian's name for it; it counts connections, not requests.
             backpressure=server.max_connections,
             log_level=LogLevels.warning,
-            log_dictconfig=log_to_stderr(),
+            log_dictconfig=log_config(server.log, manifest.deployment.name),
             ssl_cert=tls.cert if tls else None,
             ssl_key=tls.key if tls else None,
             ssl_protocol_min=SSLProtocols.tls12,
@@ -147,13 +151,13 @@ class _Supervisor(MPServer):
             return
         self._asked = True
         if self._drain_s > 0:
-            say(f"tailcut: draining for {self._drain_s:g} s; Ctrl-C or SIGTERM again stops now")
+            log.info("draining for %g s; Ctrl-C or SIGTERM again stops now", self._drain_s)
         self._drain()
 
     def signal_handler_reload(self, *args: Any, **kwargs: Any) -> None:
         """Ignore it: a second worker beside the first would share its port, and connections be lost at the change."""
         if self._is_supervisor():
-            say("tailcut: SIGHUP ignored; to reload, start a new server and stop this one with SIGTERM")
+            log.warning("SIGHUP ignored; to reload, start a new server and stop this one with SIGTERM")
 
     def _on_usr2(self, *_: Any) -> None:
         """Take up the worker's word that it was told to stop. It may come before or after one's own SIGTERM."""
@@ -218,6 +222,7 @@ def _load(
 ) -> Any:
     """Make what serves HTTP, inside the worker."""
     outlet.leave()
+    logs.take_over()
     if manifest.deployment.server.http2:
         return RSGIApplication(manifest, url, address, supervisor_pid)
     return Http1(Worker(manifest, url, address, supervisor_pid), address, port, tls)

@@ -1,12 +1,12 @@
 """Where the log goes: to stderr, by way of a pipe that is always read, because what is behind stderr may not be.
 
 Whoever starts a server through a pipe and does not read it would otherwise stop it: once the pipe is full, the next
-line of the log, or of what the model or a hook prints, waits for ever.
+line of the log, or of what the model or a hook prints, waits for ever. With ``server.log = "json"`` all of stderr goes
+this way, so that lines that no logger wrote become objects, too.
 """
 
 from __future__ import annotations
 
-import copy
 import fcntl
 import logging
 import os
@@ -18,7 +18,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from granian.log import LOGGING_CONFIG
+from tailcut import logs
+from tailcut.server.stray_lines import StrayLines
 
 _PIPE_BYTES = 1 << 20
 _HELD_BYTES = 1 << 20
@@ -34,15 +35,21 @@ _LAST_S = 1.0
 class Outlet:
     """Puts itself between stderr and all who write to it, this process and its children, while it is entered.
 
-    Only where stderr is a pipe or a socket: a file or a terminal takes what is written. It is read by a thread of this
-    process, so that the last words of a child that crashed are heard as well.
+    Only where stderr is a pipe or a socket, or the log is JSON: a file or a terminal takes what is written. It is read
+    by a thread of this process, so that the last words of a child that crashed are heard as well.
+
+    Args:
+        form: of the log, "text" or "json".
+        model: name of the deployment.
 
     Attributes:
-        lost: lines that nobody will read.
+        lost: lines that were dropped.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, form: str = "text", model: str = "") -> None:
         self.lost = 0
+        self._formatter = logs.formatter(form, model)
+        self._stray = StrayLines(self._formatter) if form == "json" else None
         self._behind = self._reading = -1
         self._held = bytearray()
         self._cut = False
@@ -54,7 +61,7 @@ class Outlet:
     def __enter__(self) -> Outlet:
         with suppress(OSError):  # stderr is closed: nobody writes to it
             mode = os.fstat(2).st_mode
-            if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+            if self._stray is not None or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
                 self._behind = os.dup(2)
                 self._reading, writing = os.pipe()
                 with suppress(OSError, AttributeError):  # above the user's limit, or not Linux
@@ -102,7 +109,9 @@ class Outlet:
                 data = os.read(self._reading, _PIPE_BYTES)
                 if not data:
                     break
-                self._take(data)
+                self._take(data if self._stray is None else self._stray.feed(data))
+        if self._stray is not None:
+            self._take(self._stray.end())
         while self._held and sink.poll(_LAST_S * 1e3):
             self._give()
 
@@ -132,17 +141,16 @@ class Outlet:
         except OSError:  # whoever read it has gone
             self._held.clear()
         if self.lost and not self._held:
-            self._held += f"tailcut: {self.lost} lines of this log were lost, because nobody read it\n".encode()
+            said = f"dropped {self.lost} lines of this log: the reader of stderr is too slow"
+            self._held += logs.line_of(self._formatter, "tailcut.server", logging.WARNING, said)
             self.lost = 0
 
 
-def log_to_stderr() -> dict[str, Any]:
-    """Granian's own configuration of logging, with stderr in place of stdout."""
-    config: dict[str, Any] = copy.deepcopy(LOGGING_CONFIG)
+def log_config(form: str, model: str) -> dict[str, Any]:
+    """Return the configuration of the log for Granian, which applies it in this process and in its worker."""
+    config = logs.config(form, model)
+    config["loggers"] = {"_granian": {"filters": ["worker"]}, "granian.access": {}}
     config["filters"] = {"worker": {"()": _WithoutWorkerExits}}
-    for handler in config["handlers"].values():
-        handler["stream"] = "ext://sys.stderr"
-        handler["filters"] = ["worker"]
     return config
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import logging
 import resource
 import socket
 from importlib.util import find_spec
 
 from tailcut.errors import MissingExtra, StartError
-from tailcut.server.saying import say
+
+log = logging.getLogger("tailcut.server")
 
 _FILES_BESIDES_CONNECTIONS = 256
 """For artifacts, databases, Redis, and what the hooks open."""
@@ -80,7 +82,7 @@ def probe_port(address: str, port: int, setting: str = "--port") -> int:
 def allow_connections(max_connections: int) -> None:
     """Raise this process's limit of open files, which its worker inherits, to what the connections need.
 
-    Says so on stderr where the hard limit is below that: connections above it could not be accepted.
+    Says so in the log where the hard limit is below that: connections above it could not be accepted.
     """
     wanted = max_connections + _FILES_BESIDES_CONNECTIONS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -88,7 +90,9 @@ def allow_connections(max_connections: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed < wanted:
-        say(
-            f"tailcut: the limit of open files is {hard}, too low for server.max_connections = {max_connections}; "
-            "raise it (ulimit -Hn, LimitNOFILE) or lower server.max_connections"
+        log.warning(
+            "the limit of open files is %d, too low for server.max_connections = %d; raise it (ulimit -Hn, LimitNOFILE)"
+            " or lower server.max_connections",
+            hard,
+            max_connections,
         )

@@ -19,7 +19,7 @@ from tailcut.engine.engine import Engine
 from tailcut.engine.path import Call, Path
 from tailcut.errors import BadRequest
 from tailcut.server.answering import Answering
-from tailcut.server.http import HeaderMap, timeout_ns, unread
+from tailcut.server.http import HeaderMap, request_id, timeout_ns, unread
 from tailcut.server.inference import BINARY_HEADER, BinaryReply, InferenceCodec
 from tailcut.server.routing import Handler, Route, path_of
 
@@ -39,6 +39,8 @@ class Predictions:
         self._answering = answering
         self._codec: tuple[Path, InferenceCodec] | None = None
         self._decoder = msgspec.json.Decoder(_Predict)
+        for route in ("infer", "predict"):
+            engine.recorder.expect(route)
 
     def routes(self) -> dict[str, Route]:
         """Routes by path."""
@@ -72,6 +74,7 @@ class Predictions:
 
     async def _predict(self, call: Call, headers: HeaderMap, raw: bytes) -> bytes:
         path = self._engine.path
+        call.request_id = request_id(headers)
         try:
             request = decode(self._decoder, raw)
         except UNREADABLE as error:

@@ -20,7 +20,6 @@ from tailcut.runtimes.onnxruntime import flush_subnormals
 from tailcut.server.app import Application
 from tailcut.server.auth import Guard
 from tailcut.server.front import Front
-from tailcut.server.saying import say
 from tailcut.server.scheduling import Scheduling
 from tailcut.server.signals import STOP
 
@@ -67,7 +66,6 @@ class Worker:
         self._address = address
         server = manifest.deployment.server
         self._engine = Engine(manifest)
-        self._engine.say = _say
         self._guard = Guard.of(manifest, address=address)
         self._front = Front(Application(self._engine, closed, self._guard).handle, manifest)
         self.handle = self._front.handle
@@ -143,28 +141,34 @@ class Worker:
             grpc = await self._listen_grpc()
             await self._engine.start()
         except TailcutError as error:
-            fail(f"error: {error}")
+            fail(str(error))
         except Exception:
             log.exception("the deployment could not be loaded")
-            fail("error: the deployment could not be loaded (traceback above)")
+            os._exit(EXIT_START_FAILED)
         # What loading left behind lives as long as the process: keep the collector from walking it again and again.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
         if self._guard.leaves_management_open:
-            say(
-                "tailcut: warning: server.tokens is set, and server.management_tokens is not: every process on this"
-                " machine may load and unload models; set it to a file of tokens (docs/how-to/secure.md)"
+            log.warning(
+                "server.tokens is set, and server.management_tokens is not: every process on this machine may load and"
+                " unload models; set it to a file of tokens (docs/how-to/secure.md)"
             )
         opened = self._engine.opened
         batch_ms = {rows: round(ns / 1e6, 3) for rows, ns in opened.warm_up_ns.items()}
-        say(
-            f"tailcut: {self.manifest.deployment.name} is ready on {self._url}{grpc} after "
-            f"{perf_counter() - started_s:.1f} s: variant {opened.variant.name} ({opened.variant.runtime}, version "
-            f"{opened.variant.version}), {opened.executor} executor, "
-            f"{f'ms per batch of rows {batch_ms}' if batch_ms else 'not warmed up: its first request will'}"
-            f"{_sharing(opened)}"
-            f"{f'; the gate refused it: {opened.variant.refused}' if opened.variant.refused else ''}"
+        log.info(
+            "%s is ready on %s%s after %.1f s: variant %s (%s, version %s), %s executor, %s%s%s",
+            self.manifest.deployment.name,
+            self._url,
+            grpc,
+            perf_counter() - started_s,
+            opened.variant.name,
+            opened.variant.runtime,
+            opened.variant.version,
+            opened.executor,
+            f"ms per batch of rows {batch_ms}" if batch_ms else "not warmed up: its first request will",
+            _sharing(opened),
+            f"; the gate refused it: {opened.variant.refused}" if opened.variant.refused else "",
         )
 
 
@@ -178,11 +182,7 @@ def _ignore() -> None:
     """Do nothing."""
 
 
-def _say(text: str) -> None:
-    say(f"tailcut: {text}")
-
-
 def fail(message: str) -> NoReturn:
     """End the worker at once: its start failed, nothing was served, and the supervisor must not exit with 0."""
-    say(message)
+    log.critical("%s", message)
     os._exit(EXIT_START_FAILED)

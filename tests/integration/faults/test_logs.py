@@ -155,12 +155,15 @@ def read_until(reading: int, words: bytes, timeout_s: float = 20.0) -> bytes:
     return found
 
 
-@pytest.mark.parametrize("executor", ["thread", "process"])
-def test_a_log_that_nobody_reads_stops_neither_the_server_nor_its_executors(tmp_path: Path, executor: str) -> None:
+@pytest.mark.parametrize(("executor", "form"), [("thread", "text"), ("process", "text"), ("process", "json")])
+def test_a_log_that_nobody_reads_stops_neither_the_server_nor_its_executors(
+    tmp_path: Path, executor: str, form: str
+) -> None:
     """Whoever started it holds the other end of a pipe and does not read: lines are lost, requests are not."""
     app = tmp_path / "app"
     app.mkdir()
     settings = [f'pool.executor="{executor}"', "server.drain=300ms", 'model.preprocess="loud:preprocess"']
+    settings.append(f"server.log={form}")
     deployment(app)
     (app / "loud.py").write_text(HOOKS)
     one = {"rows": [{"id": 1, "value": 2}]}
@@ -171,7 +174,7 @@ def test_a_log_that_nobody_reads_stops_neither_the_server_nor_its_executors(tmp_
         server.signal(signal.SIGHUP)  # it says something
         for _ in range(300):  # three megabytes
             assert server.post("/predict/m", one)[0] == 200
-        said = read_until(reading, b"lines of this log were lost")
+        said = read_until(reading, b"lines of this log")
         assert said.count(b"hook hook") > 100
         assert server.post("/predict/m", one)[0] == 200
         read_until(reading, b"hook")

@@ -28,6 +28,10 @@ class SourceDown(SourceError):
     """A source could not answer, whatever the keys."""
 
 
+class SourceUnreachable(SourceDown):
+    """A database that cannot be reached, or takes no queries: so it is for all of its groups."""
+
+
 class KeyTypeRefused(SourceError):
     """The source's query cannot take keys of these types (text compared with an integer column, say)."""
 

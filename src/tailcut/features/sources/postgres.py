@@ -8,7 +8,15 @@ from typing import Any
 
 from tailcut.errors import StartError
 from tailcut.features.key_types import ANY, BIGINT, DOUBLE, TEXT, KeyType
-from tailcut.features.sources.base import Answer, Key, KeyTypeRefused, SourceContext, SourceDown, SourceError
+from tailcut.features.sources.base import (
+    Answer,
+    Key,
+    KeyTypeRefused,
+    SourceContext,
+    SourceDown,
+    SourceError,
+    SourceUnreachable,
+)
 from tailcut.features.sources.postgres_connections import PostgresDatabase, text_of
 from tailcut.features.sources.postgres_statements import Column, Selection
 from tailcut.features.sources.postgres_types import (
@@ -23,6 +31,9 @@ from tailcut.features.sources.queried import GroupQueries, QueriedSource, argume
 from tailcut.features.sources.sql import Query
 
 _DATA_ERRORS = "22"
+_UNREACHABLE = ("08", "53", "57P")
+"""Classes of SQLSTATE: no connection, no resources, the server stops or starts (PostgreSQL, appendix A)."""
+
 _MOST_TRIED = 4
 
 _Types = tuple[type, ...]
@@ -103,10 +114,13 @@ class PostgresSource(QueriedSource[PostgresDatabase]):
             state = error.sqlstate or ""
             if state in TYPE_STATES:
                 raise _TypeError(text_of(error)) from error
-            raise (SourceError if state.startswith(_DATA_ERRORS) else SourceDown)(text_of(error)) from error
+            kind = SourceUnreachable if state.startswith(_UNREACHABLE) else SourceDown
+            raise (SourceError if state.startswith(_DATA_ERRORS) else kind)(text_of(error)) from error
         except asyncpg.DataError as error:
             raise SourceError(text_of(error)) from error
-        except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+        except OSError as error:
+            raise SourceUnreachable(text_of(error)) from error
+        except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
             raise SourceDown(text_of(error)) from error
 
     def _selection(self, types: _Types) -> Selection:

@@ -16,13 +16,14 @@ from urllib.parse import quote
 import msgspec
 
 from tailcut.errors import StartError
-from tailcut.features.sources.base import Answer, ColumnProblem, Key, SourceContext, SourceDown
+from tailcut.features.sources.base import Answer, ColumnProblem, Key, SourceContext, SourceDown, SourceUnreachable
 from tailcut.features.sources.queried import GroupQueries, QueriedSource, arguments
 from tailcut.features.sources.sql import Query, columns_problem, sqlite_keys
 from tailcut.features.sources.sqlite_types import check_equality, fetched_types, table_types
 
 MAX_CONNECTIONS = 4
 """Each is a thread; more of them only fight for the interpreter."""
+_UNREACHABLE = ("SQLITE_BUSY", "SQLITE_CANTOPEN", "SQLITE_CORRUPT", "SQLITE_FULL", "SQLITE_IOERR", "SQLITE_NOTADB")
 _PROGRESS_STEPS = 20_000
 
 
@@ -174,7 +175,9 @@ class SqliteSource(QueriedSource[SqliteDatabase]):
         except sqlite3.Error as error:
             if "no such column" in str(error) or "ambiguous column" in str(error):
                 raise ColumnProblem(f"its query is refused: {error}") from error
-            raise SourceDown(str(error)) from error
+            # An error of Python's module has no name of SQLite's.
+            unreachable = getattr(error, "sqlite_errorname", "").startswith(_UNREACHABLE)
+            raise (SourceUnreachable if unreachable else SourceDown)(str(error)) from error
         return self._picked(rows)
 
     def _picked(self, rows: Result) -> Sequence[Sequence[Any]]:

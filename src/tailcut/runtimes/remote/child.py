@@ -18,6 +18,7 @@ from time import perf_counter_ns
 
 import msgspec
 
+from tailcut import logs
 from tailcut.code import on_disk
 from tailcut.core.code import few
 from tailcut.errors import ArtifactError, InferenceError, TailcutError
@@ -92,6 +93,7 @@ def _open(wanted: Open) -> Runtime:
 
     flush_subnormals()
     manifest = Manifest(read(wanted.deployment, {}), Path(wanted.directory), {})
+    logs.configure(manifest.deployment.server.log, manifest.deployment.name)
     runtime = open_runtime(wanted.opening, threads=wanted.threads, source=source_of(manifest, wanted.runtime))
     if changed := on_disk.unlike(manifest, wanted.code):
         runtime.close()

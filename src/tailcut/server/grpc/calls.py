@@ -75,10 +75,14 @@ async def abort(context: Context, error: TailcutError, metadata: Metadata = (), 
     raise AssertionError("abort raises")
 
 
-def unforeseen(engine: Engine, method: str, error: Exception) -> tuple[TailcutError, str]:
-    """Log an error that should not be; return what the client hears of it, and the incident."""
+def unforeseen(engine: Engine, method: str, error: Exception, named: str = "") -> tuple[TailcutError, str]:
+    """Log an error that should not be; return what the client hears of it, and the incident.
+
+    Args:
+        named: the request's id, for the log.
+    """
     what = f"unexpected error in {method}"
-    incident = engine.failures.failed(type(error).__name__, what, error, perf_counter_ns())
+    incident = engine.failures.failed(type(error).__name__, what, error, perf_counter_ns(), named)
     hint = "a bug in tailcut: see the log and report it"
     return TailcutError(f"unexpected {type(error).__name__}", hint=hint), incident
 

@@ -20,7 +20,7 @@ from tailcut.server.grpc.calls import SERVICE, Context, Metadata, abort, headers
 from tailcut.server.grpc.codec import FINAL, WANTS_FINAL, Inference, MessageCodec, parse
 from tailcut.server.grpc.models import path_of
 from tailcut.server.grpc.open_inference_pb2 import ModelInferRequest, ModelInferResponse
-from tailcut.server.http import deadline_ns, tenant, timeout_ns, traceparent
+from tailcut.server.http import REQUEST_ID, deadline_ns, new_request_id, request_id, tenant, timeout_ns, traceparent
 from tailcut.server.incidents import note
 from tailcut.server.parameters import flag, priority
 from tailcut.server.parameters import timeout_ns as asked_timeout_ns
@@ -56,15 +56,18 @@ class Inferences:
         self._max_timeout_ns = int(deployment.server.max_timeout_s * 1e9)
         self._tenant_header = deployment.server.tenant_header.lower()
         self._codec: tuple[Path, MessageCodec] | None = None
+        for route in ("grpc_infer", "grpc_stream"):
+            engine.recorder.expect(route)
 
     async def unary(self, message: bytes, context: Context) -> bytes:
         """Answer ModelInfer."""
         call = self._engine.begin("grpc_infer", perf_counter_ns())
         headers = headers_of(context)
+        call.request_id = request_id(headers)
         try:
             reply = await self._counted(call, self._whole(call, headers, message, remaining_ns(context)))
         except Failed as failed:
-            metadata = _metadata(call, headers)
+            metadata = (*_metadata(call, headers), (REQUEST_ID, call.request_id))
             self._note("ModelInfer", call, headers, metadata, failed)
             await abort(context, failed.error, metadata, failed.incident)
         metadata = _metadata(call, headers)
@@ -80,10 +83,12 @@ class Inferences:
             Failed: any error; responses may have been emitted before it.
         """
         call = self._engine.begin("grpc_stream", perf_counter_ns())
+        call.request_id = request_id(headers)
         try:
             await self._counted(call, self._parts(call, headers, message, left_ns, emit))
         except Failed as failed:
-            self._note("ModelStreamInfer", call, headers, _metadata(call, headers), failed)
+            metadata = (*_metadata(call, headers), (REQUEST_ID, call.request_id))
+            self._note("ModelStreamInfer", call, headers, metadata, failed)
             raise
         if self._log is not None:
             self._note("ModelStreamInfer", call, headers, _metadata(call, headers))
@@ -109,7 +114,7 @@ class Inferences:
             outcome = DeadlineExceeded.code if late else ClientGone.code
             raise
         except Exception as error:
-            raise Failed(*unforeseen(engine, call.route, error)) from error
+            raise Failed(*unforeseen(engine, call.route, error, call.request_id)) from error
         finally:
             engine.end(call, outcome)
 
@@ -211,8 +216,9 @@ class Inferences:
 
     def _failed(self, call: Call, error: TailcutError) -> Failed:
         now_ns = perf_counter_ns()
+        call.request_id = call.request_id or new_request_id()
         call.timings.lap(unfinished_stage(call.timings.ns, error), now_ns)
-        return Failed(error, note(self._engine.failures, call.route, error, now_ns))
+        return Failed(error, note(self._engine.failures, call, error, now_ns))
 
 
 def _marked(reply: ModelInferResponse, *, is_final: bool) -> ModelInferResponse:

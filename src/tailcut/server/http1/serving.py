@@ -57,7 +57,7 @@ class Http1:
         try:
             return socket.create_server((self._address, self._port), family=family, backlog=backlog)
         except OSError as error:
-            fail(f"error: cannot listen on {self._address}:{self._port}: {error.strerror}")
+            fail(f"cannot listen on {self._address}:{self._port}: {error.strerror}")
 
 
 def spawn(

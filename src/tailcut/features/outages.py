@@ -1,0 +1,89 @@
+"""Sources that fail, in the log: a line at the beginning, one a minute meanwhile, and one when they answer again."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from tailcut.core.redaction import without_secrets
+from tailcut.features.entry import Failure
+from tailcut.features.groups import Group
+
+_log = logging.getLogger("tailcut.features")
+
+_INTERVAL_S = 60.0
+
+DATABASE = "features.database"
+
+
+@dataclass(slots=True)
+class _Outage:
+    began_s: float
+    told_s: float
+    calls: int = 0
+
+
+class Outages:
+    """Sources that fail now. A database that cannot be reached is one, however many groups ask it.
+
+    Args:
+        database: its URL; empty where no group has one.
+    """
+
+    def __init__(self, database: str) -> None:
+        self._database = f"{DATABASE} {without_secrets(database)}"
+        self._outages: dict[str, _Outage] = {}
+
+    def explains(self, group: Group) -> bool:
+        """Whether a call of this group that is not answered in time belongs to an outage of the database."""
+        return self._database in self._outages and not group.spec.function
+
+    def failed(self, group: Group, failure: Failure, now_s: float) -> None:
+        """Note a call that failed as a whole.
+
+        Args:
+            now_s: by the monotonic clock.
+        """
+        place = self._database if failure.unreachable else _place(group)
+        outage = self._outages.get(place)
+        if outage is None:
+            outage = self._outages[place] = _Outage(now_s, now_s)
+            what = "cannot be reached" if failure.unreachable else "fails"
+            _log.warning(
+                "%s %s: %s; cached values are served for their ttl and stale_for, then requests get 503 "
+                "feature_unavailable; %s",
+                place,
+                what,
+                failure.message,
+                _way_out(failure),
+            )
+        outage.calls += 1
+        if now_s - outage.told_s >= _INTERVAL_S:
+            outage.told_s = now_s
+            _log.warning(
+                "%s has failed for %.0f s: %d calls, the latest: %s",
+                place,
+                now_s - outage.began_s,
+                outage.calls,
+                failure.message,
+            )
+
+    def answered(self, group: Group, now_s: float) -> None:
+        """Note a call that was answered."""
+        if not self._outages:
+            return
+        for place in (_place(group), *(() if group.spec.function else (self._database,))):
+            outage = self._outages.pop(place, None)
+            if outage is not None:
+                took_s = now_s - outage.began_s
+                _log.warning("%s answers again after %.1f s, in which %d calls failed", place, took_s, outage.calls)
+
+
+def _way_out(failure: Failure) -> str:
+    if failure.unreachable:
+        return "start the database, or correct features.database"
+    return "look at its source, or raise features.timeout" if failure.timed_out else "mend its source"
+
+
+def _place(group: Group) -> str:
+    return f'feature group "{group.name}"'
