@@ -16,6 +16,7 @@ import pytest
 from tests.models import graphs, tabular
 
 from tailcut.build import build
+from tailcut.build.race import ROUNDS
 from tailcut.errors import BuildError
 from tailcut.manifest import load
 from tailcut.registry import Registry
@@ -108,7 +109,7 @@ def test_a_torch_model_becomes_three_variants_with_evidence(built: SimpleNamespa
     assert judged["metric"] == "auc"
     assert judged["outcome"] == "pass"
     assert abs(judged["drop"]) < 1e-3
-    assert {rows: len(ms) for rows, ms in evidence["bare_ms"].items()} == {"1": 11, "8": 11}
+    assert {rows: len(ms) for rows, ms in evidence["bare_ms"].items()} == {"1": ROUNDS, "8": ROUNDS}
     assert [each["number"] for each in evidence["load"]["rounds"]] == list(range(6))
     assert evidence["speed"]["reference"] == "torch"
     assert evidence["cost"]["cpu_s"][0] > 0
