@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from statistics import median
 from time import perf_counter_ns
 from typing import NamedTuple
 
 from tailcut.core.buckets import powers
-from tailcut.core.placement import INLINE_LIMIT_NS
+from tailcut.core.placement import INLINE_LIMIT_NS, BatchTime
 from tailcut.core.tensors import Arrays
 from tailcut.engine.examples import Examples
 from tailcut.engine.ticket import run_rows
@@ -20,6 +21,10 @@ WARM_UP_RUNS = 5
 _ENOUGH_NS = 20_000_000
 _LONG_NS = 1_000_000_000
 _LEAST_RUNS = 2
+
+_DECIDING_BATCHES = 3
+_DECIDING_ROUNDS = 8
+_DECIDING_NS = 20_000_000
 
 
 class Warmth(NamedTuple):
@@ -104,28 +109,65 @@ _NOT_ANSWERED = (
 _TOO_MANY = "the model must run every batch size up to batching.max_rows: lower it, or export the model anew"
 
 
-def choose_executor(deployment: Deployment, warm_up_ns: dict[int, int], executors: int) -> str:
-    """Return "inline" or "thread": inline only where the largest batch stays under a millisecond.
+def fastest_ns(
+    runtime: Runtime, examples: Examples, outputs: Sequence[str], rows: int, clock_ns: Callable[[], int]
+) -> float:
+    """Time batches of one size for the choice of the executor; return nanoseconds.
 
-    Where nothing was measured it is a thread, unless the manifest says something else.
+    Several batches in turn, each by the fastest of its runs, because another process can only make a run longer; of
+    these the slowest. It ends after ``_DECIDING_NS``, once each ran twice.
+    """
+    batches = [examples.batch(rows, start) for start in range(_DECIDING_BATCHES)]
+    fastest = [inf] * len(batches)
+    spent_ns = 0
+    for number in range(_DECIDING_ROUNDS):
+        if number >= _LEAST_RUNS and spent_ns > _DECIDING_NS:
+            break
+        for place, inputs in enumerate(batches):
+            started_ns = clock_ns()
+            _run(runtime, inputs, rows, outputs, examples)
+            took_ns = clock_ns() - started_ns
+            spent_ns += took_ns
+            fastest[place] = min(fastest[place], took_ns)
+    return max(fastest)
+
+
+class Choice(NamedTuple):
+    """A kind of executor, "inline", "thread" or "process", and the reason for it."""
+
+    executor: str
+    reason: str
+
+
+def choose_executor(deployment: Deployment, executors: int, measured: Callable[[], BatchTime | None]) -> Choice:
+    """Choose inline or threads where the manifest says "auto": inline only where the largest batch is surely short.
+
+    Args:
+        executors: how many are asked for.
+        measured: times the largest batch; None where nothing can be timed, which makes it a thread.
 
     Raises:
         StartError: the manifest asks for inline and the model is too slow for it, or wants several executors.
     """
     wanted = deployment.pool.executor
-    if wanted == "inline" and executors > 1:
+    if wanted not in {"inline", "auto"}:
+        return Choice(wanted, "as pool.executor says")
+    if executors > 1:
+        if wanted == "auto":
+            return Choice("thread", f"{executors} executors")
         raise StartError(
             f'pool.executor = "inline" with a variant that was measured with {executors} executors',
             hint='set pool.executor = "auto", or pool.executors = 1',
         )
-    slowest_ns = max(warm_up_ns.values(), default=None)
-    if wanted == "inline" and slowest_ns is not None and slowest_ns > INLINE_LIMIT_NS:
+    time = measured()
+    if wanted == "auto":
+        if time is None:
+            return Choice("thread", "no batch was timed")
+        return Choice("inline" if time.runs_inline else "thread", str(time))
+    if time is not None and time.expected_ns > INLINE_LIMIT_NS:
         raise StartError(
-            f'pool.executor = "inline" with a batch that takes {slowest_ns / 1e6:.1f} ms; the limit is '
+            f'pool.executor = "inline" with a batch that takes {time.expected_ns / 1e6:.1f} ms; the limit is '
             f"{INLINE_LIMIT_NS / 1e6:.0f} ms, because the server answers nothing else meanwhile",
             hint='set pool.executor = "thread" (or "auto"), or lower batching.max_rows',
         )
-    if wanted == "auto":
-        is_quick = slowest_ns is not None and slowest_ns <= INLINE_LIMIT_NS
-        return "inline" if is_quick and executors == 1 else "thread"
-    return wanted
+    return Choice(wanted, "as pool.executor says")

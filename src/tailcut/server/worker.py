@@ -161,7 +161,7 @@ class Worker:
         say(
             f"tailcut: {self.manifest.deployment.name} is ready on {self._url}{grpc} after "
             f"{perf_counter() - started_s:.1f} s: variant {opened.variant.name} ({opened.variant.runtime}, version "
-            f"{opened.variant.version}), {opened.executor} executor, "
+            f"{opened.variant.version}), {opened.executor} executor ({opened.executor_reason}), "
             f"{f'ms per batch of rows {batch_ms}' if batch_ms else 'not warmed up: its first request will'}"
             f"{_sharing(opened)}"
             f"{f'; the gate refused it: {opened.variant.refused}' if opened.variant.refused else ''}"

@@ -1,0 +1,267 @@
+"""Figures of one load on a served deployment: what its requests take of each resource, from samples and counters."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tailcut.core.request_steps import Overheads, Steps, fetches, measured_steps
+from tailcut.core.simulation import HOOK_THREADS
+from tailcut.core.timings import STAGE_NAMES, Stage
+from tailcut.load import Samples
+
+_FULL = 0.95
+_GROUP = re.compile(r'tailcut_feature_cache_lookups_total\{.*group="([^"]*)"')
+_LABEL = re.compile(r'\w+="[^"]*"')
+
+
+class GroupCosts(msgspec.Struct, frozen=True, kw_only=True):
+    """A feature group under the higher load.
+
+    Attributes:
+        hits: share of its look-ups that the cache answered; None where there were none.
+        call_ms: of a call of its source, a mean; None where there was none.
+    """
+
+    name: str
+    hits: float | None
+    call_ms: float | None
+
+
+class RequestCosts(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured at one rate; milliseconds are means per request, of hooks and fetches per call.
+
+    Attributes:
+        loop_ms: processor time of the event loop's thread, without batches that it runs itself.
+        outside_ms: network and client, the median.
+        cached: share of requests that were answered without the model.
+        fetched: share of requests that waited for a source of features.
+        fetch_ms: what these waited.
+        preprocess_ms, postprocess_ms: 0 where there is none.
+        preprocess_threads, postprocess_threads: share of the calls that ran in threads.
+        handover_ms: between the queue and the executor and back, the median of requests that reach the model.
+        batch_ms: rows -> milliseconds of a batch, with how many of each were seen in ``batches``.
+        groups: of features.
+    """
+
+    rate: float
+    loop_ms: float
+    outside_ms: float
+    cached: float
+    fetched: float
+    fetch_ms: float
+    preprocess_ms: float
+    preprocess_threads: float
+    postprocess_ms: float
+    postprocess_threads: float
+    handover_ms: float
+    batch_ms: dict[int, float]
+    batches: dict[int, int]
+    groups: tuple[GroupCosts, ...]
+
+
+class Counters(NamedTuple):
+    """What a server had counted at one moment.
+
+    Attributes:
+        metrics: values of /metrics by name and labels.
+        batches: rows -> how many batches, and their nanoseconds.
+        threads: of each process of the server but the supervisor: processor time by thread, its children's included.
+        own: threads of such a process itself.
+    """
+
+    metrics: dict[str, float]
+    batches: dict[int, tuple[float, float]]
+    threads: dict[int, dict[int, int]]
+    own: dict[int, set[int]]
+
+
+class LoadFigures:
+    """One load and what the server counted during it, its warm-up included.
+
+    Args:
+        before, after: the load.
+        took_s: seconds between them.
+        cores: that the server has.
+    """
+
+    def __init__(
+        self, rate: float, samples: Samples, before: Counters, after: Counters, took_s: float, cores: float
+    ) -> None:
+        self.rate = rate
+        self._before, self._after = before, after
+        self._took_s = took_s
+        self.cores = cores
+        replies = samples.status > 0
+        self._replies = max(int(replies.sum()), 1)
+        self._answers = int(((samples.status >= 200) & (samples.status < 300)).sum())
+        seen = (samples.intended_ns >= samples.measured_from_ns) & (samples.status >= 200) & (samples.status < 300)
+        columns = {
+            stage: np.nan_to_num(samples.stages_ms[name][seen].astype(np.float64)) * 1e6
+            for stage, name in zip(Stage, STAGE_NAMES, strict=True)
+            if name in samples.stages_ms
+        }
+        self._stages: dict[Stage, npt.NDArray[np.float64]] = columns
+        total_ns = np.nan_to_num(samples.stages_ms["total"][seen].astype(np.float64)) * 1e6
+        self._outside_ns = np.maximum((samples.done_ns - samples.intended_ns)[seen] - total_ns, 0.0)
+        self.batches = self._batches()
+        self.infer_ns = sum(ns for _, ns in self.batches.values())
+        kinds = [name for name, value in after.metrics.items() if name.startswith("tailcut_executors{") and value]
+        self.executor = kinds[0].split('"')[1] if kinds else "thread"
+        self.executors = int(after.metrics[kinds[0]]) if kinds else 1
+        self.loop_ns, self.others_ns, self._in_worker_ns = self._processor_ns()
+
+    def _batches(self) -> dict[int, tuple[float, float]]:
+        found = {}
+        for rows, (count, ns) in self._after.batches.items():
+            earlier, earlier_ns = self._before.batches.get(rows, (0.0, 0.0))
+            if count > earlier:
+                found[rows] = (count - earlier, ns - earlier_ns)
+        return found
+
+    def _processor_ns(self) -> tuple[float, float, float]:
+        """Return what the event loop took, without its own batches; what other threads took; those of its process."""
+        took = {
+            process: {
+                thread: now - self._before.threads.get(process, {}).get(thread, 0) for thread, now in threads.items()
+            }
+            for process, threads in self._after.threads.items()
+        }
+        worker = max(took, key=lambda process: took[process].get(process, 0))
+        loop_ns = float(took[worker].pop(worker))
+        others_ns = float(sum(sum(threads.values()) for threads in took.values()))
+        own = self._after.own[worker]
+        in_worker_ns = float(sum(ns for thread, ns in took[worker].items() if thread in own))
+        return max(loop_ns - (self.infer_ns if self.executor == "inline" else 0.0), 0.0), others_ns, in_worker_ns
+
+    def _threaded(self, stage: Stage) -> float:
+        """Share of a hook's calls that ran in threads."""
+        called = int((self._stage(stage) > 0).sum())
+        name = f'tailcut_hook_thread_calls_total{{hook="{stage.name.lower()}"}}'
+        counted = self._delta(name)
+        in_window = counted * len(self._outside_ns) / self._replies
+        return min(in_window / called, 1.0) if called else 0.0
+
+    def _delta(self, name: str) -> float:
+        found = [(key, value) for key, value in self._after.metrics.items() if _same(key, name)]
+        return sum(value - self._before.metrics.get(key, 0.0) for key, value in found)
+
+    def _stage(self, stage: Stage) -> npt.NDArray[np.float64]:
+        return self._stages.get(stage, np.zeros(len(self._outside_ns)))
+
+    @property
+    def _hooks_ns(self) -> float:
+        """Time of calls in threads, of all requests."""
+        shares = {stage: self._threaded(stage) for stage in (Stage.PREPROCESS, Stage.POSTPROCESS)}
+        each = sum(float(self._stage(stage).mean()) for stage, share in shares.items() if share >= 0.5)
+        return each * self._replies
+
+    @property
+    def hook_wait(self) -> float:
+        """Share of the hooks' time in threads in which they do not compute."""
+        hooks_ns = self._hooks_ns
+        own_ns = self._in_worker_ns - (self.infer_ns if self.executor == "thread" else 0.0)
+        return 1.0 - min(max(own_ns, 0.0) / hooks_ns, 1.0) if hooks_ns else 0.0
+
+    @property
+    def handover_ns(self) -> float:
+        """What a request that reaches the model spends between queue and executor; at a low load it does not queue."""
+        inferred = self._stage(Stage.INFER) > 0
+        return float(np.median(self._stage(Stage.QUEUE)[inferred])) if inferred.any() else 0.0
+
+    @property
+    def borne(self) -> float:
+        """Answers a second."""
+        return self._answers / self._took_s
+
+    def capacity(self) -> float:
+        """Return the requests per second that the busiest resource bears."""
+        apart_ns = 0.0 if self.executor == "inline" else self.infer_ns
+        shared_ns = self.loop_ns + self.others_ns + (self.infer_ns if self.executor == "inline" else 0.0)
+        computed_ns = self._hooks_ns * (1.0 - self.hook_wait)
+        busy = max(
+            shared_ns / self.cores,
+            self.loop_ns + computed_ns + self.infer_ns - apart_ns,
+            apart_ns / max(self.executors, 1),
+            self._hooks_ns / HOOK_THREADS,
+        ) / (self._took_s * 1e9)
+        return self.borne / max(busy, 1e-6) if busy < _FULL else self.borne
+
+    def steps(self, handover_ns: float) -> list[Steps]:
+        """Return the steps of each request."""
+        return measured_steps(self._stages, self._outside_ns, self._overheads(handover_ns))
+
+    def _overheads(self, handover_ns: float) -> Overheads:
+        counted = sum(count for count, _ in self.batches.values())
+        beside_ns = self.others_ns - (0.0 if self.executor == "inline" else self.infer_ns)
+        beside_ns -= self._hooks_ns * (1.0 - self.hook_wait)
+        return Overheads(
+            loop_ns=self.loop_ns / self._replies,
+            # Without a core of its own the loop shares it with them.
+            beside_ns=max(beside_ns, 0.0) / self._replies if self.cores == 1.0 else 0.0,
+            preprocess_threads=self._threaded(Stage.PREPROCESS),
+            postprocess_threads=self._threaded(Stage.POSTPROCESS),
+            rows={rows: count / counted for rows, (count, _) in self.batches.items()},
+            handover_ns=handover_ns,
+        )
+
+    def spread(self) -> float | None:
+        """Standard deviation of the logarithm of a batch's time, where nearly all batches have one size."""
+        counts = [count for count, _ in self.batches.values()]
+        took = self._stage(Stage.INFER)
+        took = took[took > 0]
+        if not counts or max(counts) < 0.9 * sum(counts) or len(took) < 20:
+            return None
+        p50, p95 = np.quantile(took, (0.5, 0.95))
+        return float(min(np.log(p95 / p50) / 1.645, 1.0))
+
+    def costs(self) -> RequestCosts:
+        """Return the figures for people and files."""
+        fetched = fetches(self._stage(Stage.FEATURES))
+        waits = self._stage(Stage.FEATURES)[fetched]
+        hooks = {}
+        for stage in (Stage.PREPROCESS, Stage.POSTPROCESS):
+            took = self._stage(stage)
+            hooks[stage] = float(took[took > 0].mean() / 1e6) if (took > 0).any() else 0.0
+        return RequestCosts(
+            rate=self.rate,
+            loop_ms=self.loop_ns / self._replies / 1e6,
+            outside_ms=float(np.median(self._outside_ns)) / 1e6,
+            cached=float((self._stage(Stage.INFER) == 0).mean()),
+            fetched=float(fetched.mean()),
+            fetch_ms=float(waits.mean()) / 1e6 if waits.size else 0.0,
+            preprocess_ms=hooks[Stage.PREPROCESS],
+            preprocess_threads=self._threaded(Stage.PREPROCESS),
+            postprocess_ms=hooks[Stage.POSTPROCESS],
+            postprocess_threads=self._threaded(Stage.POSTPROCESS),
+            handover_ms=self.handover_ns / 1e6,
+            batch_ms={rows: ns / count / 1e6 for rows, (count, ns) in sorted(self.batches.items())},
+            batches={rows: int(count) for rows, (count, _) in sorted(self.batches.items())},
+            groups=tuple(self._group(name) for name in self._groups()),
+        )
+
+    def _groups(self) -> list[str]:
+        return list(dict.fromkeys(match[1] for name in self._after.metrics if (match := _GROUP.match(name))))
+
+    def _group(self, name: str) -> GroupCosts:
+        label = f'group="{name}"'
+        hits = self._delta(f'tailcut_feature_cache_lookups_total{{{label},result="hit"}}')
+        misses = self._delta(f'tailcut_feature_cache_lookups_total{{{label},result="miss"}}')
+        calls = self._delta(f"tailcut_feature_source_calls_total{{{label}}}")
+        seconds = self._delta(f"tailcut_feature_source_seconds_total{{{label}}}")
+        return GroupCosts(
+            name=name,
+            hits=hits / (hits + misses) if hits + misses else None,
+            call_ms=seconds / calls * 1e3 if calls else None,
+        )
+
+
+def _same(key: str, name: str) -> bool:
+    """Whether a sample has the name and at least the labels of another."""
+    wanted, _, labels = name.partition("{")
+    found, _, have = key.partition("{")
+    return wanted == found and set(_LABEL.findall(labels)) <= set(_LABEL.findall(have))
