@@ -119,7 +119,9 @@ def test_without_figures_the_first_line_says_what_is_missing(
 ) -> None:
     run(["simulate", "--manifest", str(deployed), "--cost", "1=1ms", "--rate", "30"])
     first = capsys.readouterr().out.splitlines()[0]
-    assert first.startswith("not included: 1 feature group, preprocess, postprocess; assumed: an executor without costs")
+    assert first.startswith(
+        "not included: 1 feature group, preprocess, postprocess; assumed: an executor without costs"
+    )
     assert first.endswith("--measure serves the deployment here under its traffic and takes the figures")
     run(["simulate", "--manifest", str(deployed), "--measure", "--set", "ladder.traffic=", "--rate", "30"])
     first = capsys.readouterr().out.splitlines()[0]

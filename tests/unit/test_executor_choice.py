@@ -103,8 +103,8 @@ def test_ten_starts_make_one_choice(
     variant = built(manifest, p50_ms)
     monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: computing(takes_ms))
     with busy_processes(neighbours):
-        found = [start(manifest, variant).executor for _ in range(STARTS)]
-    assert found == [executor] * STARTS
+        choices = [start(manifest, variant).choice for _ in range(STARTS)]
+    assert [one.executor for one in choices] == [executor] * STARTS, "\n".join(map(str, choices))
 
 
 def start(manifest: Manifest, variant: Variant, warmth: Warmth = THOROUGH) -> seating.Warm:
@@ -154,14 +154,35 @@ def test_a_background_start_makes_the_same_choice(tmp_path: Path, monkeypatch: p
     assert {start(manifest, variant, warmth).executor for warmth in (THOROUGH, BRIEF)} == {"inline"}
 
 
-def test_the_choice_costs_a_start_at_most_some_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """24 further batches where they are short; none where the warm-up alone shows that they are long."""
+@pytest.mark.parametrize(
+    ("takes_ms", "p50_ms", "more"),
+    [
+        (0.1, None, 0),
+        (0.9, None, 24),
+        (3.0, None, 14),
+        (15.0, None, 8),
+        (30.0, None, 1),
+        (120.0, None, 0),
+        (30.0, 0.7, 1),
+        (3.0, 3.0, 0),
+        (0.7, 0.7, 0),
+        (0.9, 0.7, 0),
+    ],
+)
+def test_the_choice_costs_a_start_few_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes_ms: float, p50_ms: float | None, more: int
+) -> None:
+    """None where the warm-up, or warm-up and build, have decided it already."""
+    now_ns = [0]
+
+    def answer(inputs: Arrays) -> Arrays:
+        now_ns[0] += int(takes_ms * 1e6)
+        return {"y": inputs["x"][:, 0]}
+
+    runtime = StubRuntime(answer)
+    monkeypatch.setattr(seating, "open_runtime", lambda *_, **__: runtime)
+    monkeypatch.setattr(seating, "undisturbed_ns", lambda: now_ns[0])
+    monkeypatch.setattr(seating, "perf_counter_ns", lambda: now_ns[0])
     manifest = deployment(tmp_path)
-    ran = []
-    for takes_ms in (0.05, 6.0):
-        runtime = computing(takes_ms)
-        monkeypatch.setattr(seating, "open_runtime", lambda *_, runtime=runtime, **__: runtime)
-        choosing = start(manifest, built(manifest, None, executors=1))
-        ran.append(len([rows for rows in runtime.batches if len(rows["x"]) == 4]))
-        assert choosing.warm_up_ns.keys() == {1, 2, 4}
-    assert ran == [5 + 24, 5]
+    start(manifest, built(manifest, p50_ms, executors=1))
+    assert runtime.rows.count(4) == 5 + more

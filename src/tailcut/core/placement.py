@@ -21,6 +21,9 @@ _OVERRULES = 2.0
 """A start overrules the build's figure by what its own is off by more than this factor. Within it starts of one
 deployment agree, however busy the machine is at each of them."""
 
+_CLEARLY_LONG_NS = 100.0 * INLINE_LIMIT_NS
+"""No busy machine makes a batch for the event loop look so long in half of its runs."""
+
 ALL_ROWS = 1 << 62
 """More rows than any request has."""
 
@@ -69,6 +72,13 @@ class BatchTime(NamedTuple):
     def runs_inline(self) -> bool:
         """Whether the batch is surely short enough for the event loop; near the limit it is not."""
         return self.expected_ns <= INLINE_BATCH_NS
+
+    @property
+    def is_long(self) -> bool:
+        """Whether further runs at this start would not bring the batch to the event loop."""
+        if self.built_ns is None:
+            return self.here_ns > _CLEARLY_LONG_NS
+        return min(self.built_ns, self.here_ns) > INLINE_BATCH_NS
 
     def __str__(self) -> str:
         built = "" if self.built_ns is None else f", {self.built_ns / 1e6:.2f} ms in the build"

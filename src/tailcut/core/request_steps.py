@@ -99,14 +99,25 @@ def measured_steps(
     on_loop = sum((took[stage] for stage in _LOOP_BEFORE), none) + took[Stage.TENSOR_CACHE] + took[Stage.ENCODE]
     on_loop = on_loop + np.where(fetched, 0.0, took[Stage.FEATURES])
     on_loop = on_loop + sum((took[stage] for stage, in_threads in hooks.items() if not in_threads), none)
-    rest_ns = max(overheads.loop_ns - float(on_loop.mean()), 0.0) if count else 0.0
+    mean_ns = float(on_loop.mean()) if count else 0.0
+    rest_ns = max(overheads.loop_ns - mean_ns, 0.0)
+    # Stages that took longer than the loop's thread ran were interrupted by others on its core.
+    alone = min(overheads.loop_ns / mean_ns, 1.0) if mean_ns else 1.0
     sizes = list(overheads.rows) or [1]
     shares = np.array(list(overheads.rows.values()) or [1.0])
     rows = np.random.default_rng(seed).choice(sizes, count, p=shares / shares.sum())
-    away = np.maximum(outside_ns - rest_ns, 0.0)
+    outside_ns = np.maximum(outside_ns - rest_ns, 0.0)
     found = []
     for place in range(count):
         at = {stage: float(column[place]) for stage, column in took.items()}
+        for stage in (
+            *_LOOP_BEFORE,
+            Stage.TENSOR_CACHE,
+            Stage.ENCODE,
+            *(one for one, in_threads in hooks.items() if not in_threads),
+        ):
+            at[stage] *= alone
+        at[Stage.FEATURES] *= 1.0 if fetched[place] else alone
         model = bool(at[Stage.INFER] or at[Stage.QUEUE])
         steps = [
             Step(Kind.LOOP, rest_ns / 2 + sum(at[stage] for stage in _LOOP_BEFORE)),
@@ -116,7 +127,7 @@ def measured_steps(
             *([Step(Kind.MODEL, int(rows[place])), Step(Kind.WAIT, overheads.handover_ns)] if model else []),
             Step(Kind.THREAD if hooks[Stage.POSTPROCESS] else Kind.LOOP, at[Stage.POSTPROCESS]),
             Step(Kind.LOOP, rest_ns / 2 + at[Stage.ENCODE]),
-            Step(Kind.REPLY, float(away[place])),
+            Step(Kind.REPLY, float(outside_ns[place])),
             Step(Kind.LOOP, overheads.beside_ns),
         ]
         found.append(joined(steps))

@@ -12,7 +12,7 @@ from tailcut.code.loaded import Snapshot
 from tailcut.code.on_disk import changed_data
 from tailcut.core.code import few
 from tailcut.core.fingerprint import Machine, uses_gpu
-from tailcut.core.placement import INLINE_BATCH_NS, INLINE_LIMIT_NS, BatchTime
+from tailcut.core.placement import BatchTime
 from tailcut.engine import planning
 from tailcut.engine.examples import Examples, examples_of
 from tailcut.engine.lending import lendable
@@ -26,7 +26,8 @@ from tailcut.engine.warming import (
     Unanswered,
     Warmth,
     choose_executor,
-    fastest_ns,
+    timed_again,
+    undisturbed_ns,
     warm_up,
 )
 from tailcut.errors import ArtifactError, StartError, TailcutError
@@ -45,9 +46,6 @@ _UNKNOWN = Snapshot()
 
 _SPARE = 2
 """Executors that are kept warm where nothing else is said: one that dies leaves one that answers meanwhile."""
-
-_CLEARLY_SLOW_NS = 4 * INLINE_LIMIT_NS
-"""Beyond it a warm-up's median needs no further runs, unless the build saw short ones."""
 
 _MEMORY_SHARE = 0.25
 _OVER_ARTIFACT = 3
@@ -134,7 +132,7 @@ class _Opener:
             return runtime
         try:
             self.took_ns = warm_up(
-                runtime, self.examples, self._outputs, self._max_rows, warmth, self._clock_ns(warmth)
+                runtime, self.examples, self._outputs, self._max_rows, warmth, self._clock_ns(warmth, perf_counter_ns)
             )
         except Unanswered as refused:
             if self._must_answer or self.took_ns:
@@ -158,15 +156,16 @@ class _Opener:
         """
         if not self.took_ns:
             return None
-        rows, here_ns = max(self.took_ns.items())
-        found = BatchTime(rows, here_ns, planning.built_ns(self._manifest.deployment, self._variant, rows))
-        if here_ns > _CLEARLY_SLOW_NS and (found.built_ns or here_ns) > INLINE_BATCH_NS:
+        rows = max(self.took_ns)
+        built_ns = planning.built_ns(self._manifest.deployment, self._variant, rows)
+        found = BatchTime(rows, self.took_ns[rows], built_ns)
+        if found.is_long:
             return found
-        clock_ns = self._clock_ns(warmth)
-        return found._replace(here_ns=fastest_ns(runtime, self.examples, self._outputs, rows, clock_ns))
+        whole = undivided(runtime)  # as it would run on the event loop
+        return timed_again(found, whole, self.examples, self._outputs, self._clock_ns(warmth, undisturbed_ns))
 
-    def _clock_ns(self, warmth: Warmth) -> Callable[[], int]:
-        return thread_time_ns if warmth is BRIEF and self._in_one_thread else perf_counter_ns
+    def _clock_ns(self, warmth: Warmth, usual: Callable[[], int]) -> Callable[[], int]:
+        return thread_time_ns if warmth is BRIEF and self._in_one_thread else usual
 
     def open_later(self) -> Runtime:
         """Open one more while others serve.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import inf
+from pathlib import Path
 from statistics import median
 from time import perf_counter_ns
 from typing import NamedTuple
@@ -22,9 +22,9 @@ _ENOUGH_NS = 20_000_000
 _LONG_NS = 1_000_000_000
 _LEAST_RUNS = 2
 
-_DECIDING_BATCHES = 3
-_DECIDING_ROUNDS = 8
-_DECIDING_NS = 20_000_000
+_DECIDING_LEAST, _DECIDING_RUNS = 8, 24
+_DECIDING_NS = 40_000_000
+_HOPELESS_NS = 20 * INLINE_LIMIT_NS
 
 
 class Warmth(NamedTuple):
@@ -68,6 +68,8 @@ def warm_up(
 ) -> dict[int, int]:
     """Run every bucket, and one row of each further shape; return the nanoseconds of each bucket.
 
+    The buckets take turns, so that a slow moment of the machine is no single bucket's.
+
     Args:
         clock_ns: what runs are timed with.
 
@@ -75,18 +77,21 @@ def warm_up(
         StartError: the model fails on a bucket, or on a row of the holdout.
         Unanswered: it refuses an invented row.
     """
-    found: dict[int, int] = {}
-    for rows in powers(max_rows):
-        durations: list[int] = []
-        while len(durations) < _LEAST_RUNS or (len(durations) < WARM_UP_RUNS and sum(durations) < warmth.enough_ns):
-            inputs = examples.batch(rows, len(durations))
+    durations: dict[int, list[int]] = {rows: [] for rows in powers(max_rows)}
+    while waiting := [rows for rows, each in durations.items() if _wants_more(each, warmth)]:
+        for rows in waiting:
+            inputs = examples.batch(rows, len(durations[rows]))
             started_ns = clock_ns()
             _run(runtime, inputs, rows, outputs, examples)
-            durations.append(clock_ns() - started_ns)
-        found[rows] = int(warmth.typical(durations))
+            durations[rows].append(clock_ns() - started_ns)
     for inputs in examples.longer():
         _run(runtime, inputs, 1, outputs, examples)
-    return found
+    return {rows: int(warmth.typical(each)) for rows, each in durations.items()}
+
+
+def _wants_more(durations: Sequence[int], warmth: Warmth) -> bool:
+    enough = len(durations) >= WARM_UP_RUNS or sum(durations) >= warmth.enough_ns
+    return len(durations) < _LEAST_RUNS or not enough
 
 
 def _run(runtime: Runtime, inputs: Arrays, rows: int, outputs: Sequence[str], examples: Examples) -> None:
@@ -109,27 +114,47 @@ _NOT_ANSWERED = (
 _TOO_MANY = "the model must run every batch size up to batching.max_rows: lower it, or export the model anew"
 
 
-def fastest_ns(
-    runtime: Runtime, examples: Examples, outputs: Sequence[str], rows: int, clock_ns: Callable[[], int]
-) -> float:
-    """Time batches of one size for the choice of the executor; return nanoseconds.
+def undisturbed_ns() -> int:
+    """Read a clock that stands still while this thread is ready and other processes have its core.
 
-    Several batches in turn, each by the fastest of its runs, because another process can only make a run longer; of
-    these the slowest. It ends after ``_DECIDING_NS``, once each ran twice.
+    Source: the kernel's Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat". Where the kernel keeps none
+    it is the plain clock.
     """
-    batches = [examples.batch(rows, start) for start in range(_DECIDING_BATCHES)]
-    fastest = [inf] * len(batches)
+    waited_ns = _waited_ns()
+    while True:
+        now_ns = perf_counter_ns()
+        before_ns, waited_ns = waited_ns, _waited_ns()
+        if waited_ns == before_ns:  # else it lost the core between the two
+            return now_ns - waited_ns
+
+
+def _waited_ns() -> int:
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_bytes().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def timed_again(
+    time: BatchTime, runtime: Runtime, examples: Examples, outputs: Sequence[str], clock_ns: Callable[[], int]
+) -> BatchTime:
+    """Time the largest batch again as long as it looks too long for the event loop; keep the fastest run.
+
+    Other processes can only make a run longer, so that more runs can only speak for the event loop. There are at most
+    24, and no more after 40 ms.
+    """
     spent_ns = 0
-    for number in range(_DECIDING_ROUNDS):
-        if number >= _LEAST_RUNS and spent_ns > _DECIDING_NS:
+    for number in range(_DECIDING_RUNS):
+        is_long = number and time.here_ns > _HOPELESS_NS
+        if time.runs_inline or is_long or (number >= _DECIDING_LEAST and spent_ns > _DECIDING_NS):
             break
-        for place, inputs in enumerate(batches):
-            started_ns = clock_ns()
-            _run(runtime, inputs, rows, outputs, examples)
-            took_ns = clock_ns() - started_ns
-            spent_ns += took_ns
-            fastest[place] = min(fastest[place], took_ns)
-    return max(fastest)
+        inputs = examples.batch(time.rows, number)
+        started_ns = clock_ns()
+        _run(runtime, inputs, time.rows, outputs, examples)
+        took_ns = clock_ns() - started_ns
+        spent_ns += took_ns
+        time = time._replace(here_ns=min(time.here_ns, took_ns))
+    return time
 
 
 class Choice(NamedTuple):

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import re
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,12 +11,12 @@ import msgspec
 from tailcut.core.request_steps import Steps
 from tailcut.errors import ProfileError
 from tailcut.load import LoadPlan, measure, summarise_run
-from tailcut.load.cpu import threads_ns
 from tailcut.load.runner import OnProgress
 from tailcut.manifest import Manifest
 from tailcut.profile.deployment import Served, started
 from tailcut.profile.outside import too_fast, unanswered
-from tailcut.profile.request_costs import Counters, LoadFigures, RequestCosts
+from tailcut.profile.request_costs import LoadFigures, RequestCosts
+from tailcut.profile.server_counters import Counted, Counters, read_counters
 from tailcut.registry.machine import usable_cores
 
 LOW, HIGH = 0.2, 0.6
@@ -30,7 +26,6 @@ _PROBE_S = 2.0
 _WARMUP_S = 3.0
 _REQUESTS, _SHORTEST_S, _LONGEST_S = 2000, 4.0, 20.0
 _DEFAULT_RATE = 50.0
-_SAMPLE = re.compile(r"^(\w+(?:\{[^}]*\})?) (\S+)$", re.MULTILINE)
 
 
 class Measured(NamedTuple):
@@ -94,7 +89,7 @@ def measure_deployment(
         first = bench.load(rate, _PROBE_S)
         # The high one first: it fills the caches, and the low one finds them as they are after hours.
         high = bench.load_borne(HIGH * first.capacity(), tell)
-        low = bench.load_borne(LOW * high.capacity(), tell)
+        low = bench.load_borne(min(LOW / HIGH * high.rate, LOW * high.capacity()), tell)
         served.process.check_alive("under load")
     return Measured(
         costs=(low.costs(), high.costs()),
@@ -103,7 +98,7 @@ def measure_deployment(
         executor=high.executor,
         executors=high.executors,
         cores=high.cores,
-        hook_wait=high.hook_wait,
+        hook_wait=low.hook_wait,
         spread=low.spread(),
         where=served.where,
     )
@@ -146,41 +141,9 @@ class _Bench(NamedTuple):
         if not result.answered:
             raise unanswered(result, target)
         cores = 1.0 if self.served.core is not None else float(usable_cores())
-        found = LoadFigures(rate, samples, before, after, plan.warmup_s + facts.window_s, cores)
+        found = LoadFigures(rate, samples, Counted(before, after), plan.warmup_s + facts.window_s, cores)
         return found, too_fast(result, target)
 
     def _counters(self) -> Counters:
-        base = f"http://127.0.0.1:{self.served.process.port}"
-        text = _get(f"{base}/metrics").decode()
-        stats = json.loads(_get(f"{base}/v2/models/{self.name}/stats"))["model_stats"][0]
-        batches = {
-            int(each["batch_size"]): (float(each["compute_infer"]["count"]), float(each["compute_infer"]["ns"]))
-            for each in stats["batch_stats"]
-        }
-        workers = _children(self.served.process.pid)
-        return Counters(
-            metrics={name: float(value) for name, value in _SAMPLE.findall(text)},
-            batches=batches,
-            threads={worker: threads_ns(worker) for worker in workers},
-            own={worker: _threads(worker) for worker in workers},
-        )
-
-
-def _get(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=10) as reply:  # noqa: S310  # of the server that was started here
-        found: bytes = reply.read()
-        return found
-
-
-def _children(pid: int) -> list[int]:
-    found: list[str] = []
-    with suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            found += (task / "children").read_text().split()
-    return [int(child) for child in found]
-
-
-def _threads(pid: int) -> set[int]:
-    with suppress(OSError):
-        return {int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()}
-    return set()
+        process = self.served.process
+        return read_counters(process.port, self.name, process.pid)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -13,10 +12,11 @@ from tailcut.core.request_steps import Overheads, Steps, fetches, measured_steps
 from tailcut.core.simulation import HOOK_THREADS
 from tailcut.core.timings import STAGE_NAMES, Stage
 from tailcut.load import Samples
+from tailcut.profile.server_counters import Counted, Spent
 
 _FULL = 0.95
 _GROUP = re.compile(r'tailcut_feature_cache_lookups_total\{.*group="([^"]*)"')
-_LABEL = re.compile(r'\w+="[^"]*"')
+_HOOKS = (Stage.PREPROCESS, Stage.POSTPROCESS)
 
 
 class GroupCosts(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,108 +64,78 @@ class RequestCosts(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[GroupCosts, ...]
 
 
-class Counters(NamedTuple):
-    """What a server had counted at one moment.
-
-    Attributes:
-        metrics: values of /metrics by name and labels.
-        batches: rows -> how many batches, and their nanoseconds.
-        threads: of each process of the server but the supervisor: processor time by thread, its children's included.
-        own: threads of such a process itself.
-    """
-
-    metrics: dict[str, float]
-    batches: dict[int, tuple[float, float]]
-    threads: dict[int, dict[int, int]]
-    own: dict[int, set[int]]
-
-
 class LoadFigures:
     """One load and what the server counted during it, its warm-up included.
 
     Args:
-        before, after: the load.
-        took_s: seconds between them.
+        counted: during it.
+        took_s: seconds that it took.
         cores: that the server has.
     """
 
-    def __init__(
-        self, rate: float, samples: Samples, before: Counters, after: Counters, took_s: float, cores: float
-    ) -> None:
+    def __init__(self, rate: float, samples: Samples, counted: Counted, took_s: float, cores: float) -> None:
         self.rate = rate
-        self._before, self._after = before, after
-        self._took_s = took_s
         self.cores = cores
-        replies = samples.status > 0
-        self._replies = max(int(replies.sum()), 1)
-        self._answers = int(((samples.status >= 200) & (samples.status < 300)).sum())
-        seen = (samples.intended_ns >= samples.measured_from_ns) & (samples.status >= 200) & (samples.status < 300)
-        columns = {
+        self._counted = counted
+        self._took_s = took_s
+        answered = (samples.status >= 200) & (samples.status < 300)
+        seen = (samples.intended_ns >= samples.measured_from_ns) & answered
+        self._replies = max(int((samples.status > 0).sum()), 1)
+        self._answers = int(answered.sum())
+        self._stages: dict[Stage, npt.NDArray[np.float64]] = {
             stage: np.nan_to_num(samples.stages_ms[name][seen].astype(np.float64)) * 1e6
             for stage, name in zip(Stage, STAGE_NAMES, strict=True)
             if name in samples.stages_ms
         }
-        self._stages: dict[Stage, npt.NDArray[np.float64]] = columns
         total_ns = np.nan_to_num(samples.stages_ms["total"][seen].astype(np.float64)) * 1e6
         self._outside_ns = np.maximum((samples.done_ns - samples.intended_ns)[seen] - total_ns, 0.0)
-        self.batches = self._batches()
-        self.infer_ns = sum(ns for _, ns in self.batches.values())
-        kinds = [name for name, value in after.metrics.items() if name.startswith("tailcut_executors{") and value]
+        metrics = counted.after.metrics
+        kinds = [name for name, value in metrics.items() if name.startswith("tailcut_executors{") and value]
         self.executor = kinds[0].split('"')[1] if kinds else "thread"
-        self.executors = int(after.metrics[kinds[0]]) if kinds else 1
-        self.loop_ns, self.others_ns, self._in_worker_ns = self._processor_ns()
+        self.executors = int(metrics[kinds[0]]) if kinds else 1
+        self._loop, self._beside, self._apart = counted.spent()
+        self._undisturbed()
 
-    def _batches(self) -> dict[int, tuple[float, float]]:
-        found = {}
-        for rows, (count, ns) in self._after.batches.items():
-            earlier, earlier_ns = self._before.batches.get(rows, (0.0, 0.0))
-            if count > earlier:
-                found[rows] = (count - earlier, ns - earlier_ns)
-        return found
-
-    def _processor_ns(self) -> tuple[float, float, float]:
-        """Return what the event loop took, without its own batches; what other threads took; those of its process."""
-        took = {
-            process: {
-                thread: now - self._before.threads.get(process, {}).get(thread, 0) for thread, now in threads.items()
-            }
-            for process, threads in self._after.threads.items()
-        }
-        worker = max(took, key=lambda process: took[process].get(process, 0))
-        loop_ns = float(took[worker].pop(worker))
-        others_ns = float(sum(sum(threads.values()) for threads in took.values()))
-        own = self._after.own[worker]
-        in_worker_ns = float(sum(ns for thread, ns in took[worker].items() if thread in own))
-        return max(loop_ns - (self.infer_ns if self.executor == "inline" else 0.0), 0.0), others_ns, in_worker_ns
+    def _undisturbed(self) -> None:
+        """Take out of batches and hooks what they waited for a core: the simulation lets them wait for their own."""
+        batches = self._counted.batches()
+        infer_ns = sum(ns for _, ns in batches.values())
+        hooks_ns = self._in_threads_ns()
+        if self.executor == "inline":
+            running, hooking = self._loop.running, _running(self._beside, hooks_ns)
+        elif self.executor == "process":
+            running, hooking = _running(self._apart, infer_ns), _running(self._beside, hooks_ns)
+        else:
+            running = hooking = _running(self._beside, infer_ns + hooks_ns)
+        self.batches = {rows: (count, ns * running) for rows, (count, ns) in batches.items()}
+        self.infer_ns = infer_ns * running
+        for stage in _HOOKS:
+            if self._threaded(stage) >= 0.5:
+                self._stages[stage] = self._stages[stage] * hooking
+        self._hooks_ns = hooks_ns * hooking
+        self.loop_ns = max(self._loop.ran_ns - (self.infer_ns if self.executor == "inline" else 0.0), 0.0)
 
     def _threaded(self, stage: Stage) -> float:
         """Share of a hook's calls that ran in threads."""
         called = int((self._stage(stage) > 0).sum())
         name = f'tailcut_hook_thread_calls_total{{hook="{stage.name.lower()}"}}'
-        counted = self._delta(name)
+        counted = self._counted.metric(name)
         in_window = counted * len(self._outside_ns) / self._replies
         return min(in_window / called, 1.0) if called else 0.0
-
-    def _delta(self, name: str) -> float:
-        found = [(key, value) for key, value in self._after.metrics.items() if _same(key, name)]
-        return sum(value - self._before.metrics.get(key, 0.0) for key, value in found)
 
     def _stage(self, stage: Stage) -> npt.NDArray[np.float64]:
         return self._stages.get(stage, np.zeros(len(self._outside_ns)))
 
-    @property
-    def _hooks_ns(self) -> float:
-        """Time of calls in threads, of all requests."""
-        shares = {stage: self._threaded(stage) for stage in (Stage.PREPROCESS, Stage.POSTPROCESS)}
-        each = sum(float(self._stage(stage).mean()) for stage, share in shares.items() if share >= 0.5)
+    def _in_threads_ns(self) -> float:
+        """Time of the hooks' calls in threads, of all requests."""
+        each = sum(float(self._stage(stage).mean()) for stage in _HOOKS if self._threaded(stage) >= 0.5)
         return each * self._replies
 
     @property
     def hook_wait(self) -> float:
         """Share of the hooks' time in threads in which they do not compute."""
-        hooks_ns = self._hooks_ns
-        own_ns = self._in_worker_ns - (self.infer_ns if self.executor == "thread" else 0.0)
-        return 1.0 - min(max(own_ns, 0.0) / hooks_ns, 1.0) if hooks_ns else 0.0
+        own_ns = self._beside.ran_ns - (self.infer_ns if self.executor == "thread" else 0.0)
+        return 1.0 - min(max(own_ns, 0.0) / self._hooks_ns, 1.0) if self._hooks_ns else 0.0
 
     @property
     def handover_ns(self) -> float:
@@ -181,7 +151,7 @@ class LoadFigures:
     def capacity(self) -> float:
         """Return the requests per second that the busiest resource bears."""
         apart_ns = 0.0 if self.executor == "inline" else self.infer_ns
-        shared_ns = self.loop_ns + self.others_ns + (self.infer_ns if self.executor == "inline" else 0.0)
+        shared_ns = self._loop.ran_ns + self._beside.ran_ns + self._apart.ran_ns
         computed_ns = self._hooks_ns * (1.0 - self.hook_wait)
         busy = max(
             shared_ns / self.cores,
@@ -197,7 +167,8 @@ class LoadFigures:
 
     def _overheads(self, handover_ns: float) -> Overheads:
         counted = sum(count for count, _ in self.batches.values())
-        beside_ns = self.others_ns - (0.0 if self.executor == "inline" else self.infer_ns)
+        beside_ns = self._beside.ran_ns + self._apart.ran_ns
+        beside_ns -= 0.0 if self.executor == "inline" else self.infer_ns
         beside_ns -= self._hooks_ns * (1.0 - self.hook_wait)
         return Overheads(
             loop_ns=self.loop_ns / self._replies,
@@ -224,7 +195,7 @@ class LoadFigures:
         fetched = fetches(self._stage(Stage.FEATURES))
         waits = self._stage(Stage.FEATURES)[fetched]
         hooks = {}
-        for stage in (Stage.PREPROCESS, Stage.POSTPROCESS):
+        for stage in _HOOKS:
             took = self._stage(stage)
             hooks[stage] = float(took[took > 0].mean() / 1e6) if (took > 0).any() else 0.0
         return RequestCosts(
@@ -245,14 +216,14 @@ class LoadFigures:
         )
 
     def _groups(self) -> list[str]:
-        return list(dict.fromkeys(match[1] for name in self._after.metrics if (match := _GROUP.match(name))))
+        return list(dict.fromkeys(match[1] for name in self._counted.after.metrics if (match := _GROUP.match(name))))
 
     def _group(self, name: str) -> GroupCosts:
         label = f'group="{name}"'
-        hits = self._delta(f'tailcut_feature_cache_lookups_total{{{label},result="hit"}}')
-        misses = self._delta(f'tailcut_feature_cache_lookups_total{{{label},result="miss"}}')
-        calls = self._delta(f"tailcut_feature_source_calls_total{{{label}}}")
-        seconds = self._delta(f"tailcut_feature_source_seconds_total{{{label}}}")
+        hits = self._counted.metric(f'tailcut_feature_cache_lookups_total{{{label},result="hit"}}')
+        misses = self._counted.metric(f'tailcut_feature_cache_lookups_total{{{label},result="miss"}}')
+        calls = self._counted.metric(f"tailcut_feature_source_calls_total{{{label}}}")
+        seconds = self._counted.metric(f"tailcut_feature_source_seconds_total{{{label}}}")
         return GroupCosts(
             name=name,
             hits=hits / (hits + misses) if hits + misses else None,
@@ -260,8 +231,6 @@ class LoadFigures:
         )
 
 
-def _same(key: str, name: str) -> bool:
-    """Whether a sample has the name and at least the labels of another."""
-    wanted, _, labels = name.partition("{")
-    found, _, have = key.partition("{")
-    return wanted == found and set(_LABEL.findall(labels)) <= set(_LABEL.findall(have))
+def _running(spent: Spent, wall_ns: float) -> float:
+    """Share of some wall time that is left without what its threads waited for a core."""
+    return max(1.0 - spent.waited_ns / wall_ns, spent.running) if wall_ns else 1.0
