@@ -153,7 +153,10 @@ def compared(case: Case, loads: list[float], rounds: int, seconds: float, folder
         before = os.getloadavg()[0]
         told = _simulated(case, rates, folder)
         with _served(case) as plan:
-            seen = [_measured(plan, rate, seconds, 1000 + 10 * number + place) for place, rate in enumerate(rates)]
+            seen, sent = [], 0
+            for place, rate in enumerate(rates):
+                seen.append(_measured(plan, rate, seconds, 1000 + 10 * number + place, sent))
+                sent += int(2 * rate * (seconds + WARMUP_S))
         runs.append(
             {"simulated": told["lines"], "deployed": told["assumed"]["deployed"], "measured": seen, "load": before}
         )
@@ -177,15 +180,21 @@ def _simulated(case: Case, rates: list[float], folder: Path) -> dict[str, Any]:
 def _served(case: Case) -> Iterator[LoadPlan]:
     manifest = load(case.folder)
     plan = LoadPlan(url="", payloads=case.payloads, payload_seed=0, timeout_s=float(manifest.deployment.slo.timeout_s))
-    with surroundings(manifest, sys.stderr.write) as environment:  # noqa: SIM117
+    with surroundings(manifest, _say) as environment:  # noqa: SIM117
         with started(manifest, case.folder, plan, overrides=(), environment=environment) as served:
             yield served.plan
 
 
-def _measured(plan: LoadPlan, rate: float, seconds: float, seed: int) -> dict[str, float]:
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def _measured(plan: LoadPlan, rate: float, seconds: float, seed: int, sent: int) -> dict[str, float]:
     import msgspec
 
-    plan = msgspec.structs.replace(plan, rate=rate, duration_s=seconds, warmup_s=WARMUP_S, seed=seed)
+    plan = msgspec.structs.replace(
+        plan, rate=rate, duration_s=seconds, warmup_s=WARMUP_S, seed=seed, payload_offset=sent
+    )
     samples, facts = measure(plan)
     result = summarise_run(plan, samples, facts)
     shape = result.latency_ms

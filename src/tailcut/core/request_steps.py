@@ -88,50 +88,50 @@ def measured_steps(
         outside_ns: latency less the server's total, shape [n].
         seed: of the rows, which the stages do not tell.
     """
-    count = len(outside_ns)
-    none = np.zeros(count)
-    took = {stage: stages_ns.get(stage, none) for stage in Stage}
-    fetched = fetches(took[Stage.FEATURES])
-    hooks = {
+    in_threads = {
         Stage.PREPROCESS: overheads.preprocess_threads >= 0.5,
         Stage.POSTPROCESS: overheads.postprocess_threads >= 0.5,
     }
-    on_loop = sum((took[stage] for stage in _LOOP_BEFORE), none) + took[Stage.TENSOR_CACHE] + took[Stage.ENCODE]
-    on_loop = on_loop + np.where(fetched, 0.0, took[Stage.FEATURES])
-    on_loop = on_loop + sum((took[stage] for stage, in_threads in hooks.items() if not in_threads), none)
-    mean_ns = float(on_loop.mean()) if count else 0.0
-    rest_ns = max(overheads.loop_ns - mean_ns, 0.0)
-    # Stages that took longer than the loop's thread ran were interrupted by others on its core.
-    alone = min(overheads.loop_ns / mean_ns, 1.0) if mean_ns else 1.0
-    sizes = list(overheads.rows) or [1]
+    took, rest_ns = _alone(stages_ns, len(outside_ns), in_threads, overheads.loop_ns)
+    fetched = fetches(took[Stage.FEATURES])
     shares = np.array(list(overheads.rows.values()) or [1.0])
-    rows = np.random.default_rng(seed).choice(sizes, count, p=shares / shares.sum())
-    outside_ns = np.maximum(outside_ns - rest_ns, 0.0)
+    rows = np.random.default_rng(seed).choice(list(overheads.rows) or [1], len(outside_ns), p=shares / shares.sum())
+    away_ns = np.maximum(outside_ns - rest_ns, 0.0)
     found = []
-    for place in range(count):
+    for place in range(len(outside_ns)):
         at = {stage: float(column[place]) for stage, column in took.items()}
-        for stage in (
-            *_LOOP_BEFORE,
-            Stage.TENSOR_CACHE,
-            Stage.ENCODE,
-            *(one for one, in_threads in hooks.items() if not in_threads),
-        ):
-            at[stage] *= alone
-        at[Stage.FEATURES] *= 1.0 if fetched[place] else alone
         model = bool(at[Stage.INFER] or at[Stage.QUEUE])
         steps = [
             Step(Kind.LOOP, rest_ns / 2 + sum(at[stage] for stage in _LOOP_BEFORE)),
             Step(Kind.WAIT if fetched[place] else Kind.LOOP, at[Stage.FEATURES]),
-            Step(Kind.THREAD if hooks[Stage.PREPROCESS] else Kind.LOOP, at[Stage.PREPROCESS]),
+            Step(Kind.THREAD if in_threads[Stage.PREPROCESS] else Kind.LOOP, at[Stage.PREPROCESS]),
             Step(Kind.LOOP, at[Stage.TENSOR_CACHE]),
             *([Step(Kind.MODEL, int(rows[place])), Step(Kind.WAIT, overheads.handover_ns)] if model else []),
-            Step(Kind.THREAD if hooks[Stage.POSTPROCESS] else Kind.LOOP, at[Stage.POSTPROCESS]),
+            Step(Kind.THREAD if in_threads[Stage.POSTPROCESS] else Kind.LOOP, at[Stage.POSTPROCESS]),
             Step(Kind.LOOP, rest_ns / 2 + at[Stage.ENCODE]),
-            Step(Kind.REPLY, float(outside_ns[place])),
+            Step(Kind.REPLY, float(away_ns[place])),
             Step(Kind.LOOP, overheads.beside_ns),
         ]
         found.append(joined(steps))
     return found
+
+
+def _alone(
+    stages_ns: Mapping[Stage, npt.NDArray[np.float64]], count: int, in_threads: Mapping[Stage, bool], loop_ns: float
+) -> tuple[dict[Stage, npt.NDArray[np.float64]], float]:
+    """Return the stages as they are with a core of their own, and what the loop's thread takes beside them.
+
+    Stages on the loop that took longer than its thread ran were interrupted by others on its core.
+    """
+    took = {stage: stages_ns.get(stage, np.zeros(count)) for stage in Stage}
+    on_loop = [*_LOOP_BEFORE, Stage.TENSOR_CACHE, Stage.ENCODE, *(one for one, away in in_threads.items() if not away)]
+    cached_ns = np.where(fetches(took[Stage.FEATURES]), 0.0, took[Stage.FEATURES])
+    total_ns = sum((took[stage] for stage in on_loop), cached_ns)
+    mean_ns = float(total_ns.mean()) if count else 0.0
+    share = min(loop_ns / mean_ns, 1.0) if mean_ns else 1.0
+    found = {stage: column * (share if stage in on_loop else 1.0) for stage, column in took.items()}
+    found[Stage.FEATURES] = took[Stage.FEATURES] - cached_ns * (1.0 - share)
+    return found, max(loop_ns - mean_ns, 0.0)
 
 
 def joined(steps: Sequence[Step]) -> Steps:

@@ -80,7 +80,7 @@ def measure_deployment(
     """
     deployment = manifest.deployment
     timeout_s = float(deployment.slo.timeout_s)
-    # One seed of the payloads: traffic whose favourites change between the loads would find cold caches.
+    # One seed of the payloads: traffic whose favourites changed between the loads would find cold caches.
     plan = LoadPlan(url=path, payloads=payloads, payload_seed=0, warmup_s=_WARMUP_S, timeout_s=timeout_s)
     with started(manifest, file, plan, overrides=overrides, environment=environment) as served:
         bench = _Bench(served, deployment.name, on_progress)
@@ -104,12 +104,14 @@ def measure_deployment(
     )
 
 
-class _Bench(NamedTuple):
+class _Bench:
     """A served deployment and what its loads have in common."""
 
-    served: Served
-    name: str
-    on_progress: OnProgress | None
+    def __init__(self, served: Served, name: str, on_progress: OnProgress | None) -> None:
+        self.served = served
+        self.name = name
+        self.on_progress = on_progress
+        self._sent = 0
 
     def load_borne(self, rate: float, tell: Callable[[str], None]) -> LoadFigures:
         """Send a load of ``_REQUESTS`` or so; where it is more than the deployment bears, a lower one.
@@ -132,10 +134,14 @@ class _Bench(NamedTuple):
         return self._load(rate, duration_s)[0]
 
     def _load(self, rate: float, duration_s: float) -> tuple[LoadFigures, ProfileError | None]:
-        plan = msgspec.structs.replace(self.served.plan, rate=rate, duration_s=duration_s, seed=int(rate))
+        # Each load goes on where the last one ended: payloads that were sent before would find warm caches.
+        plan = msgspec.structs.replace(
+            self.served.plan, rate=rate, duration_s=duration_s, seed=int(rate), payload_offset=self._sent
+        )
         before = self._counters()
         samples, facts = measure(plan, on_progress=self.on_progress)
         after = self._counters()
+        self._sent += len(samples.status)
         result = summarise_run(plan, samples, facts)
         target = f"deployment {self.name}"
         if not result.answered:

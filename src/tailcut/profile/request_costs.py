@@ -101,12 +101,13 @@ class LoadFigures:
         batches = self._counted.batches()
         infer_ns = sum(ns for _, ns in batches.values())
         hooks_ns = self._in_threads_ns()
+        sources_ns = self._counted.metric("tailcut_feature_source_seconds_total") * 1e9
+        beside_ns = hooks_ns + sources_ns + (infer_ns if self.executor == "thread" else 0.0)
+        hooking = running = _running(self._beside, beside_ns)
         if self.executor == "inline":
-            running, hooking = self._loop.running, _running(self._beside, hooks_ns)
+            running = self._loop.running
         elif self.executor == "process":
-            running, hooking = _running(self._apart, infer_ns), _running(self._beside, hooks_ns)
-        else:
-            running = hooking = _running(self._beside, infer_ns + hooks_ns)
+            running = _running(self._apart, infer_ns)
         self.batches = {rows: (count, ns * running) for rows, (count, ns) in batches.items()}
         self.infer_ns = infer_ns * running
         for stage in _HOOKS:
