@@ -16,6 +16,7 @@ from tailcut.profile.server_counters import Counted, Spent
 
 _FULL = 0.95
 _GROUP = re.compile(r'tailcut_feature_cache_lookups_total\{.*group="([^"]*)"')
+_KIND = re.compile(r'kind="([^"]*)"')
 _HOOKS = (Stage.PREPROCESS, Stage.POSTPROCESS)
 
 
@@ -91,7 +92,8 @@ class LoadFigures:
         self._outside_ns = np.maximum((samples.done_ns - samples.intended_ns)[seen] - total_ns, 0.0)
         metrics = counted.after.metrics
         kinds = [name for name, value in metrics.items() if name.startswith("tailcut_executors{") and value]
-        self.executor = kinds[0].split('"')[1] if kinds else "thread"
+        kind = _KIND.search(kinds[0]) if kinds else None
+        self.executor = kind[1] if kind is not None else "thread"
         self.executors = int(metrics[kinds[0]]) if kinds else 1
         self._loop, self._beside, self._apart = counted.spent()
         self._undisturbed()
