@@ -130,12 +130,10 @@ def test_without_a_hook_everything_is_inline_and_nothing_is_learned() -> None:
     assert placement.inline_rows == ALL_ROWS
 
 
-@given(built_ns=st.floats(1, 100 * MS), here_ns=st.lists(st.floats(1, 100 * MS), min_size=2, max_size=10))
-def test_starts_agree_whose_figures_are_within_a_factor_of_two_of_the_builds(
-    built_ns: float, here_ns: list[float]
-) -> None:
-    near = [built_ns * (0.5 + 1.5 * one / (100 * MS)) for one in here_ns]
-    assert {BatchTime(32, one, built_ns).runs_inline for one in near} == {built_ns <= INLINE_BATCH_NS}
+@given(built_ns=st.floats(0.2 * MS, 3 * MS), off=st.lists(st.floats(0.5, 2.0), min_size=2, max_size=10))
+def test_starts_agree_whose_figures_are_within_a_factor_of_two_of_the_builds(built_ns: float, off: list[float]) -> None:
+    found = {BatchTime(32, built_ns * one, built_ns).runs_inline for one in off}
+    assert found == {built_ns <= INLINE_BATCH_NS}
 
 
 @given(here_ns=st.floats(1, 100 * MS), built_ns=st.none() | st.floats(1, 100 * MS))
