@@ -14,7 +14,7 @@ COUNT, MS = 200, 1_000_000
 WORKER, HOOK, CHILD = 10, 11, 20
 
 
-def samples() -> Samples:
+def samples(outside_ms: float = 0.5) -> Samples:
     """Half of the requests are answered by a cache; the others wait 5 ms for features, 4 ms for a hook and a batch."""
     at_ns = np.arange(COUNT, dtype=np.int64) * 10 * MS
     misses = np.arange(COUNT) % 2 == 1
@@ -30,7 +30,7 @@ def samples() -> Samples:
     return Samples(
         intended_ns=at_ns,
         sent_ns=at_ns,
-        done_ns=at_ns + ((total + 0.5) * MS).astype(np.int64),
+        done_ns=at_ns + ((total + outside_ms) * MS).astype(np.int64),
         status=np.full(COUNT, 200, np.int16),
         cache=np.zeros(COUNT, np.int8),
         cache_names=("",),
@@ -54,8 +54,8 @@ def counted(executor: str = "process", waited_ms: float = 0.0) -> Counted:
     return Counted(before, Counters(metrics, {1: (100.0, 200.0 * MS)}, threads, {WORKER: {WORKER, HOOK}}))
 
 
-def figures(cores: float = 1.0, **more: float) -> LoadFigures:
-    return LoadFigures(100.0, samples(), counted(**more), 2.0, cores)  # type: ignore[arg-type]
+def figures(cores: float = 1.0, outside_ms: float = 0.5, **more: float) -> LoadFigures:
+    return LoadFigures(100.0, samples(outside_ms), counted(**more), 2.0, cores)  # type: ignore[arg-type]
 
 
 def test_what_a_load_shows_of_each_resource() -> None:
@@ -94,3 +94,12 @@ def test_the_steps_of_a_request_that_missed_everything() -> None:
         Kind.LOOP, Kind.WAIT, Kind.THREAD, Kind.MODEL, Kind.WAIT, Kind.LOOP, Kind.REPLY,
     ]  # fmt: skip
     assert [one.kind for one in cached] == [Kind.LOOP, Kind.REPLY]
+
+
+@pytest.mark.parametrize(("low_ms", "expected_ms"), [(0.5, 0.5), (0.1, 0.1), (1.5, 0.5)])
+def test_waits_before_the_server_reads_are_not_counted_twice(low_ms: float, expected_ms: float) -> None:
+    """Network and client are those of the low load, or this one's own where they are shorter."""
+    found = figures(outside_ms=0.5).steps(0.0, figures(outside_ms=low_ms))
+    (reply,) = [one for one in found[0] if one.kind is Kind.REPLY]
+    rest_ms = figures().costs().loop_ms - 0.2
+    assert reply.amount / MS == pytest.approx(max(expected_ms - rest_ms, 0.0), abs=0.01)

@@ -96,7 +96,7 @@ def measure_deployment(
         served.process.check_alive("under load")
     return Measured(
         costs=(low.costs(), high.costs()),
-        requests=(low.steps(low.handover_ns), high.steps(low.handover_ns)),
+        requests=(low.steps(low.handover_ns), high.steps(low.handover_ns, low)),
         capacity=high.capacity(),
         executor=high.executor,
         executors=high.executors,

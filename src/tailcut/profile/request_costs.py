@@ -164,9 +164,19 @@ class LoadFigures:
         ) / (self._took_s * 1e9)
         return self.borne / max(busy, 1e-6) if busy < _FULL else self.borne
 
-    def steps(self, handover_ns: float) -> list[Steps]:
-        """Return the steps of each request."""
-        return measured_steps(self._stages, self._outside_ns, self._overheads(handover_ns))
+    def steps(self, handover_ns: float, low: LoadFigures | None = None) -> list[Steps]:
+        """Return the steps of each request.
+
+        Args:
+            low: the low load, where this is not it. Under more load latencies hold waits before the server reads a
+                request, which the simulation adds by itself: network and client are drawn from the low one, unless
+                this one's median is even lower.
+        """
+        outside_ns = self._outside_ns
+        if low is not None:
+            less = min(float(np.median(outside_ns)) / max(float(np.median(low._outside_ns)), 1.0), 1.0)
+            outside_ns = np.random.default_rng(0).choice(low._outside_ns, len(outside_ns)) * less
+        return measured_steps(self._stages, outside_ns, self._overheads(handover_ns))
 
     def _overheads(self, handover_ns: float) -> Overheads:
         counted = sum(count for count, _ in self.batches.values())
