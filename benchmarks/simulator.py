@@ -225,7 +225,7 @@ class Bench:
                 max_rows=LARGEST,
                 window=lambda: Gain(limit_ns),
                 loop_ns=loop_ns,
-                shared=True,
+                cores=1,
             )
         )
         shares = ((P50, 0.5), (P95, 0.95), (P99, 0.99))

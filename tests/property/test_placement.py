@@ -7,7 +7,7 @@ from itertools import cycle, islice
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tailcut.core.placement import ALL_ROWS, INLINE_LIMIT_NS, Placement
+from tailcut.core.placement import ALL_ROWS, INLINE_BATCH_NS, INLINE_LIMIT_NS, BatchTime, Placement
 
 ROWS = st.integers(1, 500)
 DURATION_NS = st.integers(0, 10**11)
@@ -128,3 +128,22 @@ def test_without_a_hook_everything_is_inline_and_nothing_is_learned() -> None:
     placement = Placement.inline()
     assert play(placement, 10**9, 10**15)
     assert placement.inline_rows == ALL_ROWS
+
+
+@given(built_ns=st.floats(0.2 * MS, 3 * MS), off=st.lists(st.floats(0.5, 2.0), min_size=2, max_size=10))
+def test_starts_agree_whose_figures_are_within_a_factor_of_two_of_the_builds(built_ns: float, off: list[float]) -> None:
+    found = {BatchTime(32, built_ns * one, built_ns).runs_inline for one in off}
+    assert found == {built_ns <= INLINE_BATCH_NS}
+
+
+@given(here_ns=st.floats(1, 100 * MS), built_ns=st.none() | st.floats(1, 100 * MS))
+def test_no_batch_runs_inline_that_takes_twice_what_is_allowed_and_none_waits_for_a_thread_that_takes_half(
+    here_ns: float, built_ns: float | None
+) -> None:
+    found = BatchTime(32, here_ns, built_ns)
+    if here_ns > 2.001 * INLINE_BATCH_NS:
+        assert not found.runs_inline
+    if here_ns < 0.499 * INLINE_BATCH_NS:
+        assert found.runs_inline
+    slower = found._replace(here_ns=here_ns * 1.5)
+    assert found.runs_inline or not slower.runs_inline, "a slower machine never brings it back"

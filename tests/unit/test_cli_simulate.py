@@ -87,6 +87,15 @@ def test_what_is_wrong_is_said(arguments: list[str], says: str, capsys: pytest.C
     assert "hint: " in said
 
 
+def test_the_first_line_says_what_is_not_included(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["simulate", *COST, "--rate", "20"])
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == (
+        "not included: features and hooks (there is no manifest); assumed: an executor without costs of its own, "
+        "60 us of the event loop per request"
+    )
+
+
 def test_without_costs_there_is_nothing_to_simulate(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["simulate"]) not in {ExitCode.OK, ExitCode.BUG}
     assert "hint: " in capsys.readouterr().err

@@ -88,6 +88,7 @@ class Report(msgspec.Struct):
     ok: bool = False
     variant: Variant | None = None
     executor: str = ""
+    executor_reason: str = ""
     executors: int = 0
     rows_alone: bool = False
     warm_up_ms: dict[int, float] = {}

@@ -78,6 +78,7 @@ class Inspection:
             await engine.start()
         opened = engine.opened
         report.executor, report.executors, report.rows_alone = opened.executor, opened.executors, opened.rows_alone
+        report.executor_reason = opened.executor_reason
         report.warm_up_ms = {rows: _ms(ns) for rows, ns in opened.warm_up_ns.items()}
         report.groups_opened = [group.name for group in self._manifest.deployment.features.groups]
         return opened

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tailcut.cli._deployment_figures import Deployed, batches_at, lines_of, requests_at
 from tailcut.core.arrivals import Kind, bursts_ns, offsets_ns, steady, trace_ns
 from tailcut.core.learning import Costs
 from tailcut.core.service import noisy
@@ -19,6 +20,9 @@ from tailcut.core.tuning import tuned_points, tuned_spread
 from tailcut.core.windows import Window
 from tailcut.errors import LoadTestError
 from tailcut.manifest import Batching, Manifest, Slo
+
+if TYPE_CHECKING:
+    from tailcut.profile.deployment_costs import Measured
 
 _KINDS = ("poisson", "constant", "burst")
 _WAY_OUT = 'give it: --cost "1=5ms,8=12ms" (rows=duration), or --measure to open the variant and time it here'
@@ -32,7 +36,9 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
         cost_from: where that is known from.
         sigma: noise of a batch's time (of its logarithm).
         hiccups: share of the batches that take five times as long.
-        request_us: event loop's time per request.
+        request_us: event loop's time per request; where the deployment was measured, that counts.
+        missing: parts of the deployment that are not included, and how to get them; empty where it was measured.
+        deployed: what was measured of the deployment.
         timeout_ms: deadline of a request.
         target: the SLO's latency objective that the lines are judged by: (percentile, milliseconds); None: no SLO.
         rows_alone: whether each row runs alone, those of one request too.
@@ -43,13 +49,15 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
     sigma: float
     hiccups: float
     request_us: float
+    missing: str
+    deployed: Deployed | None
     timeout_ms: float
     target: tuple[float, float] | None
     max_rows: int
     max_queue_rows: int
     rows_alone: bool
     inline: bool
-    shared_core: bool
+    cores: float
     arrivals: str
     duration_s: float
     rows: int
@@ -125,16 +133,28 @@ def known_cost(manifest: Manifest | None, given: Mapping[int, float], measure: b
 
 
 def play(
-    assumed: Assumptions, batching: Batching, slo: Slo, rates: Sequence[float], executors: Sequence[int]
+    assumed: Assumptions,
+    batching: Batching,
+    slo: Slo,
+    rates: Sequence[float],
+    executors: Sequence[int],
+    measured: Measured | None = None,
 ) -> Iterator[Line]:
-    """Simulate every rate with every number of executors."""
-    costs = Costs()
-    known = {rows: ms * 1e6 for rows, ms in assumed.cost_ms.items()}
-    costs.seed(known)
+    """Simulate every rate with every number of executors.
+
+    Args:
+        measured: the deployment, as it was measured; None: all that is known is in ``assumed``.
+    """
     limit_ns = _limit_ns(batching, slo)
     for rate in rates:
         arrivals = _arrivals(assumed, rate)
+        known = {rows: ms * 1e6 for rows, ms in assumed.cost_ms.items()}
+        if measured is not None:
+            known = batches_at(measured, known, rate)
+        costs = Costs()
+        costs.seed(known)
         for count in executors:
+            requests = requests_at(measured, rate, assumed.seed) if measured is not None else None
             scenario = Scenario(
                 arrivals_ns=arrivals,
                 service=noisy(costs.cost, assumed.seed, sigma=assumed.sigma, hiccups=assumed.hiccups),
@@ -147,8 +167,10 @@ def play(
                 merge=batching.mode != "off" and not assumed.rows_alone,
                 window=None if assumed.rows_alone else partial(_window, batching, slo),
                 loop_ns=assumed.request_us * 1e3,
-                inline=assumed.inline,
-                shared=assumed.shared_core,
+                requests=requests,
+                inline=assumed.inline and count == 1,
+                cores=assumed.cores,
+                hook_wait=measured.hook_wait if measured is not None else 0.0,
                 rows=(assumed.rows,),
             )
             yield _line(rate, count, simulate(scenario), assumed)
@@ -239,12 +261,15 @@ def _line(rate: float, executors: int, outcome: Outcome, assumed: Assumptions) -
 def render(assumed: Assumptions, lines: Sequence[Line]) -> str:
     """Lay the lines out as a table, readable without colour."""
     costs = ", ".join(f"{rows}: {ms:.3g} ms" for rows, ms in sorted(assumed.cost_ms.items()))
-    where = "on the event loop" if assumed.inline else "sharing one core with the event loop" * assumed.shared_core
+    where = "on the event loop" if assumed.inline else f"{assumed.cores:g} core(s) for all" * bool(assumed.cores)
+    each = f"{assumed.rows} rows each, " if assumed.deployed is None else ""
+    request = f"{assumed.request_us:g} us of the event loop per request" if assumed.deployed is None else ""
     head = [
+        *([assumed.missing] if assumed.deployed is None else lines_of(assumed.deployed)),
         f"a batch by rows: {costs} ({assumed.cost_from}), noise {assumed.sigma:.0%}, hiccups {assumed.hiccups:.2%}",
         *(["each row runs alone: other rows in its batch would change its answer"] if assumed.rows_alone else []),
-        f"{assumed.arrivals} arrivals for {assumed.duration_s:g} s, {assumed.rows} rows each, deadline "
-        f"{assumed.timeout_ms:g} ms; {assumed.request_us:g} us of the event loop per request {where}".rstrip(),
+        f"{assumed.arrivals} arrivals for {assumed.duration_s:g} s, {each}deadline {assumed.timeout_ms:g} ms; "
+        f"{', '.join(filter(None, (request, f'batches {where}' if where else '')))}".rstrip("; "),
         "",
         "    rate/s  exec     p50 ms     p95 ms     p99 ms  goodput/s    shed   late  rows/batch  busy  loop  SLO",
     ]

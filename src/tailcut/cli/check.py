@@ -164,7 +164,7 @@ def _model(report: Report) -> Iterator[str]:
         if seen.refused:
             yield _line("", f"refused by the build: {seen.refused}")
     if report.executor:
-        yield _line("executor", f"{report.executors} x {report.executor}")
+        yield _line("executor", f"{report.executors} x {report.executor} ({report.executor_reason})")
         if report.rows_alone:
             yield _line("", "each row runs alone: other rows in its batch would change its answer")
         batches = ", ".join(f"{rows}: {ms:.2f} ms" for rows, ms in report.warm_up_ms.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -15,8 +16,12 @@ from tailcut.core.slo import parse_duration_s
 from tailcut.errors import LoadTestError
 
 if TYPE_CHECKING:
+    from tailcut.cli._deployment_figures import Deployed
     from tailcut.cli._simulation import Assumptions, Known, Line
     from tailcut.manifest import Batching, Manifest, Slo
+    from tailcut.profile.deployment_costs import Measured
+
+_REQUEST_CPU = "60us"
 
 _NOISE = 0.1
 """Where nothing is known of the spread."""
@@ -28,7 +33,7 @@ def register(app: typer.Typer) -> None:
         "simulate",
         epilog=examples(
             ("tailcut simulate --rate 100,200,400 --executors 1,2,4", "the manifest's deployment, from its evidence"),
-            ("tailcut simulate --rate 2000 --executors 8,16 --arrivals burst --measure", "time the variant here first"),
+            ("tailcut simulate --rate 200,400,800 --measure", "with features, hooks and executor, measured here first"),
             (
                 'tailcut simulate --cost "1=9ms,8=70ms" --rate 90,120 --json capacity.json',
                 "without a manifest",
@@ -42,7 +47,12 @@ def simulate(
     manifest: ManifestPath = DEFAULT_MANIFEST,
     settings: Settings = None,
     rate: Annotated[str, typer.Option(metavar="R,R,...", help="Requests per second; 0: a trace's own.")] = "100",
-    executors: Annotated[str, typer.Option(metavar="N,N,...", help="Numbers of executors.")] = "1",
+    executors: Annotated[
+        str,
+        typer.Option(
+            metavar="N,N,...", help="Numbers of executors.", show_default="1; with --measure those that served"
+        ),
+    ] = "",
     arrivals: Annotated[
         str, typer.Option(metavar="KIND", help="poisson, constant, burst (0.25 s on, 0.25 s off), or a trace file.")
     ] = "poisson",
@@ -51,7 +61,25 @@ def simulate(
     cost: Annotated[
         str, typer.Option(metavar="ROWS=TIME,...", help="What batches take.", show_default="the registry's evidence")
     ] = "",
-    measure: Annotated[bool, typer.Option("--measure", help="Open the variant and time its batches here.")] = False,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="Time the variant's batches here, then serve the deployment under its traffic at two rates and take "
+            "what requests spend in features, hooks, the executor and on the event loop.",
+        ),
+    ] = False,
+    payloads: Annotated[
+        str,
+        typer.Option(
+            metavar="SOURCE",
+            help="With --measure, what is sent: a .jsonl file or module:callable.",
+            show_default="ladder.traffic",
+        ),
+    ] = "",
+    path: Annotated[
+        str, typer.Option(metavar="PATH", help="With --measure, where it is sent.", show_default="/predict/NAME")
+    ] = "",
     noise: Annotated[
         float | None,
         typer.Option(
@@ -59,7 +87,10 @@ def simulate(
         ),
     ] = None,
     hiccups: Annotated[float, typer.Option(min=0, max=1, help="Share of batches that take 5 times as long.")] = 0.0,
-    request_cpu: Annotated[str, typer.Option(help="Event loop's time per request.")] = "60us",
+    request_cpu: Annotated[
+        str | None,
+        typer.Option(help="Event loop's time per request.", show_default="60us; with --measure what was measured"),
+    ] = None,
     inline: Annotated[bool, typer.Option("--inline", help="Batches run on the event loop.")] = False,
     shared_core: Annotated[bool, typer.Option("--shared-core", help="Executors and event loop share a core.")] = False,
     seed: Annotated[int, typer.Option(help="Of arrivals and noise.")] = 0,
@@ -68,22 +99,23 @@ def simulate(
     """Simulate the deployment: latencies, goodput and sheds at each rate with each number of executors.
 
     The planner, the admission and the cost model are those of serving; what a batch takes is known from the build's
-    evidence, from --measure, or given. Exit code 0: every line meets the SLO; 1: one does not; 2: a flag is wrong.
+    evidence, from --measure, or given. Features, hooks and the executor's cost are included with --measure; else the
+    first line names what is not. Exit code 0: every line meets the SLO; 1: one does not; 2: a flag is wrong.
     """
     import msgspec
 
     from tailcut.cli import _simulation
+    from tailcut.cli._deployment_figures import missing
     from tailcut.manifest import Batching, Slo
 
     with usage():
-        rates, counts = _numbers("--rate", rate), [int(one) for one in _numbers("--executors", executors, whole=True)]
+        rates = _numbers("--rate", rate)
+        counts = [int(one) for one in _numbers("--executors", executors, whole=True)] if executors else []
         given = _costs(cost)
-        if given and measure:
-            raise LoadTestError(
-                "--cost and --measure were both given", hint="give one: --measure times the variant here"
-            )
         _simulation.check_arrivals(arrivals, rates)
         loaded = _manifest(manifest, settings, needed=not given)
+        asked = measure and loaded is not None and bool(payloads or loaded.deployment.ladder.traffic)
+        _check_both({"--cost": measure and cost, "--request-cpu": asked and request_cpu, "--rows": asked and rows > 1})
         slo = loaded.deployment.slo if loaded is not None else Slo()
         batching = loaded.deployment.batching if loaded is not None else Batching()
         known = _simulation.known_cost(loaded, given, measure)
@@ -92,20 +124,24 @@ def simulate(
                 f"--rows {rows} is more than batching.max_queue_rows = {batching.max_queue_rows}: all would be refused",
                 hint="ask for fewer rows at once, or raise batching.max_queue_rows",
             )
-        assumed = _assumptions(batching, slo, known)
+        request_us = parse_duration_s(request_cpu or _REQUEST_CPU) * 1e6
+        measured = _measured(loaded, manifest, settings, payloads, path) if asked else None
         assumed = msgspec.structs.replace(
-            assumed,
-            sigma=next(one for one in (noise, known.sigma, _NOISE) if one is not None),
+            _assumptions(batching, slo, known),
+            sigma=next(one for one in (noise, measured and measured.spread, known.sigma, _NOISE) if one is not None),
             hiccups=hiccups,
-            request_us=parse_duration_s(request_cpu) * 1e6,
-            inline=inline,
-            shared_core=shared_core,
+            request_us=request_us,
+            missing=missing(loaded.deployment if loaded is not None else None, measure=measure, request_us=request_us),
+            deployed=_deployed(measured),
+            inline=inline or (measured is not None and measured.executor == "inline"),
+            cores=1.0 if shared_core else measured.cores if measured is not None else 0.0,
             arrivals=arrivals,
             duration_s=parse_duration_s(duration),
             rows=rows,
             seed=seed,
         )
-    lines: list[Line] = list(_simulation.play(assumed, batching, slo, rates, counts))
+    counts = counts or [measured.executors if measured is not None else 1]
+    lines: list[Line] = list(_simulation.play(assumed, batching, slo, rates, counts, measured))
     write(_simulation.render(assumed, lines))
     if json_path is not None:
         found = {"assumed": assumed, "lines": lines}
@@ -113,6 +149,39 @@ def simulate(
         note(f"wrote {json_path}")
     if not all(line.meets for line in lines):
         raise typer.Exit(ExitCode.FAILED)
+
+
+def _check_both(found_out: Mapping[str, object]) -> None:
+    """Refuse flags that say what --measure finds out."""
+    for flag, given in found_out.items():
+        if given:
+            raise LoadTestError(f"{flag} and --measure were both given", hint=f"leave {flag} out: it is measured here")
+
+
+def _measured(
+    loaded: Manifest | None, manifest: Path, settings: list[str] | None, payloads: str, path: str
+) -> Measured:
+    """Measure the deployment under its traffic."""
+    from tailcut.cli._deployment_figures import measured_here
+
+    assert loaded is not None
+    return measured_here(loaded, manifest, payloads, path, settings or ())
+
+
+def _deployed(measured: Measured | None) -> Deployed | None:
+    from tailcut.cli._deployment_figures import Deployed
+
+    if measured is None:
+        return None
+    return Deployed(
+        costs=measured.costs,
+        capacity=measured.capacity,
+        executor=measured.executor,
+        executors=measured.executors,
+        cores=measured.cores,
+        hook_wait=measured.hook_wait,
+        where=measured.where,
+    )
 
 
 def _manifest(path: Path, settings: list[str] | None, *, needed: bool) -> Manifest | None:
@@ -134,13 +203,15 @@ def _assumptions(batching: Batching, slo: Slo, known: Known) -> Assumptions:
         sigma=0.0,
         hiccups=0.0,
         request_us=0.0,
+        missing="",
+        deployed=None,
         timeout_ms=float(slo.timeout_s) * 1e3,
         target=target,
         max_rows=1 if known.rows_alone else batching.max_rows,
         max_queue_rows=batching.max_queue_rows,
         rows_alone=known.rows_alone,
         inline=False,
-        shared_core=False,
+        cores=0.0,
         arrivals="poisson",
         duration_s=1.0,
         rows=1,

@@ -1,4 +1,4 @@
-"""Whether a call of the user's code may run on the event loop, or needs a thread: decided from what its calls took.
+"""What may run on the event loop: batches of a model, decided at the start, and calls of hooks, decided call by call.
 
 One slow call on the event loop delays every other request by its whole length; a thread costs each call about a tenth
 of a millisecond. So a call goes to a thread where it is expected to take longer than ``INLINE_LIMIT_NS``.
@@ -6,10 +6,23 @@ of a millisecond. So a call goes to a thread where it is expected to take longer
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tailcut.core.costs import FREE, Cost
 
 INLINE_LIMIT_NS = 1_000_000
 """Longest work that may run on the event loop: behind 50 ms inline batches clients were seen to wait 101 ms."""
+
+INLINE_BATCH_NS = 0.75 * INLINE_LIMIT_NS
+"""Longest batch that `auto` runs on the event loop. It is measured as the fastest of several runs, so that other
+processes do not count; the rest of the limit is for what makes runs slower under load."""
+
+_OVERRULES = 2.0
+"""A start overrules the build's figure by what its own is off by more than this factor. Within it starts of one
+deployment agree, however busy the machine is at each of them."""
+
+_CLEARLY_LONG_NS = 100.0 * INLINE_LIMIT_NS
+"""No busy machine makes a batch for the event loop look so long in half of its runs."""
 
 ALL_ROWS = 1 << 62
 """More rows than any request has."""
@@ -33,6 +46,46 @@ _KNOWN = 50
 
 _SPREAD_ROWS2 = 0.05
 """Least variance of the rows from which a slope can be told, as in ``core.costs``."""
+
+
+class BatchTime(NamedTuple):
+    """Time of the largest batch, which decides whether batches run on the event loop.
+
+    Attributes:
+        rows: of that batch.
+        here_ns: fastest of several runs at this start.
+        built_ns: median of the build's runs on such a machine; None where the evidence has none.
+    """
+
+    rows: int
+    here_ns: float
+    built_ns: float | None = None
+
+    @property
+    def expected_ns(self) -> float:
+        """The build's figure, kept within a factor of two of this start's; this start's where there is no other."""
+        if self.built_ns is None:
+            return self.here_ns
+        return min(max(self.built_ns, self.here_ns / _OVERRULES), self.here_ns * _OVERRULES)
+
+    @property
+    def runs_inline(self) -> bool:
+        """Whether the batch is surely short enough for the event loop; near the limit it is not."""
+        return self.expected_ns <= INLINE_BATCH_NS
+
+    @property
+    def is_long(self) -> bool:
+        """Whether further runs at this start would not bring the batch to the event loop."""
+        if self.built_ns is None:
+            return self.here_ns > _CLEARLY_LONG_NS
+        return min(self.built_ns, self.here_ns) > INLINE_BATCH_NS
+
+    def __str__(self) -> str:
+        built = "" if self.built_ns is None else f", {self.built_ns / 1e6:.2f} ms in the build"
+        return (
+            f"a batch of {self.rows} rows takes {self.here_ns / 1e6:.2f} ms here{built}; "
+            f"inline up to {INLINE_BATCH_NS / 1e6:g} ms"
+        )
 
 
 class Placement:

@@ -1,76 +1,47 @@
 """What a deployment would do under a load: the planner, admission and cost model of serving, on a clock of its own.
 
-A discrete-event simulation. Two kinds of resource: the event loop, on which every request is received, admitted,
-planned and answered, one piece of work after the other; and the executors, which run batches beside it (or on it,
-where the executor is inline). What batches really take is drawn by ``service``; what the planner believes is learned
-from them, as in serving.
+A discrete-event simulation. Its resources: the event loop, on which every request is received, admitted, planned and
+answered, one piece of work after the other; the executors, which run batches beside it (or on it, where the executor is
+inline); threads for slow hooks, which share the interpreter with the loop; and the cores. The steps of requests and the
+times of batches come from the scenario; what the planner believes is learned from the batches, as in serving.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from heapq import heappop, heappush
 
 import numpy as np
-import numpy.typing as npt
 
 from tailcut.core.admission import Admission, Executors, Request
 from tailcut.core.batching import Entry, Planner
 from tailcut.core.costs import left_ns
 from tailcut.core.learning import Costs
 from tailcut.core.overload import Target
+from tailcut.core.processor_sharing import ProcessorSharing
+from tailcut.core.request_steps import Kind, Step
+from tailcut.core.scenario import Outcome, Scenario
 from tailcut.core.waiting import DEFAULT_LEVEL
-from tailcut.core.windows import Window
 
-LOOP_NS = 60_000.0
-"""What a request takes of the event loop where nothing else was measured: the path of one small JSON request."""
+__all__ = ["Outcome", "Scenario", "simulate"]
 
-_RECEIVING = 0.6
-"""The part of it before the request waits for an executor: reading, decoding, checking."""
+HOOK_THREADS = 8
+"""Threads for slow hooks in serving."""
 
-_ARRIVE, _DONE, _TIMER = 0, 1, 2
+SWITCH_NS = 5_000_000.0
+"""How long a thread that computes in Python keeps the interpreter from the event loop (sys.getswitchinterval)."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Scenario:
-    """A load and what meets it.
-
-    Args:
-        arrivals_ns: when each request comes, ascending, shape [n].
-        service: draws what a batch of so many rows takes, in nanoseconds.
-        known: rows -> nanoseconds, what is believed before the first batch.
-        executors: how many run batches.
-        timeout_ns: deadline of every request.
-        limit_ns: of the SLO; 0 where only deadlines count.
-        loop_ns: event loop's time per request, at this rate: where it sleeps or others use its core, caches are cold.
-        inline: batches run on the event loop.
-        shared: executors and event loop share one core: what the loop works, batches wait for.
-        rows, priorities, tenants: of each request, in turn; repeated as often as needed.
-        window: makes what decides about waiting; None for none.
-    """
-
-    arrivals_ns: Sequence[int] | npt.NDArray[np.int64]
-    service: Callable[[int], float]
-    known: Mapping[int, float] = field(default_factory=dict)
-    executors: int = 1
-    timeout_ns: int = 1_000_000_000
-    limit_ns: int = 0
-    max_rows: int = 32
-    max_queue_rows: int = 1024
-    merge: bool = True
-    window: Callable[[], Window | None] | None = None
-    loop_ns: float = LOOP_NS
-    inline: bool = False
-    shared: bool = False
-    rows: Sequence[int] = (1,)
-    priorities: Sequence[int] = (0,)
-    tenants: Sequence[str] = ("",)
+_TIMER, _RESUME, _COMPUTE = 0, 1, 2
 
 
-class Arrival(Entry):
-    """A request on its way; ``number`` is its place among the arrivals."""
+def simulate(scenario: Scenario) -> Outcome:
+    """Play a scenario to its end."""
+    return _Run(scenario).play()
+
+
+class _Part(Entry):
+    """A request, or a part of one that is cut; ``number`` is its place among the arrivals."""
 
     __slots__ = ("number",)
 
@@ -81,62 +52,10 @@ class Arrival(Entry):
         self.number = number
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of the requests, each at its place, shape [n].
-
-    Attributes:
-        latency_ns: from arrival to answer; NaN where there was none.
-        shed: refused at arrival.
-        timeout_ns: their deadline.
-        batches: rows of a batch -> how often.
-        end_ns: when the last event was.
-        busy_ns: executors' time in batches, summed; for an inline one part of the loop's.
-        loop_ns: event loop's time at work.
-        executors: how many there were.
-    """
-
-    latency_ns: npt.NDArray[np.float64]
-    shed: npt.NDArray[np.bool_]
-    timeout_ns: int
-    batches: Counter[int]
-    end_ns: float
-    busy_ns: float
-    loop_ns: float
-    executors: int
-
-    @property
-    def in_time(self) -> npt.NDArray[np.bool_]:
-        """Answered before the deadline."""
-        return np.nan_to_num(self.latency_ns, nan=np.inf) <= self.timeout_ns
-
-    @property
-    def broken(self) -> float:
-        """Share of the accepted requests that were not answered before their deadline."""
-        accepted = ~self.shed
-        return float((accepted & ~self.in_time).sum() / max(accepted.sum(), 1))
-
-    @property
-    def mean_rows(self) -> float:
-        """Rows of a batch on average; 0 where there was none."""
-        count = sum(self.batches.values())
-        return sum(rows * times for rows, times in self.batches.items()) / count if count else 0.0
-
-    def percentile_ms(self, share: float) -> float:
-        """Return a latency percentile of those that were answered; NaN where none was."""
-        found = self.latency_ns[~np.isnan(self.latency_ns)]
-        return float(np.quantile(found, share, method="inverted_cdf") / 1e6) if found.size else float("nan")
-
-
-def simulate(scenario: Scenario) -> Outcome:
-    """Play a scenario to its end."""
-    return _Run(scenario).play()
-
-
 class _Run:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.planner: Planner[Arrival] = Planner(
+        self.planner: Planner[_Part] = Planner(
             max_rows=scenario.max_rows,
             max_queue_rows=scenario.max_queue_rows,
             merge=scenario.merge,
@@ -151,105 +70,158 @@ class _Run:
         self.shed = np.zeros(count, dtype=bool)
         self.batches: Counter[int] = Counter()
         self.idle = list(range(scenario.executors))
-        self.running: dict[int, tuple[float, int, list[Arrival]]] = {}
-        self.parts: dict[int, list[Arrival]] = {}
-        self.events: list[tuple[float, int, int, float]] = []
-        self.ready: deque[tuple[Callable[[int], float], int]] = deque()
+        self.running: dict[int, tuple[float, int, list[_Part]]] = {}
+        self.cores = ProcessorSharing(scenario.cores)
+        self.parts: dict[int, list[_Part]] = {}
+        self.steps: dict[int, list[Step]] = {}
+        self.events: list[tuple[float, int, int]] = []
+        self.ready: deque[tuple[Callable[[int], None], int]] = deque()
+        self.threads = HOOK_THREADS
+        self.calls: deque[tuple[int, float]] = deque()
+        self.computing: deque[int] = deque()
+        self.call_ns: dict[int, float] = {}
         self.now_ns = 0.0
-        self.busy_ns = self.loop_ns = 0.0
+        self.busy_ns = self.loop_ns = self.hook_ns = 0.0
         self.kick_due = False
 
     def play(self) -> Outcome:
         arrivals = self.scenario.arrivals_ns
         upcoming = 0
-        events = self.events
         while True:
             while upcoming < len(arrivals) and arrivals[upcoming] <= self.now_ns:
                 self.ready.append((self._arrive, upcoming))
                 upcoming += 1
-            while events and events[0][0] <= self.now_ns:
+            while self.events and self.events[0][0] <= self.now_ns:
                 self._event()
+            for executor in self.cores.finished(self.now_ns, self.loop_ns + self.hook_ns):
+                self.ready.append((self._done, executor))
             if self.ready:
                 work, argument = self.ready.popleft()
-                self.loop_ns += work(argument)
+                work(argument)
+                continue
+            if self.computing:
+                self._compute()
                 continue
             moments = [float(arrivals[upcoming])] if upcoming < len(arrivals) else []
-            moments += [events[0][0]] if events else []
+            moments += [self.events[0][0]] if self.events else []
+            batch_ns = self.cores.next_ns()
+            moments += [batch_ns] if batch_ns is not None else []
             if not moments:
                 break
-            self.now_ns = min(moments)
+            self.now_ns = max(min(moments), self.now_ns)
         scenario = self.scenario
-        spent_ns = self.now_ns, self.busy_ns, self.loop_ns
+        spent_ns = self.now_ns, self.busy_ns, self.loop_ns, self.hook_ns
         return Outcome(self.latency_ns, self.shed, scenario.timeout_ns, self.batches, *spent_ns, scenario.executors)
 
     def _event(self) -> None:
-        at_ns, kind, number, seen_ns = heappop(self.events)
+        _, kind, number = heappop(self.events)
         if kind == _TIMER:
             self._schedule_kick()
-            return
-        stolen_ns = self.loop_ns - seen_ns
-        if self.scenario.shared and stolen_ns > 0:
-            heappush(self.events, (at_ns + stolen_ns, _DONE, number, self.loop_ns))
-            return
-        self.ready.append((self._done, number))
+        elif kind == _RESUME:
+            self.ready.append((self._advance, number))
+        else:
+            self.computing.append(number)
 
-    # -- Pieces of work on the event loop; each returns how long it took ----------------------------------------------
+    # -- Pieces of work on the event loop -----------------------------------------------------------------------------
 
-    def _arrive(self, number: int) -> float:
-        """Receive, admit and queue one request."""
-        scenario = self.scenario
-        took_ns = scenario.loop_ns * _RECEIVING
+    def _work(self, took_ns: float) -> None:
         self.now_ns += took_ns
-        rows = scenario.rows[number % len(scenario.rows)]
+        self.loop_ns += took_ns
+
+    def _arrive(self, number: int) -> None:
+        """Receive and admit one request."""
+        scenario = self.scenario
+        steps = list(reversed(scenario.steps(number)))
+        if steps and steps[-1].kind is Kind.LOOP:
+            self._work(steps.pop().amount)
+        rows = sum([int(step.amount) for step in steps if step.kind is Kind.MODEL])
+        if rows and not self._admitted(number, rows):
+            self.shed[number] = True
+            return
+        self.steps[number] = steps
+        self._advance(number)
+
+    def _admitted(self, number: int, rows: int) -> bool:
+        priority, tenant, deadline_ns = self._terms(number)
+        now_ns = int(self.now_ns)
+        if not tenant and self.admission.is_easy(now_ns, rows, deadline_ns):
+            return True
+        request = Request(rows, deadline_ns, priority or DEFAULT_LEVEL, tenant)
+        return self.admission.check(now_ns, request, self._executors()) is None
+
+    def _terms(self, number: int) -> tuple[int, str, int]:
+        scenario = self.scenario
         priority = scenario.priorities[number % len(scenario.priorities)]
         tenant = scenario.tenants[number % len(scenario.tenants)]
-        deadline_ns = int(scenario.arrivals_ns[number]) + scenario.timeout_ns
-        now_ns = int(self.now_ns)
-        if tenant or not self.admission.is_easy(now_ns, rows, deadline_ns):
-            request = Request(rows, deadline_ns, priority or DEFAULT_LEVEL, tenant)
-            if self.admission.check(now_ns, request, self._executors()) is not None:
-                self.shed[number] = True
-                return took_ns
+        return priority, tenant, int(scenario.arrivals_ns[number]) + scenario.timeout_ns
+
+    def _advance(self, number: int) -> None:
+        """Begin a request's next step; one on the event loop waits for its turn."""
+        steps = self.steps[number]
+        while steps:
+            step = steps[-1]
+            if step.kind is Kind.LOOP:
+                self.ready.append((self._on_loop, number))
+                return
+            steps.pop()
+            if step.kind is Kind.WAIT:
+                heappush(self.events, (self.now_ns + step.amount, _RESUME, number))
+                return
+            if step.kind is Kind.THREAD:
+                self.calls.append((number, step.amount))
+                self._start_calls()
+                return
+            if step.kind is Kind.MODEL:
+                self._offer(number, int(step.amount))
+                return
+            self.latency_ns[number] = self.now_ns + step.amount - self.scenario.arrivals_ns[number]
+        del self.steps[number]
+
+    def _on_loop(self, number: int) -> None:
+        self._work(self.steps[number].pop().amount)
+        self._advance(number)
+
+    def _offer(self, number: int, rows: int) -> None:
+        """Queue a request, cut as the dispatcher cuts one of more rows than a batch."""
+        scenario = self.scenario
+        priority, tenant, deadline_ns = self._terms(number)
         target_ns = self.planner.target_ns(int(scenario.arrivals_ns[number]), deadline_ns)
         self.parts[number] = []
-        for at in range(0, rows, scenario.max_rows):  # as the dispatcher cuts requests of more rows than a batch
-            part = Arrival(number, min(scenario.max_rows, rows - at), deadline_ns, priority, tenant, target_ns)
-            part.arrived_ns = now_ns
+        for at in range(0, rows, scenario.max_rows):
+            part = _Part(number, min(scenario.max_rows, rows - at), deadline_ns, priority, tenant, target_ns)
+            part.arrived_ns = int(self.now_ns)
             if self.planner.offer(part):
                 self.parts[number].append(part)
         self._schedule_kick()
-        return took_ns
 
-    def _kick(self, _: int) -> float:
+    def _kick(self, _: int) -> None:
         """Plan, and start batches."""
         self.kick_due = False
-        took_ns = 0.0
         if not self.idle or not self.planner.queue_rows:
-            return took_ns
+            return
         now_ns = int(self.now_ns)
         count = self.scenario.executors
         plan = self.planner.plan(now_ns, len(self.idle), self.costs, executors=count, probe=not self.running)
         self.admission.learn(len(plan.expired))
         for batch in plan.batches:
-            took_ns += self._start(batch)
+            self._start(batch)
         if plan.again_ns:
-            heappush(self.events, (float(plan.again_ns), _TIMER, 0, 0.0))
-        return took_ns
+            heappush(self.events, (float(plan.again_ns), _TIMER, 0))
 
-    def _start(self, batch: list[Arrival]) -> float:
+    def _start(self, batch: list[_Part]) -> None:
         rows = sum([entry.rows for entry in batch])
         self.batches[rows] += 1
         service_ns = self.scenario.service(rows)
         self.busy_ns += service_ns
         executor = self.idle.pop()
         self.running[executor] = (self.now_ns, rows, batch)
-        if not self.scenario.inline:
-            heappush(self.events, (self.now_ns + service_ns, _DONE, executor, self.loop_ns))
-            return 0.0
-        self.now_ns += service_ns
-        return service_ns + self._done(executor)
+        if self.scenario.inline:
+            self._work(service_ns)
+            self._done(executor)
+        else:
+            self.cores.start(self.now_ns, self.loop_ns + self.hook_ns, service_ns, executor)
 
-    def _done(self, executor: int) -> float:
+    def _done(self, executor: int) -> None:
         """Take a finished batch back; its answers leave one after the other."""
         started_ns, rows, batch = self.running.pop(executor)
         self.idle.append(executor)
@@ -261,19 +233,12 @@ class _Run:
             parts = self.parts[entry.number]
             parts.remove(entry)
             if not parts:  # of a request of which a part expired, that part stays: it has no answer
-                self.ready.append((self._answer, entry.number))
+                del self.parts[entry.number]
+                self._advance(entry.number)
         if self.planner.queue_rows:
             self._schedule_kick()
         else:
             self.planner.rest(nothing_runs=not self.running)
-        return 0.0
-
-    def _answer(self, number: int) -> float:
-        del self.parts[number]
-        took_ns = self.scenario.loop_ns * (1.0 - _RECEIVING)
-        self.now_ns += took_ns
-        self.latency_ns[number] = self.now_ns - self.scenario.arrivals_ns[number]
-        return took_ns
 
     def _schedule_kick(self) -> None:
         if not self.kick_due:
@@ -285,3 +250,34 @@ class _Run:
             left_ns(self.now_ns - started_ns, rows, self.costs.cost) for started_ns, rows, _ in self.running.values()
         ]
         return Executors(self.scenario.executors, len(self.idle), sum(left), sorted(left))
+
+    # -- Hooks in threads ---------------------------------------------------------------------------------------------
+
+    def _start_calls(self) -> None:
+        """Give threads to calls, in order; a call whose request is too late is dropped."""
+        while self.calls and self.threads:
+            number, took_ns = self.calls.popleft()
+            if self._terms(number)[2] <= self.now_ns:
+                continue
+            self.threads -= 1
+            wait_ns = took_ns * self.scenario.hook_wait
+            self.call_ns[number] = took_ns - wait_ns
+            if wait_ns:
+                heappush(self.events, (self.now_ns + wait_ns, _COMPUTE, number))
+            else:
+                self.computing.append(number)
+
+    def _compute(self) -> None:
+        """Run one call for a turn of the interpreter; the event loop waits that long."""
+        number = self.computing.popleft()
+        turn_ns = min(self.call_ns[number], SWITCH_NS)
+        self.now_ns += turn_ns
+        self.hook_ns += turn_ns
+        self.call_ns[number] -= turn_ns
+        if self.call_ns[number] > 0.0:
+            self.computing.append(number)
+            return
+        del self.call_ns[number]
+        self.threads += 1
+        self._start_calls()
+        self.ready.append((self._advance, number))

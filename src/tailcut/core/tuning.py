@@ -149,6 +149,16 @@ def tuned_points(evidence: Mapping[str, Any]) -> dict[int, float]:
     return {}
 
 
+def tuned_median(evidence: Mapping[str, Any], rows: int) -> float | None:
+    """Read what half of the batches of so many rows took at most when the build tuned the variant, in nanoseconds.
+
+    Returns:
+        None where the build timed no batch of this size.
+    """
+    costs = (evidence.get("tuning") or {}).get("costs") or ()
+    return next((cost["p50_ms"] * 1e6 for cost in costs if cost["rows"] == rows), None)
+
+
 def tuned_spread(evidence: Mapping[str, Any]) -> float | None:
     """Read how much batches of one size differ: the standard deviation of the logarithm; None where it is not known.
 

@@ -93,7 +93,7 @@ class Opened:
 
     Attributes:
         pool: keeps the executors.
-        executor: "inline", "thread" or "process".
+        executor, executor_reason: "inline", "thread" or "process", and why.
         warm_up_ns, examples: see ``Warm``.
         merges: whether requests share batches: the manifest and the variant's evidence both have a say.
         rows_alone: whether each row runs alone, those of one request too, because rows influence each other.
@@ -121,7 +121,7 @@ class Opened:
         self.merges = path.dispatcher.planner.merge
         self.rows_alone = path.rows_alone
         self.variant = warm.variant
-        self.executor = warm.executor
+        self.executor, self.executor_reason = warm.choice
         self.warm_up_ns = warm.warm_up_ns
         self.examples = warm.examples
         self.code = code

@@ -12,7 +12,7 @@ from tailcut.core.batching import Planner
 from tailcut.core.fingerprint import uses_gpu
 from tailcut.core.learning import Costs
 from tailcut.core.overload import Target
-from tailcut.core.tuning import tuned_points
+from tailcut.core.tuning import tuned_median, tuned_points
 from tailcut.core.windows import Fixed, Gain, Window
 from tailcut.engine.dispatcher import Dispatcher
 from tailcut.engine.row_coupling import rows_alone
@@ -131,6 +131,16 @@ def make_costs(deployment: Deployment, variant: Variant, warm_up_ns: Mapping[int
         if points:
             costs.seed(points)
     return costs
+
+
+def built_ns(deployment: Deployment, variant: Variant, rows: int) -> float | None:
+    """Return the build's median of batches of so many rows, in nanoseconds.
+
+    Returns:
+        None where the build timed none on such a machine with as many threads as are served with.
+    """
+    same_threads = deployment.pool.threads_of(variant.settings) == variant.settings.get("threads", 1)
+    return tuned_median(variant.evidence, rows) if same_threads and variant.trust.level == "trusted" else None
 
 
 def _lengths(deployment: Deployment) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import perf_counter, perf_counter_ns, thread_time_ns
 from typing import NamedTuple
 
@@ -11,13 +12,24 @@ from tailcut.code.loaded import Snapshot
 from tailcut.code.on_disk import changed_data
 from tailcut.core.code import few
 from tailcut.core.fingerprint import Machine, uses_gpu
+from tailcut.core.placement import BatchTime
 from tailcut.engine import planning
 from tailcut.engine.examples import Examples, examples_of
 from tailcut.engine.lending import lendable
 from tailcut.engine.row_coupling import with_row_coupling
 from tailcut.engine.ticket import length_class
 from tailcut.engine.version import opens_with_code
-from tailcut.engine.warming import BRIEF, THOROUGH, Unanswered, Warmth, choose_executor, warm_up
+from tailcut.engine.warming import (
+    BRIEF,
+    THOROUGH,
+    Choice,
+    Unanswered,
+    Warmth,
+    choose_executor,
+    timed_again,
+    undisturbed_ns,
+    warm_up,
+)
 from tailcut.errors import ArtifactError, StartError, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.registry import Variant
@@ -47,7 +59,7 @@ class Warm(NamedTuple):
         runtimes: one per executor.
         warm_up_ns: nanoseconds per batch size; empty where it refuses the row that was invented for it.
         examples: inputs that it was warmed up with.
-        executor: "inline", "thread" or "process".
+        choice: kind of executor, and the reason for it.
         most: executors that its pool may grow to.
         load_s: how long opening and warming up one of them took.
         size_bytes: what an opened one is taken to hold in memory.
@@ -59,12 +71,17 @@ class Warm(NamedTuple):
     runtimes: list[Runtime]
     warm_up_ns: dict[int, int]
     examples: Examples
-    executor: str
+    choice: Choice
     most: int
     load_s: float
     size_bytes: int
     open_one: Callable[[], Runtime]
     code: Snapshot
+
+    @property
+    def executor(self) -> str:
+        """Kind of executor: "inline", "thread" or "process"."""
+        return self.choice.executor
 
     @property
     def length_class(self) -> int:
@@ -113,9 +130,10 @@ class _Opener:
         runtime = self._open()
         if self._unanswered:
             return runtime
-        clock_ns = thread_time_ns if warmth is BRIEF and self._in_one_thread else perf_counter_ns
         try:
-            self.took_ns = warm_up(runtime, self.examples, self._outputs, self._max_rows, warmth, clock_ns)
+            self.took_ns = warm_up(
+                runtime, self.examples, self._outputs, self._max_rows, warmth, self._clock_ns(warmth, perf_counter_ns)
+            )
         except Unanswered as refused:
             if self._must_answer or self.took_ns:
                 runtime.close()
@@ -129,6 +147,25 @@ class _Opener:
             runtime.close()
             raise
         return runtime
+
+    def largest(self, runtime: Runtime, warmth: Warmth) -> BatchTime | None:
+        """Time the largest batch, beside what the build saw of it; None where no batch was answered.
+
+        Raises:
+            TailcutError: the variant fails on it.
+        """
+        if not self.took_ns:
+            return None
+        rows = max(self.took_ns)
+        built_ns = planning.built_ns(self._manifest.deployment, self._variant, rows)
+        found = BatchTime(rows, self.took_ns[rows], built_ns)
+        if found.is_long:
+            return found
+        whole = undivided(runtime)  # as it would run on the event loop
+        return timed_again(found, whole, self.examples, self._outputs, self._clock_ns(warmth, undisturbed_ns))
+
+    def _clock_ns(self, warmth: Warmth, usual: Callable[[], int]) -> Callable[[], int]:
+        return thread_time_ns if warmth is BRIEF and self._in_one_thread else usual
 
     def open_later(self) -> Runtime:
         """Open one more while others serve.
@@ -199,19 +236,20 @@ def open_variant(
         began_s = perf_counter()
         runtimes.append(opener.open(warmth))
         load_s = perf_counter() - began_s
-        kind = choose_executor(deployment, opener.took_ns, asked or 1)
-        if kind == "inline":
+        choice = choose_executor(deployment, asked or 1, partial(opener.largest, runtimes[0], warmth))
+        inline = choice.executor == "inline"
+        if inline:
             runtimes = [undivided(runtime) for runtime in runtimes]  # all that it runs is short
-        count = asked or (1 if kind == "inline" else _spares(manifest, variant, read_machine()))
+        count = asked or (1 if inline else _spares(manifest, variant, read_machine()))
         while len(runtimes) < count:
             runtimes.append(opener.open(warmth))
     except BaseException:
         for runtime in runtimes:
             runtime.close()
         raise
-    most = 1 if kind == "inline" else max(pool.max_executors, count)
+    most = 1 if inline else max(pool.max_executors, count)
     took_ns, held = dict(opener.took_ns), _held(variant)
-    return Warm(variant, runtimes, took_ns, opener.examples, kind, most, load_s, held, opener.open_later, code)
+    return Warm(variant, runtimes, took_ns, opener.examples, choice, most, load_s, held, opener.open_later, code)
 
 
 def _open(manifest: Manifest, variant: Variant, code: Mapping[str, str]) -> Runtime:

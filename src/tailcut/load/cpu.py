@@ -81,16 +81,24 @@ def other_seconds(own_pid: int, proc: Path = Path("/proc")) -> float:
 def threads_ns(pid: int) -> dict[int, int]:
     """Read the CPU nanoseconds of every living thread of ``pid`` and of its living descendants, by thread.
 
-    Empty where the process has ended; threads that the kernel does not tell of are left out. Source: the kernel's
-    Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat".
+    Empty where the process has ended; threads that the kernel does not tell of are left out.
     """
-    found: dict[int, int] = {}
+    return {thread: ran_ns for thread, (ran_ns, _) in schedules_ns(pid).items()}
+
+
+def schedules_ns(pid: int) -> dict[int, tuple[int, int]]:
+    """Read how long each such thread has run, and how long it was ready to and waited for a core, in nanoseconds.
+
+    Source: the kernel's Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat".
+    """
+    found: dict[int, tuple[int, int]] = {}
     with suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             with suppress(OSError, ValueError, IndexError):  # it has ended, or is not told
-                found[int(task.name)] = int((task / "schedstat").read_text().split()[0])
+                ran, waited = (task / "schedstat").read_text().split()[:2]
+                found[int(task.name)] = int(ran), int(waited)
                 for child in (task / "children").read_text().split():
-                    found |= threads_ns(int(child))
+                    found |= schedules_ns(int(child))
     return found
 
 

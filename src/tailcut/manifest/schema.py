@@ -77,8 +77,9 @@ class Pool(Section, frozen=True, kw_only=True):
     executor: Annotated[
         Literal["auto", "inline", "thread", "process"],
         Meta(
-            description="inline runs batches on the event loop (models under 1 ms only); auto measures at warm-up and "
-            "takes inline or thread; process: a process of its own, for models that crash, leak or hold the GIL"
+            description="inline runs batches on the event loop (models under 1 ms only); auto takes inline where the "
+            "largest batch surely stays under it, by the build and the start's measurement, else thread; process: a "
+            "process of its own, for models that crash, leak or hold the GIL"
         ),
     ] = "auto"
     executors: Annotated[

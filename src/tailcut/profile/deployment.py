@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -55,6 +56,44 @@ def record_deployment(
         StartError: it does not come up, or does not answer the first request.
         LoadTestError, ProfileError: as ``record_load``.
     """
+    with started(manifest, path, plan, overrides=overrides, environment=environment) as served:
+        recording, result = record_load(
+            served.plan, f"deployment {manifest.deployment.name}", known=_stages(manifest), on_progress=on_progress
+        )
+        served.process.check_alive("under load")
+    cpu = "" if result.cpu_s_per_1000 is None else f"; {result.cpu_s_per_1000:.3g} CPU seconds per 1,000 replies"
+    return with_notes(recording, f"{served.where}{cpu}", *_cache_notes(result), _NEXT), result
+
+
+class Served(NamedTuple):
+    """A deployment that is served for a load.
+
+    Attributes:
+        process: its server.
+        plan: of the load, with the server's URL and process id; one of its requests has been answered.
+        core: that the server is pinned to; None where it shares the cores with the load.
+        where: the same in words.
+    """
+
+    process: ServerProcess
+    plan: LoadPlan
+    core: int | None
+    where: str
+
+
+@contextmanager
+def started(
+    manifest: Manifest, path: Path, plan: LoadPlan, *, overrides: Sequence[str], environment: Mapping[str, str]
+) -> Iterator[Served]:
+    """Serve a deployment in a process of its own, and keep this thread on the load's core meanwhile.
+
+    Args:
+        manifest, path, plan, overrides, environment: as in ``record_deployment``.
+
+    Raises:
+        ManifestError: the traffic is missing.
+        StartError: it does not come up, or does not answer the first request.
+    """
     deployment = manifest.deployment
     payloads = plan.payloads or deployment.ladder.traffic
     if not payloads:
@@ -66,6 +105,7 @@ def record_deployment(
     port = free_port()
     url = f"http://127.0.0.1:{port}{plan.url or f'/predict/{deployment.name}'}"
     core, load_core = _cores(deployment)
+    where = "cores shared with the load" if core is None else f"server on core {core}, load on core {load_core}"
     with tempfile.TemporaryDirectory(prefix="tailcut-profile-") as folder:
         server = ServerProcess(
             _command(deployment, path, port, overrides),
@@ -79,13 +119,7 @@ def record_deployment(
             server.wait_until_ready("/v2/health/ready", timeout_s=_READY_S, ok=(200,))
             plan = msgspec.structs.replace(plan, url=url, payloads=payloads, pid=server.pid)
             _try_one(server, plan)
-            recording, result = record_load(
-                plan, f"deployment {deployment.name}", known=_stages(manifest), on_progress=on_progress
-            )
-            server.check_alive("under load")
-    where = "cores shared with the load" if core is None else f"server on core {core}, load on core {load_core}"
-    cpu = "" if result.cpu_s_per_1000 is None else f"; {result.cpu_s_per_1000:.3g} CPU seconds per 1,000 replies"
-    return with_notes(recording, f"{where}{cpu}", *_cache_notes(result), _NEXT), result
+            yield Served(server, plan, core, where)
 
 
 def _try_one(server: ServerProcess, plan: LoadPlan) -> None:

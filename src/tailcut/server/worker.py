@@ -157,7 +157,7 @@ class Worker:
         opened = self._engine.opened
         batch_ms = {rows: round(ns / 1e6, 3) for rows, ns in opened.warm_up_ns.items()}
         log.info(
-            "%s is ready on %s%s after %.1f s: variant %s (%s, version %s), %s executor, %s%s%s",
+            "%s is ready on %s%s after %.1f s: variant %s (%s, version %s), %s executor (%s), %s%s%s",
             self.manifest.deployment.name,
             self._url,
             grpc,
@@ -166,6 +166,7 @@ class Worker:
             opened.variant.runtime,
             opened.variant.version,
             opened.executor,
+            opened.executor_reason,
             f"ms per batch of rows {batch_ms}" if batch_ms else "not warmed up: its first request will",
             _sharing(opened),
             f"; the gate refused it: {opened.variant.refused}" if opened.variant.refused else "",

@@ -1,0 +1,105 @@
+"""Figures of one load: what the client saw and what server and kernel counted, per request and resource."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tailcut.core.request_steps import Kind
+from tailcut.load import Samples
+from tailcut.profile.request_costs import LoadFigures
+from tailcut.profile.server_counters import Counted, Counters
+
+COUNT, MS = 200, 1_000_000
+WORKER, HOOK, CHILD = 10, 11, 20
+
+
+def samples(outside_ms: float = 0.5) -> Samples:
+    """Half of the requests are answered by a cache; the others wait 5 ms for features, 4 ms for a hook and a batch."""
+    at_ns = np.arange(COUNT, dtype=np.int64) * 10 * MS
+    misses = np.arange(COUNT) % 2 == 1
+    stages = {
+        "receive": np.full(COUNT, 0.1),
+        "features": np.where(misses, 5.0, np.nan),
+        "preprocess": np.where(misses, 4.0, np.nan),
+        "queue": np.where(misses, 0.2, np.nan),
+        "infer": np.where(misses, 2.0, np.nan),
+        "encode": np.full(COUNT, 0.1),
+    }
+    total = np.nansum(np.array(list(stages.values())), axis=0)
+    return Samples(
+        intended_ns=at_ns,
+        sent_ns=at_ns,
+        done_ns=at_ns + ((total + outside_ms) * MS).astype(np.int64),
+        status=np.full(COUNT, 200, np.int16),
+        cache=np.zeros(COUNT, np.int8),
+        cache_names=("",),
+        stages_ms={name: column.astype(np.float32) for name, column in {**stages, "total": total}.items()},
+        measured_from_ns=0,
+    )
+
+
+def counted(executor: str = "process", waited_ms: float = 0.0) -> Counted:
+    """100 batches of a row, 2 ms each, of which the executor's process waited so long for a core."""
+    metrics = {
+        f'tailcut_executors{{model="m",kind="{executor}"}}': 1.0,
+        'tailcut_hook_thread_calls_total{model="m",hook="preprocess"}': 100.0,
+        'tailcut_feature_cache_lookups_total{model="m",group="g",entity_type="id",result="hit"}': 30.0,
+        'tailcut_feature_cache_lookups_total{model="m",group="g",entity_type="id",result="miss"}': 70.0,
+        'tailcut_feature_source_calls_total{model="m",group="g",entity_type="id"}': 50.0,
+        'tailcut_feature_source_seconds_total{model="m",group="g",entity_type="id"}': 0.25,
+    }
+    threads = {WORKER: {WORKER: (60 * MS, 0), HOOK: (100 * MS, 0), CHILD: (150 * MS, int(waited_ms * 100 * MS))}}
+    before = Counters({}, {}, {WORKER: {}}, {WORKER: {WORKER}})
+    return Counted(before, Counters(metrics, {1: (100.0, 200.0 * MS)}, threads, {WORKER: {WORKER, HOOK}}))
+
+
+def figures(cores: float = 1.0, outside_ms: float = 0.5, **more: float) -> LoadFigures:
+    return LoadFigures(100.0, samples(outside_ms), counted(**more), 2.0, cores)  # type: ignore[arg-type]
+
+
+def test_what_a_load_shows_of_each_resource() -> None:
+    costs = figures().costs()
+    assert costs.loop_ms == pytest.approx(0.3), "60 ms of the loop's thread in 200 requests"
+    assert costs.outside_ms == pytest.approx(0.5, rel=0.01)
+    assert (costs.cached, costs.fetched) == (0.5, 0.5)
+    assert costs.fetch_ms == pytest.approx(5.0)
+    assert (costs.preprocess_ms, costs.preprocess_threads) == (pytest.approx(4.0), 1.0)
+    assert (costs.postprocess_ms, costs.postprocess_threads) == (0.0, 0.0)
+    assert costs.handover_ms == pytest.approx(0.2)
+    assert (costs.batch_ms, costs.batches) == ({1: pytest.approx(2.0)}, {1: 100})
+    (group,) = costs.groups
+    assert (group.name, group.hits, group.call_ms) == ("g", pytest.approx(0.3), pytest.approx(5.0))
+
+
+def test_what_batches_waited_for_a_core_is_no_part_of_their_time() -> None:
+    assert figures(waited_ms=0.5).costs().batch_ms == {1: pytest.approx(1.5)}
+
+
+def test_hooks_that_compute_a_quarter_of_their_time_wait_for_the_rest() -> None:
+    assert figures().hook_wait == pytest.approx(0.75)
+
+
+def test_the_busiest_resource_says_the_capacity() -> None:
+    """310 ms of the one core in two seconds at 100 requests/s; with two cores it is the executor, 200 ms."""
+    assert figures().capacity() == pytest.approx(100.0 / (0.31 / 2.0))
+    assert figures(cores=4.0).capacity() == pytest.approx(100.0 / (0.2 / 2.0))
+
+
+def test_the_steps_of_a_request_that_missed_everything() -> None:
+    found = figures()
+    cached, whole = found.steps(found.handover_ns)[:2]
+    kinds = [one.kind for one in whole]
+    assert kinds == [
+        Kind.LOOP, Kind.WAIT, Kind.THREAD, Kind.MODEL, Kind.WAIT, Kind.LOOP, Kind.REPLY,
+    ]  # fmt: skip
+    assert [one.kind for one in cached] == [Kind.LOOP, Kind.REPLY]
+
+
+@pytest.mark.parametrize(("low_ms", "expected_ms"), [(0.5, 0.5), (0.1, 0.1), (1.5, 0.5)])
+def test_waits_before_the_server_reads_are_not_counted_twice(low_ms: float, expected_ms: float) -> None:
+    """Network and client are those of the low load, or this one's own where they are shorter."""
+    found = figures(outside_ms=0.5).steps(0.0, figures(outside_ms=low_ms))
+    (reply,) = [one for one in found[0] if one.kind is Kind.REPLY]
+    rest_ms = figures().costs().loop_ms - 0.2
+    assert reply.amount / MS == pytest.approx(max(expected_ms - rest_ms, 0.0), abs=0.01)
