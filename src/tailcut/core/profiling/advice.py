@@ -20,6 +20,7 @@ from tailcut.core.profiling.slopes import cpu_factor
 from tailcut.core.profiling.state import Known, LeverName, State
 from tailcut.core.profiling.weighing import aim_at, facts_of
 from tailcut.core.profiling.work import read_work
+from tailcut.core.profiling.workers import own_levers
 from tailcut.core.slo import LatencyObjective, Objectives
 
 _TOLD = 0.01
@@ -121,9 +122,10 @@ def advise(
     limit_ms = objective.limit_s * 1e3 if objective else _QUEUE_GROWS * _alone_ms(state, share)
     now = forecast(state, rate, limit_ms=limit_ms, share=share)
     facts = facts_of(state, found, recording, diversity, now, aim, limit_ms, calibration)
-    allowed = [lever for lever in LEVERS if not refusal_of(lever, state, facts)]
+    asked = (*LEVERS, *own_levers(state, recording))
+    allowed = [lever for lever in asked if not refusal_of(lever, state, facts)]
     pulled = order_levers(state, allowed, facts, share, within_ms=limit_ms if objective else 0.0)
-    levers = [_advise_one(state, lever, facts, share, pulled) for lever in LEVERS]
+    levers = [_advise_one(state, lever, facts, share, pulled) for lever in asked]
     levers.sort(key=lambda one: (one.order == 0, one.order))
     return Advice(
         rate=rate,

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
+from tailcut.core.profiling.background import Background
 from tailcut.core.profiling.layers import ModelLayers
 from tailcut.core.profiling.overhead import Overhead
 
@@ -17,6 +18,11 @@ FORMAT = 1
 """Of a saved recording; another number is another layout."""
 EXECUTOR = "executor"
 """What a wait for an executor's thread is called; with " of " and where it was made, as far as that is known."""
+
+PROCESS_POOL = "process pool"
+"""What a wait for a worker process of a pool is called, in the same way."""
+BACK_FROM_PROCESS = "back from a process"
+"""Label of the time between the end of a worker's call and the event loop's taking its result."""
 
 TORCH_ON_GPU = "torch on a GPU"
 """Of ``Pilot.libraries``: torch, with the model's weights on a GPU."""
@@ -181,8 +187,10 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
         hooks: what was hooked, such as "sqlite3", "fastapi".
         versions: of the packages that matter here.
         libraries: what models run on, by the labels of their spans: "torch", TORCH_ON_GPU, "onnxruntime".
-        executors: threads of each executor, by the label of the waits for it, where no other has that label.
-        cpu_s: CPU seconds of the process within the measured window.
+        executors: threads of each executor (processes of a process pool), by the label of the waits for it, where no
+            other has that label.
+        cpu_s: CPU seconds of the process and its children within the measured window.
+        workers_s: CPU seconds of its children within it.
         delay_s: seconds within it in which a thread of it was ready to run and had no core.
         database_s: CPU seconds within it of the databases on the same machine; 0: there are none, or none is seen.
         other_cores: of the machine, which the process may not use.
@@ -201,6 +209,7 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     libraries: dict[str, str] = {}
     executors: dict[str, int] = {}
     cpu_s: float = 0.0
+    workers_s: float = 0.0
     delay_s: float = 0.0
     database_s: float = 0.0
     other_cores: int = 0
@@ -223,6 +232,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         sampled_s: how long stacks were looked at, in a run of its own under the same load; 0: not known.
         overhead, layers: None where it was not measured; of the models that took most time.
         strays: calls whose time is in no request under their own name.
+        background: work that requests began and that ran after their replies, a line per request and function.
         one_in, untraced: of how many requests one was traced (``thinning``); the others, as the client saw them.
         waits: of those for locks, in any order: who had one in between two that were traced.
         notes: what could not be seen, and what makes figures weaker than they look.
@@ -241,6 +251,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     overhead: Overhead | None = None
     layers: tuple[ModelLayers, ...] = ()
     strays: tuple[Stray, ...] = ()
+    background: tuple[Background, ...] = ()
     one_in: int = 1
     untraced: tuple[Request, ...] = ()
     waits: tuple[Wait, ...] = ()

@@ -28,6 +28,7 @@ from tailcut.core.profiling.shapes import tables_of
 from tailcut.core.profiling.state import State
 from tailcut.core.profiling.strays import stray_words
 from tailcut.core.profiling.thinning import LEAST_TRACED
+from tailcut.core.profiling.workers import unseen_workers
 from tailcut.core.slo import Finding, LatencyObjective, Objectives
 from tailcut.core.statistics import percentile
 
@@ -158,6 +159,7 @@ def facts_of(
         doubts=(*filter(None, map(_off, repeats)), *unknown),
         strays=stray_words(recording.strays, recording.duration_s),
         hints=_hints(recording, found, near),
+        unseen_workers=unseen_workers(state, recording),
         writes=_writes(found),
     )
 

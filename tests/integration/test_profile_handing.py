@@ -1,0 +1,201 @@
+"""Work that a service hands over: named by line, charged to its function, and what removing it wins, by removing it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from tailcut.core.profiling.advice import Advice, LeverAdvice
+from tailcut.core.profiling.background import LeftBehind, left_behind
+from tailcut.core.profiling.budget import Budget, Culprit, make_budget
+from tailcut.core.profiling.records import Recording, Stage
+from tailcut.core.slo import Objectives
+from tailcut.core.statistics import percentile
+from tailcut.load import LoadPlan, measure
+from tailcut.profile.child import Options
+from tailcut.profile.launching import PilotProcess
+from tailcut.profile.pilot import record
+from tailcut.profile.plan import PilotPlan
+from tailcut.report.profile_json import advice_of
+
+pytestmark = pytest.mark.integration
+
+HERE = Path(__file__).parent
+SOURCE = "profile_handing.py"
+RATE, SECONDS = 15.0, 6.0
+MS = 15.0
+_WITHIN = 0.25
+
+
+class Profiled(NamedTuple):
+    """A route that was profiled: its recording, its budget and its levers."""
+
+    recording: Recording
+    budget: Budget
+    advice: Advice
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("handing")
+    shutil.copy(HERE / SOURCE, made / "handing.py")
+    (made / "bodies.jsonl").write_text(json.dumps({"ms": MS}) + "\n")
+    return made
+
+
+@pytest.fixture(scope="module")
+def profiled(folder: Path) -> Callable[[str], Profiled]:
+    """Profile a route, once."""
+    known: dict[str, Profiled] = {}
+
+    def profile(path: str) -> Profiled:
+        if path not in known:
+            recording = record(
+                PilotPlan(
+                    target="handing:app", path=path, payloads=str(folder / "bodies.jsonl"), directory=str(folder),
+                    rate=RATE, duration_s=SECONDS, warmup_s=1.0, sample_s=1.0, layers=False,
+                )
+            )  # fmt: skip
+            advice = advice_of(recording, Objectives(), None, ())
+            assert advice is not None
+            known[path] = Profiled(recording, make_budget(recording), advice)
+        return known[path]
+
+    return profile
+
+
+@pytest.fixture(scope="module")
+def plain(folder: Path) -> Iterator[PilotProcess]:
+    """The service as it is, without profiling."""
+    options = Options(target="handing:app", report=-1, profiled=False)
+    with PilotProcess(options, directory=folder) as process:
+        process.wait_ready(60.0)
+        yield process
+
+
+def measured_ms(process: PilotProcess, folder: Path, path: str, share: float) -> float:
+    """A percentile of a route's latency, without profiling."""
+    plan = LoadPlan(
+        url=f"{process.url}{path}", rate=RATE, duration_s=SECONDS, warmup_s=1.0,
+        payloads=str(folder / "bodies.jsonl"), method="POST",
+    )  # fmt: skip
+    samples, _ = measure(plan)
+    took_ms = (samples.done_ns - samples.intended_ns)[samples.status == 200] / 1e6
+    return percentile(np.asarray(took_ms), share)
+
+
+def line_of(text: str) -> str:
+    """The place of the line that holds a text."""
+    lines = (HERE / SOURCE).read_text().splitlines()
+    return f"handing.py:{next(place for place, line in enumerate(lines, 1) if text in line)}"
+
+
+def lever(found: Profiled, name: str) -> LeverAdvice:
+    return next(one for one in found.advice.levers if one.lever == name)
+
+
+def culprit(found: Profiled, stage: Stage, label: str) -> Culprit:
+    return next(one for one in found.budget.culprits_of(stage) if one.label == label)
+
+
+def left(found: Profiled) -> list[LeftBehind]:
+    recording = found.recording
+    return list(left_behind(recording.background, {one.number for one in recording.requests}, recording.rate))
+
+
+def test_a_process_pool_is_named_by_line_and_its_queue_apart_from_its_work(
+    profiled: Callable[[str], Profiled],
+) -> None:
+    found = profiled("/pool")
+    label = f"process pool of {line_of('ProcessPoolExecutor(1)')}"
+    assert culprit(found, Stage.WAIT, label).place == line_of("app.state.pool, score")
+    work = culprit(found, Stage.CODE, "score")
+    assert work.place == line_of("def score(")
+    spans = [span for one in found.recording.requests for span in one.spans if span.label == "score"]
+    assert np.median([span.cpu_ns for span in spans]) / 1e6 == pytest.approx(MS, rel=0.05)
+
+
+def test_multiprocessing_pools_are_named_too(profiled: Callable[[str], Profiled]) -> None:
+    found = profiled("/workers")
+    assert culprit(found, Stage.CODE, "score").place == line_of("def score(")
+    waits = {one.label for one in found.budget.culprits_of(Stage.WAIT)}
+    assert f"process pool of {line_of('multiprocessing.Pool(1)')}" in waits
+
+
+def test_removing_the_work_of_a_process_pool_wins_what_was_promised(
+    profiled: Callable[[str], Profiled], plain: PilotProcess, folder: Path
+) -> None:
+    found = profiled("/pool")
+    promised_ms = found.advice.now.p95_ms - lever(found, "no process pool").bound_p95_ms
+    won_ms = measured_ms(plain, folder, "/pool", 0.95) - measured_ms(plain, folder, "/pool/without", 0.95)
+    assert promised_ms == pytest.approx(won_ms, rel=_WITHIN)
+
+
+def test_calling_in_place_of_a_process_pool_takes_what_was_promised(
+    profiled: Callable[[str], Profiled], plain: PilotProcess, folder: Path
+) -> None:
+    promised_ms = lever(profiled("/pool"), "no process pool").p95_ms
+    assert promised_ms == pytest.approx(measured_ms(plain, folder, "/pool/inline", 0.95), rel=_WITHIN)
+
+
+def test_what_shipping_data_to_a_pool_costs_is_promised(
+    profiled: Callable[[str], Profiled], plain: PilotProcess, folder: Path
+) -> None:
+    """A table of 400,000 numbers, whose sum takes less than its way to the worker."""
+    found = profiled("/shipped")
+    promised_ms = found.advice.now.p95_ms - lever(found, "no process pool").p95_ms
+    won_ms = measured_ms(plain, folder, "/shipped", 0.95) - measured_ms(plain, folder, "/shipped/inline", 0.95)
+    assert promised_ms == pytest.approx(won_ms, rel=_WITHIN)
+
+
+@pytest.mark.parametrize(
+    ("path", "label", "line", "where"),
+    [
+        ("/background", "notify", "async def notify(", "loop"),
+        ("/background/thread", "audit", "def audit(", "thread"),
+        ("/task", "follow_up", "async def follow_up(", "loop"),
+        ("/soon", "audit", "def audit(", "loop"),
+        ("/thread", "audit", "def audit(", "thread"),
+        ("/submitted", "audit", "def audit(", "thread"),
+    ],
+)
+def test_work_after_the_reply_is_charged_to_its_function(
+    profiled: Callable[[str], Profiled], path: str, label: str, line: str, where: str
+) -> None:
+    found = profiled(path)
+    mine = [one for one in left(found) if one.label == label]
+    assert [(one.place, one.where) for one in mine] == [(line_of(line), where)]
+    assert mine[0].cpu_ms == pytest.approx(MS, rel=0.15)
+    # Neither the handler nor the framework has it.
+    own_ms = sum(one.mean_ms for one in found.budget.lines if one.stage in {Stage.CODE, Stage.FRAMEWORK})
+    assert own_ms < 10.0
+
+
+def test_work_after_the_reply_counts_in_the_capacity(profiled: Callable[[str], Profiled]) -> None:
+    """5 ms before the reply and 15 after it: one core answers 50 a second, and 200 without the latter."""
+    found = profiled("/background")
+    without = lever(found, "no background work")
+    assert (found.advice.now.capacity or 0.0) < 55.0
+    assert 100.0 < without.capacity < 210.0
+
+
+@pytest.mark.parametrize("path", ["/background", "/task"])
+def test_removing_work_after_the_reply_wins_what_was_promised(
+    profiled: Callable[[str], Profiled], plain: PilotProcess, folder: Path, path: str
+) -> None:
+    found = profiled(path)
+    promised_ms = found.advice.now.p95_ms - lever(found, "no background work").p95_ms
+    won_ms = measured_ms(plain, folder, path, 0.95) - measured_ms(plain, folder, "/plain", 0.95)
+    assert promised_ms == pytest.approx(won_ms, rel=_WITHIN)
+
+
+def test_a_service_that_hands_nothing_over_has_no_such_levers(profiled: Callable[[str], Profiled]) -> None:
+    found = profiled("/plain")
+    assert not {"no process pool", "no background work"} & {one.lever for one in found.advice.levers}
+    assert left(found) == []
