@@ -13,7 +13,7 @@ from types import CodeType
 from typing import Any, Literal, NamedTuple
 
 from tailcut.core.profiling.background import Background
-from tailcut.profile.clocks import now, thread_time_ns
+from tailcut.profile.clocks import delay_between, now, of_thread, thread_time_ns
 from tailcut.profile.tracing import Open, Trace, tracer
 
 _MOST = 200_000
@@ -41,7 +41,7 @@ class Ledger:
             request: number of the request that began it.
             name: the function.
             where: what it ran on.
-            cpu_ns, took_ns: CPU and wall time.
+            cpu_ns, took_ns: CPU time, and wall time; on the event loop without waits for a core.
         """
         found, key = self._found, (request, name, where)
         if key not in found and len(found) >= _MOST:
@@ -80,6 +80,7 @@ class _Active(NamedTuple):
     request: int
     start_ns: int
     cpu_ns: int
+    schedule: bytes
 
 
 class Steps(threading.local):
@@ -106,7 +107,8 @@ class Steps(threading.local):
     def open(self, name: Name, request: int) -> None:
         """Begin a part; the one before it ends."""
         self.close()
-        self.active = _Active(name, request, now(), thread_time_ns())
+        start_ns = now()
+        self.active = _Active(name, request, start_ns, thread_time_ns(), of_thread.clock.look_now(start_ns))
 
     def close(self) -> None:
         """End the part that runs, where one does."""
@@ -116,7 +118,8 @@ class Steps(threading.local):
         end_ns, cpu_ns = now(), thread_time_ns() - active.cpu_ns
         self.parts.append(Part(active.name, active.start_ns, end_ns))
         if active.request >= 0:
-            background.add(active.request, active.name, "loop", cpu_ns, end_ns - active.start_ns)
+            delay_ns = max(delay_between(active.schedule, of_thread.clock.look_now(end_ns)), 0)
+            background.add(active.request, active.name, "loop", cpu_ns, end_ns - active.start_ns - delay_ns)
 
     def end(self) -> list[Part]:
         """End the step, and hand out its parts."""

@@ -150,7 +150,9 @@ def _advise_one(state: State, lever: LeverName, facts: Facts, share: float, pull
     rate, limit_ms = facts.now.rate, facts.limit_ms
     reason = refusal_of(lever, state, facts)
     alone = facts.now if reason else forecast(pull(state, lever), rate, limit_ms=limit_ms, share=share)
-    bound = forecast(pull(state, lever, bound=True), rate, limit_ms=limit_ms, share=share)
+    at_best = pull(state, lever, bound=True)
+    same = (at_best.work.jobs, at_best.service) == (state.work.jobs, state.service)
+    bound = facts.now if same else forecast(at_best, rate, limit_ms=limit_ms, share=share)
     order = next((place for place, step in enumerate(pulled, 1) if step.lever == lever), 0)
     after = pulled[order - 1].after if order else None
     if not reason:

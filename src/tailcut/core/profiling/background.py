@@ -20,7 +20,7 @@ class Background(msgspec.Struct, frozen=True, kw_only=True):
         label, place: the function, and "file.py:line" of it.
         where: what it ran on: the event loop, another thread of the service, or another process.
         calls: how often it ran: steps of a task count one each.
-        cpu_ns, took_ns: of all of them: CPU time, and wall time.
+        cpu_ns, took_ns: of all of them: CPU time, and wall time; on the event loop without waits for a core.
     """
 
     request: int

@@ -216,9 +216,15 @@ class _Play:
         self.cores -= 1
         if number == self.forming:
             self.forming = -1
-        took = left if left < _QUANTUM_NS else _QUANTUM_NS
+        took = left if left < _QUANTUM_NS else self._longest_turn(now, left)
         self.python_ns += took
         self._after_turn(now + took, number, place, left - took, _GIVES_PYTHON)
+
+    def _longest_turn(self, now: float, left: float) -> float:
+        """A turn's length: where no other waits, it lasts until after the next event, which may bring one that does."""
+        if not self.events or self._anybody_waits():
+            return _QUANTUM_NS
+        return min(left, ((self.events[0][0] - now) // _QUANTUM_NS + 1.0) * _QUANTUM_NS)
 
     def _turn_of_database(self, now: float, number: int, place: int, left: float) -> None:
         """Take a turn at the database; come back for the rest."""
