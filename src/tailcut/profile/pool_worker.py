@@ -26,6 +26,7 @@ class Ran(NamedTuple):
         cpu_ns: CPU time of its thread.
         delay_ns: for how long its thread was ready to run and had no core; -1: not known.
         spans: spans inside it (``core.profiling.records.Span``), parents first; -1 as a parent means the call.
+        libraries: what the models of these spans run on, by label.
     """
 
     value: Any
@@ -36,6 +37,7 @@ class Ran(NamedTuple):
     cpu_ns: int
     delay_ns: int
     spans: tuple[Any, ...]
+    libraries: dict[str, str]
 
 
 class Timed:
@@ -58,13 +60,13 @@ class Timed:
             value = self.function(*args, **kwargs)
         finally:
             # A span of the request that the service forked for would else stay open here for ever.
-            spans = keep() if keep is not None else ()
+            spans, libraries = keep() if keep is not None else ((), {})
         end_ns, cpu_ns, after_ns = time.perf_counter_ns(), time.thread_time_ns() - cpu_ns, _delayed_ns()
         delay_ns = after_ns - before_ns if before_ns >= 0 and after_ns >= 0 else -1
-        return Ran(value, self.token, os.getpid(), start_ns, end_ns, cpu_ns, delay_ns, spans)
+        return Ran(value, self.token, os.getpid(), start_ns, end_ns, cpu_ns, delay_ns, spans, libraries)
 
 
-def _spans_kept() -> Callable[[], tuple[Any, ...]] | None:
+def _spans_kept() -> Callable[[], tuple[tuple[Any, ...], dict[str, str]]] | None:
     """Begin to keep spans, where the hooks are there; what is returned ends that and hands them out."""
     hooks = sys.modules.get("tailcut.profile.hooks.processes")
     return hooks.keep_spans() if hooks is not None else None

@@ -121,15 +121,9 @@ def aim_at(slo: Objectives | None, recording: Recording, found: Attribution) -> 
 
 
 def facts_of(
-    state: State,
-    found: Attribution,
-    recording: Recording,
-    diversity: Diversity | None,
-    now: Forecast,
-    aim: Aim,
-    limit_ms: float,
-    calibration: Calibration,
-) -> Facts:
+    state: State, found: Attribution, recording: Recording, diversity: Diversity | None, now: Forecast, aim: Aim,
+    limit_ms: float, calibration: Calibration,
+) -> Facts:  # fmt: skip
     """Gather what decides beside the forecasts."""
     measured_ms = _measured_ms(state, recording, now, aim)
     seen_ms = max(now.p95_ms, measured_ms)

@@ -21,6 +21,7 @@ from tailcut.profile.background import background
 from tailcut.profile.clocks import ThreadClock, new_number, now, of_thread
 from tailcut.profile.executors import executors, label_of
 from tailcut.profile.hooks.imports import Hook
+from tailcut.profile.libraries import libraries
 from tailcut.profile.pool_worker import Ran, Timed
 from tailcut.profile.spans import spans_of
 from tailcut.profile.tracing import CODE, WAIT, Open, Trace, add_span, current, tracer
@@ -66,6 +67,8 @@ class _Call:
         self._inside(ran, span)
 
     def _inside(self, ran: Ran, call: Open) -> None:
+        for label, library in ran.libraries.items():
+            libraries.tell(label, library)
         known: list[Open] = []
         for one in ran.spans:
             parent = known[one.parent] if one.parent >= 0 else call
@@ -101,15 +104,19 @@ def returning(future: Any) -> Any:
     return future
 
 
-def keep_spans() -> Callable[[], tuple[Span, ...]]:
-    """Begin, in a worker, to keep the spans of a call; what is returned ends that and hands them out."""
+def keep_spans() -> Callable[[], tuple[tuple[Span, ...], dict[str, str]]]:
+    """Begin, in a worker, to keep the spans of a call.
+
+    Returns:
+        what ends that, and hands out the spans and what their models run on.
+    """
     trace = Trace(-1, "", "", 0, [])
     current.set(Open(trace, None, CODE, "", "", 0, of_thread.clock.number, now()))
 
-    def kept() -> tuple[Span, ...]:
+    def kept() -> tuple[tuple[Span, ...], dict[str, str]]:
         trace.over = True
         current.set(None)
-        return spans_of(trace, tracer.places)
+        return spans_of(trace, tracer.places), libraries.found()
 
     return kept
 
