@@ -133,15 +133,15 @@ def hooked_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_background_task_is_charged_to_its_function(request_: Trace, hooked_tasks: None) -> None:
     """Each of several, though they run in one step; the rest of the step ends where the first begins."""
     request_.left_ns = time.perf_counter_ns()
-    tasks = BackgroundTasks([BackgroundTask(notify, 2.0), BackgroundTask(notify, 1.0)])
+    tasks = BackgroundTasks([BackgroundTask(notify, 3.0), BackgroundTask(notify, 2.0)])
     asyncio.run(tasks())
     (found,) = background.found()
     place = f"{tracer.places.name(__file__)}:{notify.__code__.co_firstlineno}"
     assert (found.request, found.label, found.place, found.where, found.calls) == (7, "notify", place, "loop", 2)
-    assert 3 * MS <= found.cpu_ns <= 4 * MS
+    assert 5 * MS <= found.cpu_ns <= 6 * MS
     first_ns = steps.parts[0].start_ns
     assert _left_behind(first_ns + 10 * MS) == first_ns
-    assert [(one.label, one.request) for one in tracer.moments] == [("notify", -1)]
+    assert [(one.label, one.request) for one in tracer.moments] == [("notify", -1)] * 2
     assert steps.parts == []
 
 
@@ -222,10 +222,10 @@ def advised(recording: Recording) -> Advice:
 
 
 def test_a_pool_of_one_worker_ends_the_capacity_and_the_interpreter_does_not() -> None:
-    """10 ms in the only worker: 100 a second, though the event loop has 2 ms of each. Without the pool it has 12."""
+    """10 ms in the only worker: some 70 a second within 48 ms, though the event loop has 2 ms of each; 500 without the work."""
     found = advised(handed(process_ms=10.0))
     lever = next(one for one in found.levers if one.lever == "no process pool")
-    assert found.now.capacity == pytest.approx(85.0, rel=0.2)
+    assert found.now.capacity == pytest.approx(70.0, rel=0.15)
     assert lever.capacity < found.now.capacity
     assert lever.bound_capacity == pytest.approx(500.0, rel=0.3)
     assert lever.bound_p95_ms < 6.0 < found.now.p95_ms
