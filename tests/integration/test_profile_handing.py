@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +18,8 @@ from tailcut.core.profiling.budget import Budget, Culprit, make_budget
 from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.slo import Objectives
 from tailcut.core.statistics import percentile
-from tailcut.load import LoadPlan, measure
+from tailcut.errors import ProfileError
+from tailcut.load import LoadPlan, RunFacts, Samples, measure
 from tailcut.profile.child import Options
 from tailcut.profile.launching import PilotProcess
 from tailcut.profile.pilot import record
@@ -28,9 +30,13 @@ pytestmark = pytest.mark.integration
 
 HERE = Path(__file__).parent
 SOURCE = "profile_handing.py"
-RATE, SECONDS = 15.0, 6.0
+RATE, PROMISED_RATE = 3.0, 10.0
+"""Requests per second: few enough for a busy machine; and enough that requests meet."""
+SECONDS = 6.0
 MS = 15.0
 _WITHIN = 0.25
+_TRIES = 3
+Profile = Callable[..., "Profiled"]
 
 
 class Profiled(NamedTuple):
@@ -50,24 +56,43 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def profiled(folder: Path) -> Callable[[str], Profiled]:
+def profiled(folder: Path) -> Profile:
     """Profile a route, once."""
-    known: dict[str, Profiled] = {}
+    known: dict[tuple[str, float], Profiled] = {}
 
-    def profile(path: str) -> Profiled:
-        if path not in known:
-            recording = record(
-                PilotPlan(
-                    target="handing:app", path=path, payloads=str(folder / "bodies.jsonl"), directory=str(folder),
-                    rate=RATE, duration_s=SECONDS, warmup_s=1.0, sample_s=1.0, layers=False,
-                )
-            )  # fmt: skip
-            advice = advice_of(recording, Objectives(), None, ())
-            assert advice is not None
-            known[path] = Profiled(recording, make_budget(recording), advice)
-        return known[path]
+    def profile(path: str, rate: float = RATE) -> Profiled:
+        if (path, rate) not in known:
+            known[path, rate] = _profile(folder, path, rate)
+        return known[path, rate]
 
     return profile
+
+
+@pytest.fixture(scope="module")
+def promised(folder: Path) -> Profile:
+    """Profile a route at a rate at which requests meet, again where the profile says that its levers are doubtful."""
+
+    def profile(path: str) -> Profiled:
+        for _ in range(_TRIES):
+            with suppress(ProfileError):  # it cannot bear the rate: something else has the cores
+                found = _profile(folder, path, PROMISED_RATE)
+                if not found.advice.doubts:
+                    return found
+        pytest.skip("something else has the machine: the profile itself promises nothing")
+
+    return profile
+
+
+def _profile(folder: Path, path: str, rate: float) -> Profiled:
+    recording = record(
+        PilotPlan(
+            target="handing:app", path=path, payloads=str(folder / "bodies.jsonl"), directory=str(folder),
+            rate=rate, duration_s=SECONDS, warmup_s=1.0, sample_s=1.0, layers=False,
+        )
+    )  # fmt: skip
+    advice = advice_of(recording, Objectives(), None, ())
+    assert advice is not None
+    return Profiled(recording, make_budget(recording), advice)
 
 
 @pytest.fixture(scope="module")
@@ -79,13 +104,24 @@ def plain(folder: Path) -> Iterator[PilotProcess]:
         yield process
 
 
-def measured_ms(process: PilotProcess, folder: Path, path: str, share: float) -> float:
-    """A percentile of a route's latency, without profiling."""
+def asked(process: PilotProcess, folder: Path, path: str, rate: float) -> tuple[Samples, RunFacts]:
+    """Ask a route, without profiling."""
     plan = LoadPlan(
-        url=f"{process.url}{path}", rate=RATE, duration_s=SECONDS, warmup_s=1.0,
+        url=f"{process.url}{path}", rate=rate, duration_s=SECONDS, warmup_s=1.0, pid=process.pid,
         payloads=str(folder / "bodies.jsonl"), method="POST",
     )  # fmt: skip
-    samples, _ = measure(plan)
+    return measure(plan)
+
+
+def cpu_ms(process: PilotProcess, folder: Path, path: str) -> float:
+    """CPU time of a request, whatever else has the machine."""
+    samples, facts = asked(process, folder, path, RATE)
+    return (facts.cpu_s or 0.0) * 1e3 / int(((samples.status == 200) & (samples.intended_ns >= 1e9)).sum())
+
+
+def measured_ms(process: PilotProcess, folder: Path, path: str, share: float) -> float:
+    """A percentile of a route's latency, without profiling."""
+    samples, _ = asked(process, folder, path, PROMISED_RATE)
     took_ms = (samples.done_ns - samples.intended_ns)[samples.status == 200] / 1e6
     return percentile(np.asarray(took_ms), share)
 
@@ -110,7 +146,7 @@ def left(found: Profiled) -> list[LeftBehind]:
 
 
 def test_a_process_pool_is_named_by_line_and_its_queue_apart_from_its_work(
-    profiled: Callable[[str], Profiled],
+    profiled: Profile,
 ) -> None:
     found = profiled("/pool")
     label = f"process pool of {line_of('ProcessPoolExecutor(1)')}"
@@ -121,7 +157,7 @@ def test_a_process_pool_is_named_by_line_and_its_queue_apart_from_its_work(
     assert np.median([span.cpu_ns for span in spans]) / 1e6 == pytest.approx(MS, rel=0.05)
 
 
-def test_multiprocessing_pools_are_named_too(profiled: Callable[[str], Profiled]) -> None:
+def test_multiprocessing_pools_are_named_too(profiled: Profile) -> None:
     found = profiled("/workers")
     assert culprit(found, Stage.CODE, "score").place == line_of("def score(")
     waits = {one.label for one in found.budget.culprits_of(Stage.WAIT)}
@@ -129,26 +165,24 @@ def test_multiprocessing_pools_are_named_too(profiled: Callable[[str], Profiled]
 
 
 def test_removing_the_work_of_a_process_pool_wins_what_was_promised(
-    profiled: Callable[[str], Profiled], plain: PilotProcess, folder: Path
+    promised: Profile, plain: PilotProcess, folder: Path
 ) -> None:
-    found = profiled("/pool")
+    found = promised("/pool")
     promised_ms = found.advice.now.p95_ms - lever(found, "no process pool").bound_p95_ms
     won_ms = measured_ms(plain, folder, "/pool", 0.95) - measured_ms(plain, folder, "/pool/without", 0.95)
     assert promised_ms == pytest.approx(won_ms, rel=_WITHIN)
 
 
 def test_calling_in_place_of_a_process_pool_takes_what_was_promised(
-    profiled: Callable[[str], Profiled], plain: PilotProcess, folder: Path
+    promised: Profile, plain: PilotProcess, folder: Path
 ) -> None:
-    promised_ms = lever(profiled("/pool"), "no process pool").p95_ms
+    promised_ms = lever(promised("/pool"), "no process pool").p95_ms
     assert promised_ms == pytest.approx(measured_ms(plain, folder, "/pool/inline", 0.95), rel=_WITHIN)
 
 
-def test_what_shipping_data_to_a_pool_costs_is_promised(
-    profiled: Callable[[str], Profiled], plain: PilotProcess, folder: Path
-) -> None:
+def test_what_shipping_data_to_a_pool_costs_is_promised(promised: Profile, plain: PilotProcess, folder: Path) -> None:
     """A table of 400,000 numbers, whose sum takes less than its way to the worker."""
-    found = profiled("/shipped")
+    found = promised("/shipped")
     promised_ms = found.advice.now.p95_ms - lever(found, "no process pool").p95_ms
     won_ms = measured_ms(plain, folder, "/shipped", 0.95) - measured_ms(plain, folder, "/shipped/inline", 0.95)
     assert promised_ms == pytest.approx(won_ms, rel=_WITHIN)
@@ -166,7 +200,7 @@ def test_what_shipping_data_to_a_pool_costs_is_promised(
     ],
 )
 def test_work_after_the_reply_is_charged_to_its_function(
-    profiled: Callable[[str], Profiled], path: str, label: str, line: str, where: str
+    profiled: Profile, path: str, label: str, line: str, where: str
 ) -> None:
     found = profiled(path)
     mine = [one for one in left(found) if one.label == label]
@@ -177,25 +211,28 @@ def test_work_after_the_reply_is_charged_to_its_function(
     assert own_ms < 10.0
 
 
-def test_work_after_the_reply_counts_in_the_capacity(profiled: Callable[[str], Profiled]) -> None:
-    """5 ms before the reply and 15 after it: one core answers 50 a second, and 200 without the latter."""
-    found = profiled("/background")
-    without = lever(found, "no background work")
-    assert (found.advice.now.capacity or 0.0) < 55.0
-    assert 100.0 < without.capacity < 210.0
+@pytest.mark.parametrize("path", ["/background", "/task", "/soon"])
+def test_what_removing_work_after_the_reply_wins_in_capacity_is_what_was_promised(
+    profiled: Profile, plain: PilotProcess, folder: Path, path: str
+) -> None:
+    """5 ms before the reply and 15 after it: a core can answer four times as many without the latter."""
+    found = profiled(path)
+    promised = lever(found, "no background work").capacity / (found.advice.now.capacity or 1.0)
+    won = cpu_ms(plain, folder, path) / cpu_ms(plain, folder, "/plain")
+    assert promised == pytest.approx(won, rel=_WITHIN)
 
 
 @pytest.mark.parametrize("path", ["/background", "/task"])
 def test_removing_work_after_the_reply_wins_what_was_promised(
-    profiled: Callable[[str], Profiled], plain: PilotProcess, folder: Path, path: str
+    promised: Profile, plain: PilotProcess, folder: Path, path: str
 ) -> None:
-    found = profiled(path)
+    found = promised(path)
     promised_ms = found.advice.now.p95_ms - lever(found, "no background work").p95_ms
     won_ms = measured_ms(plain, folder, path, 0.95) - measured_ms(plain, folder, "/plain", 0.95)
     assert promised_ms == pytest.approx(won_ms, rel=_WITHIN)
 
 
-def test_a_service_that_hands_nothing_over_has_no_such_levers(profiled: Callable[[str], Profiled]) -> None:
+def test_a_service_that_hands_nothing_over_has_no_such_levers(profiled: Profile) -> None:
     found = profiled("/plain")
     assert not {"no process pool", "no background work"} & {one.lever for one in found.advice.levers}
     assert left(found) == []

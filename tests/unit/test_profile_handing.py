@@ -222,7 +222,7 @@ def advised(recording: Recording) -> Advice:
 
 
 def test_a_pool_of_one_worker_ends_the_capacity_and_the_interpreter_does_not() -> None:
-    """10 ms in the only worker: some 70 a second within 48 ms, though the event loop has 2 ms of each; 500 without the work."""
+    """10 ms in the only worker: some 70 a second within 48 ms; 500 without that work, for which the loop has 2 ms."""
     found = advised(handed(process_ms=10.0))
     lever = next(one for one in found.levers if one.lever == "no process pool")
     assert found.now.capacity == pytest.approx(70.0, rel=0.15)
