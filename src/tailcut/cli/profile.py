@@ -120,7 +120,9 @@ def profile(
             min=1, metavar="N", help="With --thorough: rounds of that; more narrow its interval.", show_default="9"
         ),
     ] = None,
-    overhead: Annotated[bool | None, typer.Option("--overhead/--no-overhead", hidden=True)] = None,
+    overhead: Annotated[
+        bool | None, typer.Option("--overhead/--no-overhead", hidden=True, help="Gone: see --thorough.")
+    ] = None,
     layers: Annotated[
         str,
         typer.Option(
