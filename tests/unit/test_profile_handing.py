@@ -145,6 +145,12 @@ def test_a_background_task_is_charged_to_its_function(request_: Trace, hooked_ta
     assert steps.parts == []
 
 
+def test_a_background_task_that_runs_in_a_thread_holds_no_event_loop(request_: Trace, hooked_tasks: None) -> None:
+    request_.left_ns = time.perf_counter_ns()
+    asyncio.run(BackgroundTask(audit, 1.0)())
+    assert (background.found(), steps.parts, steps.active) == ((), [], None)
+
+
 def test_a_thread_that_outlives_the_reply_is_background_work_and_one_that_is_joined_is_not(
     request_: Trace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,7 +71,7 @@ def profile(
     rate: Annotated[
         float | None, typer.Option(help="Requests per second.", show_default="the manifest's slo.rate, else 50")
     ] = None,
-    duration: Annotated[str, typer.Option(help="How long is recorded.")] = "15s",
+    duration: Annotated[str, typer.Option(help="How long is recorded.")] = "12s",
     warmup: Annotated[str, typer.Option(help="Sent before that and left out.")] = "2s",
     slo: Annotated[
         str,

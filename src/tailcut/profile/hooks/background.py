@@ -32,7 +32,8 @@ def _hook_task(owner: Any, attribute: str) -> None:
     @functools.wraps(original)
     async def call(self: Any) -> Any:
         span = current.get()
-        if span is None and not is_untraced():
+        in_thread = not getattr(self, "is_async", True)
+        if in_thread or (span is None and not is_untraced()):
             return await original(self)
         label, place, _ = tracer.places.describe(getattr(self, attribute))
         trace = span.trace if span is not None and not span.trace.over else None
