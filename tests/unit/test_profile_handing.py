@@ -31,7 +31,7 @@ from tailcut.profile.executors import Executors
 from tailcut.profile.hooks import background as background_hooks
 from tailcut.profile.hooks import processes
 from tailcut.profile.spans import requests_of
-from tailcut.profile.tracing import Trace, tracer
+from tailcut.profile.tracing import Trace, add_span, tracer
 
 MS = 1_000_000
 
@@ -170,6 +170,19 @@ def test_a_thread_that_outlives_the_reply_is_background_work_and_one_that_is_joi
     (found,) = background.found()
     assert (found.label, found.where) == ("audit", "thread")
     assert MS <= found.cpu_ns <= 2 * MS
+
+
+@pytest.mark.parametrize("end_ms", [4, 9])
+def test_what_runs_in_a_thread_beyond_the_reply_is_no_part_of_the_request(request_: Trace, end_ms: int) -> None:
+    """Nothing waited for it: neither its wait for the thread nor what it called is the request's."""
+    root, at = request_.spans[0], request_.entered_ns
+    root.end_ns, request_.left_ns = at + 6 * MS, at + 5 * MS
+    wait = add_span(root, Stage.WAIT, "executor", at + MS, at + 2 * MS)
+    work = add_span(root, Stage.CODE, "audit", at + 2 * MS, at + end_ms * MS)
+    call = add_span(work, Stage.SQL, "INSERT", at + 3 * MS, at + 4 * MS)
+    wait.thread = work.thread = call.thread = 3
+    (found,) = requests_of(tracer)
+    assert [one.label for one in found.spans[1:]] == (["executor", "audit", "INSERT"] if end_ms < 5 else [])
 
 
 def _wait_until(done: Callable[[], bool]) -> None:
