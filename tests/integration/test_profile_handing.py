@@ -18,7 +18,7 @@ from tailcut.core.profiling.background import LeftBehind, left_behind
 from tailcut.core.profiling.budget import Budget, Culprit, make_budget
 from tailcut.core.profiling.flat import STAGE_AT
 from tailcut.core.profiling.records import Recording, Stage
-from tailcut.core.slo import Objectives
+from tailcut.core.slo import Objectives, parse_objectives
 from tailcut.core.statistics import percentile
 from tailcut.errors import ProfileError
 from tailcut.load import LoadPlan, RunFacts, Samples, measure
@@ -217,9 +217,14 @@ def test_work_after_the_reply_is_charged_to_its_function(
 def test_what_removing_work_after_the_reply_wins_in_capacity_is_what_was_promised(
     profiled: Profile, plain: PilotProcess, folder: Path, path: str
 ) -> None:
-    """5 ms before the reply and 15 after it: a core can answer four times as many without the latter."""
-    found = profiled(path)
-    promised = lever(found, "no background work").capacity / (found.advice.now.capacity or 1.0)
+    """5 ms before the reply and 15 after it: a core can answer some three times as many without the latter.
+
+    Within a limit that is far beyond what requests take, so that the capacity is what a core can compute.
+    """
+    advice = advice_of(profiled(path).recording, parse_objectives("p95=1s"), None, ())
+    assert advice is not None
+    without = next(one for one in advice.levers if one.lever == "no background work")
+    promised = without.bound_capacity / (advice.now.capacity or 1.0)
     won = cpu_ms(plain, folder, path) / cpu_ms(plain, folder, "/plain")
     assert promised == pytest.approx(won, rel=_WITHIN)
 
