@@ -162,7 +162,7 @@ def test_a_small_model_waits_for_launches_and_its_own_marks_are_no_kernels() -> 
 def test_what_the_gpu_computes_is_the_models_and_not_whose_line_reads_the_answer(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     (tmp_path / "bodies.jsonl").write_text('{"n": 1}\n')
-    options = ("--rate", "10", "--duration", "6s", "--no-overhead", "--json", "profile.json")
+    options = ("--rate", "10", "--duration", "6s", "--json", "profile.json")
     done = cli(tmp_path, "profile", "app:app", "--payloads", "bodies.jsonl", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "profile.json").read_text())

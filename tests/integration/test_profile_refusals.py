@@ -325,7 +325,7 @@ def test_an_interrupt_stops_the_application(folder: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
 def test_the_command_ends_with_its_application(folder: Path, number: signal.Signals, code: int) -> None:
     """As people and supervisors stop it, in the middle of a long load."""
-    flags = ("--payloads", "bodies.jsonl", "--path", "/predict", "--rate", "20", "--duration", "60s", "--no-overhead")
+    flags = ("--payloads", "bodies.jsonl", "--path", "/predict", "--rate", "20", "--duration", "60s")
     with subprocess.Popen(
         [sys.executable, "-P", "-m", "tailcut", "profile", "bad:answers", *flags],
         cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True,

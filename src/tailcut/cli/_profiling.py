@@ -213,6 +213,7 @@ def _pilot(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
             rate=load.rate or DEFAULT_RATE, duration_s=load.duration_s, warmup_s=load.warmup_s,
             timeout_s=load.timeout_s, directory=str(wanted.directory), environment=dict(environment),
             loop=wanted.loop, overhead_rounds=wanted.overhead_rounds, ready_s=wanted.ready_s,
+            sample_s=plan.SAMPLE_S if wanted.overhead_rounds else plan.SHORT_SAMPLE_S,
             layers=wanted.layers == "", seed=load.seed, least_traced=plan.least_for(_slo(wanted)),
         ),
         on_step=note,

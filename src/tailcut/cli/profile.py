@@ -71,7 +71,7 @@ def profile(
     rate: Annotated[
         float | None, typer.Option(help="Requests per second.", show_default="the manifest's slo.rate, else 50")
     ] = None,
-    duration: Annotated[str, typer.Option(help="How long is recorded.")] = "20s",
+    duration: Annotated[str, typer.Option(help="How long is recorded.")] = "12s",
     warmup: Annotated[str, typer.Option(help="Sent before that and left out.")] = "2s",
     slo: Annotated[
         str,
@@ -104,19 +104,24 @@ def profile(
     ] = None,
     levers: Annotated[
         bool,
-        typer.Option("--levers/--no-levers", help="Simulate what each lever would win; takes some ten seconds."),
+        typer.Option("--levers/--no-levers", help="Simulate what each lever would win."),
     ] = True,
-    overhead: Annotated[
+    thorough: Annotated[
         bool,
         typer.Option(
-            "--overhead/--no-overhead",
-            help="Measure what profiling itself costs, and what a request takes of a core at other rates, in tailcut's "
-            "own path too; takes two minutes and seven starts, below 50 requests/s longer.",
+            "--thorough",
+            help="Also measure what profiling itself costs, and what a request takes of a core at other rates, in "
+            "tailcut's own path too; takes two minutes and seven starts more, below 50 requests/s longer.",
         ),
-    ] = True,
+    ] = False,
     overhead_rounds: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Rounds of that; more make its interval narrower.", show_default="9"),
+        typer.Option(
+            min=1, metavar="N", help="With --thorough: rounds of that; more narrow its interval.", show_default="9"
+        ),
+    ] = None,
+    overhead: Annotated[
+        bool | None, typer.Option("--overhead/--no-overhead", hidden=True, help="Gone: see --thorough.")
     ] = None,
     layers: Annotated[
         str,
@@ -171,7 +176,6 @@ def profile(
 
     from tailcut.cli._profile_flags import read_wanted
     from tailcut.load import LoadPlan
-    from tailcut.profile.overhead import ROUNDS
 
     sys.path[:0] = [str(app_dir.resolve()), ""]  # payload modules of the application's and of the current folder
     with usage():
@@ -188,11 +192,24 @@ def profile(
         )
         _check_files(json_path, html, raw)
         ready_s = seconds("--ready", ready)
-    rounds = (overhead_rounds or ROUNDS) if overhead else 0
+        rounds = _rounds(thorough, overhead_rounds, overhead)
     wanted = read_wanted(
         target, manifest, settings, plan, slo, app_dir, loop, rounds, ready_s, layers, shape, log
     )  # fmt: skip
     raise typer.Exit(_profile(wanted, levers, json_path, html, raw))
+
+
+def _rounds(thorough: bool, rounds: int | None, overhead: bool | None) -> int:
+    """How many rounds show what profiling costs; 0: it is not measured."""
+    if overhead is not None:
+        name = "--overhead" if overhead else "--no-overhead"
+        way = "give --thorough" if overhead else "leave it out: without --thorough it is not measured"
+        raise ManifestError(f"{name} is no flag any more", hint=f"what profiling costs: {way}")
+    if rounds is not None and not thorough:
+        raise ManifestError(f"--overhead-rounds {rounds} without --thorough", hint="add --thorough, or leave it out")
+    from tailcut.profile.overhead import ROUNDS
+
+    return (rounds or ROUNDS) if thorough else 0
 
 
 def _refuse_others(context: typer.Context, alone: Alone) -> None:

@@ -39,7 +39,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         spy_problem: why nothing was; empty where it was.
         asked_loop: which event loop the application was to have.
         one_in: of how many requests one was traced.
-        database_s: CPU seconds of the databases on this machine in the whole run.
+        database_s, workers_s: CPU seconds of the databases on this machine, and of the application's child processes,
+            in the whole run.
     """
 
     load: LoadPlan
@@ -54,6 +55,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     asked_loop: str = "auto"
     one_in: int = 1
     database_s: float = 0.0
+    workers_s: float = 0.0
 
 
 def assemble(target: str, run: Run, overhead: Overhead | None) -> Recording:
@@ -82,6 +84,7 @@ def assemble(target: str, run: Run, overhead: Overhead | None) -> Recording:
             libraries=heard.libraries,
             executors=heard.executors,
             cpu_s=run.facts.cpu_s or 0.0,
+            workers_s=run.workers_s * load.duration_s / whole_s,
             # The kernel counts the whole run, warm-up included.
             delay_s=heard.delay_ns / 1e9 * load.duration_s / whole_s,
             database_s=run.database_s * load.duration_s / whole_s,
@@ -90,6 +93,7 @@ def assemble(target: str, run: Run, overhead: Overhead | None) -> Recording:
         ),
         overhead=overhead,
         strays=heard.strays,
+        background=heard.background,
         waits=tuple(one for one in heard.waits if one.start_ns >= run.facts.start_ns + run.samples.measured_from_ns),
         notes=tuple(_notes(run)),
     )

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tailcut.core.profiling.conversions import Conversion
 from tailcut.core.profiling.layers import ModelLayers
-from tailcut.core.profiling.records import Conversion
 from tailcut.errors import ProfileError
 
 if TYPE_CHECKING:

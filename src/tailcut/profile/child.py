@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from tailcut.core.profiling.background import Background
 from tailcut.core.profiling.records import Moment, Request, Stray, Wait
 
 Loop = Literal["auto", "asyncio", "uvloop"]
@@ -82,6 +83,7 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     cpu_ns: int
     delay_ns: int
     strays: tuple[Stray, ...] = ()
+    background: tuple[Background, ...] = ()
     waits: tuple[Wait, ...] = ()
     libraries: dict[str, str] = {}
     executors: dict[str, int] = {}

@@ -32,6 +32,11 @@ _pread = ctypes.PyDLL(None).pread
 _numbers = count(1)
 
 
+def new_number() -> int:
+    """Number one more thread."""
+    return next(_numbers)
+
+
 class ThreadClock:
     """CPU time and waits for a core of the thread that makes it; only that thread may ask.
 
@@ -55,7 +60,7 @@ class ThreadClock:
     """Until then each span asks for its own waits: some thread of the process had some that were worth it."""
 
     def __init__(self) -> None:
-        self.number = 0 if threading.current_thread() is threading.main_thread() else next(_numbers)
+        self.number = 0 if threading.current_thread() is threading.main_thread() else new_number()
         self.schedule = b""
         self._at_ns = self._cpu_ns = self.sure_ns = 0
         self._behind = False
@@ -98,6 +103,11 @@ class ThreadClock:
         """Bring ``schedule`` up to date at the beginning of an outermost span, unless it was a moment ago."""
         if at_ns - self._looked_ns >= _FRESH_NS:
             self._look(at_ns)
+        return self.schedule
+
+    def look_now(self, at_ns: int) -> bytes:
+        """Bring ``schedule`` up to date, however old it is."""
+        self._look(at_ns)
         return self.schedule
 
     def look_since(self, before: bytes, start_ns: int, cpu_ns: int, end_ns: int) -> bytes:

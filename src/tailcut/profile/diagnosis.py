@@ -87,7 +87,7 @@ def not_again(error: ProfileError) -> ProfileError:
     why = f" ({raised(error.hint)})" if 'File "' in error.hint else ""
     return ProfileError(
         f"another process of it does not start{why}",
-        hint="what only one may have makes that so: a port of its own, a lock file, a GPU; --no-overhead leaves it out",
+        hint="what only one may have makes that so: a port, a lock file, a GPU; without --thorough it is not tried",
         detail=f"{error.explained}\n\n{error.hint}",
     )
 

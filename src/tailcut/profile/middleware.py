@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import traceback
+from asyncio import current_task
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from tailcut.core.profiling.records import Stage
 from tailcut.core.profiling.thinning import is_traced
+from tailcut.profile.blocking import settle
 from tailcut.profile.clocks import now
 from tailcut.profile.places import PROFILE, code_of
 from tailcut.profile.tracing import DROPPED_NS, Open, Trace, add_span, current, open_root, tracer
@@ -56,6 +58,7 @@ class Profiled:
         if trace is None:
             await self._application(scope, receive, send)
             return
+        trace.task = id(current_task())
         root = open_root(trace, self._stage, self._label, self._place)
         tracer.touched, tracer.touched_ns = trace, trace.entered_ns
         try:
@@ -66,6 +69,8 @@ class Profiled:
         finally:
             root.end_ns = end_ns = now()
             trace.over = True
+            if trace.steps:
+                settle(trace)
             tracer.answers(trace)
             tracer.touched, tracer.touched_ns = trace, end_ns
             current.set(None)

@@ -141,7 +141,7 @@ def _round(sides: Sides, number: int) -> _Compared:
     if not traced.any():
         raise ProfileError(
             f"no request of round {number + 1} got a good answer with profiling and without it",
-            hint="do its answers depend on what it was asked before? --no-overhead leaves these rounds out",
+            hint="do its answers depend on what it was asked before? without --thorough these rounds are left out",
         )
     plain_ms, seen_ms = (_took_ms(runs[side][0]) for side in (0, 1))
     told = (_latencies(plain_ms[traced], *runs[0]), _latencies(seen_ms[traced], *runs[1]))

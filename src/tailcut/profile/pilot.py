@@ -18,7 +18,7 @@ from tailcut.core.profiling.records import Recording, Sample
 from tailcut.core.profiling.thinning import ALL, one_in
 from tailcut.errors import LoadTestError, ProfileError
 from tailcut.load import LoadPlan, Samples, measure
-from tailcut.load.cpu import threads_ns
+from tailcut.load.cpu import threads_ns, workers_seconds
 from tailcut.load.payloads import build_requests
 from tailcut.load.plan import parse_url
 from tailcut.load.summary import RunFacts
@@ -94,9 +94,9 @@ def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said,
         measure(msgspec.structs.replace(_numbered(load), duration_s=_SETTLE_S, warmup_s=0.0, seed=load.seed + 3))
     say(f"recording for {plan.duration_s:g} s at {plan.rate:g} requests/s")
     pilot.begin(thin)
-    before = computed_ns()
+    before, workers_s = computed_ns(), workers_seconds(pilot.pid)
     samples, facts = measure(_numbered(load))
-    database_s = computed_between_s(before, computed_ns())
+    database_s, workers_s = computed_between_s(before, computed_ns()), workers_seconds(pilot.pid) - workers_s
     heard = pilot.heard()
     _check_answers(load, pilot, ready, samples, facts, heard)
     if fell_behind(_numbered(load), samples, facts):
@@ -109,6 +109,7 @@ def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said,
         load=load, ready=ready, samples=samples, facts=facts, heard=heard,
         looks=looks, looks_interval_ns=int(1e9 / looking.rate), looks_s=looking.seconds, spy_problem=problem,
         asked_loop=plan.loop, one_in=thin, database_s=database_s,
+        workers_s=max(workers_s, 0.0),
     )  # fmt: skip
     found = _layers(pilot, say) if plan.layers else FoundLayers()
     recording = assemble(plan.target, run, None)

@@ -16,9 +16,10 @@ from tailcut.load.payloads import build_requests
 from tailcut.load.plan import check_plan, parse_url
 from tailcut.profile.child import Loop
 from tailcut.profile.diagnosis import check_target
-from tailcut.profile.overhead import ROUNDS
 
 _CHECKED = 1000
+SAMPLE_S, SHORT_SAMPLE_S = 15.0, 8.0
+"""For how long stacks are looked at, at most: where the user has minutes, and where the whole profile has 45 s."""
 
 
 class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,8 +62,8 @@ class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str] = {}
     loop: Loop = "auto"
     ready_s: float = 60.0
-    sample_s: float = 15.0
-    overhead_rounds: int = ROUNDS
+    sample_s: float = SAMPLE_S
+    overhead_rounds: int = 0
     overhead_s: float = 2.0
     least_traced: int = LEAST_TRACED
     layers: bool = True

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from tailcut.profile.background import background
 from tailcut.profile.captured import captured
 from tailcut.profile.child import Commands, Heard, Options, Route, Said
 from tailcut.profile.executors import executors
@@ -90,6 +91,7 @@ class _Window:
         self._trace(one_in)
         tracer.clear()
         strays.clear()
+        background.clear()
         captured.clear()
         self._cpu_ns, self._delay_ns = time.process_time_ns(), _delay_ns()
         return Said(kind="begun")
@@ -115,6 +117,7 @@ class _Window:
             cpu_ns=cpu_ns,
             delay_ns=delay_ns,
             strays=strays.found(),
+            background=background.found(),
             waits=tuple(tracer.waits),
             libraries=libraries.found(),
             executors=executors.found(),

@@ -20,6 +20,11 @@ def requests_of(tracer: Tracer) -> tuple[Request, ...]:
     return tuple(_request(trace, end_ns, names) for trace in list(tracer.traces))
 
 
+def spans_of(trace: Trace, places: Places) -> tuple[Span, ...]:
+    """Hand out the spans of one trace, parents first; what is still open ends now."""
+    return _spans(list(trace.spans), now(), _Names(places))[0]
+
+
 @functools.lru_cache(maxsize=4096)
 def one_line(label: str | bytes) -> str:
     """A label as text, in one line; in several where a statement has comments that end with theirs."""
@@ -46,7 +51,7 @@ class _Names:
 
 
 def _request(trace: Trace, end_ns: int, names: _Names) -> Request:
-    spans, cpu_ns = _spans(list(trace.spans), end_ns, names)
+    spans, cpu_ns = _spans(_awaited(list(trace.spans), trace.left_ns), end_ns, names)
     return Request(
         number=trace.number,
         intended_ns=-1,
@@ -61,6 +66,21 @@ def _request(trace: Trace, end_ns: int, names: _Names) -> Request:
         endpoint=f"{trace.endpoint[0]} ({trace.endpoint[1]})" if trace.endpoint is not None else "",
         spans=spans,
     )
+
+
+def _awaited(spans: list[Open], left_ns: int) -> list[Open]:
+    """Leave out what ran in another thread and was not over when the reply was: the request did not wait for it."""
+    left: set[int] = set()
+    begun: set[tuple[int, int, int]] = set()
+    for span in spans:
+        parent = span.parent
+        if parent is None or left_ns < 0:
+            continue
+        outlives = span.start_ns < left_ns and not 0 <= span.end_ns <= left_ns
+        if id(parent) in left or (span.thread != parent.thread and outlives):
+            left.add(id(span))
+            begun.add((id(parent), span.thread, span.start_ns))
+    return [one for one in spans if id(one) not in left and (id(one.parent), one.thread, one.end_ns) not in begun]
 
 
 def _spans(spans: Sequence[Open], end_ns: int, names: _Names) -> tuple[tuple[Span, ...], int]:

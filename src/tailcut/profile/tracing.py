@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from contextvars import ContextVar
 from types import CodeType
+from typing import Any
 
 import msgspec
 
@@ -45,8 +46,19 @@ class Trace(msgspec.Struct, gc=False, eq=False):
     endpoint: tuple[str, str] | None = None
     left_ns: int = -1
     status: int = 0
+    task: int = 0
+    """Identity of the task that the server runs it in."""
+    background: tuple[str, str] | None = None
+    """Label and place of the framework's background task that this task is at."""
+    steps: list[tuple[Any, int, Moment, int]] = []
+    """Long steps of other tasks that it began: the task, the moment's place and the moment, and CPU nanoseconds."""
     over: bool = False
     """Nobody works for it any more; what a task that it began does later is no part of it."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether its reply was handed to the server: what is done for it from then on is background work."""
+        return self.over or self.left_ns >= 0
 
 
 class Open(msgspec.Struct, gc=False, eq=False):

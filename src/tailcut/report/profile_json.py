@@ -10,6 +10,7 @@ import msgspec
 
 from tailcut.core.profiling.advice import Advice, advise
 from tailcut.core.profiling.attribution import attribute
+from tailcut.core.profiling.background import LeftBehind, left_behind
 from tailcut.core.profiling.budget import Budget, make_budget
 from tailcut.core.profiling.diversity import Diversity
 from tailcut.core.profiling.knowing import know
@@ -41,6 +42,7 @@ class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
         machine: cpu, cores, memory, system, python.
         pilot: of the process, where the target is an application.
         budget: where the time goes.
+        background: functions that run after the reply, the most CPU time first.
         advice: what each lever would win; None where nobody can say.
         diversity: repeats among the payloads; None where there are none.
         layers: slow layers, a model each.
@@ -63,6 +65,7 @@ class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
     machine: dict[str, str]
     pilot: Pilot
     budget: Budget
+    background: tuple[LeftBehind, ...] = ()
     advice: Advice | None = None
     diversity: Diversity | None = None
     layers: tuple[ModelLayers, ...] = ()
@@ -118,6 +121,7 @@ def make_report(
         machine=recording.machine,
         pilot=recording.pilot,
         budget=budget,
+        background=left_behind(recording.background, {one.number for one in recording.requests}, recording.rate),
         advice=advice,
         diversity=diversity,
         layers=layers,

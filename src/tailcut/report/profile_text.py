@@ -9,6 +9,7 @@ from tailcut.report.profile_json import ProfileReport
 from tailcut.report.profile_levers import levers_table, rests_on, trust
 from tailcut.report.profile_tables import (
     Table,
+    background_table,
     calls_table,
     culprits_table,
     diversity_table,
@@ -25,7 +26,14 @@ _SHORT = 6
 
 def render_profile(report: ProfileReport) -> str:
     """Lay a profile out for a terminal: the bottleneck, where the time goes, what the levers would win, the rest."""
-    parts = [_head(report), *_budget(report), *_calls(report), *_levers(report), *_diversity(report)]
+    parts = [
+        _head(report),
+        *_budget(report),
+        *_background(report),
+        *_calls(report),
+        *_levers(report),
+        *_diversity(report),
+    ]
     parts += [render_layers(model) for model in report.layers]
     parts.append("\n".join(_notes(report)))
     return "\n\n".join(parts)
@@ -81,6 +89,11 @@ def _budget(report: ProfileReport) -> Iterator[str]:
     yield f"By name, of the requests near the p95\n{aligned(culprits_table(budget))}"
     if (steps := steps_table(budget)).rows:
         yield f"{STEPS_TITLE}\n{aligned(steps)}"
+
+
+def _background(report: ProfileReport) -> Iterator[str]:
+    if report.background:
+        yield f"After the reply\n{aligned(background_table(report.background))}"
 
 
 def _calls(report: ProfileReport) -> Iterator[str]:

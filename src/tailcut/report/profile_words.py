@@ -129,7 +129,7 @@ def overhead_words(overhead: Overhead | None, kind: str) -> str:
     if kind != "pilot":
         return "Profiling cost the server nothing: it is what the client saw and what the server tells anyway."
     if overhead is None:
-        return "What profiling cost was not measured."
+        return "What profiling cost was not measured (--thorough does)."
     note = f" ({overhead.note})" if overhead.note else ""
     traced = _near(overhead.p95_share, overhead.p95_range, overhead.p50_share, overhead.p50_range)
     everyone = overhead.everyone

@@ -21,6 +21,7 @@ from tailcut.core.profiling.slopes import cpu_factor
 from tailcut.core.profiling.state import Known, LeverName, State
 from tailcut.core.profiling.weighing import aim_at, facts_of
 from tailcut.core.profiling.work import read_work
+from tailcut.core.profiling.workers import own_levers
 from tailcut.core.slo import LatencyObjective, Objectives
 
 _TOLD = 0.01
@@ -122,9 +123,10 @@ def advise(
     limit_ms = objective.limit_s * 1e3 if objective else _QUEUE_GROWS * _alone_ms(state, share)
     now = forecast(state, rate, limit_ms=limit_ms, share=share)
     facts = facts_of(state, found, recording, diversity, now, aim, limit_ms, calibration)
-    allowed = [lever for lever in LEVERS if not refusal_of(lever, state, facts)]
+    asked = (*LEVERS, *own_levers(state, recording))
+    allowed = [lever for lever in asked if not refusal_of(lever, state, facts)]
     pulled = order_levers(state, allowed, facts, share, within_ms=limit_ms if objective else 0.0)
-    levers = [_advise_one(state, lever, facts, share, pulled) for lever in LEVERS]
+    levers = [_advise_one(state, lever, facts, share, pulled) for lever in asked]
     levers.sort(key=lambda one: (one.order == 0, one.order))
     return Advice(
         rate=rate,
@@ -149,7 +151,9 @@ def _advise_one(state: State, lever: LeverName, facts: Facts, share: float, pull
     rate, limit_ms = facts.now.rate, facts.limit_ms
     reason = refusal_of(lever, state, facts)
     alone = facts.now if reason else forecast(pull(state, lever), rate, limit_ms=limit_ms, share=share)
-    bound = forecast(pull(state, lever, bound=True), rate, limit_ms=limit_ms, share=share)
+    at_best = pull(state, lever, bound=True)
+    same = (at_best.work.jobs, at_best.service) == (state.work.jobs, state.service)
+    bound = facts.now if same else forecast(at_best, rate, limit_ms=limit_ms, share=share)
     order = next((place for place, step in enumerate(pulled, 1) if step.lever == lever), 0)
     after = pulled[order - 1].after if order else None
     if not reason:

@@ -116,12 +116,13 @@ def _saturation(state: State) -> float:
     """The rate at which something has no time left: the interpreters, the executors, the machine's cores, a lock."""
     service, work = state.service, state.work
     batched = _batched(service)
-    model_ns = work.cpu_of(Stage.MODEL) * batched
-    python_ns = work.cpu_ns - work.cpu_of(Stage.MODEL)
+    process_ns, process_model_ns = work.process_of(), work.process_of(Stage.MODEL)
+    model_ns = (work.cpu_of(Stage.MODEL) - process_model_ns) * batched
+    python_ns = work.cpu_ns - work.cpu_of(Stage.MODEL) - (process_ns - process_model_ns)
     computed_ns, database_ns = python_ns + model_ns, work.wait_of(Stage.SQL) * service.database_share
     processes = max(service.processes, 1)
     cores = service.cores or processes + service.executors
-    used_ns = computed_ns + work.beside_of(model=True) * batched + work.beside_of(model=False)
+    used_ns = computed_ns + process_ns + work.beside_of(model=True) * batched + work.beside_of(model=False)
     limits = [(cores, used_ns), (processes, python_ns if service.executors else computed_ns)]
     if service.executors:
         limits.append((service.executors, model_ns))
@@ -187,8 +188,9 @@ def phases_of(job: Job, service: Service) -> list[Phase]:
         if not part.cpu_ns + part.wait_ns:
             phases += _beside(part, service)
             continue
-        at = At.MODEL if part.stage == Stage.MODEL else At.PYTHON
-        there = service.loops and part.loop and not (at is At.MODEL and (service.executors or service.batch_share))
+        at = At.WORKER if part.process else At.MODEL if part.stage == Stage.MODEL else At.PYTHON
+        in_executor = at is At.MODEL and (service.executors or service.batch_share)
+        there = service.loops and part.loop and not part.process and not in_executor
         # A thread goes back to its pool where a part follows on the event loop: whoever awaits holds none.
         in_thread = part.thread and service.threads > 0
         _take_and_give(phases, taken, part, in_thread, loop_of(service) if there and part.blocks else 0)
@@ -200,7 +202,7 @@ def phases_of(job: Job, service: Service) -> list[Phase]:
             _take_and_give(phases, taken, part, in_thread, loop_of(service))
         _add(phases, at, part.cpu_ns)
     phases += [(At.GIVE, float(what)) for what in reversed(taken)]
-    return phases + _once_answered(job)
+    return phases + _once_answered(job, service)
 
 
 def loop_of(service: Service) -> int:
@@ -208,12 +210,23 @@ def loop_of(service: Service) -> int:
     return len(service.held) + 1
 
 
-def _once_answered(job: Job) -> list[Phase]:
+def _late(part: Part, service: Service) -> list[Phase]:
+    """What is computed after the reply, on the event loop's thread in one turn."""
+    phases: list[Phase] = []
+    _add(phases, At.NOWHERE, part.wait_ns)
+    _add(phases, At.WORKER if part.process else At.PYTHON, part.cpu_ns)
+    if service.loops and part.loop:
+        loop = float(loop_of(service))
+        return [(At.TAKE, loop), *phases, (At.GIVE, loop)]
+    return phases
+
+
+def _once_answered(job: Job, service: Service) -> list[Phase]:
     """What is computed, and what is held, beside a request that is done."""
     phases: list[Phase] = [(At.ANSWERED, 0.0)]
     for part in job:
         if part.late:
-            phases.append((At.PYTHON, part.cpu_ns))
+            phases += _late(part, service)
         elif part.after_ns:
             phases += [(At.TAKE, float(what + 1)) for what in part.held]
             phases.append((At.NOWHERE, part.after_ns))

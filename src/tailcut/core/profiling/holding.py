@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from tailcut.core.profiling.attribution import less_children
 from tailcut.core.profiling.flat import Flat, Ints, Name
-from tailcut.core.profiling.records import EXECUTOR, Stage, Wait
+from tailcut.core.profiling.records import EXECUTOR, PROCESS_POOL, Stage, Wait
 from tailcut.core.profiling.thinning import POOLS, THREADING
 from tailcut.core.profiling.turns import in_turn, stand_for_all
 
@@ -29,7 +29,7 @@ Floats = npt.NDArray[np.float64]
 _ANOTHER = "another thread"
 _NEVER_PLAYED = frozenset(
     {"Redis's connection pool", "aiosqlite's thread", _ANOTHER, "asyncio.Event", "asyncio.Condition",
-     "asyncio.Queue", EXECUTOR, "anyio.CapacityLimiter"}
+     "asyncio.Queue", EXECUTOR, PROCESS_POOL, "anyio.CapacityLimiter"}
 )  # fmt: skip
 """Labels of waits that do not come back when requests are played: who holds what they wait for is not known.
 
@@ -61,12 +61,14 @@ class Hold(NamedTuple):
         at_once: how many.
         pool: it is a connection pool.
         threads: they are an executor's threads; else, where it is no pool, it is a lock or a semaphore.
+        processes: they are worker processes of a pool, which is an executor as well.
     """
 
     label: str
     at_once: int
     pool: bool
     threads: bool = False
+    processes: bool = False
 
 
 class Taken(NamedTuple):
@@ -137,7 +139,7 @@ def find_holds(flat: Flat, executors: Sequence[Taken] = (), others: Sequence[Wai
 
 def never_played(label: str) -> bool:
     """Tell of a wait for what is not known as an executor or found in ``find_holds`` whether it never can be."""
-    return label in _NEVER_PLAYED or label.startswith(f"{EXECUTOR} of ")
+    return label in _NEVER_PLAYED or label.startswith((f"{EXECUTOR} of ", f"{PROCESS_POOL} of "))
 
 
 def _unexplained(flat: Flat, spans: Ints, executors: Collection[str]) -> Ints:

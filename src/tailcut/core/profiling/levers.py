@@ -36,19 +36,19 @@ from tailcut.core.profiling.state import Known, LeverName, State
 from tailcut.core.profiling.steps import STEPS
 from tailcut.core.profiling.ways import ways_ns
 from tailcut.core.profiling.work import Work
+from tailcut.core.profiling.workers import LONG_NS, without_background, without_pool
 
 LEVERS: tuple[LeverName, ...] = (
     "feature cache", "concurrent I/O", "preprocessing", "runtime", "INT8", "batching", "prediction cache",
     "more executors", "serving path",
 )  # fmt: skip
+"""That are asked about in every profile; ``workers.own_levers`` says which of the others."""
 
 PARALLEL = 4
 """How many processes "more executors" stands for, where the machine has the cores."""
 INLINE_MS = 1.0
 """Models below that run on tailcut's event loop (docs/design.md, Executors)."""
 _MODELS_ALONE = 0.8
-_LONG_NS = 1e6
-"""On the event loop's thread: what is shorter is over before another thread would have its turn."""
 _HOLDS_INTERPRETER = frozenset({"sklearn"})
 """Libraries whose models are Python for most of a call on one row: of a forest each tree is called on its own. What
 they are compiled to is none."""
@@ -65,7 +65,7 @@ def begin(work: Work, known: Known) -> State:
         executors=executors, cores=max(known.cores, 1), threads=work.threads,
         held=tuple(hold.at_once for hold in work.holds.found),
         database=known.database_cores, beside=known.database_beside, database_share=known.database_share,
-        loops=any(part.blocks or (part.loop and part.cpu_ns >= _LONG_NS) for job in work.jobs for part in job),
+        loops=any(part.blocks or (part.loop and part.cpu_ns >= LONG_NS) for job in work.jobs for part in job),
     )  # fmt: skip
     return State(work, service, known, queues=_for_models(work))
 
@@ -112,6 +112,10 @@ def pull(state: State, lever: LeverName, *, bound: bool = False) -> State:
         state = _prediction_cache(state, bound)
     elif lever == "more executors":
         state = _executors(state, bound)
+    elif lever == "no process pool":
+        state = without_pool(state, bound=bound)
+    elif lever == "no background work":
+        state = without_background(state)
     else:
         state = _serving_path(state, bound)
     return replace(state, pulled=(*state.pulled, lever))
@@ -154,7 +158,7 @@ def _compiled(state: State) -> State:
 def _batching(state: State, bound: bool) -> State:
     # The batcher takes the place of a lock around the model.
     holds, queues = state.work.holds.found, state.queues
-    state = _jobs(state, lambda job: tuple(part._replace(held=_left(part, holds, queues)) for part in job))
+    state = _jobs(state, lambda job: tuple(_served(part, _left(part, holds, queues)) for part in job))
     if bound:
         return _faster(state, _in_no_time)
     known = state.known
@@ -218,7 +222,7 @@ def _serving_path(state: State, bound: bool) -> State:
                 for cpu_ns, wait_ns in known.fetches[number]
             ]
             kept = [*others, *(part for part in kept if part.stage not in FETCHING)]
-        kept = [part._replace(thread=False, held=_still_held(part, holds, queues)) for part in kept]
+        kept = [_served(part, _still_held(part, holds, queues))._replace(thread=False) for part in kept]
         if bound:
             return (Part(Stage.NETWORK, -1, 0.0, way_ns, False), *kept)
         models = [number for number, part in enumerate(kept) if part.stage == Stage.MODEL]
@@ -252,6 +256,11 @@ def _left(part: Part, holds: tuple[Hold, ...], queues: frozenset[int]) -> tuple[
     """Which locks and connections a part still holds where tailcut runs the models: in no executor of the user's."""
     model = part.stage in STEPS
     return tuple(one for one in part.held if one not in queues and not (model and holds[one].threads))
+
+
+def _served(part: Part, held: tuple[int, ...]) -> Part:
+    """A part where tailcut runs the models: those leave the user's worker processes."""
+    return part._replace(held=held, process=part.process and part.stage is not Stage.MODEL)
 
 
 def _still_held(part: Part, holds: tuple[Hold, ...], queues: frozenset[int]) -> tuple[int, ...]:

@@ -27,6 +27,8 @@ class Part(NamedTuple):
         late: it is computed once the request is done.
         loop: it runs on the event loop's own thread, where no other request's turn comes before it is over.
         blocks: so it does while it waits.
+        process: it runs in a worker process of a pool: it takes a core, and not the service's interpreter. ``thread``
+            and ``loop`` say where it would run without the pool.
     """
 
     stage: Stage
@@ -42,6 +44,7 @@ class Part(NamedTuple):
     from_ns: float = 0.0
     loop: bool = False
     blocks: bool = False
+    process: bool = False
 
     def scaled(self, *, cpu: float = 1.0, wait: float = 1.0) -> Part:
         """Scale what it computes, and what it waits for with all that follows from that."""

@@ -13,9 +13,9 @@ import numpy as np
 
 from tailcut.core.profiling.attribution import Attribution
 from tailcut.core.profiling.dividing import FETCHING, QUEUEING, Bools
-from tailcut.core.profiling.flat import Flat, Ints
+from tailcut.core.profiling.flat import Flat, Ints, Name
 from tailcut.core.profiling.holding import Hold, Taken
-from tailcut.core.profiling.records import Stage
+from tailcut.core.profiling.records import BACK_FROM_PROCESS, PROCESS_POOL, Stage
 
 _ABOUT = 0.25
 """Of how many requests an executor's threads are enough for at once: where that is further from a whole number, what
@@ -29,10 +29,14 @@ class Pools:
     Attributes:
         executors: those that can be played.
         in_pool: which spans hold a thread of the pool for synchronous handlers, shape [spans].
+        in_process: which ran in a worker process of a pool, shape [spans].
+        host: of those, the span of the service that handed the call over; of others the span itself, shape [spans].
     """
 
     executors: tuple[Taken, ...]
     in_pool: Bools
+    in_process: Bools
+    host: Ints
 
 
 def find_pools(found: Attribution, threads: Mapping[str, int]) -> Pools:
@@ -51,9 +55,37 @@ def find_pools(found: Attribution, threads: Mapping[str, int]) -> Pools:
         if (taken := _taken(found, runs, label, count)) is not None:
             executors.append(taken)
             inside |= runs
-    in_pool = _in_pool(flat) & ~inside
+    in_process = _in_process(flat)
+    in_pool = _in_pool(flat) & ~inside & ~in_process
     # A handler in the pool that waits for what it handed to an executor has both threads.
-    return Pools(tuple(executors), in_pool | (_with_inner(flat, in_pool) & inside))
+    in_pool |= _with_inner(flat, in_pool) & (inside | in_process)
+    return Pools(tuple(executors), in_pool, in_process, _hosts(flat, in_process))
+
+
+def _in_process(flat: Flat) -> Bools:
+    """Say which spans ran in a worker process: in its threads, which have numbers of their own, shape [spans]."""
+    names = [number for number, name in enumerate(flat.names) if is_process_wait(name)]
+    waits = np.isin(flat.name, names)
+    found: Bools = np.isin(flat.thread, flat.thread[waits]) & (flat.thread != 0) & ~waits
+    return found
+
+
+def is_process_wait(name: Name) -> bool:
+    """Tell a wait for a worker process from others."""
+    return name.stage is Stage.WAIT and name.label.startswith(PROCESS_POOL)
+
+
+def is_process_hop(name: Name) -> bool:
+    """Tell what handing a call to a worker process costs beside it: the wait for one, and the way back."""
+    return is_process_wait(name) or (name.stage is Stage.LOOP and name.label == BACK_FROM_PROCESS)
+
+
+def _hosts(flat: Flat, in_process: Bools) -> Ints:
+    """Find for each span in a worker the span of the service around it, shape [spans]."""
+    host = np.arange(len(flat.name))
+    while len(inner := np.flatnonzero(in_process[host] & (flat.parent[host] >= 0))):
+        host[inner] = flat.parent[host[inner]]
+    return host
 
 
 def _taken(found: Attribution, runs: Bools, label: str, threads: int) -> Taken | None:
@@ -77,7 +109,8 @@ def _taken(found: Attribution, runs: Bools, label: str, threads: int) -> Taken |
     if abs(at_once - enough_for) > _ABOUT * enough_for:
         return None
     depth_ns = float(np.median(flat.start_ns[outermost] - flat.intended_ns[flat.request[outermost]]))
-    return Taken(depth_ns, Hold(label, at_once, False, True), held.astype(np.float64))
+    process = label.startswith(PROCESS_POOL)
+    return Taken(depth_ns, Hold(label, at_once, False, True, process), held.astype(np.float64))
 
 
 def _recorded_ns(flat: Flat) -> Ints:

@@ -74,7 +74,7 @@ class _Play:
         self.places = [service.threads or len(jobs), *service.held, self.python]
         self.for_python, self.for_model, self.for_core, self.for_database = (deque[_Turn]() for _ in range(4))
         self.for_place: list[deque[tuple[int, int]]] = [deque() for _ in self.places]
-        others = any(at is At.BESIDE for job in jobs for at, _ in job)
+        others = any(at in (At.BESIDE, At.WORKER) for job in jobs for at, _ in job)
         crowded = others or service.beside or self.python + self.executors > self.cores
         self.longest_ns = _BATCH_QUANTUM_NS if crowded else float("inf")
         self.batches: dict[int, list[tuple[int, int]]] = {}
@@ -135,6 +135,8 @@ class _Play:
             self._later(now + length, number, place + 1)
         elif at is _DATABASE:
             self._wait(self.for_database, number, place, left if left >= 0 else length)
+        elif at is At.WORKER:
+            self._wait(self.for_core, number, place, left if left >= 0 else length)
         elif at is At.BESIDE:
             self._wait(self.for_core, _NOBODY, _BATCH, length)
             self._later(now, number, place + 1)
@@ -204,7 +206,7 @@ class _Play:
             if queue is self.for_python:
                 self._turn_of_python(now, number, place, left)
             elif queue is self.for_core:
-                self._run_batch(now, number, left)
+                self._turn_at_core(now, number, place, left)
             else:
                 self._turn_of_database(now, number, place, left)
 
@@ -214,9 +216,15 @@ class _Play:
         self.cores -= 1
         if number == self.forming:
             self.forming = -1
-        took = left if left < _QUANTUM_NS else _QUANTUM_NS
+        took = left if left < _QUANTUM_NS else self._longest_turn(now, left)
         self.python_ns += took
         self._after_turn(now + took, number, place, left - took, _GIVES_PYTHON)
+
+    def _longest_turn(self, now: float, left: float) -> float:
+        """A turn's length: where no other waits, it lasts until after the next event, which may bring one that does."""
+        if not self.events or self._anybody_waits():
+            return _QUANTUM_NS
+        return min(left, ((self.events[0][0] - now) // _QUANTUM_NS + 1.0) * _QUANTUM_NS)
 
     def _turn_of_database(self, now: float, number: int, place: int, left: float) -> None:
         """Take a turn at the database; come back for the rest."""
@@ -228,6 +236,15 @@ class _Play:
             gives = _GIVES_CORE
         took = left if left < _QUANTUM_NS else _QUANTUM_NS
         self._after_turn(now + took, number, place, left - took, gives)
+
+    def _turn_at_core(self, now: float, number: int, place: int, left: float) -> None:
+        """Let a batch, or a worker process, take a turn at a core; come back for the rest."""
+        if place == _BATCH:
+            self._run_batch(now, number, left)
+            return
+        self.cores -= 1
+        took = left if left < _QUANTUM_NS else _QUANTUM_NS
+        self._after_turn(now + took, number, place, left - took, _GIVES_CORE)
 
     def _after_turn(self, at: float, number: int, place: int, left: float, gives: int) -> None:
         self.ties += 1

@@ -10,6 +10,8 @@ from enum import StrEnum
 
 import msgspec
 
+from tailcut.core.profiling.background import Background
+from tailcut.core.profiling.conversions import Conversion
 from tailcut.core.profiling.layers import ModelLayers
 from tailcut.core.profiling.overhead import Overhead
 
@@ -17,6 +19,11 @@ FORMAT = 1
 """Of a saved recording; another number is another layout."""
 EXECUTOR = "executor"
 """What a wait for an executor's thread is called; with " of " and where it was made, as far as that is known."""
+
+PROCESS_POOL = "process pool"
+"""What a wait for a worker process of a pool is called, in the same way."""
+BACK_FROM_PROCESS = "back from a process"
+"""Label of the time between the end of a worker's call and the event loop's taking its result."""
 
 TORCH_ON_GPU = "torch on a GPU"
 """Of ``Pilot.libraries``: torch, with the model's weights on a GPU."""
@@ -154,28 +161,6 @@ class Stray(msgspec.Struct, frozen=True, kw_only=True):
     took_ns: int
 
 
-class Conversion(msgspec.Struct, frozen=True, kw_only=True):
-    """An estimator that was converted to ONNX, and both timed on a request's own input; milliseconds are medians.
-
-    Args:
-        model: label of its span.
-        last: label of the span of its last step; empty where it has none.
-        steps: labels of all that it calls, the last step's too.
-        run_ms, last_ms: a call of all of it, and of the last step alone.
-        graph_ms, last_graph_ms: the same as ONNX; None where it has no exact form.
-        refused: why not, step by step.
-    """
-
-    model: str
-    last: str = ""
-    steps: tuple[str, ...] = ()
-    run_ms: float = 0.0
-    last_ms: float = 0.0
-    graph_ms: float | None = None
-    last_graph_ms: float | None = None
-    refused: tuple[str, ...] = ()
-
-
 class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Looks at what a thread that worked on a request was doing, those that saw the same stack together.
 
@@ -205,8 +190,10 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
         hooks: what was hooked, such as "sqlite3", "fastapi".
         versions: of the packages that matter here.
         libraries: what models run on, by the labels of their spans: "torch", TORCH_ON_GPU, "onnxruntime".
-        executors: threads of each executor, by the label of the waits for it, where no other has that label.
-        cpu_s: CPU seconds of the process within the measured window.
+        executors: threads of each executor (processes of a process pool), by the label of the waits for it, where no
+            other has that label.
+        cpu_s: CPU seconds of the process and its children within the measured window.
+        workers_s: CPU seconds of its children within it.
         delay_s: seconds within it in which a thread of it was ready to run and had no core.
         database_s: CPU seconds within it of the databases on the same machine; 0: there are none, or none is seen.
         other_cores: of the machine, which the process may not use.
@@ -225,6 +212,7 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     libraries: dict[str, str] = {}
     executors: dict[str, int] = {}
     cpu_s: float = 0.0
+    workers_s: float = 0.0
     delay_s: float = 0.0
     database_s: float = 0.0
     other_cores: int = 0
@@ -248,6 +236,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         overhead, layers: None where it was not measured; of the models that took most time.
         conversions: of its estimators.
         strays: calls whose time is in no request under their own name.
+        background: work that requests began and that ran after their replies, a line per request and function.
         one_in, untraced: of how many requests one was traced (``thinning``); the others, as the client saw them.
         waits: of those for locks, in any order: who had one in between two that were traced.
         notes: what could not be seen, and what makes figures weaker than they look.
@@ -267,6 +256,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[ModelLayers, ...] = ()
     conversions: tuple[Conversion, ...] = ()
     strays: tuple[Stray, ...] = ()
+    background: tuple[Background, ...] = ()
     one_in: int = 1
     untraced: tuple[Request, ...] = ()
     waits: tuple[Wait, ...] = ()

@@ -48,6 +48,7 @@ class Facts:
         strays: by stage, what of it ran for no request in particular.
         hints: what is no lever and comes first, in sentences: code that holds the event loop, statements that a request
             runs again and again, code that takes much of the slowest requests.
+        unseen_workers: what child processes computed, where their calls were not seen; empty: that is known.
         writes: a statement that requests change a database with; empty: none is seen.
     """
 
@@ -70,6 +71,7 @@ class Facts:
     doubts: tuple[str, ...] = ()
     strays: Mapping[Stage, str] = field(default_factory=dict)
     hints: tuple[str, ...] = ()
+    unseen_workers: str = ""
     writes: str = ""
 
     @property
@@ -92,6 +94,8 @@ def refusal_of(lever: LeverName, state: State, facts: Facts) -> str:
     """Say why a lever is not to be pulled; empty where trying decides."""
     if lever == "prediction cache" and facts.writes:
         return f"not safe: requests write ({facts.writes}), and one that a cache answers would not"
+    if lever == "no process pool" and facts.unseen_workers:
+        return f"not known: {facts.unseen_workers}"
     check = _REFUSALS.get(lever)
     found = check(lever, state, facts) if check else ""
     unseen = (_unseen(lever, facts) or _unknown(lever, state, facts)) if found else ""
@@ -238,9 +242,19 @@ def basis_of(lever: LeverName, state: State) -> tuple[str, ...]:
         path = known.path or priors.PATH
         in_ms = msgspec.structs.replace(path, low=path.low / 1e6, mid=path.mid / 1e6, high=path.high / 1e6)
         return (_said(in_ms, "{:.2f} ms of a core a request in tailcut's path ({:.2f} to {:.2f})"),)
+    return (_recorded_basis(lever, state),)
+
+
+def _recorded_basis(lever: LeverName, state: State) -> str:
+    """The same of levers that rest on what was recorded and on no factor."""
     if lever == "more executors":
-        return (f"{min(PARALLEL, known.cores)} processes on {known.cores} cores",)
-    return ("as recorded, and no fetch needs another's answer" if lever == "concurrent I/O" else "as recorded",)
+        return f"{min(PARALLEL, state.known.cores)} processes on {state.known.cores} cores"
+    if lever == "no background work":
+        return f"{figure(state.work.late_ns / 1e6)} ms of a core a request after its reply, as recorded"
+    if lever == "no process pool":
+        took_ms = state.work.process_of() / 1e6
+        return f"{figure(took_ms)} ms of a core a request in worker processes, taken by the service's own process"
+    return "as recorded, and no fetch needs another's answer" if lever == "concurrent I/O" else "as recorded"
 
 
 def _hits_said(lever: LeverName, known: Known) -> str:

@@ -20,6 +20,8 @@ class At(IntEnum):
     """A database's core."""
     BESIDE = 6
     """A core, from then on, while the request goes on without waiting for it."""
+    WORKER = 8
+    """A worker process of the service's own pool: a core, without the interpreter."""
     TAKE = 3
     """Takes one of what only so many may hold (its number in the place of a time), waits where all are taken."""
     GIVE = 4

@@ -17,7 +17,7 @@ from tailcut.core.profiling.work import Work
 
 LeverName = Literal[
     "serving path", "feature cache", "concurrent I/O", "preprocessing", "runtime", "INT8", "batching",
-    "prediction cache", "more executors",
+    "prediction cache", "more executors", "no process pool", "no background work",
 ]  # fmt: skip
 
 

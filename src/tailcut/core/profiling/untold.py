@@ -6,6 +6,7 @@ is done after the reply takes the interpreter from others. Threads inside a mode
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from tailcut.core.profiling.attribution import Attribution
 from tailcut.core.profiling.dividing import FETCHING, WAITING, Bools, Floats
 from tailcut.core.profiling.flat import Flat, Ints
+from tailcut.core.profiling.parts import Part
 from tailcut.core.profiling.records import Recording, Stage
 
 _EVERYBODYS = 0.2
@@ -20,6 +22,8 @@ _EVERYBODYS = 0.2
 it is, and callbacks of the event loop are timed. The pilot of flight_risk, in turns: 0.15 ms a request at one in two,
 0.08 at one in eight, 0.03 where none is traced.
 """
+_BLOCKS = 0.5
+"""Of the time of a step after the reply: what is off the core for more than that waits, and not for a core."""
 _SHORT_NS = 1e6
 """What a driver's call computes, and code on the event loop, in callbacks too short to be noted."""
 
@@ -31,14 +35,14 @@ class Untold(NamedTuple):
         served_ns: per request, on the interpreter, before the reply: the HTTP server's.
         driving_ns: the same of each request that has calls of drivers that await: theirs; 0: the request has none.
             Shape [n].
-        late_ns: per request, on the interpreter, after the reply.
+        late: of each request, what is computed after its reply; n of them.
         model_share: of a model's own time: what its other threads compute meanwhile.
         beside_ns: per request, what is left: on any core, and nobody waits for it.
     """
 
     served_ns: float
     driving_ns: Floats
-    late_ns: float
+    late: tuple[tuple[Part, ...], ...]
     model_share: float
     beside_ns: float
 
@@ -58,9 +62,10 @@ def read_untold(
     """
     flat, count = found.flat, len(found.flat.requests)
     if not recording.pilot.cpu_s or not count:
-        return Untold(0.0, np.zeros(count), 0.0, 0.0, 0.0)
+        return Untold(0.0, np.zeros(count), ((),) * count, 0.0, 0.0)
     models = flat.is_of({Stage.MODEL})
-    late_ns, late_models_ns = _late_ns(flat, cpu_ns, ~models), _late_ns(flat, cpu_ns, models)
+    late, late_models_ns = late_parts(recording, flat, cpu_ns), _late_ns(flat, cpu_ns, models)
+    late_ns = sum(part.cpu_ns for parts in late for part in parts)
     whole_ns = max(_used_ns(recording, found) - float(cpu_ns.sum()) - late_ns - late_models_ns, 0.0)
     awaited = flat.is_of(WAITING) & (flat.thread == 0) & (flat.cpu_ns < 0)
     awaited_ns = np.where(awaited, np.minimum(wait_ns, np.maximum(seen_ns, _SHORT_NS)), 0.0)
@@ -75,7 +80,34 @@ def read_untold(
     model_ns = float((cpu_ns + wait_ns)[models].sum())
     share = min(rest_ns / model_ns, float(_cores(recording) - 1)) if model_ns else 0.0
     beside_ns = max(rest_ns - share * model_ns, 0.0) + late_models_ns
-    return Untold(server_ns, driving_ns, late_ns / count, share, beside_ns / count)
+    return Untold(server_ns, driving_ns, late, share, beside_ns / count)
+
+
+def late_parts(recording: Recording, flat: Flat, cpu_ns: Floats) -> tuple[tuple[Part, ...], ...]:
+    """Lay out what each request leaves to be computed after its reply.
+
+    That is what was counted as background work. Where nothing was, it is what spans tell that began after the reply, in
+    equal parts.
+    """
+    count = len(flat.requests)
+    late_ns = _late_ns(flat, cpu_ns, ~flat.is_of({Stage.MODEL})) / max(count, 1)
+    if not recording.background:
+        return ((_late(late_ns, 0.0, "thread"),) if late_ns else (),) * count
+    found: defaultdict[int, list[Part]] = defaultdict(list)
+    for one in recording.background:
+        found[one.request].append(_late(float(one.cpu_ns), float(one.took_ns), one.where))
+    return tuple(tuple(found[one.number]) for one in flat.requests)
+
+
+def _late(cpu_ns: float, took_ns: float, where: str) -> Part:
+    """A part after the reply. What holds the event loop without computing, as ``time.sleep`` does, blocks it."""
+    off_ns = max(took_ns - cpu_ns, 0.0)
+    blocks = where == "loop" and off_ns > _BLOCKS * took_ns
+    wait_ns = off_ns if blocks else 0.0
+    return Part(
+        Stage.UNATTRIBUTED, -1, cpu_ns, wait_ns, False, late=True, loop=where == "loop", blocks=blocks,
+        process=where == "process",
+    )  # fmt: skip
 
 
 def computing_share(recording: Recording, found: Attribution, code: Bools, ran_ns: Floats) -> float:

@@ -28,6 +28,7 @@ from tailcut.core.profiling.shapes import tables_of
 from tailcut.core.profiling.state import State
 from tailcut.core.profiling.strays import stray_words
 from tailcut.core.profiling.thinning import LEAST_TRACED
+from tailcut.core.profiling.workers import unseen_workers
 from tailcut.core.slo import Finding, LatencyObjective, Objectives
 from tailcut.core.statistics import percentile
 
@@ -120,15 +121,9 @@ def aim_at(slo: Objectives | None, recording: Recording, found: Attribution) -> 
 
 
 def facts_of(
-    state: State,
-    found: Attribution,
-    recording: Recording,
-    diversity: Diversity | None,
-    now: Forecast,
-    aim: Aim,
-    limit_ms: float,
-    calibration: Calibration,
-) -> Facts:
+    state: State, found: Attribution, recording: Recording, diversity: Diversity | None, now: Forecast, aim: Aim,
+    limit_ms: float, calibration: Calibration,
+) -> Facts:  # fmt: skip
     """Gather what decides beside the forecasts."""
     measured_ms = _measured_ms(state, recording, now, aim)
     seen_ms = max(now.p95_ms, measured_ms)
@@ -158,6 +153,7 @@ def facts_of(
         doubts=(*filter(None, map(_off, repeats)), *unknown),
         strays=stray_words(recording.strays, recording.duration_s),
         hints=_hints(recording, found, near),
+        unseen_workers=unseen_workers(state, recording),
         writes=_writes(found),
     )
 

@@ -29,7 +29,7 @@ from tailcut.core.profiling.gaps import attribute_gaps
 from tailcut.core.profiling.holding import Holds, find_holds
 from tailcut.core.profiling.holdups import Holdups
 from tailcut.core.profiling.parts import HANDLING, Job, Part
-from tailcut.core.profiling.pools import find_pools
+from tailcut.core.profiling.pools import Pools, find_pools
 from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.profiling.steps import STEPS, outermost_steps
 from tailcut.core.profiling.untold import computing_share, read_untold
@@ -80,6 +80,17 @@ class Work:
     def cpu_ns(self) -> float:
         """CPU time of a request, on average, but for what it does not wait for."""
         return float(np.mean([sum(part.cpu_ns for part in job) for job in self.jobs])) if self.jobs else 0.0
+
+    @property
+    def late_ns(self) -> float:
+        """CPU time after the reply per request, on average."""
+        found = [sum(part.cpu_ns for part in job if part.late) for job in self.jobs]
+        return float(np.mean(found)) if found else 0.0
+
+    def process_of(self, stage: Stage | None = None) -> float:
+        """CPU time in worker processes of pools per request, on average: of a stage, or of all."""
+        found = [sum(part.cpu_ns for part in job if part.process and stage in (None, part.stage)) for job in self.jobs]
+        return float(np.mean(found)) if found else 0.0
 
     def beside_of(self, *, model: bool) -> float:
         """CPU time on other cores per request, on average: of the model's threads, or all else."""
@@ -138,7 +149,7 @@ def read_work(recording: Recording, found: Attribution) -> Work:
     edges = np.searchsorted(flat.request[order], np.arange(len(flat.requests) + 1))
     lengths, handling = fetch_lengths(flat, cpu_ns), handling_share(flat)
     blocks = holds_loop(flat, cpu_ns, wait_ns, seen_ns)
-    spans = _Spans(flat, cpu_ns, wait_ns, lengths, handling, holds, pools.in_pool, untold.model_share, blocks)
+    spans = _Spans(flat, cpu_ns, wait_ns, lengths, handling, holds, pools, untold.model_share, blocks)
     jobs: list[Job] = []
     for number in range(len(flat.requests)):
         # Beyond what is usual, the network of one machine is the server's kernel waiting for a core.
@@ -146,8 +157,8 @@ def read_work(recording: Recording, found: Attribution) -> Work:
         parts = [Part(Stage.NETWORK, -1, untold.served_ns, way_ns, False, loop=True)]
         parts += spans.parts(order[edges[number] : edges[number + 1]].tolist(), float(untold.driving_ns[number]))
         parts.append(Part(Stage.UNATTRIBUTED, -1, 0.0, float(rest_ns[number]), False, beside_ns=untold.beside_ns))
-        late = (Part(Stage.UNATTRIBUTED, -1, untold.late_ns, 0.0, False, late=True),) if untold.late_ns else ()
-        jobs.append((*parts, *late))
+        parts += untold.late[number]
+        jobs.append(tuple(parts))
     work = Work(
         jobs=tuple(jobs),
         numbers=np.array([one.number for one in flat.requests], dtype=np.int64),
@@ -170,7 +181,7 @@ class _Spans:
     Attributes:
         full_ns: how long each fetch waits with nothing beside it.
         handling: share of each one's CPU that goes with the fetches.
-        in_pool: whether it held a thread of the pool for synchronous handlers.
+        pools: where they ran.
         beside: of a model's own time, what its other threads compute meanwhile.
         blocks: whether each one's wait holds the event loop.
     """
@@ -181,7 +192,7 @@ class _Spans:
     full_ns: Floats
     handling: Floats
     holds: Holds
-    in_pool: Bools
+    pools: Pools
     beside: float
     blocks: Bools
 
@@ -213,7 +224,7 @@ class _Spans:
         return whole, part_of, float(shares[list(part_of)].max()) if part_of else 0.0
 
     def _parts(self, span: int, share: float, held: tuple[int, ...]) -> list[Part]:
-        name, thread = int(self.flat.name[span]), bool(self.in_pool[span])
+        name, thread = int(self.flat.name[span]), bool(self.pools.in_pool[span])
         cpu_ns, wait_ns = float(self.cpu_ns[span]) * share, float(self.wait_ns[span]) * share
         handling_ns = cpu_ns * float(self.handling[span])
         stage = self.flat.names[name].stage
@@ -222,9 +233,11 @@ class _Spans:
         full_ns = float(self.full_ns[span]) if share >= _HALF else 0.0
         from_ns = float(self.flat.start_ns[span] - self.flat.intended_ns[self.flat.request[span]]) if full_ns else 0.0
         own = Part(stage, name, cpu_ns - handling_ns, wait_ns, thread, held, beside_ns, full_ns, from_ns=from_ns)
-        loop = not self.flat.thread[span]
-        own = own._replace(loop=loop, blocks=bool(self.blocks[span]))
-        return [Part(Stage.SQL, HANDLING, handling_ns, 0.0, thread, held, loop=loop), own] if handling_ns else [own]
+        loop = not self.flat.thread[self.pools.host[span]]
+        process = bool(self.pools.in_process[span])
+        own = own._replace(loop=loop, blocks=bool(self.blocks[span]), process=process)
+        handling = Part(Stage.SQL, HANDLING, handling_ns, 0.0, thread, held, loop=loop, process=process)
+        return [handling, own] if handling_ns else [own]
 
 
 def _steps(found: Attribution) -> tuple[int, ...]:

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from tailcut.profile.hooks import caches, databases, estimators, frameworks, http, locks, models, otel, sqlite, threads
+from types import ModuleType
+
+from tailcut.profile.hooks import (
+    background,
+    caches,
+    databases,
+    estimators,
+    frameworks,
+    http,
+    locks,
+    models,
+    otel,
+    processes,
+    sqlite,
+    threads,
+)
 from tailcut.profile.hooks.imports import Hook, ImportHooks
 from tailcut.profile.tracing import tracer
 
@@ -11,10 +26,32 @@ def install_hooks() -> None:
     """Hook what is imported already, and everything that has a hook when it is imported."""
     hooks: dict[str, Hook] = {}
     prefixes: dict[str, Hook] = {}
-    for room in (threads, locks, frameworks, sqlite, databases, caches, http, models, estimators, otel):
-        hooks.update(room.HOOKS)
+    for room in (
+        threads,
+        processes,
+        locks,
+        background,
+        frameworks,
+        sqlite,
+        databases,
+        caches,
+        http,
+        models,
+        estimators,
+        otel,
+    ):
+        for name, hook in room.HOOKS.items():
+            hooks[name] = _both(hooks[name], hook) if name in hooks else hook
         prefixes.update(getattr(room, "PREFIXES", {}))
     ImportHooks(hooks, prefixes, _done).install()
+
+
+def _both(one: Hook, other: Hook) -> Hook:
+    def hook(module: ModuleType) -> None:
+        one(module)
+        other(module)
+
+    return hook
 
 
 def _done(name: str, error: Exception | None) -> None:

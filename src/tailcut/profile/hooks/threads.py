@@ -17,9 +17,11 @@ from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, Mo
 from typing import Any
 
 from tailcut.core.profiling.records import EXECUTOR, Stage
+from tailcut.profile.background import background, counted
 from tailcut.profile.clocks import SHORT_NS, now
 from tailcut.profile.executors import executors, label_of
 from tailcut.profile.hooks.imports import Hook
+from tailcut.profile.hooks.processes import returning
 from tailcut.profile.tracing import LEAVES, WAIT, Open, add_span, close_timed, current, open_handed, tracer
 from tailcut.profile.untraced import handing
 
@@ -71,6 +73,8 @@ class _Handed:
             if before is not parent:
                 _set_current(before)
             self.ended_ns = span.end_ns
+            if parent.trace.finished:  # nobody waited for it
+                background.add(parent.trace.number, (label, place), "thread", span.cpu_ns, span.end_ns - span.start_ns)
 
     def _framework(self, label: str, place: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run what the framework hands over to a thread for itself, validation for one: more of what it was doing."""
@@ -205,7 +209,7 @@ def _hook_anyio(module: ModuleType) -> None:
     async def run_sync(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
         if parent is None or parent.trace.over:
-            return await original(func, *args, **kwargs)
+            return await original(func if parent is None else counted(func, parent.trace), *args, **kwargs)
         limiter = kwargs.get("limiter")
         handed = _Handed(parent, "thread pool" if limiter is None else limiters.enter(limiter), func, args)
         call, args = (handed, args) if _is_plain(func) else _inside(handed, func, args)
@@ -234,7 +238,7 @@ def _hook_loop(loop: Any) -> None:
     def run_in_executor(self: Any, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
         parent = current.get()
         if parent is None or parent.trace.over or not (executor is None or isinstance(executor, ThreadPoolExecutor)):
-            return original(self, executor, func, *args)
+            return returning(original(self, executor, func, *args))
         # Which one it is, ``submit`` says: here it may not be made yet.
         handed = _Handed(parent, EXECUTOR, func, args)
         call, args = (handed, args) if _is_plain(func) else _inside(handed, func, args)
@@ -257,7 +261,7 @@ def _hook_executor(module: ModuleType) -> None:
     def submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         parent = current.get()
         if parent is None or parent.trace.over:
-            return original(self, handing(fn), *args, **kwargs)
+            return original(self, handing(fn) if parent is None else counted(fn, parent.trace), *args, **kwargs)
         label = label_of(self)
         handed, _under_way.handed = _under_way.handed, None
         if handed is None and _is_plain(fn):
