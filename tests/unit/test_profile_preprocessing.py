@@ -11,10 +11,9 @@ from tests.unit.profile_sample import MS, few_requests
 from tailcut.core.profiling.advice import LeverAdvice, advise
 from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.budget import make_budget
-from tailcut.core.profiling.conversions import Conversion
 from tailcut.core.profiling.flat import STAGE_AT
 from tailcut.core.profiling.knowing import know
-from tailcut.core.profiling.layers import ModelLayers, operators_of
+from tailcut.core.profiling.layers import Conversion, ModelLayers, operators_of
 from tailcut.core.profiling.levers import begin, pull
 from tailcut.core.profiling.records import (
     Pilot,

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tailcut.core.profiling.conversions import Conversion
-from tailcut.core.profiling.layers import ModelLayers
+from tailcut.core.profiling.layers import Conversion, ModelLayers
 from tailcut.errors import ProfileError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tailcut.core.profiling.conversions import Conversion
+from tailcut.core.profiling.layers import Conversion
 from tailcut.core.statistics import percentile
 from tailcut.errors import ProfileError
 from tailcut.profile.hooks.estimators import estimators

@@ -4,32 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
+from tailcut.core.profiling.layers import Conversion
 from tailcut.core.profiling.priors import Prior, measured
-
-
-class Conversion(msgspec.Struct, frozen=True, kw_only=True):
-    """An estimator that was converted to ONNX, and both timed on a request's own input; milliseconds are medians.
-
-    Args:
-        model: label of its span.
-        last: label of the span of its last step; empty where it has none.
-        steps: labels of all that it calls, the last step's too.
-        run_ms, last_ms: a call of all of it, and of the last step alone.
-        graph_ms, last_graph_ms: the same as ONNX; None where it has no exact form.
-        refused: why not, step by step.
-    """
-
-    model: str
-    last: str = ""
-    steps: tuple[str, ...] = ()
-    run_ms: float = 0.0
-    last_ms: float = 0.0
-    graph_ms: float | None = None
-    last_graph_ms: float | None = None
-    refused: tuple[str, ...] = ()
-
 
 _LEAST_MS = 0.001
 

@@ -149,6 +149,28 @@ class ModelLayers(msgspec.Struct, frozen=True, kw_only=True):
         return sum(each.share for each in self.operators if each.name == DISPATCH)
 
 
+class Conversion(msgspec.Struct, frozen=True, kw_only=True):
+    """An estimator that was converted to ONNX, and both timed on a request's own input; milliseconds are medians.
+
+    Args:
+        model: label of its span.
+        last: label of the span of its last step; empty where it has none.
+        steps: labels of all that it calls, the last step's too.
+        run_ms, last_ms: a call of all of it, and of the last step alone.
+        graph_ms, last_graph_ms: the same as ONNX; None where it has no exact form.
+        refused: why not, step by step.
+    """
+
+    model: str
+    last: str = ""
+    steps: tuple[str, ...] = ()
+    run_ms: float = 0.0
+    last_ms: float = 0.0
+    graph_ms: float | None = None
+    last_graph_ms: float | None = None
+    refused: tuple[str, ...] = ()
+
+
 def lever_of(operator: str) -> Lever:
     """Say what addresses an operator: INT8 those that multiply by weights, fusion those that only pass over values.
 

@@ -11,8 +11,7 @@ from enum import StrEnum
 import msgspec
 
 from tailcut.core.profiling.background import Background
-from tailcut.core.profiling.conversions import Conversion
-from tailcut.core.profiling.layers import ModelLayers
+from tailcut.core.profiling.layers import Conversion, ModelLayers
 from tailcut.core.profiling.overhead import Overhead
 
 FORMAT = 1
