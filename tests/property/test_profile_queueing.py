@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailcut.core.profiling.queueing import play
+from tailcut.core.profiling.queueing import keeps_within, play
 from tailcut.core.profiling.service import At, Phase, Service
+from tailcut.core.statistics import percentile, rank
 
 _MS = 1e6
 
@@ -150,3 +151,20 @@ def test_every_request_ends_and_none_before_its_work_is_done(
     free = play(Service(processes=100, executors=100, held=(100, 100)), arrivals, laid)
     assert free.latency_ns == pytest.approx(work, abs=1)
     assert found.latency_ns.max() <= arrivals[-1] + work.sum() + 1
+
+
+@given(
+    load=st.floats(0.1, 3.0),
+    limit_ms=st.floats(0.1, 50.0),
+    share=st.sampled_from([0.5, 0.95, 0.99]),
+    count=st.integers(1, 200),
+)
+@settings(max_examples=100, deadline=None)
+def test_a_limit_is_kept_as_the_percentile_of_all_says(load: float, limit_ms: float, share: float, count: int) -> None:
+    """It may end before all are answered, and still says what all of them would."""
+    arrivals = poisson_ns(load * 500.0, count, seed=count)
+    jobs = [[(At.PYTHON, 2 * _MS)], [(At.PYTHON, 1 * _MS), (At.NOWHERE, 3 * _MS)]] * count
+    whole = percentile(play(Service(), arrivals, jobs[:count]).latency_ns, share)
+    late = count - 1 - rank(count, share)
+    found = keeps_within(Service(), arrivals, jobs[:count], limit_ns=limit_ms * _MS, late=late)
+    assert found == (whole <= limit_ms * _MS)

@@ -24,7 +24,7 @@ from tailcut.core.profiling.overhead import Added, Everyone, Overhead
 from tailcut.core.profiling.parts import HANDLING, Part
 from tailcut.core.profiling.records import Moment, Pilot, Recording, Request, Span, Stage
 from tailcut.core.profiling.refusals import Facts
-from tailcut.core.profiling.state import Known, State
+from tailcut.core.profiling.state import Known, LeverName, State
 from tailcut.core.profiling.work import read_work
 from tailcut.core.slo import Finding, parse_objectives
 from tailcut.report.profile_words import bottleneck
@@ -323,7 +323,9 @@ def foretold(
         met=False, within=False, missed=True, unmended=0, model_share=0.0, code_share=0.0, fetch_share=0.0, fetches=0,
         rows=1.0, aim="", limit_ms=20.0, now=told(state), measured_ms=0.0, seen_ms=0.0,
     )  # fmt: skip
-    return order_levers(state, ["serving path", "more executors"], facts, 0.95)
+    levers: tuple[LeverName, ...] = ("serving path", "more executors")
+    alone = {lever: told(replace(state, pulled=(lever,))) for lever in levers}
+    return order_levers(state, alone, facts, 0.95)
 
 
 def test_levers_are_pulled_for_the_capacity_where_it_is_wanted_and_nothing_gets_slower(

@@ -124,9 +124,13 @@ def advise(
     now = forecast(state, rate, limit_ms=limit_ms, share=share)
     facts = facts_of(state, found, recording, diversity, now, aim, limit_ms, calibration)
     asked = (*LEVERS, *own_levers(state, recording))
-    allowed = [lever for lever in asked if not refusal_of(lever, state, facts)]
-    pulled = order_levers(state, allowed, facts, share, within_ms=limit_ms if objective else 0.0)
-    levers = [_advise_one(state, lever, facts, share, pulled) for lever in asked]
+    alone = {
+        lever: forecast(pull(state, lever), rate, limit_ms=limit_ms, share=share)
+        for lever in asked
+        if not refusal_of(lever, state, facts)
+    }
+    pulled = order_levers(state, alone, facts, share, within_ms=limit_ms if objective else 0.0)
+    levers = [_advise_one(state, lever, facts, share, alone.get(lever, now), pulled) for lever in asked]
     levers.sort(key=lambda one: (one.order == 0, one.order))
     return Advice(
         rate=rate,
@@ -147,13 +151,14 @@ def _alone_ms(state: State, share: float) -> float:
     return forecast(alike(state), 1.0, share=share).p95_ms
 
 
-def _advise_one(state: State, lever: LeverName, facts: Facts, share: float, pulled: list[Step]) -> LeverAdvice:
+def _advise_one(
+    state: State, lever: LeverName, facts: Facts, share: float, alone: Forecast, pulled: list[Step]
+) -> LeverAdvice:
     rate, limit_ms = facts.now.rate, facts.limit_ms
     reason = refusal_of(lever, state, facts)
-    alone = facts.now if reason else forecast(pull(state, lever), rate, limit_ms=limit_ms, share=share)
     at_best = pull(state, lever, bound=True)
     same = (at_best.work.jobs, at_best.service) == (state.work.jobs, state.service)
-    bound = facts.now if same else forecast(at_best, rate, limit_ms=limit_ms, share=share)
+    bound = facts.now if same else forecast(at_best, rate, limit_ms=limit_ms, share=share, rounds=1)
     order = next((place for place, step in enumerate(pulled, 1) if step.lever == lever), 0)
     after = pulled[order - 1].after if order else None
     if not reason:

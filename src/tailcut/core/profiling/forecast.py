@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from tailcut.core.profiling.idling import at_rate, factors_at
 from tailcut.core.profiling.parts import Job, Part
-from tailcut.core.profiling.queueing import Played, play
+from tailcut.core.profiling.queueing import Played, keeps_within, play
 from tailcut.core.profiling.records import Stage
 from tailcut.core.profiling.service import THREAD, At, Phase, Service
 from tailcut.core.profiling.slopes import FARTHEST
 from tailcut.core.profiling.state import State
-from tailcut.core.statistics import percentile
+from tailcut.core.statistics import percentile, rank
 
 REQUESTS = 2500
 ROUNDS = 3
@@ -89,8 +91,7 @@ def _capacity(laid: _Laid, limit_ms: float, share: float) -> float:
         # So few requests may be answered in time before a queue that grows is long.
         if rate > laid.saturation(rate):
             return False
-        played = laid.play(rate, _CAPACITY_REQUESTS, 11)
-        return laid.percentile_ms(played, share) <= limit_ms
+        return laid.keeps_within(rate, _CAPACITY_REQUESTS, 11, limit_ms=limit_ms, share=share)
 
     most = laid.saturation(_HIGHEST_RATE)
     high, least = _BEYOND * most, min(_LEAST_RATE, most / 100)
@@ -155,16 +156,28 @@ class _Laid:
         )
 
     def play(self, rate: float, count: int, seed: int) -> Played:
+        return play(*self._drawn(rate, count, seed))
+
+    def keeps_within(self, rate: float, count: int, seed: int, *, limit_ms: float, share: float) -> bool:
+        """Tell whether a percentile of what is played keeps within a limit: most rates that do not are told early."""
+        late = count - 1 - rank(count, share)
+        limit_ns = limit_ms * 1e6 / self._kept(share) if self._kept(share) > 0.0 else math.inf
+        return keeps_within(*self._drawn(rate, count, seed), limit_ns=limit_ns, late=late)
+
+    def _drawn(self, rate: float, count: int, seed: int) -> tuple[Service, npt.NDArray[np.float64], list[list[Phase]]]:
+        """Draw arrivals, and which of the requests laid out each is."""
         service, phases, _ = self._lay(rate)
         generator = np.random.default_rng(seed)
         arrivals_ns = np.cumsum(generator.exponential(1e9 / rate, count))
         chosen = generator.integers(0, len(phases), count).tolist()
-        return play(service, arrivals_ns, [phases[place] for place in chosen])
+        return service, arrivals_ns, [phases[place] for place in chosen]
 
     def percentile_ms(self, played: Played, share: float) -> float:
         """A percentile of what was played, without what is known to be too much of it (``state.Excess``)."""
-        found_ms = percentile(played.latency_ns, share) / 1e6
-        return found_ms * (1.0 - self._excess) if share >= _TAIL else found_ms
+        return percentile(played.latency_ns, share) / 1e6 * self._kept(share)
+
+    def _kept(self, share: float) -> float:
+        return 1.0 - self._excess if share >= _TAIL else 1.0
 
     def saturation(self, rate: float) -> float:
         """The rate at which something would have no time left, if requests took what they do at this one."""

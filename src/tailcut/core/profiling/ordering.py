@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from tailcut.core.profiling.forecast import Forecast, capacity, forecast
@@ -26,40 +26,49 @@ class Step(NamedTuple):
 
 
 def order_levers(
-    state: State, allowed: Sequence[LeverName], facts: Facts, share: float, *, within_ms: float = 0.0
+    state: State, alone: Mapping[LeverName, Forecast], facts: Facts, share: float, *, within_ms: float = 0.0
 ) -> list[Step]:
     """Pull, one after the other, what lowers the percentile most given those pulled; then what adds capacity.
 
     The latter where it is wanted, and leaves the percentile where it is, or within the SLO.
 
     Args:
-        allowed: that are not refused.
+        alone: what is foretold of each lever that is not refused, with no other one.
         share: of the requests that the percentile is about.
         within_ms: what the percentile may be, where an SLO says so.
     """
-    left, steps, before = list(allowed), list[Step](), facts.now
+    left, steps, before = list(alone), list[Step](), facts.now
     rate, limit_ms = facts.now.rate, facts.limit_ms
     while left:
-        tried = {lever: forecast(pull(state, lever), rate, share=share, rounds=1) for lever in left}
+        tried: Mapping[LeverName, Forecast] = alone
+        if steps:
+            tried = {lever: forecast(pull(state, lever), rate, share=share, rounds=1) for lever in left}
         best = min(left, key=lambda lever: tried[lever].p95_ms)
-        state_after = pull(state, best)
-        after = forecast(state_after, rate, limit_ms=limit_ms, share=share)
+        after = _after(state, best, alone if not steps else {}, facts, share)
         quicker = after.p95_ms < (1 - WORTH) * before.p95_ms
         if not quicker:
             if (before.capacity or 0.0) >= _ENOUGH * rate:
                 break
             most_ms = max((1 + WORTH) * before.p95_ms, within_ms / facts.off)
             room = {
-                lever: capacity(pull(state, lever), limit_ms, share=share)
+                lever: alone[lever].capacity or 0.0
+                if not steps
+                else capacity(pull(state, lever), limit_ms, share=share)
                 for lever in left
                 if tried[lever].p95_ms <= most_ms
             }
             best = max(room, key=lambda lever: room[lever], default=best)
             if room.get(best, 0.0) <= (1 + _MORE_CAPACITY) * (before.capacity or 0.0):
                 break
-            state_after = pull(state, best)
-            after = forecast(state_after, rate, limit_ms=limit_ms, share=share)
+            after = _after(state, best, alone if not steps else {}, facts, share)
         steps.append(Step(best, after, not quicker))
         left.remove(best)
-        state, before = state_after, after
+        state, before = pull(state, best), after
     return steps
+
+
+def _after(state: State, lever: LeverName, known: Mapping[LeverName, Forecast], facts: Facts, share: float) -> Forecast:
+    """Return what is foretold once a lever is pulled, too."""
+    if lever in known:
+        return known[lever]
+    return forecast(pull(state, lever), facts.now.rate, limit_ms=facts.limit_ms, share=share)

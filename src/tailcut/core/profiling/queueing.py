@@ -18,6 +18,9 @@ import numpy.typing as npt
 
 from tailcut.core.profiling.service import At, Phase, Service
 
+Floats = npt.NDArray[np.float64]
+Jobs = Sequence[Sequence[Phase]]
+
 _QUANTUM_NS = 1_000_000.0
 _BATCH_QUANTUM_NS = 4_000_000.0
 """A batch on an executor, where others may want its core: nearly what the system lets who only computes run for."""
@@ -32,11 +35,11 @@ class Played:
         busy_share: of the time from the first arrival to the last that the interpreters worked.
     """
 
-    latency_ns: npt.NDArray[np.float64]
+    latency_ns: Floats
     busy_share: float
 
 
-def play(service: Service, arrivals_ns: npt.NDArray[np.float64], jobs: Sequence[Sequence[Phase]]) -> Played:
+def play(service: Service, arrivals_ns: Floats, jobs: Jobs) -> Played:
     """Send requests through a service until all are answered.
 
     Args:
@@ -44,21 +47,31 @@ def play(service: Service, arrivals_ns: npt.NDArray[np.float64], jobs: Sequence[
         jobs: phases of each, in order; n of them. What is taken is given back, and taken in ascending order by those
             who hold several, or they may wait for one another for ever.
     """
-    return _Play(service, arrivals_ns.tolist(), jobs).run()
+    run = _Play(service, arrivals_ns.tolist(), jobs)
+    run.play()
+    return run.played()
+
+
+def keeps_within(service: Service, arrivals_ns: Floats, jobs: Jobs, *, limit_ns: float, late: int) -> bool:
+    """Tell whether at most ``late`` requests take longer than a limit; with one more it ends early. See ``play``."""
+    run = _Play(service, arrivals_ns.tolist(), jobs)
+    run.limit_ns = limit_ns
+    run.play(late)
+    return run.late <= late
 
 
 _Turn = tuple[int, int, int, float]
 """Since when it waits (a count), the request (of a batch: its first), the phase, and nanoseconds left of it."""
 _GIVES_NOTHING, _GIVES_PYTHON, _GIVES_DATABASE, _GIVES_CORE = range(4)
-_BATCH = -1
-_NOBODY = -1
-"""In a request's place: who computes beside one."""
+_BATCH, _NOBODY = -1, -1
+"""In place of a request's phase, and of a request that something computes beside."""
 _NOWHERE, _PYTHON, _MODEL, _DATABASE = At.NOWHERE, At.PYTHON, At.MODEL, At.DATABASE  # quicker to look up
 
 
 class _Play:
-    def __init__(self, service: Service, arrivals_ns: list[float], jobs: Sequence[Sequence[Phase]]) -> None:
+    def __init__(self, service: Service, arrivals_ns: list[float], jobs: Jobs) -> None:
         self.service = service
+        self.limit_ns, self.late = float("inf"), 0
         self.arrivals_ns = arrivals_ns
         self.jobs = jobs
         self.done_ns = [-1.0] * len(jobs)
@@ -81,9 +94,10 @@ class _Play:
         self.forming, self.formed = -1, 0
         self.python_ns = 0.0
 
-    def run(self) -> Played:
+    def play(self, late: int = 0) -> None:
+        """Play events until all requests are answered, or more than ``late`` took longer than the limit."""
         events = self.events
-        while events:
+        while events and self.late <= late:
             now, _, number, place, left, gives = heappop(events)
             if gives:
                 self._give_back(gives)
@@ -95,6 +109,8 @@ class _Play:
                 self._reach(now, number, place, left, alone)
             if self._anybody_waits():
                 self._begin_turns(now)
+
+    def played(self) -> Played:
         span_ns = self.arrivals_ns[-1] - self.arrivals_ns[0] if self.arrivals_ns else 0.0
         latency_ns = np.array(self.done_ns) - np.array(self.arrivals_ns)
         return Played(latency_ns, self.python_ns / span_ns / max(self.service.processes, 1) if span_ns else 0.0)
@@ -149,6 +165,7 @@ class _Play:
     def _end(self, now: float, number: int) -> None:
         if self.done_ns[number] < 0:
             self.done_ns[number] = now
+            self.late += now - self.arrivals_ns[number] > self.limit_ns
 
     def _compute(self, now: float, number: int, place: int, left: float, alone: bool) -> None:
         if alone and self.python and self.cores:
