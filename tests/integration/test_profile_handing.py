@@ -157,9 +157,11 @@ def test_work_after_the_reply_is_charged_to_its_function(
     mine = [one for one in left(found) if one.label == label]
     assert [(one.place, one.where) for one in mine] == [(line_of(line), where)]
     assert mine[0].cpu_ms == pytest.approx(MS, rel=0.15)
-    # Neither the handler nor the framework has it: where nothing else had the cores, they took 5 ms.
-    places = [STAGE_AT[Stage.CODE], STAGE_AT[Stage.FRAMEWORK]]
-    assert attribute(found.recording).stage_ns[:, places].sum(axis=1).min() / 1e6 < 10.0
+    if where == "loop":
+        # Neither the handler nor the framework has it: where nothing else had the cores, they took 5 ms. A thread
+        # shares the interpreter with them, so that they take longer beside it.
+        places = [STAGE_AT[Stage.CODE], STAGE_AT[Stage.FRAMEWORK]]
+        assert attribute(found.recording).stage_ns[:, places].sum(axis=1).min() / 1e6 < 10.0
 
 
 @pytest.mark.parametrize("path", ["/background", "/task", "/soon"])

@@ -55,7 +55,12 @@ def spin() -> None:
 
 
 def blocked() -> list[tuple[int, str]]:
-    found = [(one.request, one.label.rpartition(".")[2]) for one in tracer.moments if one.stage is Stage.LOOP]
+    """Moments that lasted as long as ``spin``: others are those in which another process had the core."""
+    found = [
+        (one.request, one.label.rpartition(".")[2])
+        for one in tracer.moments
+        if one.stage is Stage.LOOP and one.end_ns - one.start_ns >= 2 * blocking.BLOCKED_NS
+    ]
     tracer.clear()
     return found
 
