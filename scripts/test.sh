@@ -14,7 +14,7 @@ unset PYTHONDONTWRITEBYTECODE
 # What is new is run alone until it stands here.
 untimed=(tests/matrix tests/sequences)
 for name in asgi_mounted asgi_two_deployments bounds build build_children build_code build_device_time build_export \
-    build_from_registry build_limits build_names build_refusals build_spoiled build_terminal cli_signals client \
+    build_from_registry build_limits build_names build_refusals build_room build_spoiled build_terminal cli_signals client \
     client_page client_stray code_processes code_sequences code_versions feature_names flight_risk fuzz_http \
     generate_stream grpc_services http2 kept_rows ladder_answers numbers parity parity_examples postgres_source \
     profile_refusals promotion recipes_fusions recipes_openvino recipes_torch redis_store registry_smoke rows_alone \
