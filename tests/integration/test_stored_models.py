@@ -208,7 +208,7 @@ BUILD = """
 budget = { log_loss = 0.05 }
 [slo]
 p95 = "1s"
-rate = 5
+rate = 30
 [build]
 recipes = ["onnx"]
 rounds = 6

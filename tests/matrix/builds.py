@@ -196,8 +196,8 @@ def _unmeasured(found: Built) -> Iterator[None]:
                 found.confirmation = kept["numbers"].tolist()
         return given
 
-    def choose(running: building.Building) -> verdicts.Choice:
-        return verdicts.Choice(variant=running.source, why="nothing was measured", meets_slo=False)
+    def choose(running: building.Building) -> tuple[verdicts.Choice, dict[str, Any]]:
+        return verdicts.Choice(variant=running.source, why="nothing was measured", meets_slo=False), {}
 
     with (
         patch.object(building, "run_step", step),

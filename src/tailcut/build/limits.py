@@ -51,7 +51,9 @@ def read(folder: Path) -> Found:
 
 
 def answer_edges(folder: Path, source: Call, selection: Holdout, section: Model) -> None:
-    """Keep what the source answers at the edges of the inputs: it is the same for every variant."""
+    """Keep what the source answers at the edges of the inputs, once: it is the same for every variant."""
+    if (folder / EDGES_FILE).exists():
+        return
     found: Arrays = {}
     expected = _edges(folder, source, selection, section).expected
     for place, answer in enumerate(expected):

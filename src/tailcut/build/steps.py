@@ -166,7 +166,6 @@ def score(spec: Spec) -> dict[str, Any]:
         bounds = limits.read(Path(spec.folder)).bounds
         kept = keeping.choose(holdout, found, deployment.model, bounds, deployment.holdout.keep)
         keeping.write(Path(spec.folder), kept)
-        limits.answer_edges(Path(spec.folder), _caller(runtime, deployment), holdout, deployment.model)
         return {**company, **_evidence(spec, holdout, found, found, is_source)}
     evidence = _evidence(spec, holdout, found, _scores(spec, spec.made[0].name), is_source)
     return {**company, **evidence, "edges": _edges(spec, runtime, holdout, deployment)}
@@ -179,9 +178,11 @@ def _edges(spec: Spec, runtime: Runtime, holdout: Holdout, deployment: Deploymen
     def opened() -> Call:
         return _caller(_open(spec, spec.made[0], threads=_cores()), deployment)
 
-    def source(inputs: Arrays) -> Arrays:  # it runs again only where a number differs
+    def source(inputs: Arrays) -> Arrays:  # it runs for the first variant, and where a number differs
         return opened()(inputs)
 
+    # Not with the source's own score: a source that crashes at an edge is served all the same where it is the only one.
+    limits.answer_edges(Path(spec.folder), source, holdout, deployment.model)
     variant = _caller(runtime, deployment)
     return limits.edges(Path(spec.folder), spec.target, source, variant, holdout, deployment.model)
 
