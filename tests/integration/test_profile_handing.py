@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from tailcut.core.profiling.advice import Advice
 from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.background import LeftBehind, left_behind
 from tailcut.core.profiling.budget import Budget, Culprit, make_budget
@@ -41,11 +40,10 @@ Profile = Callable[..., "Profiled"]
 
 
 class Profiled(NamedTuple):
-    """A route that was profiled: its recording, its budget and its levers."""
+    """A route that was profiled: its recording and its budget."""
 
     recording: Recording
     budget: Budget
-    advice: Advice
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +74,7 @@ def _profile(folder: Path, path: str, rate: float) -> Profiled:
             rate=rate, duration_s=SECONDS, warmup_s=1.0, sample_s=1.0, layers=False,
         )
     )  # fmt: skip
-    advice = advice_of(recording, Objectives(), None, ())
-    assert advice is not None
-    return Profiled(recording, make_budget(recording), advice)
+    return Profiled(recording, make_budget(recording))
 
 
 @pytest.fixture(scope="module")
@@ -182,5 +178,7 @@ def test_what_removing_work_after_the_reply_wins_in_capacity_is_what_was_promise
 
 def test_a_service_that_hands_nothing_over_has_no_such_levers(profiled: Profile) -> None:
     found = profiled("/plain")
-    assert not {"no process pool", "no background work"} & {one.lever for one in found.advice.levers}
+    advice = advice_of(found.recording, Objectives(), None, ())
+    assert advice is not None
+    assert not {"no process pool", "no background work"} & {one.lever for one in advice.levers}
     assert left(found) == []
