@@ -19,8 +19,6 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
-FORMS = ("text", "json")
-
 request_id: ContextVar[str] = ContextVar("tailcut_request_id", default="")
 """Of the request whose hook runs in this context; a record may also bring its own as an attribute of this name."""
 
@@ -31,8 +29,8 @@ _HINT = "\n\nhint: "
 _STDERR = 2
 
 
-class JsonFormatter(logging.Formatter):
-    """One JSON object per record: time, level, logger, message, model, and what else is known.
+class _ModelFormatter(logging.Formatter):
+    """What both forms of the log share.
 
     Args:
         model: name of the deployment.
@@ -42,13 +40,21 @@ class JsonFormatter(logging.Formatter):
         super().__init__()
         self._model = model
 
+    def _message(self, record: logging.LogRecord) -> str:
+        """Return the message on one line, an error's hint included."""
+        return record.getMessage().strip().replace(_HINT, "; hint: ")
+
+
+class JsonFormatter(_ModelFormatter):
+    """One JSON object per record: time, level, logger, message, model, and what else is known."""
+
     def format(self, record: logging.LogRecord) -> str:
         """Return the object; what JSON cannot hold is escaped."""
         fields: dict[str, Any] = {
             "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage().strip().replace(_HINT, "; hint: "),
+            "message": self._message(record),
             "model": self._model,
             **_known(record),
         }
@@ -58,21 +64,12 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(fields, ensure_ascii=False)
 
 
-class TextFormatter(logging.Formatter):
-    """One line per record, and the traceback behind it.
-
-    Args:
-        model: name of the deployment.
-    """
-
-    def __init__(self, model: str) -> None:
-        super().__init__()
-        self._model = model
+class TextFormatter(_ModelFormatter):
+    """One line per record, and the traceback behind it."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return time, level, model, logger and message; the request's id at the end."""
-        message = record.getMessage().strip().replace(_HINT, "; hint: ")
-        line = f"{_time(record)} {record.levelname:<7} {self._model} {record.name}: {message}"
+        line = f"{_time(record)} {record.levelname:<7} {self._model} {record.name}: {self._message(record)}"
         if found := _known(record).get("request_id"):
             line += f" [request {found}]"
         if record.exc_info and record.exc_info[0] is not None:

@@ -109,7 +109,7 @@ def test_the_access_log_has_all_that_failed_and_a_share_of_the_rest(tmp_path: Pa
     assert bad["message"] == f"POST {INFER} 400"
     assert bad["request_id"] == parent.split("-")[1]
     assert (missing["status"], missing["error"]["code"]) == (404, "not_found")
-    assert [missing["request_id"]] == named, "who has none is given one"
+    assert [missing["request_id"]] == named, "a request without an id gets one"
     assert "secret" not in json.dumps(bad)
 
 

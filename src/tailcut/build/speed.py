@@ -2,7 +2,7 @@
 
 Requests arrive at random (Poisson) at the SLO's rate whatever the answers do, and are counted from their intended send
 time. All servers run from the start; each round sends the same traffic to one after the other, every second time
-backwards, so that a slow spell of the machine meets all of them; ``rounds`` decides who has a part in the next one.
+backwards, so that a slow spell of the machine meets all of them; ``rounds`` chooses the variants of the next one.
 Features and caches are off: a variant is compared with a variant, not with a cache.
 """
 

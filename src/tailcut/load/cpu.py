@@ -64,8 +64,8 @@ def cpu_seconds(pid: int, proc: Path = Path("/proc"), own: Callable[[int], float
 def other_seconds(own_pid: int, proc: Path = Path("/proc")) -> float:
     """Sum the CPU time of all processes but ``own_pid`` and its living descendants, and of the hypervisor (steal).
 
-    Without threads of the kernel: they work for whoever uses the network. A process that ended counts with the one that
-    waited for it. 0 where there is no /proc.
+    Kernel threads are left out, because the load of the caller's own sockets runs in them too. The time of a process
+    that ended counts as its parent's, once the parent has waited for it. 0 where there is no /proc.
     """
     stats = _stats(proc)
     own = {own_pid}

@@ -124,11 +124,8 @@ def advise(
     now = forecast(state, rate, limit_ms=limit_ms, share=share)
     facts = facts_of(state, found, recording, diversity, now, aim, limit_ms, calibration)
     asked = (*LEVERS, *own_levers(state, recording))
-    alone = {
-        lever: forecast(pull(state, lever), rate, limit_ms=limit_ms, share=share)
-        for lever in asked
-        if not refusal_of(lever, state, facts)
-    }
+    allowed = [lever for lever in asked if not refusal_of(lever, state, facts)]
+    alone = {lever: forecast(pull(state, lever), rate, limit_ms=limit_ms, share=share) for lever in allowed}
     pulled = order_levers(state, alone, facts, share, within_ms=limit_ms if objective else 0.0)
     levers = [_advise_one(state, lever, facts, share, alone.get(lever, now), pulled) for lever in asked]
     levers.sort(key=lambda one: (one.order == 0, one.order))

@@ -159,7 +159,7 @@ class _Laid:
         return play(*self._drawn(rate, count, seed))
 
     def keeps_within(self, rate: float, count: int, seed: int, *, limit_ms: float, share: float) -> bool:
-        """Tell whether a percentile of what is played keeps within a limit: most rates that do not are told early."""
+        """Return whether a percentile of the simulated latencies is within a limit; stops once too many are late."""
         late = count - 1 - rank(count, share)
         limit_ns = limit_ms * 1e6 / self._kept(share) if self._kept(share) > 0.0 else math.inf
         return keeps_within(*self._drawn(rate, count, seed), limit_ns=limit_ns, late=late)

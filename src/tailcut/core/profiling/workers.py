@@ -71,6 +71,6 @@ def _called_here(part: Part, processes: set[int]) -> Part:
 
 
 def without_background(state: State) -> State:
-    """Leave out what is computed after the reply: another service does it, or nobody."""
+    """Leave out the work after the reply, as if another service did it, or it were dropped."""
     jobs = tuple(tuple(part for part in job if not part.late) for job in state.work.jobs)
     return replace(state, work=replace(state.work, jobs=jobs))

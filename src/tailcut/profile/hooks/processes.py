@@ -197,7 +197,7 @@ def _hook_executor(module: ModuleType) -> None:
 
 
 def _hook_future(module: ModuleType) -> None:
-    """A result is taken out of its wrapping where it comes in: nobody sees it before."""
+    """Unwrap each result when it arrives, before the application reads it."""
     original = module.Future.set_result
 
     @functools.wraps(original)

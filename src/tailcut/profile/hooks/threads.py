@@ -73,7 +73,7 @@ class _Handed:
             if before is not parent:
                 _set_current(before)
             self.ended_ns = span.end_ns
-            if parent.trace.finished:  # nobody waited for it
+            if parent.trace.finished:  # the reply went out without waiting for it
                 background.add(parent.trace.number, (label, place), "thread", span.cpu_ns, span.end_ns - span.start_ns)
 
     def _framework(self, label: str, place: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
