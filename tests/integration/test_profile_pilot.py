@@ -93,7 +93,10 @@ def test_spans_say_what_and_where(recorded: Recorded) -> None:
     assert spans_of(recording, "http", Stage.HTTP)[0].label.endswith("/upstream")
     assert spans_of(recording, "http", Stage.HTTP)[0].label.startswith("GET http://127.0.0.1:")
     model = spans_of(recording, "model", Stage.MODEL)
-    assert {(one.label, one.place) for one in model} == {("Slow", line_of("float(model("))}
+    assert {(one.label, one.place) for one in model} == {
+        ("Slow", line_of("float(model(")),
+        ("Linear", line_of("return self.inner(x)")),
+    }
     encode = [one for one in spans_of(recording, "render", Stage.ENCODE) if one.label == "SlowResponse.render"]
     assert {one.place for one in encode} == {line_of("def render(self")}
     lock = spans_of(recording, "lock", Stage.LOCK)[0]

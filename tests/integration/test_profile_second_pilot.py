@@ -63,7 +63,8 @@ def test_every_planted_delay_is_found_in_its_stage(recorded: Recorded) -> None:
     ("part", "label", "module", "begins"),
     [
         ("query", "SELECT prefix()", "embedder", 'execute("SELECT prefix()")'),
-        ("model", "Encoder", "embedder", "embeddings = model(ids, mask)"),
+        # The part of the user's own module that sleeps, not all of the module.
+        ("model", "Sequential", "embedder", "hidden = self.layers("),
         ("lock", "", "embedder", "with one_at_a_time, torch"),
         ("hook", "dependency authorise", "parts", "async def authorise"),
         # A function's place is where its decorators begin.
@@ -122,4 +123,4 @@ def test_everything_was_hooked(recorded: Recorded) -> None:
     recording, _ = recorded
     assert not [note for note in recording.notes if "hooked" in note]
     assert {"fastapi", "sqlite3", "torch"} <= set(recording.pilot.hooks)
-    assert recording.pilot.libraries == {"Encoder": "torch"}
+    assert recording.pilot.libraries == dict.fromkeys(("Encoder", "Embedding", "Sequential"), "torch")
