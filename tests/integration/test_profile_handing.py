@@ -31,9 +31,9 @@ pytestmark = pytest.mark.integration
 
 HERE = Path(__file__).parent
 SOURCE = "profile_handing.py"
-RATE = 3.0
+RATE = 8.0
 """Requests per second: few enough for a busy machine."""
-SECONDS = 6.0
+SECONDS = 3.0
 MS = 15.0
 _WITHIN = 0.25
 Profile = Callable[..., "Profiled"]

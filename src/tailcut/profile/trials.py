@@ -16,7 +16,7 @@ from tailcut.load import LoadPlan, LoadResult, RunFacts, Samples, SearchLimits, 
 from tailcut.load.recorder import Failure
 
 _TRIAL_S = 2.0
-_LONGEST_TRIAL_S = 20.0
+_LONGEST_TRIAL_S = 8.0
 _TRIAL_REQUESTS = 60
 _WARM_S = 0.5
 _SEARCH_S = 20.0
