@@ -16,6 +16,8 @@ from tests.integration.servers import load_stub
 pytestmark = pytest.mark.integration
 
 SHORT = ("--duration", "1s", "--warmup", "200ms", "--rate", "40", "--no-levers")
+HOOKED = {"code", "model", "preprocess"}
+"""Stages of what a hook does."""
 APP = """
 import sqlite3
 import threading
@@ -89,6 +91,56 @@ def test_a_deployment_by_its_own_timings(tmp_path: Path) -> None:
     assert {"network", "receive", "decode", "model", "encode"} <= stages
     assert found["budget"]["failed"] == 0
     assert (found["diversity"]["timed"], found["diversity"]["span_s"]) == (True, 7200.0)
+
+
+RANKER = """
+import os, time
+import numpy as np, torch
+
+class Words(torch.nn.Module):
+    def forward(self, ids):
+        time.sleep(0.020)
+        return ids * 2.0
+
+words = Words()
+
+def tidy(row):
+    time.sleep(0.005)
+    return float(row["value"])
+
+def prepare(rows):
+    values = torch.tensor([[tidy(row), 1.0] for row in rows])
+    if os.environ.get("WITH_WORDS", "1") == "1":
+        values = words(values)
+    return {"x": values.numpy()}
+"""
+
+
+def test_what_a_deployments_hook_calls_is_named_and_wins_what_it_is_said_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployment(tmp_path, "")
+    (tmp_path / "ranker.py").write_text(RANKER)
+    manifest = (tmp_path / "tailcut.toml").read_text()
+    (tmp_path / "tailcut.toml").write_text(
+        manifest.replace("[model]", 'python_path = ["."]\n[model]\npreprocess = "ranker:prepare"')
+    )
+    (tmp_path / "bodies.jsonl").write_text(json.dumps({"rows": [{"value": 1.5}]}) + "\n")
+    flags = (*SHORT, "--payloads", "bodies.jsonl", "--rate", "10", "--slo", "p95=500ms")
+    found = []
+    for words in ("1", "0"):
+        monkeypatch.setenv("WITH_WORDS", words)
+        done = profile(".", *flags, "--json", "profile.json", folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads((tmp_path / "profile.json").read_text()))
+    (step,) = [one for one in found[0]["budget"]["steps"] if one["label"] == "Words"]
+    lines = RANKER.splitlines()
+    assert step["place"] == f"ranker.py:{lines.index('        values = words(values)') + 1}"
+    hooks = [one for one in found[0]["budget"]["culprits"] if one["label"] == "ranker:prepare"]
+    assert hooks[0]["place"] == f"ranker.py:{lines.index('def prepare(rows):') + 1}"
+    assert hooks[0]["functions"][0]["function"].startswith("tidy (ranker.py:")
+    took = [sum(line["p50_ms"] for line in one["budget"]["lines"] if line["stage"] in HOOKED) for one in found]
+    assert step["mean_ms"] == pytest.approx(took[0] - took[1], rel=0.25)
 
 
 def test_a_url_from_outside(url: str, tmp_path: Path) -> None:

@@ -223,6 +223,7 @@ def _pilot(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
 
 def _deployment(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
     from tailcut.profile.deployment import record_deployment
+    from tailcut.profile.hook_steps import with_hook_steps
 
     assert wanted.manifest is not None
     note(f"starting {wanted.manifest.deployment.name}")
@@ -235,7 +236,15 @@ def _deployment(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
             environment=environment,
             on_progress=line.show,
         )
-    return recording
+    return with_hook_steps(
+        recording,
+        wanted.manifest,
+        wanted.manifest_path,
+        wanted.plan,
+        overrides=wanted.overrides,
+        environment=environment,
+        say=note,
+    )
 
 
 def _given_layers(wanted: Wanted, environment: Mapping[str, str]) -> tuple[ModelLayers, ...]:

@@ -138,10 +138,15 @@ def _cores(deployment: Deployment) -> tuple[int | None, int | None]:
     return (None, None) if several else (cores.server, cores.load)
 
 
-def _command(deployment: Deployment, path: Path, port: int, overrides: Sequence[str]) -> list[str]:
+def settings_of(deployment: Deployment, overrides: Sequence[str]) -> list[str]:
+    """Return the settings over the manifest that it is profiled with."""
     # Tokens and TLS are of the place where it will serve; here it is asked over the loopback.
     off = [f'server.{name}=""' for name in _OF_THE_PLACE if getattr(deployment.server, name)]
-    flags = [word for text in (*overrides, *_SETTINGS, *off) for word in ("--set", text)]
+    return [*overrides, *_SETTINGS, *off]
+
+
+def _command(deployment: Deployment, path: Path, port: int, overrides: Sequence[str]) -> list[str]:
+    flags = [word for text in settings_of(deployment, overrides) for word in ("--set", text)]
     return [*(sys.executable, "-m", "tailcut", "serve", "--manifest", str(path.resolve()), "--port", str(port)), *flags]
 
 

@@ -28,8 +28,8 @@ from tailcut.profile.places import Places
 _LONGEST_S = 3600
 _STOP_S = 10.0
 _ENTRIES = ("__call__", "run")
-_DEPENDENCY = "dependency "
-"""Before the name of a dependency, in the label of its call (``hooks.frameworks``)."""
+_CALLED_AS = ("", "dependency ", "preprocess ", "postprocess ")
+"""What stands before a function's name in the labels of its spans: what a dependency does in a thread has its own."""
 _OWN = "/tailcut/profile/"
 _HOOKS = f"{_OWN}hooks/"
 _AROUND = "/profile/middleware.py"
@@ -191,8 +191,7 @@ def make_sample(
 
 
 def _code_of(name: str, file: str, line: int, known: Collection[tuple[str, str]]) -> tuple[str, str] | None:
-    # What a dependency does in a thread is a span of its own name inside its call.
-    for called in (name, f"{_DEPENDENCY}{name}"):
+    for called in (f"{before}{name}" for before in _CALLED_AS):
         for label, place in known:
             begins_in, _, first = place.rpartition(":")
             if label == called and begins_in == file and int(first) <= line:

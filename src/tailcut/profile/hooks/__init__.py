@@ -8,6 +8,7 @@ from tailcut.profile.hooks import (
     background,
     caches,
     databases,
+    deployments,
     estimators,
     frameworks,
     http,
@@ -39,6 +40,7 @@ def install_hooks() -> None:
         models,
         estimators,
         otel,
+        deployments,
     ):
         for name, hook in room.HOOKS.items():
             hooks[name] = _both(hooks[name], hook) if name in hooks else hook
