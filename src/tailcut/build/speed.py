@@ -27,6 +27,7 @@ from tailcut.build.progress import Event, Progress
 from tailcut.build.records import Made, to_add
 from tailcut.build.rounds import Entrant, Rounds, Terms, play
 from tailcut.core.fingerprint import uses_gpu
+from tailcut.core.gate.sequential import LEAST
 from tailcut.core.slo import LatencyObjective
 from tailcut.core.tensors import Arrays
 from tailcut.errors import BuildError, TailcutError
@@ -79,7 +80,8 @@ def run(
     slo, section = deployment.slo, deployment.build
     served = _prepare(manifest, made, folder, bounds)
     payloads = _write_payloads(holdout, folder / "payloads.jsonl", deployment)
-    rounds = Rounds(entrants, Terms(objective(deployment), slo.rate, slo.errors, section.rounds, deployment.cost))
+    most = max(section.rounds, LEAST)
+    rounds = Rounds(entrants, Terms(objective(deployment), slo.rate, slo.errors, most, deployment.cost))
     cores = choose_cores()
     # A variant with threads of its own has all cores, and the load beside it: pinned to one it would be misjudged.
     alone = all(deployment.pool.threads_of(each.settings) == 1 for each in made)

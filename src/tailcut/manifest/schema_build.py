@@ -131,8 +131,8 @@ class Build(Section, frozen=True, kw_only=True):
         int,
         Meta(
             description="most rounds of load, each variant in turn, before a verdict on speed is given up; fewer where "
-            "all are decided",
-            ge=6,
+            "all are decided, but 6 at least: from fewer nothing can be told",
+            ge=1,
             le=200,
         ),
     ] = 48
