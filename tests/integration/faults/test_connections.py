@@ -29,13 +29,14 @@ def test_heads_that_never_end_are_cut_off_and_hold_up_nobody(tmp_path: Path) -> 
             wires = [await slow.enter_async_context(connected(server.port)) for _ in range(50)]
             for wire in wires:
                 wire.writer.write(HEAD)
-            ended = asyncio.gather(*[wire.reader.read() for wire in wires])
+            ended = asyncio.gather(*[wire.reader.read() for wire in wires], return_exceptions=True)
             while not ended.done():
                 assert (await quick.ask(as_bytes()))[0] == 200
                 for wire in wires:
                     wire.writer.write(b"a")  # that something comes now and then does not help
                 await asyncio.sleep(0.02)
-            assert set(await ended) == {b""}
+            # A byte that arrives after the server has closed is answered with a reset.
+            assert all(found == b"" or isinstance(found, ConnectionResetError) for found in await ended)
         await until(server, lambda: open_files(server) <= before)
         assert set(outcomes(server)) == {"ok"}
 
