@@ -109,6 +109,17 @@ def test_classes_are_judged_alike_as_integers_and_as_whole_floats(kind: type) ->
     assert judging.budget_of(manifest, holdout, shares) == {"accuracy": judging.DEFAULT_BUDGET}
 
 
+def test_probabilities_that_rounding_took_below_zero_are_judged() -> None:
+    """As ONNX sums the trees of a forest."""
+    holdout = Holdout(inputs={"x": np.zeros(4)}, labels=np.array([0, 1, 1, 0])).coded(None)
+    source = np.array([0.0, 0.9, 1.0, 0.2])
+    rounded = np.array([-3.6e-07, 0.9, 1.0000001, 0.2], np.float32)
+    scored = scoring.measure(holdout, source, rounded, {"log_loss": 0.1}, "p")
+    assert scored["log_loss"] == pytest.approx(
+        scoring.measure(holdout, source, source, {"log_loss": 0.1}, "p")["log_loss"]
+    )
+
+
 @pytest.mark.parametrize(
     ("labels", "found", "budget", "text"),
     [

@@ -34,6 +34,12 @@ def test_cosine_of_a_zero_vector_with_another_is_zero_and_with_itself_one() -> N
     assert metrics.cosine(np.zeros((1, 2)), np.zeros((1, 2))) == 1.0
 
 
+def test_probabilities_may_leave_zero_and_one_by_rounding() -> None:
+    assert metrics.are_probabilities(np.array([[-3.6e-07, 1.0000004]], np.float32))
+    assert not metrics.are_probabilities(np.array([-0.001, 0.5]))
+    assert not metrics.are_probabilities(np.array([0.5, 1.001]))
+
+
 def test_drop_of_log_loss_is_its_rise_and_of_auc_its_fall() -> None:
     assert metrics.drop("log_loss", 0.40, 0.41) == pytest.approx(0.01)
     assert metrics.drop("auc", 0.75, 0.74) == pytest.approx(0.01)

@@ -13,7 +13,7 @@ from tailcut.build.holdout import Holdout
 from tailcut.core import gate
 from tailcut.core.gate import OwnRows
 from tailcut.core.metric_names import AGREEMENT
-from tailcut.core.metrics import decide
+from tailcut.core.metrics import are_probabilities, decide
 from tailcut.core.tensors import Array, Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Manifest, resolve
@@ -57,7 +57,7 @@ def standard(budget: Mapping[str, float], manifest: Manifest) -> dict[str, float
 
 def _probabilities(scores: Array) -> bool:
     """Tell whether scores may stand for classes: in [0, 1], and as rows summing to 1 where there are columns."""
-    if scores.ndim > 2 or scores.min() < 0 or scores.max() > 1:
+    if scores.ndim > 2 or not are_probabilities(scores):
         return False
     return scores.ndim == 1 or bool(np.allclose(scores.sum(axis=1), 1.0, atol=1e-2))
 

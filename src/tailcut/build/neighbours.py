@@ -16,6 +16,7 @@ import numpy as np
 from tailcut.build import running
 from tailcut.build.companies import companies
 from tailcut.build.holdout import Holdout
+from tailcut.core.metrics import are_probabilities
 from tailcut.core.tensors import Array, Arrays
 from tailcut.errors import BuildError, InferenceError
 from tailcut.manifest import Model
@@ -139,6 +140,5 @@ def limit_of(answers: Sequence[Array]) -> float:
     if not scores.size:
         return 0.0
     spread = float(scores.std())
-    is_probability = bool(scores.min() >= 0 and scores.max() <= 1)
-    limit = min(LIMIT, _CLOSE * spread) if is_probability else _LIMIT_OF_SPREAD * spread
+    limit = min(LIMIT, _CLOSE * spread) if are_probabilities(scores) else _LIMIT_OF_SPREAD * spread
     return max(limit, _ROUNDING * rounding * float(np.abs(scores).max()))

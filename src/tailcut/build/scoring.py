@@ -10,7 +10,7 @@ import numpy as np
 from tailcut.build import running
 from tailcut.build.holdout import Holdout
 from tailcut.build.labels import check_numbers, whole
-from tailcut.core.metrics import BINARY, METRICS, PROBABILITIES, cosine, decide, drop
+from tailcut.core.metrics import BINARY, METRICS, PROBABILITIES, are_probabilities, cosine, decide, drop
 from tailcut.core.padding import lengths
 from tailcut.core.tensors import Array, Arrays, Doubles
 from tailcut.errors import BuildError
@@ -210,7 +210,7 @@ def _check(name: str, labels: Array, found: Array) -> None:
         )
     if name == "cosine" and found.ndim < 2:
         raise BuildError("cosine needs vectors, the model gives one score a row", hint="use auc, accuracy or mae")
-    if name in PROBABILITIES and (found.min() < 0 or found.max() > 1):
+    if name in PROBABILITIES and not are_probabilities(found):
         raise BuildError(
             f"{name} needs probabilities in [0, 1], the judged output lies in [{found.min():.4g}, {found.max():.4g}]",
             hint=_OUTSIDE,

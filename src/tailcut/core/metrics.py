@@ -59,6 +59,11 @@ def log_loss(labels: Array, scores: Array) -> float:
     return float(np.mean(log_loss_rows(labels, scores)))
 
 
+def are_probabilities(scores: Array) -> bool:
+    """Tell whether scores of any shape lie in [0, 1], but for what rounding in float32 adds."""
+    return float(np.min(scores)) >= -_ROUNDING and float(np.max(scores)) <= 1.0 + _ROUNDING
+
+
 def decide(scores: Array) -> Array:
     """Class per row: 1 above a probability of 0.5 for (n,) scores, the largest column for (n, classes).
 
@@ -150,6 +155,9 @@ METRICS: dict[str, Callable[[Array, Array], float]] = {
 
 RISES = frozenset({"log_loss", "mae"})
 """Metrics of which less is better: a rise is the drop."""
+
+_ROUNDING = 1e-5
+"""A float32 sum over a thousand trees comes this far beyond 0 and 1."""
 
 PROBABILITIES = frozenset({"auc", "log_loss", "accuracy", "f1"})
 """Metrics whose scores must be probabilities in [0, 1]."""

@@ -17,7 +17,7 @@ from tailcut.core.gate.clustered import Clusters, clustered, effective
 from tailcut.core.gate.distributions import share_upper
 from tailcut.core.gate.influence import mean_parts
 from tailcut.core.gate.verdict import Agreement
-from tailcut.core.metrics import cosine_rows, decide
+from tailcut.core.metrics import are_probabilities, cosine_rows, decide
 from tailcut.core.tensors import Array
 
 Floats = npt.NDArray[np.float64]
@@ -65,6 +65,7 @@ def divergence_rows(source: Array, variant: Array) -> tuple[Kind, Floats]:
     """Per-row divergence, (n,), and which one: by whether the source's outputs are probabilities, vectors or values."""
     a, b = np.asarray(source, dtype=np.float64), np.asarray(variant, dtype=np.float64)
     if _probabilities(a) and _probabilities(b):
+        a, b = np.clip(a, 0.0, 1.0), np.clip(b, 0.0, 1.0)
         if a.ndim == 1:
             a, b = np.stack([1.0 - a, a], axis=1), np.stack([1.0 - b, b], axis=1)
         middle = (a + b) / 2.0
@@ -75,7 +76,7 @@ def divergence_rows(source: Array, variant: Array) -> tuple[Kind, Floats]:
 
 
 def _probabilities(values: Floats) -> bool:
-    if values.ndim > 2 or values.min() < 0.0 or values.max() > 1.0:
+    if values.ndim > 2 or not are_probabilities(values):
         return False
     return values.ndim == 1 or bool(np.allclose(values.sum(axis=1), 1.0, atol=1e-3))
 

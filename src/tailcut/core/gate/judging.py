@@ -24,7 +24,7 @@ from tailcut.core.gate.reasons import Facts, reason_of, reuse_warning
 from tailcut.core.gate.slices import Groups, group, judge_slices, worst
 from tailcut.core.gate.terms import Rows, Terms, check
 from tailcut.core.gate.verdict import MetricVerdict, Outcome, QualityVerdict, SliceVerdict
-from tailcut.core.metrics import PROBABILITIES, drop
+from tailcut.core.metrics import PROBABILITIES, are_probabilities, drop
 from tailcut.core.tensors import Array
 
 POWER = 0.8
@@ -104,7 +104,7 @@ def are_decisions(source: Array, labels: Array | None, budget: Mapping[str, floa
         return False
     columns = source.shape[1] if source.ndim == 2 else 2
     inside = bool(labels.min() >= 0 and labels.max() < columns)
-    return inside and (source.ndim == 2 or bool(source.min() >= 0 and source.max() <= 1))
+    return inside and (source.ndim == 2 or are_probabilities(source))
 
 
 def _largest_p(cases: Sequence[_Case], budget: Mapping[str, float]) -> float:
