@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import pytest
+from tests.integration.planting import of_path
 
 from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.background import LeftBehind, left_behind
@@ -35,6 +37,8 @@ RATE = 8.0
 """Requests per second: few enough for a busy machine."""
 SECONDS = 3.0
 MS = 15.0
+TOGETHER, TOGETHER_S = ["/pool", "/workers", "/background/thread", "/thread", "/submitted", "/plain"], 12.0
+"""Routes that are asked for in turn, as what is told of each does not rest on what a core bears; and for how long."""
 _WITHIN = 0.25
 Profile = Callable[..., "Profiled"]
 
@@ -51,30 +55,35 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("handing")
     shutil.copy(HERE / SOURCE, made / "handing.py")
     (made / "bodies.jsonl").write_text(json.dumps({"ms": MS}) + "\n")
+    (made / "handing_traffic.py").write_text(
+        "from itertools import cycle\n"
+        f"def bodies(seed):\n    return cycle([(path, {{'ms': {MS}}}) for path in {TOGETHER!r}])\n"
+    )
     return made
 
 
 @pytest.fixture(scope="module")
 def profiled(folder: Path) -> Profile:
-    """Profile a route, once."""
-    known: dict[tuple[str, float], Profiled] = {}
+    """Profile a route, once: in a load of its own, or in that of ``TOGETHER``."""
+    known: dict[str, Recording] = {}
 
-    def profile(path: str, rate: float = RATE) -> Profiled:
-        if (path, rate) not in known:
-            known[path, rate] = _profile(folder, path, rate)
-        return known[path, rate]
+    def profile(path: str) -> Profiled:
+        alone = path not in TOGETHER
+        key = path if alone else "/"
+        if key not in known:
+            payloads, seconds = (folder / "bodies.jsonl", SECONDS) if alone else ("handing_traffic:bodies", TOGETHER_S)
+            known[key] = record(
+                PilotPlan(
+                    target="handing:app", path=key, payloads=str(payloads), directory=str(folder),
+                    rate=RATE, duration_s=seconds, warmup_s=1.0, sample_s=1.0, layers=False,
+                )
+            )  # fmt: skip
+        found = known[key]
+        if not alone:
+            found = msgspec.structs.replace(found, requests=tuple(of_path(found, path)))
+        return Profiled(found, make_budget(found))
 
     return profile
-
-
-def _profile(folder: Path, path: str, rate: float) -> Profiled:
-    recording = record(
-        PilotPlan(
-            target="handing:app", path=path, payloads=str(folder / "bodies.jsonl"), directory=str(folder),
-            rate=rate, duration_s=SECONDS, warmup_s=1.0, sample_s=1.0, layers=False,
-        )
-    )  # fmt: skip
-    return Profiled(recording, make_budget(recording))
 
 
 @pytest.fixture(scope="module")

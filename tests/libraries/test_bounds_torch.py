@@ -97,6 +97,38 @@ def test_columns_of_one_input_have_the_bounds_of_their_own_tables() -> None:
     }
 
 
+SHIFTED: dict[str, Forward] = {
+    "by a buffer": lambda m, ids: m.shops(ids + torch.tensor([0, 20, 40])),
+    "on the other side": lambda m, ids: m.shops(torch.tensor([0, 20, 40]) + ids),
+    "before it is an integer": lambda m, ids: m.shops((ids.double() + torch.tensor([0.0, 20.0, 40.0])).long()),
+    "in steps": lambda m, ids: m.shops(ids + torch.tensor([0, 10, 35]) - torch.tensor([0, -10, -5])),
+    "and moved": lambda m, ids: m.shops((ids + torch.tensor([0, 20, 40])).flip(1).unsqueeze(0)).squeeze(0),
+}
+
+
+@pytest.mark.parametrize("name", SHIFTED)
+def test_columns_that_share_a_table_each_begin_at_their_offset(name: str) -> None:
+    found = derived(SHIFTED[name])
+    assert [(bound.columns, bound.min, bound.max) for bound in found.values()] == [
+        ((0,), 0, 49), ((1,), -20, 29), ((2,), -40, 9)
+    ]  # fmt: skip
+    assert found["ids", (1,)].why == "embedding shops.weight has 50 rows, from 20 on"
+
+
+def test_ids_that_count_from_one() -> None:
+    found = derived(lambda m, ids: m.shops(ids - 1), rows={"ids": IDS_ROWS["ids"] + 1})
+    assert [(bound.columns, bound.min, bound.max) for bound in found.values()] == [((), 1, 50)]
+
+
+@pytest.mark.parametrize("by", ["a part", "another column"])
+def test_what_is_added_is_whole_and_no_input(by: str) -> None:
+    forward: dict[str, Forward] = {
+        "a part": lambda m, ids: m.shops((ids + 0.5).round().long()),
+        "another column": lambda m, ids: m.shops((ids + ids[:, :1]).clamp(0, 49)),
+    }
+    assert derived(forward[by]) == {}
+
+
 def test_a_column_of_two_tables_has_the_smaller_ones_bound() -> None:
     found = derived(lambda m, ids: torch.cat([m.shops(ids), m.days(ids)], dim=2))
     assert (found[ALL].max, found[ALL].why) == (6, "embedding days.weight has 7 rows")

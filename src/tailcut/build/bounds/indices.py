@@ -16,7 +16,7 @@ _TRIED_COLUMNS = 3
 
 
 class Index(msgspec.Struct, frozen=True, kw_only=True):
-    """One column of an input that reaches a table unchanged.
+    """One column of an input that reaches a table, unchanged or with an offset of its own in it.
 
     Attributes:
         input: name of the tensor.
@@ -24,6 +24,7 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
         size: of the indexed dimension.
         table: what it is, such as "embedding e.weight".
         wraps: whether the table counts negative indices from its end instead of refusing them.
+        shift: what is added to the column on the way.
     """
 
     input: str
@@ -31,6 +32,7 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     table: str
     wraps: bool = False
+    shift: int = 0
 
 
 class Seen(msgspec.Struct, kw_only=True):
@@ -52,16 +54,14 @@ def bounds_of(found: Iterable[Index], trials: Trials) -> Iterator[Bound]:
     tightest: dict[tuple[str, int], Index] = {}
     for each in found:
         place = each.input, each.column
-        if place not in tightest or each.size < tightest[place].size:
+        if place not in tightest or each.size - each.shift < tightest[place].size - tightest[place].shift:
             tightest[place] = each
-    groups: dict[tuple[str, int, str, bool], list[int]] = {}
+    groups: dict[Index, list[int]] = {}
     for each in tightest.values():
-        groups.setdefault((each.input, each.size, each.table, each.wraps), []).append(each.column)
-    for (name, size, table, wraps), columns in groups.items():
-        tensor = next(tensor for tensor in trials.inputs if tensor.name == name)
-        bound = _proven(
-            trials, tensor, sorted(columns), Index(input=name, column=0, size=size, table=table, wraps=wraps)
-        )
+        groups.setdefault(msgspec.structs.replace(each, column=0), []).append(each.column)
+    for index, columns in groups.items():
+        tensor = next(tensor for tensor in trials.inputs if tensor.name == index.input)
+        bound = _proven(trials, tensor, sorted(columns), index)
         if bound is not None:
             yield bound
 
@@ -80,15 +80,16 @@ def _proven(trials: Trials, tensor: Tensor, columns: list[int], index: Index) ->
         columns=() if every else tuple(columns),
         min=_smallest(trials, tensor, columns, tried, index),
         max=largest,
-        why=f"{index.table} has {index.size} rows",
+        why=f"{index.table} has {index.size} rows{f', from {index.shift} on' if index.shift else ''}",
     )
 
 
 def _largest(trials: Trials, tensor: Tensor, columns: Sequence[int], index: Index) -> float | int | None:
-    beyond = [value for value in (index.size, index.size + 1, 2 * index.size + 7) if fits(tensor, value)]
+    end = index.size - index.shift
+    beyond = [value for value in (end, end + 1, end + index.size + 7) if fits(tensor, value)]
     if not beyond or not trials.refuses(tensor, columns, beyond):
         return None
-    for limit in _below(tensor, index.size):
+    for limit in _next_to(tensor, end, -1):
         if trials.takes(tensor, columns, [limit]):
             return limit
     return None
@@ -97,26 +98,28 @@ def _largest(trials: Trials, tensor: Tensor, columns: Sequence[int], index: Inde
 def _smallest(
     trials: Trials, tensor: Tensor, columns: Sequence[int], tried: Sequence[int], index: Index
 ) -> float | int | None:
-    if not fits(tensor, -1):
+    before = -1 - index.shift
+    if not fits(tensor, before):
         return None
-    limits = [-limit for limit in _below(tensor, 1)]
-    if not trials.refuses(tensor, tried, [-1, -2] if fits(tensor, -2) else [-1]):
-        if not index.wraps or not trials.refuses(tensor, tried, [-index.size - 1]):
+    limits = _next_to(tensor, before, 1)
+    if not trials.refuses(tensor, tried, [before, before - 1] if fits(tensor, before - 1) else [before]):
+        if not index.wraps or not trials.refuses(tensor, tried, [before - index.size]):
             return None
         declared = getattr(tensor, "min", None)
-        if (declared is not None and declared < 0) or bool((trials.observed(tensor, columns) < 0).any()):
+        first = before + 1
+        if (declared is not None and declared < first) or bool((trials.observed(tensor, columns) < first).any()):
             # Counting from the end is meant.
-            limits = [-index.size]
+            limits = [first - index.size]
     return next((limit for limit in limits if trials.takes(tensor, tried, [limit])), None)
 
 
-def _below(tensor: Tensor, size: int) -> list[float | int]:
-    """Return the largest numbers below ``size`` that may reach the table as ``size - 1``, the largest first.
+def _next_to(tensor: Tensor, edge: int, step: int) -> list[float | int]:
+    """Return the numbers next to ``edge`` that may reach the table as ``edge + step``, the nearest to it first.
 
     A fraction is cut off on the way to an integer, after a number may have been rounded to float32.
     """
     dtype = NUMPY_OF[tensor.datatype]
     if dtype.kind != "f":
-        return [size - 1]
+        return [edge + step]
     kinds = [dtype, np.dtype(np.float32)] if dtype.itemsize > np.dtype(np.float32).itemsize else [dtype]
-    return [*(float(np.nextafter(kind.type(size), kind.type(0))) for kind in kinds), float(size - 1)]
+    return [*(float(np.nextafter(kind.type(edge), kind.type(edge + step))) for kind in kinds), float(edge + step)]

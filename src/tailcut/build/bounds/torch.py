@@ -44,9 +44,10 @@ def seen(module: Any, trials: Trials) -> Seen:
             found.lengths.add(reached.size)
         elif reached.named or not (free or reached.size == trials.count):
             # Of a table that the module makes anew, the size may be that of a free dimension.
-            for origin in reached.origins:
+            for origin, shift in reached.origins.items():
                 name, column = places[origin]
-                found.indices.append(
-                    Index(input=name, column=column, size=reached.size, table=reached.table, wraps=reached.wraps)
+                index = Index(
+                    input=name, column=column, size=reached.size, table=reached.table, wraps=reached.wraps, shift=shift
                 )
+                found.indices.append(index)
     return found

@@ -1,7 +1,8 @@
 """Follows input values through one run of a torch module: which of them reach a table as they came in.
 
-Beside every tensor that holds input values unchanged stands a tensor of their origins: for each element the number of
-the input column that it came from, or NONE. Operators that move values move origins alike; arithmetic has none.
+Beside every tensor that holds input values stands a tensor of their origins, for each element the number of the input
+column that it came from, or NONE; and one of shifts, what was added to the value on the way: columns that share one
+table each begin at an offset of their own in it. Operators that move values move both alike; other arithmetic has none.
 Imports torch: imported by ``tailcut.build.bounds.torch`` only.
 """
 
@@ -58,23 +59,30 @@ _PICKS = frozenset({_aten.index.Tensor, _aten.index_select.default, _aten.gather
 """Operators whose result holds values of their first tensor, at the places that an index says."""
 
 
+_SHIFTS = {_aten.add.Tensor: 1.0, _aten.add.Scalar: 1.0, _aten.sub.Tensor: -1.0, _aten.sub.Scalar: -1.0}
+"""Operators that add a constant to values, or take it away."""
+
 _EMBEDDINGS = frozenset(
     {_aten.embedding.default, _aten._embedding_bag.default, _aten._embedding_bag_forward_only.default}
 )
+
+
+_Followed = tuple[torch.Tensor, torch.Tensor]
+"""Origins and shifts of one tensor, of its shape."""
 
 
 class Reached:
     """A tensor that was used as an index.
 
     Attributes:
-        origins: columns, sorted; empty where the index holds no unchanged input value.
+        origins: column -> what was added to its values; empty where the index holds no input value.
         size: of the indexed dimension.
         table: the operator and the name of the table; ``named`` tells whether the table is a parameter or buffer.
         wraps: whether negative indices count from the end.
     """
 
-    def __init__(self, origins: Sequence[int], size: int, table: str, *, named: bool, wraps: bool) -> None:
-        self.origins = tuple(origins)
+    def __init__(self, origins: Mapping[int, int], size: int, table: str, *, named: bool, wraps: bool) -> None:
+        self.origins = dict(origins)
         self.size = size
         self.table = table
         self.named = named
@@ -95,6 +103,8 @@ class Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Sizes of dimensions of constants that the module takes a part of."""
         self._names: Any = WeakIdKeyDictionary({tensor: name for name, tensor in reversed(list(named.items()))})
         self._origins: Any = WeakIdKeyDictionary()
+        self._shifts: Any = WeakIdKeyDictionary()
+        """Of tensors that have origins, float64; those without an entry were not shifted."""
         self._derived: Any = WeakIdKeyDictionary()
 
     def follow(self, tensor: torch.Tensor, origins: torch.Tensor) -> None:
@@ -103,11 +113,27 @@ class Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def index(self, operator: str, table: torch.Tensor | None, index: Any, size: int, *, wraps: bool = False) -> None:
         """Record that ``index`` points into a dimension of ``size``."""
-        origins = self._origins.get(index)
-        columns = [] if origins is None else torch.unique(origins[origins != NONE]).tolist()
+        columns = self._columns(index)
         name = self._names.get(table) if table is not None else None
         what = f"{operator} {name}" if name else operator
         self.reached.append(Reached(columns, size, what, named=name is not None, wraps=wraps))
+
+    def _columns(self, index: Any) -> dict[int, int]:
+        """Return the columns that an index holds values of, with what was added to all values of each."""
+        origins = self._origins.get(index)
+        if origins is None:
+            return {}
+        shifts = self._shift_of(index)
+        found = {}
+        for origin in torch.unique(origins[origins != NONE]).tolist():
+            added = torch.unique(shifts[origins == origin]).tolist()
+            if len(added) == 1:
+                found[origin] = int(added[0])
+        return found
+
+    def _shift_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor | None = self._shifts.get(tensor)
+        return torch.zeros(tensor.shape, dtype=torch.float64) if found is None else found
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -156,49 +182,67 @@ class Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 for tensor in list(self._origins):
                     if tensor.untyped_storage().data_ptr() == memory:
                         del self._origins[tensor]
+                        self._shifts.pop(tensor, None)
                         self._derived[tensor] = True
 
     def _carry(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: Sequence[torch.Tensor]) -> None:
         everything = [*_tensors(args), *_tensors(list(kwargs.values()))]
         if not any(self._touched(tensor) for tensor in everything):
             return
-        moved = self._moved(func, args)
+        moved = self._moved(func, args, kwargs)
         for place, tensor in enumerate(given):
             if moved is None:
                 if tensor not in self._origins:
                     self._derived[tensor] = True
             else:
-                self._origins[tensor] = moved[place]
+                self._origins[tensor], shifts = moved[place]
+                if bool(shifts.any()):
+                    self._shifts[tensor] = shifts
 
-    def _moved(self, func: Any, args: tuple[Any, ...]) -> list[torch.Tensor] | None:
-        """Return the origins of an operator's results; None where they hold no unchanged input values."""
+    def _moved(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[_Followed] | None:
+        """Return origins and shifts of an operator's results; None where they hold no values of inputs."""
         if func is _aten._to_copy.default:
-            return self._cast(args[0])
+            origins = self._origins.get(args[0])
+            return None if origins is None else [(origins.clone(), self._shift_of(args[0]).clone())]
+        if func in _SHIFTS:
+            return self._shifted(args, _SHIFTS[func] * kwargs.get("alpha", 1))
         if func in _PICKS:
             return self._picked(func, args)
         if func not in _MOVES or any(tensor in self._derived for tensor in _tensors(args)):
             return None
-        arguments = [self._replaced(argument) for argument in args]
+        origins, shifts = self._replaced(args, origins=True), self._replaced(args, origins=False)
         if func is _aten.constant_pad_nd.default:
-            arguments[2:] = [NONE]
-        return _tensors(func(*arguments))
+            origins[2:], shifts[2:] = [NONE], [0.0]
+        return list(zip(_tensors(func(*origins)), _tensors(func(*shifts)), strict=True))
 
-    def _cast(self, tensor: torch.Tensor) -> list[torch.Tensor] | None:
-        origins = self._origins.get(tensor)
-        return None if origins is None else [origins.clone()]
+    def _shifted(self, args: tuple[Any, ...], sign: float) -> list[_Followed] | None:
+        """Follow the sum of values and a constant that is whole."""
+        followed, constant = args[0], args[1]
+        if sign == 1.0 and isinstance(constant, torch.Tensor) and constant in self._origins:
+            followed, constant = constant, followed
+        if followed not in self._origins or any(self._touched(tensor) for tensor in _tensors(constant)):
+            return None
+        added = torch.as_tensor(constant).to(torch.float64) * sign
+        if not bool((added == added.round()).all()):
+            return None
+        shifts = self._shift_of(followed) + added
+        return [(self._origins[followed].expand(shifts.shape).clone(), shifts)]
 
-    def _picked(self, func: Any, args: tuple[Any, ...]) -> list[torch.Tensor] | None:
+    def _picked(self, func: Any, args: tuple[Any, ...]) -> list[_Followed] | None:
         if args[0] not in self._origins or any(self._touched(tensor) for tensor in _tensors(args[1:])):
             return None
-        return _tensors(func(self._origins[args[0]], *args[1:]))
+        origins, shifts = (func(each, *args[1:]) for each in (self._origins[args[0]], self._shift_of(args[0])))
+        return list(zip(_tensors(origins), _tensors(shifts), strict=True))
 
-    def _replaced(self, argument: Any) -> Any:
+    def _replaced(self, argument: Any, *, origins: bool) -> Any:
+        """Put origins, or shifts, where tensors are."""
         if isinstance(argument, torch.Tensor):
-            if argument in self._origins:
-                return self._origins[argument]
-            return torch.full(argument.shape, NONE, dtype=torch.int64)
+            if not origins:
+                return self._shift_of(argument)
+            found = self._origins.get(argument)
+            return torch.full(argument.shape, NONE, dtype=torch.int64) if found is None else found
         if isinstance(argument, (list, tuple)):
-            return [self._replaced(each) for each in argument]
+            return [self._replaced(each, origins=origins) for each in argument]
         return argument
 
 
