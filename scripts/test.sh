@@ -4,25 +4,14 @@
 #   1. the code by itself (timed: this part should stay under 30 s), two processes;
 #   2. what takes longer (error rates over a thousand trials; answers of the model libraries), the documents and the
 #      house's rules, two processes; lint, which has one process for most of its time, beside them;
-#   3. what starts real servers, builds and trains, two files at once, where no verdict rests on a time or a rate;
+#   3. what starts real servers, builds and trains, two files at once, where no verdict rests on a time or a rate
+#      (pytest.mark.parallel);
 #   4. the others, one by one, and what needs a GPU, which is skipped where there is none.
 # All parts run, whichever fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # Compiled modules are kept: every test process and every child would compile them anew.
 unset PYTHONDONTWRITEBYTECODE
-# What is new is run alone until it stands here.
-untimed=(tests/matrix tests/sequences)
-for name in asgi_mounted asgi_two_deployments bounds build build_children build_code build_device_time build_export \
-    build_from_registry build_limits build_names build_refusals build_room build_spoiled build_terminal cli_signals client \
-    client_page client_stray code_processes code_sequences code_versions feature_names flight_risk fuzz_http \
-    generate_stream grpc_services http2 kept_rows ladder_answers numbers parity parity_examples postgres_source \
-    profile_refusals promotion recipes_fusions recipes_openvino recipes_torch redis_store registry_smoke rows_alone \
-    serve serve_listening serve_secure shared_predictions sql_columns sql_connections sql_keys sqlite_source \
-    stored_models stream_unread tritonclient_grpc tritonclient_http; do
-    file=tests/integration/test_$name.py
-    if [[ -f $file ]]; then untimed+=("$file"); fi
-done
 began=$SECONDS
 failed=()
 took=()
@@ -57,9 +46,9 @@ two "simulations, libraries and documents (and lint)" tests/simulation tests/lib
 wait "$lint" || failed+=("lint")
 lint=
 cat "$lint_log"
-two "integration, two files at once" "${untimed[@]}" --dist loadfile --durations=10
-tests "integration, one by one, and what needs a GPU" tests/integration tests/gpu "${untimed[@]/#/--ignore=}" -rs \
+two "integration, two files at once" tests/integration tests/matrix tests/sequences -m parallel --dist loadfile \
     --durations=10
+tests "integration, one by one, and what needs a GPU" tests/integration tests/gpu -m "not parallel" -rs --durations=10
 
 printf '%s\n' "${took[@]}" "$((SECONDS - began)) s  in all"
 if ((${#failed[@]})); then

@@ -22,7 +22,7 @@ from tailcut.manifest import load
 from tailcut.registry import Registry
 from tailcut.runtimes import open_runtime
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -16,7 +16,7 @@ from tailcut.build.rounds import Entrant, Rounds
 from tailcut.errors import BuildError
 from tailcut.manifest import Cost, load
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 ROOT = Path(__file__).resolve().parents[2]
 HELD_MS = 4.0

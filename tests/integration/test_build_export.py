@@ -19,7 +19,7 @@ from tailcut.runtimes import open_runtime
 from tailcut.runtimes.base import Opening
 
 # The exporter's own use of a torch function that torch has since deprecated, and its naming of a shared dimension.
-pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
 INPUTS = (
     Tensor(name="numeric", shape=(-1, tabular.NUMBERS)),

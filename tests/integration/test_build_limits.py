@@ -14,7 +14,7 @@ from tailcut.build.records import Made
 from tailcut.build.rounds import Entrant
 from tailcut.manifest import load
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 MANIFEST = """
 name = "years"

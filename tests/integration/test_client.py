@@ -37,7 +37,7 @@ from tailcut.errors import (
     UnknownEntity,
 )
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 ROWS = np.array([[1, 2], [3, 4]], dtype=np.float32)
 

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.docs.pages import ROOT, blocks, commands
 from tests.integration.serving import Served
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 PAGES = ROOT / "docs" / "how-to"
 PATIENT = 'slo.timeout="10s"'  # what is answered is the question here, not how soon on a machine that others use

@@ -13,7 +13,7 @@ import pytest
 import tailcut
 from tailcut.errors import TailcutError
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 Script = Callable[[Callable[[], bool], socket.socket, threading.Event], None]
 

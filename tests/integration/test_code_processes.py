@@ -20,7 +20,7 @@ from tailcut.engine.user_code import import_code
 from tailcut.errors import ArtifactError
 from tailcut.manifest import load
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 USES_HELPER = """
 from scaling import F

@@ -22,7 +22,7 @@ from tailcut.errors import ArtifactError
 from tailcut.registry import Promotion
 from tailcut.server.asgi import ASGIApplication
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 SEQUENCES, AT_ONCE, STEPS = 60, 20, 12
 FEATURES = """

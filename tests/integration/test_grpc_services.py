@@ -35,7 +35,7 @@ from tailcut.server import ports
 from tailcut.server.grpc.server import SERVICE
 from tailcut.testing.runtimes import CallableRuntime
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 ROW = np.array([[1, 2]], dtype=np.float32)
 

@@ -15,6 +15,7 @@ from tests.integration.test_serve_secure import TLS, Secure, make_certificate
 
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.parallel,
     pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed"),
 ]
 TIMES = 20

@@ -13,7 +13,7 @@ from tests.models.graphs import linear
 from tailcut.ladder import LadderOptions, climb
 from tailcut.report import LadderRecord, load_ladder, render_html, render_markdown
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 LADDER = """
 [ladder]

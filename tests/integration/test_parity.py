@@ -27,7 +27,7 @@ from tailcut.parity.plan import ParityPlan
 from tailcut.parity.running import run
 from tailcut.report.parity_file import ParityRecord, VariantParity
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 HERE = Path(__file__).parent
 MANIFEST = f"""

@@ -23,7 +23,7 @@ from tailcut.parity.running import run
 from tailcut.registry import NewVariant, Registry
 from tailcut.report.parity_file import VariantParity
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"

@@ -29,7 +29,7 @@ from tailcut.profile.pilot import record
 from tailcut.profile.plan import PilotPlan
 from tailcut.report.profile_json import advice_of
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 HERE = Path(__file__).parent
 SOURCE = "profile_handing.py"

@@ -8,7 +8,7 @@ from tests.integration.test_profile_frameworks import driven, least_ns, stages
 
 from tailcut.core.profiling.records import Stage
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 TOLD = {
     "/cassandra": (Stage.SQL, "SELECT * FROM t"),

@@ -18,7 +18,7 @@ from tailcut.profile import pilot
 from tailcut.profile.pilot import record
 from tailcut.profile.plan import PilotPlan
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 BAD = """
 import asyncio, itertools, os, time

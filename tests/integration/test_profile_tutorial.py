@@ -13,7 +13,7 @@ from tailcut.core.profiling.records import Stage
 from tailcut.profile.pilot import record
 from tailcut.profile.plan import PilotPlan
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 MAIN = """
 from collections.abc import Iterator

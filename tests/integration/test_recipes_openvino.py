@@ -25,7 +25,7 @@ from tailcut.runtimes.onnxruntime import flush_subnormals
 pytest.importorskip("openvino")
 pytest.importorskip("nncf")
 pytest.importorskip("transformers")
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 X86 = Here(machine="x86_64", flags=("avx2",), cores=2, packages={"openvino": "1", "nncf": "1"})
 

@@ -18,7 +18,7 @@ from tailcut.errors import ArtifactError, NotServable
 from tailcut.manifest import load
 from tailcut.registry import NewVariant, Registry, Version, read_machine
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 BUILD = """
 from sklearn.linear_model import LogisticRegression

@@ -26,7 +26,7 @@ from tailcut.registry import NewVariant, Registry
 from tailcut.runtimes import open_runtime
 from tailcut.runtimes.base import Opening
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 CLIENTS, REQUESTS, MOST_ROWS = 4, 25, 9
 OUTPUTS = ("y", "z")

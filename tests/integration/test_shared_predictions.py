@@ -22,7 +22,7 @@ from tailcut.engine.stores import open_caches
 from tailcut.errors import StartError
 from tailcut.manifest import load
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 TIMEOUT_S = 0.1
 SLACK_S = 0.4
 """What a request may take beyond the time-out on a machine that does other things too."""

@@ -16,7 +16,7 @@ from tailcut.engine.seating import open_variant
 from tailcut.manifest import load
 from tailcut.registry import Registry
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 COLUMNS = """
 from sklearn.compose import ColumnTransformer

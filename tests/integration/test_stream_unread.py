@@ -16,7 +16,7 @@ from tests.integration.servers import free_port
 from tests.integration.serving import HOST
 from tests.integration.test_generate_stream import STREAM, get, wait
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 both = pytest.mark.parametrize("http2", ["false", "true"], ids=["own", "granian"])
 

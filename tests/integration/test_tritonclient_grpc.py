@@ -27,7 +27,7 @@ from tritonclient.utils import InferenceServerException
 from tailcut.server.grpc import open_inference_pb2
 from tailcut.testing.runtimes import FaultyRuntime
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 ROWS = np.array([[1, 2], [3, 4]], dtype=np.float32)
 

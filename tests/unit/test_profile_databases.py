@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.unit import profile_sample
 from tests.unit.test_profile_levers import pilot
 
 from tailcut.core.profiling.advice import Advice, advise
@@ -13,6 +14,8 @@ from tailcut.core.profiling.records import Recording
 from tailcut.core.profiling.state import Known
 from tailcut.core.slo import parse_objectives
 from tailcut.profile.databases import computed_between_s, computed_ns
+
+few_requests = profile_sample.few_requests(800, 300)
 
 
 def process(proc: Path, number: int, name: str, cpu_ns: int) -> None:
