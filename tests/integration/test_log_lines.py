@@ -62,8 +62,7 @@ def lines(text: str) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("http2", ["false", "true"])
-def test_every_line_is_an_object_whatever_writes_it(tmp_path: Path, http2: str) -> None:
+def test_every_line_is_an_object_whatever_writes_it(tmp_path: Path) -> None:
     deployment(tmp_path)
     (tmp_path / "line_hooks.py").write_text(HOOKS)
     settings = [
@@ -71,7 +70,6 @@ def test_every_line_is_an_object_whatever_writes_it(tmp_path: Path, http2: str) 
         'server.access_log="stderr"',
         "server.access_log_share=0.0",
         "server.drain=300ms",
-        f"server.http2={http2}",
         'model.preprocess="line_hooks:preprocess"',
         'pool.executor="process"',
     ]

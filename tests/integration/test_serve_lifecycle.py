@@ -130,11 +130,8 @@ class Polling:
                 self.unclosed += was_draining
 
 
-@pytest.mark.parametrize(
-    ("told", "http2"),
-    [(Served.signal, "false"), (Served.signal_group, "false"), (_signal_worker, "false"), (Served.signal, "true")],
-)
-def test_sigterm_under_load_loses_no_request(tmp_path: Path, told: Callable[[Served], None], http2: str) -> None:
+@pytest.mark.parametrize("told", [Served.signal, Served.signal_group, _signal_worker])
+def test_sigterm_under_load_loses_no_request(tmp_path: Path, told: Callable[[Served], None]) -> None:
     async def main(server: Served) -> None:
         draining = asyncio.Event()
         clients = [Polling() for _ in range(12)]
@@ -160,11 +157,10 @@ def test_sigterm_under_load_loses_no_request(tmp_path: Path, told: Callable[[Ser
         assert 1.5 <= took_s < 8
         assert not _runs(worker)
 
-    settings = ["server.drain=1.5s", "server.kill=8s", "batching.max_queue_rows=1024", f"server.http2={http2}"]
+    settings = ["server.drain=1.5s", "server.kill=8s", "batching.max_queue_rows=1024"]
     with Served(tmp_path, settings=settings) as server:
         asyncio.run(main(server))
         assert "Traceback" not in server.log
-        assert "Unexpected exit" not in server.log
 
 
 def test_sighup_to_the_group_is_ignored_and_says_so(tmp_path: Path) -> None:
@@ -182,8 +178,7 @@ def test_sighup_to_the_group_is_ignored_and_says_so(tmp_path: Path) -> None:
         asyncio.run(main(server))
 
 
-@pytest.mark.parametrize("http2", ["false", "true"], ids=["own", "granian"])
-def test_a_request_that_is_under_way_when_the_drain_ends_is_answered(tmp_path: Path, http2: str) -> None:
+def test_a_request_that_is_under_way_when_the_drain_ends_is_answered(tmp_path: Path) -> None:
     gate = pipe(tmp_path)
     source = VALUES.format(wait=READ_PIPE.format(pipe=str(gate)))
     (tmp_path / "life_hooks.py").write_text(source)
@@ -204,7 +199,6 @@ def test_a_request_that_is_under_way_when_the_drain_ends_is_answered(tmp_path: P
         assert await asyncio.to_thread(server.wait) == 0
 
     settings = ["server.drain=0.3s", "server.kill=20s", "slo.timeout=15s", "features.timeout=15s"]
-    settings.append(f"server.http2={http2}")
     with Served(tmp_path, FEATURES, settings) as server:
         asyncio.run(main(server))
 
@@ -302,28 +296,3 @@ def test_threads_of_the_server_do_not_interrupt_each_other_where_it_is_told_so(t
         assert found == {os.SCHED_BATCH if inherited == os.SCHED_OTHER else inherited}
         shown = samples(server.metrics(), "tailcut_scheduling_batch")
         assert shown == {(): float(inherited == os.SCHED_OTHER)}
-
-
-TIMES = """
-import numpy as np
-from tailcut.server.scheduling import thread_times
-
-def preprocess(rows):
-    times = thread_times()
-    return {"x": np.array([[times.beside_s if row["id"] else times.cpu_s, 0.0] for row in rows])}
-"""
-
-
-def test_the_threads_of_http_are_none_that_compute_beside_the_loop(tmp_path: Path) -> None:
-    (tmp_path / "life_hooks.py").write_text(TIMES)
-
-    def seconds(server: Served) -> tuple[float, float]:
-        _, reply = server.post("/predict/m", {"rows": [{"id": 0}, {"id": 1}]})
-        return reply["predictions"][0]["y"], reply["predictions"][1]["y"]
-
-    with Served(tmp_path, settings=[PREPROCESS, "server.http2=true"]) as server:
-        before = seconds(server)
-        for _ in range(300):
-            assert server.post(INFER)[0] == 200  # without hooks, which may run in threads
-        after = seconds(server)
-    assert after[1] - before[1] < 0.05 * (after[0] - before[0])

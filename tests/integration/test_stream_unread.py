@@ -18,8 +18,6 @@ from tests.integration.test_generate_stream import STREAM, get, wait
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
-both = pytest.mark.parametrize("http2", ["false", "true"], ids=["own", "granian"])
-
 PART_BYTES = 100_000
 """About: of one part's event."""
 
@@ -46,21 +44,19 @@ def parts(inputs):
 
 answer = lambda inputs: {"y": inputs["x"][:, 0], "z": WIDE.repeat(len(inputs["x"]), 0)}
 seating.open_runtime = lambda *_, **__: CallableRuntime(parts, answer)
-settings = [f"server.port={sys.argv[2]}", "server.max_stream=4GiB", "server.drain=0s", f"server.http2={sys.argv[3]}"]
+settings = [f"server.port={sys.argv[2]}", "server.max_stream=4GiB", "server.drain=0s"]
 sys.exit(serve(load(folder, overrides=settings)))
 """
 
 
 @contextmanager
-def serving(directory: Path, http2: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+def serving(directory: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     deployment(directory)
     manifest = directory / "tailcut.toml"
     manifest.write_text(manifest.read_text().replace('"z", shape = [-1, 2]', '"z", shape = [-1, 20000]'))
     port = free_port()
     with (directory / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-c", SERVER, str(directory), str(port), http2], stdout=log, stderr=log
-        )
+        process = subprocess.Popen([sys.executable, "-c", SERVER, str(directory), str(port)], stdout=log, stderr=log)
     try:
         wait(lambda: get(port, "/v2/health/ready")[0] == 200, directory)
         yield port, process
@@ -94,10 +90,9 @@ def read_all(client: socket.socket) -> bytes:
     return b"".join(pieces)
 
 
-@both
-def test_what_a_client_does_not_read_is_not_made(tmp_path: Path, http2: str) -> None:
+def test_what_a_client_does_not_read_is_not_made(tmp_path: Path) -> None:
     """A stream without an end is made as far as its client takes it; at the deadline the connection is closed."""
-    with serving(tmp_path, http2) as (port, _), closing(ask(port, 1500)) as client:
+    with serving(tmp_path) as (port, _), closing(ask(port, 1500)) as client:
         wait((tmp_path / "made").exists, tmp_path)
         made = int((tmp_path / "made").read_text())
         assert made * PART_BYTES < 4_000_000, made
@@ -116,10 +111,9 @@ def is_open(port: int, client: socket.socket) -> bool:
     return (port, own) in ends
 
 
-@both
-def test_a_client_that_reads_slowly_gets_all(tmp_path: Path, http2: str) -> None:
+def test_a_client_that_reads_slowly_gets_all(tmp_path: Path) -> None:
     (tmp_path / "short").touch()
-    with serving(tmp_path, http2) as (port, _), closing(ask(port, 20_000)) as client:
+    with serving(tmp_path) as (port, _), closing(ask(port, 20_000)) as client:
         received = bytearray()
         while not received.endswith(b"\r\n0\r\n\r\n"):
             piece = client.recv(16 * 1024)
@@ -129,9 +123,8 @@ def test_a_client_that_reads_slowly_gets_all(tmp_path: Path, http2: str) -> None
         assert found == list(range(100))
 
 
-@both
-def test_a_client_that_does_not_read_does_not_hold_the_stop_up(tmp_path: Path, http2: str) -> None:
-    with serving(tmp_path, http2) as (port, process), closing(ask(port, 60_000)) as client:
+def test_a_client_that_does_not_read_does_not_hold_the_stop_up(tmp_path: Path) -> None:
+    with serving(tmp_path) as (port, process), closing(ask(port, 60_000)) as client:
         assert client.recv(1, socket.MSG_PEEK)
         process.terminate()
         assert process.wait(10) == 0  # server.kill is later

@@ -79,7 +79,7 @@ class Server:
     async def _begin(self) -> None:
         self._engine = Engine(self._manifest)
         guard = Guard.of(self._manifest, address=HOST)
-        front = Front(Application(self._engine, (), guard).handle, self._manifest)
+        front = Front(Application(self._engine, guard).handle, self._manifest)
         self.handle, self.company, self.on_drain = front.handle, self._engine.company, lambda: None
         listening = socket.create_server((HOST, 0))
         self.port = listening.getsockname()[1]

@@ -179,11 +179,11 @@ def test_what_is_no_http_is_told_so_and_ends(raw: bytes, says: bytes) -> None:
     run(test)
 
 
-def test_who_comes_with_http_2_is_told_the_setting() -> None:
+def test_who_comes_with_http_2_is_told_what_to_do() -> None:
     async def test(link: Link) -> None:
         written = await link.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
         assert statuses(written) == [400]
-        assert b"server.http2 = true" in written
+        assert b"put a proxy in front" in written
 
     run(test)
 

@@ -19,6 +19,7 @@ def manifest(tmp_path: Path) -> Path:
     ("override", "message", "hint"),
     [
         ("server.prot=1", "server.prot: no such key in [server]", "did you mean server.port?"),
+        ("server.http2=true", "server.http2: no such key in [server]", "a proxy in front of the server speaks HTTP/2"),
         ("port=1", "port: no such key in the manifest", "did you mean server.port?"),
         ("server.max_body_bytes=1", "server.max_body_bytes: no such key in [server]", "did you mean server.max_body?"),
         ("pool.zzz=1", "pool.zzz: no such key in [pool]", "its keys are executor, executors, max_executors, recycle_"),

@@ -14,7 +14,7 @@ import msgspec
 from tailcut.registry import read_machine
 
 PACKAGES = (
-    "tailcut", "granian", "uvloop", "msgspec", "numpy", "onnxruntime", "torch", "fastapi", "uvicorn", "asyncpg",
+    "tailcut", "uvloop", "msgspec", "numpy", "onnxruntime", "torch", "fastapi", "uvicorn", "asyncpg",
     "psycopg", "aiosqlite", "redis", "httptools",
 )  # fmt: skip
 """Those whose versions may matter to a ladder."""

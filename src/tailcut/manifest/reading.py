@@ -18,6 +18,8 @@ from tailcut.manifest.suggestions import did_you_mean
 Path = tuple[str, ...]
 _PARSERS: dict[type, Any] = {Duration: parse_duration, Size: parse_size, Share: parse_share}
 _SHOWN_CHARACTERS = 120
+_REMOVED = {"server.http2": "leave it out: a proxy in front of the server speaks HTTP/2"}
+"""Keys of earlier versions, and what to do without them."""
 
 
 def read(tree: Mapping[str, Any], origins: Mapping[str, str]) -> Deployment:
@@ -47,7 +49,7 @@ def unknown_key(
         origin: "flag", "environment" or "file".
         tree: the manifest so far.
     """
-    hint = did_you_mean(written, known, names, origin, tree)
+    hint = _REMOVED.get(dotted(written)) or did_you_mean(written, known, names, origin, tree)
     if origin == "environment":
         message = f"{variable(written)}: tailcut has no such setting"
         return ManifestError(message, hint=hint or "docs/reference/manifest.md lists them all")

@@ -18,12 +18,6 @@ class Server(Section, frozen=True, kw_only=True):
     grpc_port: Annotated[
         int, Meta(description="port to listen on for gRPC, beside HTTP; 0: no gRPC", ge=0, le=65535, examples=[8701])
     ] = 0
-    http2: Annotated[
-        bool,
-        Meta(
-            description="HTTP/2 too, by Granian instead of the server's own HTTP/1.1; requests then cost more of a core"
-        ),
-    ] = False
     max_body_bytes: Annotated[Size, Meta(description="largest request body; refused before it is buffered")] = field(
         default=Size(16 * 1024 * 1024), name="max_body"
     )
@@ -122,7 +116,7 @@ class Server(Section, frozen=True, kw_only=True):
             description="'batch': threads of the server do not interrupt each other (SCHED_BATCH): higher throughput, "
             "lower p99, but other processes on the same cores hold it up for milliseconds; 'auto': so while there are "
             "none and the model runs in threads that fill the cores, whose time slices are longer while more comes "
-            "than they can answer, or with http2 on the event loop; see docs/explanation/scheduling.md"
+            "than they can answer; see docs/explanation/scheduling.md"
         ),
     ] = "auto"
     max_connections: Annotated[

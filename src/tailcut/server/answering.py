@@ -47,14 +47,11 @@ class Answering:
 
     Args:
         guard: lets requests pass; the tenant of a token goes before the header's.
-        closed: what the server raises where a body is read whose client is gone.
     """
 
-    def __init__(self, engine: Engine, guard: Guard, closed: tuple[type[Exception], ...] = ()) -> None:
+    def __init__(self, engine: Engine, guard: Guard) -> None:
         self.engine = engine
         self._guard = guard if guard.asks else None
-        self._closed = closed
-        self._leaving: tuple[type[BaseException], ...] = (asyncio.CancelledError, *closed)
         deployment = engine.deployment
         self._max_body_bytes = int(deployment.server.max_body_bytes)
         self._bodies = Bodies(self._max_body_bytes, int(deployment.server.max_arriving_bytes))
@@ -84,7 +81,7 @@ class Answering:
         except TailcutError as error:
             outcome = error.code
             return self.failed(call, headers, error)
-        except self._leaving as error:
+        except asyncio.CancelledError as error:
             ended = self._ended(call, error)
             outcome = ended.code
             if isinstance(error, asyncio.CancelledError) and not (call.gone or engine.is_late(call)):
@@ -113,7 +110,7 @@ class Answering:
             reply = self.failed(call, headers, error)  # before it is counted: this is the last stage
             await events.end(error.code)
             return reply
-        except self._leaving as error:
+        except asyncio.CancelledError as error:
             ended = self._ended(call, error)
             reply = self.failed(call, headers, ended)
             await events.end(ended.code)
@@ -176,8 +173,6 @@ class Answering:
             raise RequestTimeout(
                 f"the request's body had not arrived after {_READ_S:g} s", hint="send the body at once"
             ) from error
-        except self._closed as error:
-            raise ClientGone("the client closed the connection before it had sent its request") from error
 
     def deadline_ns(self, call: Call, *asked_ns: int) -> int:
         """Return when a request must be answered; see ``http.deadline_ns``."""
@@ -218,7 +213,7 @@ class Answering:
         return reply
 
     def _ended(self, call: Call, error: BaseException) -> TailcutError:
-        """Say why a request ended that was cancelled or whose connection closed."""
+        """Say why a request ended that was cancelled."""
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and self.engine.is_late(call) and task is not None:
             task.uncancel()

@@ -30,14 +30,13 @@ class Application:
     """Answers requests of one engine. Every request that was begun ends exactly once, with a reply or an error.
 
     Args:
-        closed: what the server raises where a body is read whose client is gone.
         guard: decides who may do what; by default everybody may predict and nobody manage.
     """
 
-    def __init__(self, engine: Engine, closed: tuple[type[Exception], ...] = (), guard: Guard | None = None) -> None:
+    def __init__(self, engine: Engine, guard: Guard | None = None) -> None:
         guard = guard or Guard()
         self.engine = engine
-        answering = Answering(engine, guard, closed)
+        answering = Answering(engine, guard)
         self._predictions = Predictions(engine, answering)
         self._generate = Generate(engine, answering)
         self._models = Models(engine, guard)

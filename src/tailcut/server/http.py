@@ -44,7 +44,7 @@ class HeaderMap(Protocol):
     """Request headers by lower-case name."""
 
     def get(self, key: str, /) -> str | None:
-        """Return a value; None where there is none, and with Granian also where it is not ASCII."""
+        """Return a value; None where there is none."""
         ...
 
     def __contains__(self, key: object, /) -> bool:

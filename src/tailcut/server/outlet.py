@@ -16,7 +16,6 @@ import stat
 import threading
 from contextlib import suppress
 from types import TracebackType
-from typing import Any
 
 from tailcut import logs
 from tailcut.server.stray_lines import StrayLines
@@ -144,18 +143,3 @@ class Outlet:
             said = f"dropped {self.lost} lines of this log: the reader of stderr is too slow"
             self._held += logs.line_of(self._formatter, "tailcut.server", logging.WARNING, said)
             self.lost = 0
-
-
-def log_config(form: str, model: str) -> dict[str, Any]:
-    """Return the configuration of the log for Granian, which applies it in this process and in its worker."""
-    config = logs.config(form, model)
-    config["loggers"] = {"_granian": {"filters": ["worker"]}, "granian.access": {}}
-    config["filters"] = {"worker": {"()": _WithoutWorkerExits}}
-    return config
-
-
-class _WithoutWorkerExits(logging.Filter):
-    """Drops granian's line on a worker that ended: the worker's own error or ``serve`` says more."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not record.getMessage().startswith("Unexpected exit from worker")

@@ -49,10 +49,8 @@ def check_grpc(address: str, grpc_port: int, http_port: int) -> None:
     probe_port(address, grpc_port, "server.grpc_port")
 
 
-def probe_port(address: str, port: int, setting: str = "--port") -> int:
-    """Return the port after binding it once without SO_REUSEPORT; 0 finds a free one.
-
-    Two servers could otherwise share a port silently, each getting a part of the requests.
+def probe_port(address: str, port: int, setting: str) -> None:
+    """Bind a port once, for a server that begins to listen later.
 
     Args:
         address: an IP address.
@@ -62,21 +60,39 @@ def probe_port(address: str, port: int, setting: str = "--port") -> int:
     Raises:
         StartError: another process listens there, or this one may not.
     """
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # Only against the TIME_WAIT of an earlier run; a listening socket still refuses it.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address, port))
-        except OSError as error:
-            reason = "another process listens there" if error.errno == errno.EADDRINUSE else error.strerror
-            hint = f"stop the other process, or choose another port with {setting}"
-            if setting == "--port":
-                hint += " (0 takes a free one)"
-            if error.errno == errno.EADDRNOTAVAIL:
-                hint = "set server.host to an address of this machine, or to 0.0.0.0 for all of them"
-            raise StartError(f"cannot listen on {address}:{port}: {reason}", hint=hint) from error
-        return int(probe.getsockname()[1])
+    _bound(address, port, setting).close()
+
+
+def listen(address: str, port: int, backlog: int) -> socket.socket:
+    """Return a socket that listens; of port 0, on a free one.
+
+    Raises:
+        StartError: another process listens there, or this one may not.
+    """
+    found = _bound(address, port, "--port")
+    found.listen(backlog)
+    return found
+
+
+def _bound(address: str, port: int, setting: str) -> socket.socket:
+    """Bind without SO_REUSEPORT: two servers could share a port silently, each getting a part of the requests."""
+    found = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    # Only against the TIME_WAIT of an earlier run; a listening socket still refuses it.
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if found.family == socket.AF_INET6:
+        found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    try:
+        found.bind((address, port))
+    except OSError as error:
+        found.close()
+        reason = "another process listens there" if error.errno == errno.EADDRINUSE else error.strerror
+        hint = f"stop the other process, or choose another port with {setting}"
+        if setting == "--port":
+            hint += " (0 takes a free one)"
+        if error.errno == errno.EADDRNOTAVAIL:
+            hint = "set server.host to an address of this machine, or to 0.0.0.0 for all of them"
+        raise StartError(f"cannot listen on {address}:{port}: {reason}", hint=hint) from error
+    return found
 
 
 def allow_connections(max_connections: int) -> None:

@@ -1,4 +1,4 @@
-"""What a worker process does, whichever HTTP server carries the requests: loads, drains and stops one deployment."""
+"""A worker process: loads, drains and stops one deployment."""
 
 from __future__ import annotations
 
@@ -43,7 +43,6 @@ class Worker:
     Args:
         url: that clients connect to, as people are told.
         address: the IP address of gRPC's port.
-        closed: what the HTTP server raises where a body is read whose client is gone.
 
     Attributes:
         handle: answers one request.
@@ -53,24 +52,17 @@ class Worker:
         on_drain: called when that begins.
     """
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        url: str,
-        address: str,
-        supervisor_pid: int,
-        closed: tuple[type[Exception], ...] = (),
-    ) -> None:
+    def __init__(self, manifest: Manifest, url: str, address: str, supervisor_pid: int) -> None:
         self.manifest = manifest
         self._url = url
         self._address = address
         server = manifest.deployment.server
         self._engine = Engine(manifest)
         self._guard = Guard.of(manifest, address=address)
-        self._front = Front(Application(self._engine, closed, self._guard).handle, manifest)
+        self._front = Front(Application(self._engine, self._guard).handle, manifest)
         self.handle = self._front.handle
         self.company = self._engine.company
-        self._scheduling = Scheduling(self._engine, server.scheduling, wakes=server.http2 or server.grpc_port > 0)
+        self._scheduling = Scheduling(self._engine, server.scheduling, wakes=server.grpc_port > 0)
         self.expose = self._engine.exposition.add
         self.expose(self._scheduling.samples)
         self.is_draining = False

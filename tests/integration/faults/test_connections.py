@@ -49,9 +49,8 @@ def closed(server: Served) -> int:
     return sum(map(int, re.findall(r"closed (\d+) connections that had sent no request", server.log)))
 
 
-@pytest.mark.parametrize("http2", ["false", "true"], ids=["own", "granian"])
 @pytest.mark.parametrize("said", [b"", b"PRI * HT"], ids=["nothing", "half a greeting"])
-def test_silent_connections_do_not_lock_others_out(tmp_path: Path, said: bytes, http2: str) -> None:
+def test_silent_connections_do_not_lock_others_out(tmp_path: Path, said: bytes) -> None:
     async def main(server: Served) -> None:
         async with AsyncExitStack() as silent:
             wires = [await silent.enter_async_context(connected(server.port)) for _ in range(4)]
@@ -62,7 +61,6 @@ def test_silent_connections_do_not_lock_others_out(tmp_path: Path, said: bytes, 
                 await until(server, lambda: closed(server) == 4)  # in one look or, on a busy machine, in two
 
     settings = ["server.max_connections=4", "server.idle=300ms", "server.max_timeout=500ms", "slo.timeout=500ms"]
-    settings.append(f"server.http2={http2}")
     with Served(tmp_path, settings=settings) as server:
         asyncio.run(asyncio.wait_for(main(server), 30))
 

@@ -58,5 +58,5 @@ def parsed(error: Exception, url: bytes, data: bytes) -> BadRequest:
         data: in which it was found.
     """
     if url == b"*" and b"HTTP/2" in data:
-        return BadRequest("this server speaks HTTP/1.1, not HTTP/2", hint="use HTTP/1.1, or set server.http2 = true")
+        return BadRequest("this server speaks HTTP/1.1, not HTTP/2", hint="use HTTP/1.1, or put a proxy in front")
     return BadRequest(f"this is no HTTP/1.1: {error}", hint="send requests as RFC 9112 has them")
