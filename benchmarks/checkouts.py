@@ -28,7 +28,7 @@ from statistics import mean, stdev
 
 from benchmarks.mlp import BODY_FLOATS, MANIFEST, write_model
 from benchmarks.overhead import free_port
-from tailcut.core.gate.distributions import student_quantile
+from tailcut.gate.distributions import student_quantile
 
 ROOT = Path(__file__).parents[1]
 _BOUNDS = "min = -1e6, max = 1e6, "

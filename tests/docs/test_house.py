@@ -16,6 +16,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "tailcut"
 HOUSE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["tailcut"]["house"]
 SOURCES = sorted(PACKAGE.rglob("*.py"))
+PURE = ("core", "gate")
+"""Packages without clock, I/O, threads and randomness."""
 IMPURE = {
     "asyncio",
     "concurrent",
@@ -65,8 +67,8 @@ def test_every_exception_has_a_reason() -> None:
     assert all(len(reason.split()) >= 3 for reason in reasons.values()), reasons
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "core").rglob("*.py")), ids=name_of)
-def test_core_decides_and_does_nothing_else(path: Path) -> None:
+@pytest.mark.parametrize("path", sorted(path for name in PURE for path in (PACKAGE / name).rglob("*.py")), ids=name_of)
+def test_pure_packages_decide_and_do_nothing_else(path: Path) -> None:
     """No clock, I/O, threads or randomness of its own: time and draws come in as arguments."""
     assert {name for name in _imports(path) if name.partition(".")[0] in IMPURE} == set()
     calls = {node.func.id for node in _nodes(path) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}

@@ -1,4 +1,4 @@
-"""core.gate: properties that hold of all data, and the pieces against their definitions."""
+"""gate: properties that hold of all data, and the pieces against their definitions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tailcut.core import metrics
-from tailcut.core.gate import holm
-from tailcut.core.gate.bootstrap import estimate
-from tailcut.core.gate.influence import auc_parts, f1_parts, mean_parts, placements, spearman_parts, within
-from tailcut.core.gate.paired import Pairs
+from tailcut.gate import holm
+from tailcut.gate.bootstrap import estimate
+from tailcut.gate.influence import auc_parts, f1_parts, mean_parts, placements, spearman_parts, within
+from tailcut.gate.paired import Pairs
 
 tables = st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(0, 3000)).filter(lambda t: sum(t) > 0)
 seeds = st.integers(0, 2**32 - 1)

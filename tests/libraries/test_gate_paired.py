@@ -1,4 +1,4 @@
-"""core.gate.paired and .distributions: published figures, exact edges, and SciPy as judge of special functions."""
+"""gate.paired and .distributions: published figures, exact edges, and SciPy as judge of special functions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from tailcut.core.gate import paired
-from tailcut.core.gate.distributions import incomplete_beta, normal_below, share_upper, student_below
-from tailcut.core.gate.paired import Pairs, count, rows_needed, statistic
+from tailcut.gate import paired
+from tailcut.gate.distributions import incomplete_beta, normal_below, share_upper, student_below
+from tailcut.gate.paired import Pairs, count, rows_needed, statistic
 
 
 def test_the_statistic_is_tangos_of_the_contact_lens_trial() -> None:

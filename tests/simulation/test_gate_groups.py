@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from tests.simulation.gate_trials import most
 
-from tailcut.core.gate import OwnRows, judge
-from tailcut.core.gate.clustered import clustered_pairs
-from tailcut.core.gate.paired import count
+from tailcut.gate import OwnRows, judge
+from tailcut.gate.clustered import clustered_pairs
+from tailcut.gate.paired import count
 
 TRIALS = 1000
 Sizes = Callable[[np.random.Generator, int], np.ndarray]

@@ -1,4 +1,4 @@
-"""core.gate.judge: the three outcomes, slices, repeated use, missing labels, what it refuses."""
+"""gate.judge: the three outcomes, slices, repeated use, missing labels, what it refuses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.simulation.gate_trials import Population, most, population
 
 from tailcut.core import metrics
-from tailcut.core.gate import OwnRows, QualityVerdict, compare, judge
+from tailcut.gate import OwnRows, QualityVerdict, compare, judge
 from tailcut.errors import BuildError
 
 CLOSE = population(noise=0.02)

@@ -11,8 +11,8 @@ import pytest
 from tests.simulation.gate_trials import Population, most, population
 
 from tailcut.core import metrics
-from tailcut.core.gate import judge
-from tailcut.core.gate.paired import Pairs
+from tailcut.gate import judge
+from tailcut.gate.paired import Pairs
 
 TRIALS = 1000
 

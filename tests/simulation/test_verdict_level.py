@@ -11,7 +11,7 @@ from tests.simulation.load_noise import Machine, Variant
 
 from tailcut.build.rounds import Entrant, Rounds, Terms, play
 from tailcut.build.verdicts import SpeedVerdict
-from tailcut.core.gate.sequential import LEAST, interval, schedule
+from tailcut.gate.sequential import LEAST, interval, schedule
 from tailcut.core.slo import LatencyObjective
 from tailcut.manifest.schema_build import Build
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tailcut.build import Holdout, judging, outputs, scoring
-from tailcut.core import gate
+from tailcut import gate
 from tailcut.core.metric_names import AGREEMENT
 from tailcut.manifest import Manifest, Quality
 from tailcut.manifest.reading import read

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tailcut.build.pairs import Round, undisturbed
 from tailcut.build.rounds import Entrant, Rounds, Terms, play
-from tailcut.core.gate.sequential import LEAST
+from tailcut.gate.sequential import LEAST
 from tailcut.core.slo import LatencyObjective
 from tailcut.errors import BuildError
 from tailcut.manifest import Cost as Prices

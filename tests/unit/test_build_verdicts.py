@@ -21,7 +21,7 @@ from tailcut.build.verdicts import (
     ratio_of,
     speed_refusal,
 )
-from tailcut.core.gate.sequential import NOTHING, Interval
+from tailcut.gate.sequential import NOTHING, Interval
 from tailcut.core.slo import LatencyObjective
 
 RATIOS = st.tuples(*[st.floats(0.1, 10.0)] * 3).map(sorted).map(tuple)

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailcut.build import Holdout
-from tailcut.core.gate import QualityVerdict, compare, judge
-from tailcut.core.gate.bootstrap import estimate
-from tailcut.core.gate.clustered import clustered, clustered_pairs, effective
-from tailcut.core.gate.influence import auc_parts, mean_parts
-from tailcut.core.gate.paired import count
+from tailcut.gate import QualityVerdict, compare, judge
+from tailcut.gate.bootstrap import estimate
+from tailcut.gate.clustered import clustered, clustered_pairs, effective
+from tailcut.gate.influence import auc_parts, mean_parts
+from tailcut.gate.paired import count
 from tailcut.errors import BuildError
 
 RNG = np.random.default_rng(0)

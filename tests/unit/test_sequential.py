@@ -1,4 +1,4 @@
-"""core.gate.sequential: the schedule of looks, and the signed-rank interval."""
+"""gate.sequential: the schedule of looks, and the signed-rank interval."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailcut.core.gate.sequential import LEAST, interval, schedule
+from tailcut.gate.sequential import LEAST, interval, schedule
 
 
 @settings(deadline=None)

@@ -28,7 +28,7 @@ from tailcut.build.recipes.base import INT8, PORTABLE, Recipe, Subject
 from tailcut.build.records import to_add
 from tailcut.build.rounds import Entrant, Rounds
 from tailcut.build.steps import SELECTION_FILE
-from tailcut.core.gate import QualityVerdict
+from tailcut.gate import QualityVerdict
 from tailcut.errors import ArtifactError, BuildError, TailcutError
 from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest.keys import to_plain

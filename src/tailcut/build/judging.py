@@ -10,8 +10,8 @@ import numpy as np
 
 from tailcut.build import outputs
 from tailcut.build.holdout import Holdout
-from tailcut.core import gate
-from tailcut.core.gate import OwnRows
+from tailcut import gate
+from tailcut.gate import OwnRows
 from tailcut.core.metric_names import AGREEMENT
 from tailcut.core.metrics import are_probabilities, decide
 from tailcut.core.tensors import Array, Arrays

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tailcut.core.gate.sequential import LEAST, NOTHING, Interval, Look, interval
+from tailcut.gate.sequential import LEAST, NOTHING, Interval, Look, interval
 
 DISTURBED = 0.1
 """Cores that other processes take, or a hypervisor, in a round beyond what they take in the variant's median round."""

@@ -18,7 +18,7 @@ from tailcut.build import verdicts
 from tailcut.build.pairs import UNSEEN, Round, Standing, look
 from tailcut.build.turns import turn
 from tailcut.build.verdicts import CHEAPER, ERROR, MARGIN, Choice, Cost, Outcome, SpeedVerdict
-from tailcut.core.gate.sequential import LEAST, Interval, schedule
+from tailcut.gate.sequential import LEAST, Interval, schedule
 from tailcut.core.slo import LatencyObjective
 from tailcut.errors import TailcutError
 from tailcut.manifest import Cost as Prices

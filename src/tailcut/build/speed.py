@@ -27,7 +27,7 @@ from tailcut.build.progress import Event, Progress
 from tailcut.build.records import Made, to_add
 from tailcut.build.rounds import Entrant, Rounds, Terms, play
 from tailcut.core.fingerprint import uses_gpu
-from tailcut.core.gate.sequential import LEAST
+from tailcut.gate.sequential import LEAST
 from tailcut.core.slo import LatencyObjective
 from tailcut.core.tensors import Arrays
 from tailcut.errors import BuildError, TailcutError

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from tailcut.core.gate.sequential import Interval
+from tailcut.gate.sequential import Interval
 from tailcut.core.slo import LatencyObjective
 
 ERROR = 0.025

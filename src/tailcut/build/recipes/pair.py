@@ -22,7 +22,7 @@ from tailcut.build.holdout import Holdout
 from tailcut.build.recipes.base import Result, Subject, Work
 from tailcut.build.records import Made
 from tailcut.build.turns import take_turns
-from tailcut.core.gate import QualityVerdict
+from tailcut.gate import QualityVerdict
 from tailcut.core.pairing import LEAST_GAIN, Switch, best_switch
 from tailcut.core.tensors import Arrays
 from tailcut.errors import DoesNotApply

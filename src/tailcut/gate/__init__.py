@@ -1,10 +1,10 @@
 """The statistical gate: whether a variant's quality stands within its budget, with confidence, on paired rows."""
 
-from tailcut.core.gate.agreement import compare
-from tailcut.core.gate.evidence import OwnRows
-from tailcut.core.gate.judging import are_decisions, judge
-from tailcut.core.gate.paired import rows_needed
-from tailcut.core.gate.verdict import Agreement, MetricVerdict, Outcome, QualityVerdict, SliceVerdict
+from tailcut.gate.agreement import compare
+from tailcut.gate.evidence import OwnRows
+from tailcut.gate.judging import are_decisions, judge
+from tailcut.gate.paired import rows_needed
+from tailcut.gate.verdict import Agreement, MetricVerdict, Outcome, QualityVerdict, SliceVerdict
 
 __all__ = [
     "Agreement",

@@ -12,11 +12,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.core.gate.bootstrap import estimate
-from tailcut.core.gate.clustered import Clusters, clustered, effective
-from tailcut.core.gate.distributions import share_upper
-from tailcut.core.gate.influence import mean_parts
-from tailcut.core.gate.verdict import Agreement
+from tailcut.gate.bootstrap import estimate
+from tailcut.gate.clustered import Clusters, clustered, effective
+from tailcut.gate.distributions import share_upper
+from tailcut.gate.influence import mean_parts
+from tailcut.gate.verdict import Agreement
 from tailcut.core.metrics import are_probabilities, cosine_rows, decide
 from tailcut.core.tensors import Array
 

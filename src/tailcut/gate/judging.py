@@ -14,16 +14,16 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from tailcut.core.gate.agreement import compare
-from tailcut.core.gate.bootstrap import RESAMPLES
-from tailcut.core.gate.clustered import number
-from tailcut.core.gate.distributions import normal_quantile
-from tailcut.core.gate.evidence import Comparison, Evidence, OwnRows
-from tailcut.core.gate.holm import Step, steps
-from tailcut.core.gate.reasons import Facts, reason_of, reuse_warning
-from tailcut.core.gate.slices import Groups, group, judge_slices, worst
-from tailcut.core.gate.terms import Rows, Terms, check
-from tailcut.core.gate.verdict import MetricVerdict, Outcome, QualityVerdict, SliceVerdict
+from tailcut.gate.agreement import compare
+from tailcut.gate.bootstrap import RESAMPLES
+from tailcut.gate.clustered import number
+from tailcut.gate.distributions import normal_quantile
+from tailcut.gate.evidence import Comparison, Evidence, OwnRows
+from tailcut.gate.holm import Step, steps
+from tailcut.gate.reasons import Facts, reason_of, reuse_warning
+from tailcut.gate.slices import Groups, group, judge_slices, worst
+from tailcut.gate.terms import Rows, Terms, check
+from tailcut.gate.verdict import MetricVerdict, Outcome, QualityVerdict, SliceVerdict
 from tailcut.core.metrics import PROBABILITIES, are_probabilities, drop
 from tailcut.core.tensors import Array
 

@@ -9,10 +9,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.core.gate.bootstrap import RESAMPLES, estimate
-from tailcut.core.gate.clustered import LEAST_GROUPS, Clusters, clustered, clustered_pairs, number
-from tailcut.core.gate.influence import Parts, auc_parts, f1_parts, mean_parts, spearman_parts, within
-from tailcut.core.gate.paired import count
+from tailcut.gate.bootstrap import RESAMPLES, estimate
+from tailcut.gate.clustered import LEAST_GROUPS, Clusters, clustered, clustered_pairs, number
+from tailcut.gate.influence import Parts, auc_parts, f1_parts, mean_parts, spearman_parts, within
+from tailcut.gate.paired import count
 from tailcut.core.metric_names import AGREEMENT
 from tailcut.core.metrics import (
     BINARY,

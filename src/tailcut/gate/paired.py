@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.core.gate.distributions import crossing, normal_below, normal_quantile
+from tailcut.gate.distributions import crossing, normal_below, normal_quantile
 
 Floats = npt.NDArray[np.float64]
 

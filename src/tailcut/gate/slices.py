@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.core.gate.evidence import Bools, Comparison, Evidence
-from tailcut.core.gate.holm import adjust
-from tailcut.core.gate.verdict import SliceVerdict
+from tailcut.gate.evidence import Bools, Comparison, Evidence
+from tailcut.gate.holm import adjust
+from tailcut.gate.verdict import SliceVerdict
 from tailcut.core.tensors import Array
 
 MIN_ROWS = 10

@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.core.gate.distributions import crossing, normal_below, normal_quantile, student_below
-from tailcut.core.gate.influence import Parts
-from tailcut.core.gate.paired import rows_to_see
+from tailcut.gate.distributions import crossing, normal_below, normal_quantile, student_below
+from tailcut.gate.influence import Parts
+from tailcut.gate.paired import rows_to_see
 
 Floats = npt.NDArray[np.float64]
 
