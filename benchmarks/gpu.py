@@ -20,11 +20,11 @@ from statistics import median
 from typing import Any
 
 from benchmarks import gpu_models
-from tailcut.build import sources
-from tailcut.build.here import look
-from tailcut.build.recipes import recipe
-from tailcut.build.recipes.base import Subject, Work
-from tailcut.build.records import Made
+from tailcut.builder import sources
+from tailcut.builder.here import look
+from tailcut.builder.recipes import recipe
+from tailcut.builder.recipes.base import Subject, Work
+from tailcut.builder.records import Made
 from tailcut.errors import TailcutError
 from tailcut.ladder.machine import commit_of
 from tailcut.manifest import Manifest

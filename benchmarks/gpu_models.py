@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tailcut.build import Holdout
+from tailcut.builder import Holdout
 
 if TYPE_CHECKING:
     from torch import nn

@@ -22,8 +22,8 @@ import numpy as np
 
 from benchmarks.profile_ladder import FOLDER, Found, find, options_of
 from benchmarks.profile_ladder_report import WITHIN, Compared
-from tailcut.gate.distributions import student_quantile
 from tailcut.core.profiling.priors import THREAD_SHARE
+from tailcut.gate.distributions import student_quantile
 from tailcut.ladder.machine import commit_of
 
 _BEFORE_S = 12.0

@@ -11,7 +11,7 @@ registry=examples/flight_risk/.tailcut/registry
 built=$registry/.built-by-demo
 
 is_built() {
-    [[ -f $built ]] && [[ -z $(find "$artifacts/model.pt" "$manifest" examples/flight_risk/*.py src/tailcut/build \
+    [[ -f $built ]] && [[ -z $(find "$artifacts/model.pt" "$manifest" examples/flight_risk/*.py src/tailcut/builder \
         \( -name '*.py' -o -name '*.toml' -o -name '*.pt' \) -newer "$built" -print -quit) ]]
 }
 

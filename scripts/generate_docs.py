@@ -17,10 +17,10 @@ import msgspec
 from rich.text import Text
 from typer.main import get_command
 
-from tailcut.build.here import Here
-from tailcut.build.recipes import CATALOG
-from tailcut.build.recipes.base import INT8, Recipe, Subject
-from tailcut.build.tuning import TUNED
+from tailcut.builder.here import Here
+from tailcut.builder.recipes import CATALOG
+from tailcut.builder.recipes.base import INT8, Recipe, Subject
+from tailcut.builder.tuning import TUNED
 from tailcut.cli.app import COMMANDS, build
 from tailcut.cli.console import EXIT_REASONS
 from tailcut.core.tuning import Setting, variations

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.build import sources
-from tailcut.build.here import look
-from tailcut.build.holdout import Holdout
-from tailcut.build.recipes.base import Work
-from tailcut.build.records import Made
-from tailcut.build.sources import Found
+from tailcut.builder import sources
+from tailcut.builder.here import look
+from tailcut.builder.holdout import Holdout
+from tailcut.builder.recipes.base import Work
+from tailcut.builder.records import Made
+from tailcut.builder.sources import Found
 from tailcut.core.tensors import Arrays
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
 

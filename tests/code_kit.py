@@ -13,7 +13,7 @@ from tempfile import gettempdir
 import numpy as np
 from tests.promotion_kit import save_model
 
-from tailcut.build.user_code import files_of, write_down
+from tailcut.builder.user_code import files_of, write_down
 from tailcut.code.loaded import LoadedCode
 from tailcut.engine.user_code import import_code
 from tailcut.manifest import Manifest, load

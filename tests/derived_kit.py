@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tailcut.build.bounds import of_source
-from tailcut.build.bounds.trials import PATIENCE_S
+from tailcut.builder.bounds import of_source
+from tailcut.builder.bounds.trials import PATIENCE_S
 from tailcut.core.bounds import Bound
 from tailcut.core.tensors import Arrays
 from tailcut.manifest import Tensor
@@ -46,7 +46,7 @@ def of_file(path: Path) -> Call:
 
 def slow(monkeypatch: pytest.MonkeyPatch, call: Call, trials: int) -> tuple[Call, list[Arrays]]:
     """Let the time be over after so many trials; (the call, the arrays of each trial so far)."""
-    monkeypatch.setattr("tailcut.build.bounds.trials.perf_counter", count(0.0, PATIENCE_S / (trials - 0.5)).__next__)
+    monkeypatch.setattr("tailcut.builder.bounds.trials.perf_counter", count(0.0, PATIENCE_S / (trials - 0.5)).__next__)
     made: list[Arrays] = []
 
     def counted(arrays: Arrays) -> Arrays:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tailcut.build import Holdout
-from tailcut.build.here import Here, look
-from tailcut.build.recipes.base import Work
-from tailcut.build.records import Made
+from tailcut.builder import Holdout
+from tailcut.builder.here import Here, look
+from tailcut.builder.recipes.base import Work
+from tailcut.builder.records import Made
 from tailcut.manifest import Manifest
 from tailcut.manifest.reading import read
 

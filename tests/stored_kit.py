@@ -36,7 +36,7 @@ source = "my_model:holdout"
 HOLDOUT = """
 import os
 import numpy as np
-from tailcut.build import Holdout
+from tailcut.builder import Holdout
 HERE = os.path.dirname(os.path.abspath(__file__))
 SEED = int(open(os.path.join(HERE, "v")).read())
 def data(seed, n=300):
@@ -158,8 +158,8 @@ def main(folder: Path, numbers: list[str]) -> None:
 
 
 def _add(folder: Path) -> str:
-    from tailcut.build import sources, steps
-    from tailcut.build.records import Made, spec, to_add
+    from tailcut.builder import sources, steps
+    from tailcut.builder.records import Made, spec, to_add
     from tailcut.manifest import load
     from tailcut.registry import Registry
     from tailcut.runtimes.live import source_path
@@ -187,8 +187,8 @@ def _add(folder: Path) -> str:
 
 def _keep_expected(manifest: Manifest, file: Path) -> None:
     """Keep what the user's own object answers to the first rows of the holdout."""
-    from tailcut.build import reference
-    from tailcut.build.holdout_types import fitted
+    from tailcut.builder import reference
+    from tailcut.builder.holdout_types import fitted
     from tailcut.manifest import resolve
 
     deployment = manifest.deployment

@@ -10,10 +10,10 @@ import numpy as np
 import xgboost
 from tests.build_kit import live
 
-from tailcut.build.here import Here
-from tailcut.build.holdout import Holdout
-from tailcut.build.recipes.base import Work
-from tailcut.build.records import Made
+from tailcut.builder.here import Here
+from tailcut.builder.holdout import Holdout
+from tailcut.builder.recipes.base import Work
+from tailcut.builder.records import Made
 from tailcut.core.tensors import Array, Arrays
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
 from tailcut.runtimes import sklearn

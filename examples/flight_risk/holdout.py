@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flight_risk.settings import HOLDOUT_FROM, home
-from tailcut.build import Holdout
+from tailcut import Holdout
 
 
 def holdout() -> Holdout:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from flight_risk_trees.features import features_of
 
 if TYPE_CHECKING:
-    from tailcut.build import Holdout
+    from tailcut import Holdout
 
 
 def holdout() -> Holdout:

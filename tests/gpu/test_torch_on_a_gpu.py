@@ -24,7 +24,7 @@ torch = pytest.importorskip("torch")
 from tests.gpu_kit import Variant  # noqa: E402
 from tests.models import tabular  # noqa: E402
 
-from tailcut.build.here import look  # noqa: E402
+from tailcut.builder.here import look  # noqa: E402
 from tailcut.manifest import Tensor  # noqa: E402
 from tailcut.profile.layers_torch import of_torch  # noqa: E402
 from tailcut.registry.machine import read_machine  # noqa: E402

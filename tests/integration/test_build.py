@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from tests.models import graphs, tabular
 
-from tailcut.build import build
-from tailcut.build.race import ROUNDS
+from tailcut.builder import build
+from tailcut.builder.race import ROUNDS
 from tailcut.errors import BuildError
 from tailcut.manifest import load
 from tailcut.registry import Registry
@@ -208,7 +208,7 @@ def test_a_recipe_that_crashes_costs_its_variant_only(built: SimpleNamespace) ->
     [
         ("logit", "holdout", r"needs probabilities in \[0, 1\]"),
         ("raises", "holdout", r"FileNotFoundError: weights\.pt is not there \(.*tabular\.py:\d+\)"),
-        ("tabular", "wrong", "expected a tailcut.build.Holdout"),
+        ("tabular", "wrong", "expected a tailcut.Holdout"),
     ],
 )
 def test_a_source_or_holdout_that_does_not_work_ends_the_build(

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tests.models import graphs
 
-from tailcut.build import Holdout
-from tailcut.build.children import run_step
-from tailcut.build.records import Made, spec
+from tailcut.builder import Holdout
+from tailcut.builder.children import run_step
+from tailcut.builder.records import Made, spec
 from tailcut.errors import BuildError, ManifestError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
 from tailcut.manifest import Holdout as HoldoutSection
@@ -84,7 +84,7 @@ def test_an_exception_of_the_users_code_names_the_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reference", "text"),
     [
-        ("tests.models.holdouts:wrong", "gave a dict, expected a tailcut.build.Holdout"),
+        ("tests.models.holdouts:wrong", "gave a dict, expected a tailcut.Holdout"),
         ("tests.models.holdouts:none_such", "has no none_such"),
         ("", "holdout.source is not set"),
     ],

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from tests.models import graphs
 
-from tailcut.build import Holdout, speed
-from tailcut.build.device_time import held_seconds
-from tailcut.build.progress import silent
-from tailcut.build.records import Made
-from tailcut.build.rounds import Entrant, Rounds
+from tailcut.builder import Holdout, speed
+from tailcut.builder.device_time import held_seconds
+from tailcut.builder.progress import silent
+from tailcut.builder.records import Made
+from tailcut.builder.rounds import Entrant, Rounds
 from tailcut.errors import BuildError
 from tailcut.manifest import Cost, load
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from tests.models import graphs, tabular
 
-from tailcut.build import Holdout, export_check, sources
-from tailcut.build.recipes import int8_dynamic, onnx_export
+from tailcut.builder import Holdout, export_check, sources
+from tailcut.builder.recipes import int8_dynamic, onnx_export
 from tailcut.errors import BuildError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
 from tailcut.runtimes import open_runtime

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from tests.models import tokens
 
-from tailcut.build import here
-from tailcut.build.building import Building
-from tailcut.build.progress import silent
-from tailcut.build.steps import CONFIRMATION_FILE, SELECTION_FILE
+from tailcut.builder import here
+from tailcut.builder.building import Building
+from tailcut.builder.progress import silent
+from tailcut.builder.steps import CONFIRMATION_FILE, SELECTION_FILE
 from tailcut.errors import BuildError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
 from tailcut.manifest import Registry as RegistrySection

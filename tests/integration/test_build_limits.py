@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tailcut.build import Holdout, keeping, speed
-from tailcut.build.progress import silent
-from tailcut.build.records import Made
-from tailcut.build.rounds import Entrant
+from tailcut.builder import Holdout, keeping, speed
+from tailcut.builder.progress import silent
+from tailcut.builder.records import Made
+from tailcut.builder.rounds import Entrant
 from tailcut.manifest import load
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.torch]
 MODULE = """
 import numpy as np
 import torch
-from tailcut.build import Holdout
+from tailcut.builder import Holdout
 
 class Net(torch.nn.Module):
     def __init__(self):

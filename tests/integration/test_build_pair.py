@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from tests.models import tokens
 
-from tailcut.build.children import run_step
-from tailcut.build.records import Made, spec
-from tailcut.build.steps import CONFIRMATION_FILE, SELECTION_FILE
+from tailcut.builder.children import run_step
+from tailcut.builder.records import Made, spec
+from tailcut.builder.steps import CONFIRMATION_FILE, SELECTION_FILE
 from tailcut.errors import BuildError
 from tailcut.manifest import Deployment, Manifest, Model, Slo, Tensor
 from tailcut.registry import NewVariant, Registry

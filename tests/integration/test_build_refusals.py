@@ -14,8 +14,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tests.models import graphs
 
-from tailcut.build import build
-from tailcut.build.progress import Event
+from tailcut.builder import build
+from tailcut.builder.progress import Event
 from tailcut.cli.app import run
 from tailcut.errors import ArtifactError
 from tailcut.manifest import load
@@ -55,7 +55,7 @@ def hook(rows): ...
 
 CASES = """
 import numpy as np
-from tailcut.build import Holdout
+from tailcut.builder import Holdout
 
 X = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
 Y = (X[:, 0] > 0).astype(np.int64)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.unit.test_build_room import small_disk
 
-from tailcut.build import build
-from tailcut.build.progress import Event
+from tailcut.builder import build
+from tailcut.builder.progress import Event
 from tailcut.errors import BuildError
 from tailcut.manifest import load
 from tailcut.registry import Registry
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 CODE = """
 import numpy as np
-from tailcut.build import Holdout
+from tailcut.builder import Holdout
 
 
 def rows():

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from tests.models import coupled
 
-from tailcut.build import Holdout, building, speed
-from tailcut.build.building import Building, Candidate
-from tailcut.build.children import run_step
-from tailcut.build.here import look
-from tailcut.build.progress import silent
-from tailcut.build.records import Made, spec
-from tailcut.build.rounds import Entrant
-from tailcut.build.steps import CONFIRMATION_FILE, SELECTION_FILE
+from tailcut.builder import Holdout, building, speed
+from tailcut.builder.building import Building, Candidate
+from tailcut.builder.children import run_step
+from tailcut.builder.here import look
+from tailcut.builder.progress import silent
+from tailcut.builder.records import Made, spec
+from tailcut.builder.rounds import Entrant
+from tailcut.builder.steps import CONFIRMATION_FILE, SELECTION_FILE
 from tailcut.manifest import Manifest, load
 
 pytestmark = pytest.mark.integration

@@ -14,10 +14,10 @@ import torch
 from tests import recipe_kit
 from tests.models import encoder, tabular
 
-from tailcut.build import Holdout
-from tailcut.build.recipes import fusions, kernels, onnx_export, racing, recipe
-from tailcut.build.recipes.base import Work
-from tailcut.build.records import Made
+from tailcut.builder import Holdout
+from tailcut.builder.recipes import fusions, kernels, onnx_export, racing, recipe
+from tailcut.builder.recipes.base import Work
+from tailcut.builder.records import Made
 from tailcut.errors import BuildError
 
 pytest.importorskip("transformers")

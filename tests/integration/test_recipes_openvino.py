@@ -15,11 +15,11 @@ from onnx import TensorProto, helper, numpy_helper
 from tests import recipe_kit
 from tests.models import encoder
 
-from tailcut.build import Holdout
-from tailcut.build.here import Here
-from tailcut.build.recipes import onnx_export, recipe
-from tailcut.build.recipes.base import TREES, Subject
-from tailcut.build.records import Made
+from tailcut.builder import Holdout
+from tailcut.builder.here import Here
+from tailcut.builder.recipes import onnx_export, recipe
+from tailcut.builder.recipes.base import TREES, Subject
+from tailcut.builder.records import Made
 from tailcut.runtimes.onnxruntime import flush_subnormals
 
 pytest.importorskip("openvino")

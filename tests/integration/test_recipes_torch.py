@@ -13,9 +13,9 @@ import torch
 from tests import gpu_kit, recipe_kit
 from tests.models import qat as model
 
-from tailcut.build.here import look
-from tailcut.build.recipes import fp16, int8_qat, onnx_export, recipe
-from tailcut.build.records import Made
+from tailcut.builder.here import look
+from tailcut.builder.recipes import fp16, int8_qat, onnx_export, recipe
+from tailcut.builder.records import Made
 from tailcut.errors import ArtifactError, BuildError, InferenceError
 from tailcut.manifest import Tensor
 from tailcut.runtimes import open_runtime

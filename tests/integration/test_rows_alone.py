@@ -20,7 +20,7 @@ from tests.integration.servers import free_port
 from tests.integration.serving import Served
 from tests.models import coupled
 
-from tailcut.build import Holdout, neighbours
+from tailcut.builder import Holdout, neighbours
 from tailcut.manifest import Manifest, load
 from tailcut.registry import NewVariant, Registry
 from tailcut.runtimes import open_runtime

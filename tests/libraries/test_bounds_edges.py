@@ -13,9 +13,9 @@ import torch
 from tests.derived_kit import of_module, slow
 from torch import nn
 
-from tailcut.build.bounds import Edges, Finding, of_source
-from tailcut.build.bounds.categories import UNKNOWN
-from tailcut.build.limits import refusal
+from tailcut.builder.bounds import Edges, Finding, of_source
+from tailcut.builder.bounds.categories import UNKNOWN
+from tailcut.builder.limits import refusal
 from tailcut.core.bounds import Bound
 from tailcut.core.tensors import Arrays
 from tailcut.manifest import Tensor

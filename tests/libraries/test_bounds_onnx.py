@@ -11,9 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tests.derived_kit import bounds_of, lengths_of, of_file, slow
 
-from tailcut.build.bounds import of_source
-from tailcut.build.holdout import Holdout
-from tailcut.build.limits import find
+from tailcut.builder.bounds import of_source
+from tailcut.builder.holdout import Holdout
+from tailcut.builder.limits import find
 from tailcut.core.bounds import Bound
 from tailcut.core.tensors import Arrays
 from tailcut.manifest import Model, Tensor

@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from tests.build_kit import live, made
 
-from tailcut.build import Holdout, holdout_types, reference, sources
+from tailcut.builder import Holdout, holdout_types, reference, sources
 from tailcut.core.tensors import Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor

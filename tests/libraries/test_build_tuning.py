@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.models import tokens
 
-from tailcut.build.records import Made
-from tailcut.build.tuning import measure, tune
-from tailcut.build.turns import take_turns, turn
+from tailcut.builder.records import Made
+from tailcut.builder.tuning import measure, tune
+from tailcut.builder.turns import take_turns, turn
 from tailcut.core.tuning import Setting, choose, grid, tuned_points
 from tailcut.manifest import Deployment, Manifest, Model, Slo, Tensor
 

@@ -14,8 +14,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tailcut.build.bounds.ranges import FLOAT32
-from tailcut.build.reference import Call, caller
+from tailcut.builder.bounds.ranges import FLOAT32
+from tailcut.builder.reference import Call, caller
 from tailcut.cli._limits import undeclared
 from tailcut.cli.app import run
 from tailcut.cli.console import ExitCode
@@ -26,7 +26,7 @@ Command = Callable[..., tuple[int, str, str]]
 SHOPS = """
     import numpy as np
     import torch
-    from tailcut.build import Holdout
+    from tailcut.builder import Holdout
 
     class Shops(torch.nn.Module):
         def __init__(self):
@@ -177,7 +177,7 @@ def test_init_of_a_model_that_was_not_fitted_says_so(command: Command) -> None:
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("return 3", "gave a int, expected a tailcut.build.Holdout"),
+        ("return 3", "gave a int, expected a tailcut.Holdout"),
         ("return Holdout(inputs={'shop': np.array([77]), 'packed': np.ones((1, 2))})", "IndexError"),
         ("return Holdout(inputs={'shop': np.array([1j]), 'packed': np.ones((1, 2))})", "no datatype"),
     ],
@@ -194,7 +194,7 @@ BOOSTERS = """
     import numpy as np
     import pandas
     import xgboost
-    from tailcut.build import Holdout
+    from tailcut.builder import Holdout
 
     ROWS = pandas.DataFrame({{"age": np.linspace(18, 93, 60), "shop": np.arange(60) % 3.0}})
 
@@ -299,7 +299,7 @@ def test_what_a_source_prints_is_not_in_the_report(command: Command, monkeypatch
         sys.stdout.write(f"loading {path}")
         return caller(model, path, section)
 
-    monkeypatch.setattr("tailcut.build.reference.caller", printing)
+    monkeypatch.setattr("tailcut.builder.reference.caller", printing)
     code, out, err = command("check", "--json")
     assert (code, len(json.loads(out)["limits"])) == (ExitCode.OK, 1)
     assert "loading" in err
@@ -314,7 +314,7 @@ def test_check_does_not_fail_where_the_source_cannot_be_loaded(
     def missing(model: object, path: Path, section: Model) -> None:
         raise ImportError("no package onnx")
 
-    monkeypatch.setattr("tailcut.build.reference.caller", missing)
+    monkeypatch.setattr("tailcut.builder.reference.caller", missing)
     code, out, _ = command("check", "--json")
     assert (code, json.loads(out)["limits"]) == (ExitCode.OK, [])
 
@@ -322,7 +322,7 @@ def test_check_does_not_fail_where_the_source_cannot_be_loaded(
 HEADS = """
     import numpy as np
     import torch
-    from tailcut.build import Holdout
+    from tailcut.builder import Holdout
 
     class Heads(torch.nn.Module):
         def __init__(self):

@@ -11,8 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tailcut.build import Holdout  # noqa: E402
-from tailcut.build.recipes import onnx_export  # noqa: E402
+from tailcut.builder import Holdout  # noqa: E402
+from tailcut.builder.recipes import onnx_export  # noqa: E402
 from tailcut.core.tensors import Arrays  # noqa: E402
 from tailcut.errors import ArtifactError, BuildError  # noqa: E402
 from tailcut.manifest import Tensor  # noqa: E402

@@ -15,7 +15,7 @@ from tests import folder_kit
 from tests.folder_kit import PAIRS, SIZE, TEXTS, copied, dense, modules, pooling, put
 
 from tailcut import text
-from tailcut.build import folder_answers
+from tailcut.builder import folder_answers
 from tailcut.core.tensors import Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor

@@ -15,8 +15,8 @@ from tests.build_kit import made
 from tests.folder_kit import SIZE, TEXTS, copied, dense, modules, pooling, put
 
 from tailcut import text
-from tailcut.build import holdout_files
-from tailcut.build.recipes import onnx_export
+from tailcut.builder import holdout_files
+from tailcut.builder.recipes import onnx_export
 from tailcut.engine.assembly import Assembly
 from tailcut.engine.user_code import import_code
 from tailcut.errors import BadRequest, BuildError, StartError
@@ -127,8 +127,8 @@ def test_labels_of_the_holdout_are_the_folders_where_they_are_text(
 
 
 def labelled(folder: Path, at: Path, labels: list[Any]) -> Any:
-    from tailcut import build
-    from tailcut.build import sources
+    from tailcut import builder as build
+    from tailcut.builder import sources
 
     inputs = text.of_folder(folder, ["input_ids", "attention_mask"]).encode(TEXTS[:6])
     holdout = build.Holdout(inputs=inputs, labels=np.array(labels * 3))

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from tests.models import coupled_torch  # noqa: E402
 
-from tailcut.build import Holdout, neighbours  # noqa: E402
+from tailcut.builder import Holdout, neighbours  # noqa: E402
 from tailcut.manifest import Model, Tensor  # noqa: E402
 from tailcut.runtimes import open_runtime  # noqa: E402
 from tailcut.runtimes.base import Opening  # noqa: E402

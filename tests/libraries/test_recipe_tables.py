@@ -59,14 +59,14 @@ from sklearn.tree import DecisionTreeClassifier
 from tests.table_kit import onnx_answers, table_work
 from threadpoolctl import threadpool_limits
 
-from tailcut.build.here import look
-from tailcut.build.recipes import recipe
-from tailcut.build.tables import double_trees, encoders, features, scalers, steps
-from tailcut.build.tables import model as tables
-from tailcut.build.tables.comparing import columns_differ, wrong_rows
-from tailcut.build.tables.edges import answered, edges
-from tailcut.build.tables.live import Live, table_of
-from tailcut.build.tables.nodes import Graph, model_of, run, value_info
+from tailcut.builder.here import look
+from tailcut.builder.recipes import recipe
+from tailcut.builder.tables import double_trees, encoders, features, scalers, steps
+from tailcut.builder.tables import model as tables
+from tailcut.builder.tables.comparing import columns_differ, wrong_rows
+from tailcut.builder.tables.edges import answered, edges
+from tailcut.builder.tables.live import Live, table_of
+from tailcut.builder.tables.nodes import Graph, model_of, run, value_info
 from tailcut.errors import ArtifactError, BuildError
 from tailcut.manifest import Tensor
 from tailcut.runtimes.sklearn import fitted_names

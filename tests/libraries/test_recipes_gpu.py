@@ -15,13 +15,13 @@ from tests import gpu_kit, recipe_kit
 from tests.models import graphs
 from tests.models.picky import PICKY
 
-from tailcut.build import Holdout
-from tailcut.build.here import Here
-from tailcut.build.plan import applicable
-from tailcut.build.recipes import CATALOG, cuda, fp16, recipe, tensorrt
-from tailcut.build.recipes.base import Subject
-from tailcut.build.recipes.cuda import NO_DEVICE
-from tailcut.build.records import Made
+from tailcut.builder import Holdout
+from tailcut.builder.here import Here
+from tailcut.builder.plan import applicable
+from tailcut.builder.recipes import CATALOG, cuda, fp16, recipe, tensorrt
+from tailcut.builder.recipes.base import Subject
+from tailcut.builder.recipes.cuda import NO_DEVICE
+from tailcut.builder.records import Made
 from tailcut.core import buckets
 from tailcut.errors import ArtifactError, BuildError, InferenceError, MissingExtra
 from tailcut.manifest import Tensor
@@ -416,7 +416,7 @@ def test_the_recipe_builds_half_precision_and_fp32_where_that_is_not_finite(
         return {"y": np.full(len(given["x"]), np.nan if halved[-1] else 0.5, np.float32)}
 
     module = gpu_kit.TensorRT(cudart, (X,), (Y,), function)
-    for place in ("tailcut.build.recipes.tensorrt", "tailcut.runtimes.tensorrt"):
+    for place in ("tailcut.builder.recipes.tensorrt", "tailcut.runtimes.tensorrt"):
         monkeypatch.setattr(f"{place}.load_tensorrt", lambda: module)
         monkeypatch.setattr(f"{place}.load_cudart", lambda: cudart)
     work = recipe_kit.work(tmp_path, LINEAR, made, Holdout(inputs={"x": rows(40)}), "tensorrt.engine", here())

@@ -16,9 +16,9 @@ from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper, numpy_helper
 from tests.models import graphs
 
-from tailcut.build import Holdout
-from tailcut.build.recipes import calibration, int8_static
-from tailcut.build.recipes.int8_dynamic import mean_abs_error
+from tailcut.builder import Holdout
+from tailcut.builder.recipes import calibration, int8_static
+from tailcut.builder.recipes.int8_dynamic import mean_abs_error
 from tailcut.errors import BuildError
 
 FLOATS = hnp.arrays(np.float32, st.integers(1, 40), elements=st.floats(-1e6, 1e6, width=32, allow_subnormal=False))
@@ -105,7 +105,7 @@ PEAK = """
 import json, sys
 from pathlib import Path
 import numpy as np
-from tailcut.build.recipes import calibration
+from tailcut.builder.recipes import calibration
 rows, ours = int(sys.argv[3]), sys.argv[4] == "ours"
 model, folder = Path(sys.argv[1]), Path(sys.argv[2])
 def batches():

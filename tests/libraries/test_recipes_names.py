@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from tailcut.build import Holdout
-from tailcut.build.recipes import fp16, int8_dynamic, int8_static
-from tailcut.build.recipes.graph_names import Numbered, free, name_nodes, rename, taken
+from tailcut.builder import Holdout
+from tailcut.builder.recipes import fp16, int8_dynamic, int8_static
+from tailcut.builder.recipes.graph_names import Numbered, free, name_nodes, rename, taken
 from tailcut.core.tensors import Arrays
 
 PLAIN = {name: name for name in ("a", "b", "w", "v", "hidden", "product", "y")}

@@ -14,10 +14,10 @@ from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper, numpy_helper
 from tests import recipe_kit
 
-from tailcut.build.here import Here
-from tailcut.build.plan import applicable
-from tailcut.build.recipes import int8_qat, qat_weights, recipe
-from tailcut.build.recipes.base import Subject
+from tailcut.builder.here import Here
+from tailcut.builder.plan import applicable
+from tailcut.builder.recipes import int8_qat, qat_weights, recipe
+from tailcut.builder.recipes.base import Subject
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -82,7 +82,7 @@ class Attention(torch.nn.Module):
 
 
 def test_rounding_follows_training_stays_still_in_eval_and_passes_gradients() -> None:
-    from tailcut.build.recipes import qat
+    from tailcut.builder.recipes import qat
 
     torch.manual_seed(0)
     layer = torch.nn.Linear(4, 3)
@@ -106,7 +106,7 @@ def test_rounding_follows_training_stays_still_in_eval_and_passes_gradients() ->
 
 
 def test_layers_that_are_never_called_are_left_as_they_are() -> None:
-    from tailcut.build.recipes import qat
+    from tailcut.builder.recipes import qat
 
     torch.manual_seed(0)
     module = Attention()

@@ -14,7 +14,7 @@ import transformers
 from tests.build_kit import made
 
 from tailcut import text
-from tailcut.build import holdout_files
+from tailcut.builder import holdout_files
 from tailcut.errors import ArtifactError, BadRequest, BuildError, StartError
 from tailcut.manifest import Deployment, Holdout, Manifest, Model, Tensor
 from tailcut.runtimes import huggingface

@@ -10,7 +10,7 @@ import torch
 from tests.build_kit import live, made
 from tests.models import graphs
 
-from tailcut.build.sources import registry as source
+from tailcut.builder.sources import registry as source
 from tailcut.errors import ArtifactError, BuildError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
 from tailcut.manifest import Registry as RegistrySection

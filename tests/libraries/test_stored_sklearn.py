@@ -23,7 +23,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from tests.build_kit import live, made
 
-from tailcut.build.sources import _skops
+from tailcut.builder.sources import _skops
 from tailcut.errors import ArtifactError, ManifestError
 from tailcut.runtimes.base import Opening
 from tailcut.runtimes.skops import SkopsRuntime, load
@@ -82,7 +82,7 @@ STORE = """
 import hashlib, sys
 from pathlib import Path
 import joblib, numpy as np
-from tailcut.build.sources import _skops
+from tailcut.builder.sources import _skops
 x = np.ones((4, 6), np.float32)
 for name, model in joblib.load(sys.argv[1]).items():
     file = Path(sys.argv[1]).with_suffix(".skops")

@@ -16,9 +16,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from tests.table_kit import onnx_answers, table_work
 
-from tailcut.build.here import look
-from tailcut.build.recipes import recipe
-from tailcut.build.tables.nodes import Graph
+from tailcut.builder.here import look
+from tailcut.builder.recipes import recipe
+from tailcut.builder.tables.nodes import Graph
 from tailcut.core.tensors import Arrays
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Tensor

@@ -15,10 +15,10 @@ import numpy as np
 from tests.matrix import objects, tables
 from tests.matrix.axes import Group
 
-from tailcut.build import build as build_all
-from tailcut.build import builder, building, verdicts
-from tailcut.build.records import Spec
-from tailcut.build.steps import CONFIRMATION_FILE, STEPS
+from tailcut.builder import build as build_all
+from tailcut.builder import builder, building, verdicts
+from tailcut.builder.records import Spec
+from tailcut.builder.steps import CONFIRMATION_FILE, STEPS
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Manifest, load
 from tailcut.manifest.keys import to_toml
@@ -65,7 +65,7 @@ def holdout(group: Group, *, as_they_are: bool) -> Any:
     Args:
         as_they_are: whether the labels are not encoded, whatever the model takes.
     """
-    from tailcut.build import Holdout
+    from tailcut.builder import Holdout
 
     table = tables.holdout(group)
     columns = table.columns

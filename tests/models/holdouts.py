@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 
-from tailcut.build import Holdout
+from tailcut import Holdout
 
 
 def holdout() -> Holdout:

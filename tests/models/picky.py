@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx
 
-from tailcut.build import Holdout
+from tailcut import Holdout
 from tailcut.core.tensors import Arrays
 
 TOKENS = 40

@@ -91,7 +91,7 @@ def holdout(path: Path, rows: int) -> Path:
 
 def spoil() -> None:
     """Damage what the recipes of every build in this process make."""
-    from tailcut.build import building
+    from tailcut.builder import building
 
     run_step = building.run_step
 

@@ -25,7 +25,7 @@ import psycopg
 from onnx import TensorProto, helper, numpy_helper
 from tests.app_kit import Client
 
-from tailcut.build.user_code import WrittenCode, write_down
+from tailcut.builder.user_code import WrittenCode, write_down
 from tailcut.engine.engine import Engine
 from tailcut.manifest import load
 
@@ -191,7 +191,7 @@ class Table:
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["tailcut.server.asgi", "tailcut.build.user_code", "onnxruntime", "tests.sequences.kit"]
+    ["tailcut.server.asgi", "tailcut.builder.user_code", "onnxruntime", "tests.sequences.kit"]
 )
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tailcut.build.pairs import Round
+from tailcut.builder.pairs import Round
 from tailcut.manifest.schema_build import Build
 
 ROUND_S = float(Build().round_s) + 0.5

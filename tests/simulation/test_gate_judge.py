@@ -10,8 +10,8 @@ import pytest
 from tests.simulation.gate_trials import Population, most, population
 
 from tailcut.core import metrics
-from tailcut.gate import OwnRows, QualityVerdict, compare, judge
 from tailcut.errors import BuildError
+from tailcut.gate import OwnRows, QualityVerdict, compare, judge
 
 CLOSE = population(noise=0.02)
 WORSE = population(noise=1.5)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from tests.simulation.load_noise import Machine, Variant
 
-from tailcut.build.rounds import Entrant, Rounds, Terms, play
-from tailcut.build.verdicts import SpeedVerdict
-from tailcut.gate.sequential import LEAST, interval, schedule
+from tailcut.builder.rounds import Entrant, Rounds, Terms, play
+from tailcut.builder.verdicts import SpeedVerdict
 from tailcut.core.slo import LatencyObjective
+from tailcut.gate.sequential import LEAST, interval, schedule
 from tailcut.manifest.schema_build import Build
 
 TERMS = Terms(LatencyObjective(share=0.95, limit_s=0.1), rate=200.0, errors=0.001, rounds=Build().rounds)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.build import Holdout, labels
-from tailcut.build.labels import Coding, coding_of, numbered
+from tailcut.builder import Holdout, labels
+from tailcut.builder.labels import Coding, coding_of, numbered
 from tailcut.errors import BuildError
 from tailcut.manifest import Holdout as Section
 

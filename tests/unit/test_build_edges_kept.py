@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tailcut.build import limits
-from tailcut.build.bounds import Found
-from tailcut.build.holdout import Holdout
+from tailcut.builder import limits
+from tailcut.builder.bounds import Found
+from tailcut.builder.holdout import Holdout
 from tailcut.core.tensors import Arrays
 from tailcut.manifest import Model, Tensor
 

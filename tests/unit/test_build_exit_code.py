@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import tailcut.build
+import tailcut.builder
 from tailcut.cli.app import run
 from tailcut.manifest import Tensor
 from tailcut.registry import Promotion, VariantRecord, Version
@@ -39,7 +39,7 @@ def test_a_build_of_which_nothing_meets_the_slo_ends_with_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], meets_slo: bool, code: int
 ) -> None:
     (tmp_path / "tailcut.toml").write_text(MANIFEST)
-    monkeypatch.setattr(tailcut.build, "build", lambda manifest, **settings: built(meets_slo=meets_slo))
+    monkeypatch.setattr(tailcut.builder, "build", lambda manifest, **settings: built(meets_slo=meets_slo))
     assert run(["build", "-m", str(tmp_path)]) == code
     printed = capsys.readouterr()
     assert "chosen: the fastest that passed" in printed.out

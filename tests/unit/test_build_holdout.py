@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.build import Holdout
+from tailcut.builder import Holdout
 from tailcut.errors import BuildError
 from tailcut.manifest import Tensor
 

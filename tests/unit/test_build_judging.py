@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tailcut.build import Holdout, export_check, hardware, judging, race, scoring
-from tailcut.build.labels import Coding
+from tailcut.builder import Holdout, export_check, hardware, judging, race, scoring
+from tailcut.builder.labels import Coding
 from tailcut.core.tensors import Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Manifest, Tensor

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.app_kit import running
 from tests.models import graphs
 
-from tailcut.build import Holdout, keeping, speed
+from tailcut.builder import Holdout, keeping, speed
 from tailcut.core.bounds import Bound
 from tailcut.core.tensors import Arrays
 from tailcut.errors import ManifestError

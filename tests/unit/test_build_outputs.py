@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tailcut.build import Holdout, judging, outputs, scoring
 from tailcut import gate
+from tailcut.builder import Holdout, judging, outputs, scoring
 from tailcut.core.metric_names import AGREEMENT
 from tailcut.manifest import Manifest, Quality
 from tailcut.manifest.reading import read

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tailcut.build import Holdout, build, holdout_types, preflight, room, running
-from tailcut.build.calling import call
-from tailcut.build.children import run_step
-from tailcut.build.records import Made, Spec, spec
-from tailcut.build.worker import do
+from tailcut.builder import Holdout, build, holdout_types, preflight, room, running
+from tailcut.builder.calling import call
+from tailcut.builder.children import run_step
+from tailcut.builder.records import Made, Spec, spec
+from tailcut.builder.worker import do
 from tailcut.cli.app import run
 from tailcut.core.tensors import Arrays
 from tailcut.errors import BuildError, InferenceError, ManifestError, OutputsError
@@ -23,7 +23,7 @@ from tailcut.manifest import Holdout as HoldoutSection
 
 CODE = """
 import numpy as np
-from tailcut.build import Holdout
+from tailcut.builder import Holdout
 
 
 def inner():

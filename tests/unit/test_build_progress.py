@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from tailcut.build.progress import CALM_S, REDRAW_S, Board, Event, Log
+from tailcut.builder.progress import CALM_S, REDRAW_S, Board, Event, Log
 from tailcut.cli._build_progress import LiveTable, rendered, shown
 from tailcut.errors import BuildError
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tailcut.build import room
+from tailcut.builder import room
 from tailcut.errors import ArtifactError, BuildError, LoadTestError
 from tailcut.manifest import Tensor
 from tailcut.registry import NewVariant, Registry

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailcut.build.pairs import Round, undisturbed
-from tailcut.build.rounds import Entrant, Rounds, Terms, play
-from tailcut.gate.sequential import LEAST
+from tailcut.builder.pairs import Round, undisturbed
+from tailcut.builder.rounds import Entrant, Rounds, Terms, play
 from tailcut.core.slo import LatencyObjective
 from tailcut.errors import BuildError
+from tailcut.gate.sequential import LEAST
 from tailcut.manifest import Cost as Prices
 
 WOBBLE = [1.0, 1.15, 0.9, 1.05, 0.86, 1.1, 0.94]

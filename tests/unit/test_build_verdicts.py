@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.build.verdicts import (
+from tailcut.builder.verdicts import (
     MARGIN,
     Choice,
     Cost,
@@ -21,8 +21,8 @@ from tailcut.build.verdicts import (
     ratio_of,
     speed_refusal,
 )
-from tailcut.gate.sequential import NOTHING, Interval
 from tailcut.core.slo import LatencyObjective
+from tailcut.gate.sequential import NOTHING, Interval
 
 RATIOS = st.tuples(*[st.floats(0.1, 10.0)] * 3).map(sorted).map(tuple)
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.build import Holdout
+from tailcut.builder import Holdout
+from tailcut.errors import BuildError
 from tailcut.gate import QualityVerdict, compare, judge
 from tailcut.gate.bootstrap import estimate
 from tailcut.gate.clustered import clustered, clustered_pairs, effective
 from tailcut.gate.influence import auc_parts, mean_parts
 from tailcut.gate.paired import count
-from tailcut.errors import BuildError
 
 RNG = np.random.default_rng(0)
 LABELS = RNG.integers(0, 2, 4000)

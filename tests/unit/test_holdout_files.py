@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tailcut.build import Holdout, holdout_files, holdout_types
+from tailcut.builder import Holdout, holdout_files, holdout_types
 from tailcut.errors import BuildError, ManifestError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
 from tailcut.manifest import Holdout as Section

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.build import Holdout, companies, neighbours
+from tailcut.builder import Holdout, companies, neighbours
 from tailcut.core.tensors import Arrays
 from tailcut.errors import BuildError, InferenceError
 from tailcut.manifest import Model, Tensor

@@ -9,7 +9,7 @@ from threading import Condition, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from tailcut.build.progress import CALM_S, Board, Event, Line, Log, Progress, Row
+from tailcut.builder.progress import CALM_S, Board, Event, Line, Log, Progress, Row
 from tailcut.errors import TailcutError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from tailcut.manifest.template import Block, Filled
 from tailcut.runtimes.live import source_path
 
 if TYPE_CHECKING:
-    from tailcut.build.describing import Described
+    from tailcut.builder.describing import Described
     from tailcut.manifest import Tensor
 
 _KEYS = ("min", "max", "values", "max_length")
@@ -57,8 +57,8 @@ def undeclared(manifest: Manifest, rows: Arrays) -> list[Bound]:
 
 
 def _of_source(manifest: Manifest, rows: Arrays) -> list[Bound]:
-    from tailcut.build.bounds import of_source
-    from tailcut.build.reference import caller
+    from tailcut.builder.bounds import of_source
+    from tailcut.builder.reference import caller
 
     section = manifest.deployment.model
     path = source_path(manifest)

@@ -60,7 +60,7 @@ def build(
     none meets it (the fastest that passed is promoted all the same), or nothing could be made (the registry is as it
     was).
     """
-    from tailcut.build import build as make
+    from tailcut.builder import build as make
     from tailcut.cli._build_progress import shown
     from tailcut.cli._versions import print_table, refusals, summary, table
 
@@ -109,9 +109,9 @@ def _write(path: Path, content: bytes) -> None:
 
 def _list(manifest: Manifest) -> None:
     """Print every recipe with whether it applies here; what a callable gives is only known once it is called."""
-    from tailcut.build import here, sources
-    from tailcut.build.plan import applicable
-    from tailcut.build.recipes.base import Subject
+    from tailcut.builder import here, sources
+    from tailcut.builder.plan import applicable
+    from tailcut.builder.recipes.base import Subject
 
     machine, kind = here.look(), sources.kind_of_path(manifest)
     found = applicable(Subject(kind=kind, deployment=manifest.deployment), machine)

@@ -107,7 +107,7 @@ def _filled(model: str | None, holdout: str, folder: Path) -> Filled:
     """Return the keys of the manifest that follow from the model."""
     if model is None:
         return {}
-    from tailcut.build.describing import describe
+    from tailcut.builder.describing import describe
     from tailcut.cli._limits import filled
 
     model, holdout = _from(model, folder), _from(holdout, folder)

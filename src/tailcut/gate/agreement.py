@@ -12,13 +12,13 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from tailcut.core.metrics import are_probabilities, cosine_rows, decide
+from tailcut.core.tensors import Array
 from tailcut.gate.bootstrap import estimate
 from tailcut.gate.clustered import Clusters, clustered, effective
 from tailcut.gate.distributions import share_upper
 from tailcut.gate.influence import mean_parts
 from tailcut.gate.verdict import Agreement
-from tailcut.core.metrics import are_probabilities, cosine_rows, decide
-from tailcut.core.tensors import Array
 
 Floats = npt.NDArray[np.float64]
 Kind = Literal["jensen-shannon", "cosine-distance", "absolute-difference"]

@@ -9,10 +9,6 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.gate.bootstrap import RESAMPLES, estimate
-from tailcut.gate.clustered import LEAST_GROUPS, Clusters, clustered, clustered_pairs, number
-from tailcut.gate.influence import Parts, auc_parts, f1_parts, mean_parts, spearman_parts, within
-from tailcut.gate.paired import count
 from tailcut.core.metric_names import AGREEMENT
 from tailcut.core.metrics import (
     BINARY,
@@ -24,6 +20,10 @@ from tailcut.core.metrics import (
     right_rows,
 )
 from tailcut.core.tensors import Array
+from tailcut.gate.bootstrap import RESAMPLES, estimate
+from tailcut.gate.clustered import LEAST_GROUPS, Clusters, clustered, clustered_pairs, number
+from tailcut.gate.influence import Parts, auc_parts, f1_parts, mean_parts, spearman_parts, within
+from tailcut.gate.paired import count
 
 Bools = npt.NDArray[np.bool_]
 

@@ -14,6 +14,8 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 import numpy as np
 
+from tailcut.core.metrics import PROBABILITIES, are_probabilities, drop
+from tailcut.core.tensors import Array
 from tailcut.gate.agreement import compare
 from tailcut.gate.bootstrap import RESAMPLES
 from tailcut.gate.clustered import number
@@ -24,8 +26,6 @@ from tailcut.gate.reasons import Facts, reason_of, reuse_warning
 from tailcut.gate.slices import Groups, group, judge_slices, worst
 from tailcut.gate.terms import Rows, Terms, check
 from tailcut.gate.verdict import MetricVerdict, Outcome, QualityVerdict, SliceVerdict
-from tailcut.core.metrics import PROBABILITIES, are_probabilities, drop
-from tailcut.core.tensors import Array
 
 POWER = 0.8
 

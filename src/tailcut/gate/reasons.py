@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tailcut.gate.verdict import Agreement, MetricVerdict, Outcome, SliceVerdict
 from tailcut.core.metrics import RISES
+from tailcut.gate.verdict import Agreement, MetricVerdict, Outcome, SliceVerdict
 
 _ROUNDING = 1e-12
 """A drop below it is rounding of a sum over rows."""

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tailcut.core.tensors import Array
 from tailcut.gate.evidence import Bools, Comparison, Evidence
 from tailcut.gate.holm import adjust
 from tailcut.gate.verdict import SliceVerdict
-from tailcut.core.tensors import Array
 
 MIN_ROWS = 10
 """Fewer rows than this are not judged: no test of a mean keeps its level there."""

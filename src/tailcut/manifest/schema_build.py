@@ -16,7 +16,7 @@ class Holdout(Section, frozen=True, kw_only=True):
     source: Annotated[
         str,
         Meta(
-            description="'package.module:callable' -> tailcut.build.Holdout, or a path to a .parquet, .csv or .npz",
+            description="'package.module:callable' -> tailcut.Holdout, or a path to a .parquet, .csv or .npz",
             examples=["my_model:holdout"],
         ),
     ] = ""

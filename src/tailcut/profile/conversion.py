@@ -91,11 +91,11 @@ def _unwrapped(owner: Any) -> Any:
 
 def _graph_ms(owner: Any, method: str, rows: Any) -> tuple[float | None, tuple[str, ...]]:
     """Time it as ONNX; None, and why, where it has no exact form."""
-    from tailcut.build.tables import estimators as forms
-    from tailcut.build.tables.columns import Unconvertible
-    from tailcut.build.tables.live import table_of
-    from tailcut.build.tables.nodes import Graph, model_of, value_info
-    from tailcut.build.tables.steps import Walk, transform
+    from tailcut.builder.tables import estimators as forms
+    from tailcut.builder.tables.columns import Unconvertible
+    from tailcut.builder.tables.live import table_of
+    from tailcut.builder.tables.nodes import Graph, model_of, value_info
+    from tailcut.builder.tables.steps import Walk, transform
 
     graph, walk = Graph(), Walk()
     try:

@@ -1,8 +1,0 @@
-"""Limits of the inputs that a model itself has: found in the model, proven by running it."""
-
-from __future__ import annotations
-
-from tailcut.build.bounds.edges import Edges, Finding
-from tailcut.build.bounds.source import Found, of_source
-
-__all__ = ["Edges", "Finding", "Found", "of_source"]

@@ -1,0 +1,94 @@
+"""The bounds of a source model, whatever its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tailcut.builder.bounds import columns, indices, lengths, onnx, torch
+from tailcut.builder.bounds.indices import Seen
+from tailcut.builder.bounds.trials import OutOfTime, Trials
+from tailcut.builder.objects import is_module
+from tailcut.core.bounds import Bound
+from tailcut.core.tensors import Arrays
+from tailcut.manifest import Tensor
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds and table sizes of a source model.
+
+    Attributes:
+        bounds: that it proves, in no particular order; enforced for every variant of the version.
+        sizes: of tables in the model, in ascending order; values around them are tried. Models of tables have none.
+    """
+
+    bounds: list[Bound] = []
+    sizes: list[int] = []
+
+
+def of_source(
+    model: Any,
+    call: Callable[[Arrays], Arrays],
+    inputs: Sequence[Tensor],
+    rows: Arrays,
+    *,
+    path: Path | None = None,
+    strict: bool = False,
+) -> Found:
+    """Return the limits of the inputs that the source model proves by itself, and the sizes of its tables.
+
+    Args:
+        model: the user's object (a torch.nn.Module, an estimator, a booster); None for a file or folder.
+        call: runs the user's object as the user calls it, on CPUs: input arrays by name -> output arrays by name.
+            Raises where the object raises.
+        inputs: the tensors of ``model.inputs``.
+        rows: a few holdout rows, three for instance; the first and the last serve as examples.
+        path: of an .onnx file or a Hugging Face folder, where there is no ``model``.
+        strict: raise what goes wrong in the analysis itself, for tests.
+
+    Returns:
+        no bounds where the model proves none, cannot be analysed or does not answer the rows.
+    """
+    trials = Trials(call, inputs, rows)
+    sizes: list[int] = []
+    try:
+        seen = _seen(model, trials, path)
+        sizes = sorted(seen.sizes | seen.lengths) if seen is not None else []
+        if not trials.answers(trials.rows):
+            return Found(sizes=sizes)
+        if seen is None:
+            return Found(bounds=_in_time(columns.bounds_of(model, trials)))
+        proven = chain(indices.bounds_of(seen.indices, trials), lengths.bounds_of(seen.lengths, trials))
+        return Found(bounds=_in_time(proven), sizes=sizes)
+    except Exception:
+        # Bounds are optional: without them serving refuses less, and the trials at the edges still compare variants.
+        if strict:
+            raise
+        return Found(sizes=sizes)
+
+
+def _in_time(found: Iterator[Bound]) -> list[Bound]:
+    """Return the bounds that are proven before there is no time left for trials."""
+    bounds: list[Bound] = []
+    with suppress(OutOfTime):
+        for bound in found:
+            bounds.append(bound)  # noqa: PERF402  # a list made in one call would be lost with the exception
+    return bounds
+
+
+def _seen(model: Any, trials: Trials, path: Path | None) -> Seen | None:
+    """Return the indices and tables of a torch module, an .onnx file or a Hugging Face folder; None of other kinds."""
+    if is_module(model):
+        return torch.seen(model, trials)
+    if path is not None and path.suffix == ".onnx":
+        return onnx.seen(path, trials)
+    if path is not None and path.is_dir():
+        from tailcut.runtimes import huggingface
+
+        return torch.seen(huggingface.module(path, tuple(tensor.name for tensor in trials.inputs)), trials)
+    return None

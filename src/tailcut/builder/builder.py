@@ -1,0 +1,307 @@
+"""Source model + holdout -> variants, judged and stored; the cheapest one that passed is promoted.
+
+    holdout -> source, scored -> its export, scored -> both tuned -> each other recipe, scored and tuned
+            -> judge quality -> race -> load -> registry
+
+Each arrow but the load is a child process with a time and a memory limit. What fails before the source is scored ends
+the build, and so does an export that fails where nothing can be made without it; what fails later costs one variant,
+which the record keeps with the reason. Quality is judged on the holdout's confirmation split; calibration and every
+choice saw the selection split only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tailcut.builder import (
+    hardware,
+    here,
+    keeping,
+    limits,
+    outputs,
+    preflight,
+    room,
+    sources,
+    speed,
+    user_code,
+    verdicts,
+)
+from tailcut.builder.building import Building, Candidate
+from tailcut.builder.holdout import Holdout
+from tailcut.builder.plan import applicable, base_of
+from tailcut.builder.progress import Event, Progress, silent
+from tailcut.builder.recipes import CATALOG, int8_qat
+from tailcut.builder.recipes.base import INT8, PORTABLE, Recipe, Subject
+from tailcut.builder.records import to_add
+from tailcut.builder.rounds import Entrant, Rounds
+from tailcut.builder.steps import SELECTION_FILE
+from tailcut.errors import ArtifactError, BuildError, TailcutError
+from tailcut.gate import QualityVerdict
+from tailcut.manifest import Deployment, Manifest
+from tailcut.manifest.keys import to_plain
+from tailcut.registry import NewVariant, Promotion, Registry, Version, digest
+from tailcut.runtimes.live import LIVE
+
+
+def build(manifest: Manifest, *, from_registry: str = "", progress: Progress = silent) -> tuple[Version, Promotion]:
+    """Build, judge, store and promote.
+
+    Args:
+        manifest: names the source model, the holdout, the quality budget, the recipes and the registry.
+        from_registry: start from this version's portable base ("promoted", "latest" or an id) instead of from
+            ``model.source``.
+        progress: told of every event; see ``progress.Event``.
+
+    Returns:
+        the stored version, and what is promoted: the cheapest variant that passed and meets the SLO.
+
+    Raises:
+        ManifestError: an unknown recipe, no holdout, or a file or function that is not there.
+        BuildError: another build of this model, or the source or the holdout does not work, or nothing can be made of
+            the source.
+        ArtifactError: the registry cannot be written.
+    """
+    deployment = manifest.deployment
+    preflight.check(manifest, from_registry=from_registry)
+    registry = Registry.of(manifest)
+    origins = {} if from_registry else _origins(manifest)
+    with registry.build_lock(deployment.name), room.folder() as folder:
+        running = Building(manifest, folder, here.look(), progress)
+        _check_room(running, registry)
+        holdout = running.step("holdout", base=from_registry)
+        written = msgspec.convert(holdout.pop("code"), user_code.WrittenCode)
+        subject = running.take_base(from_registry) if from_registry else running.make_source()
+        _check_room(running, registry)
+        _make_others(running, subject)
+        _check_room(running, registry, written)
+        _judge_quality(running, registry, holdout["confirmation"]["sha256"])
+        race = _race(running)
+        choice, load = _judge_speed(running)
+        running.conclude()
+        evidence = {
+            "cpu": hardware.cpu(),
+            "versions": hardware.versions(),
+            "holdout": holdout,
+            "bounds": _bounds(running),
+            "race": race,
+            "load": load,
+            "choice": msgspec.to_builtins(choice),
+            "slo": {"percentile": speed.objective(deployment).name, "rate": deployment.slo.rate},
+            "durations_s": running.durations_s,
+            "code_left_out": written.left_out,
+        }
+        user_code.check_unchanged(written, manifest)
+        version = _store(running, registry, evidence, origins, written)
+        return version, registry.promote(deployment.name, version.id, choice.variant)
+
+
+def _check_room(running: Building, registry: Registry, written: user_code.WrittenCode | None = None) -> None:
+    """Check that there is room for the variants that are made so far, and for what is kept with them."""
+    artifacts = [Path(each.made.path) for each in running.made if each.made is not None]
+    kept = keeping.files(running.folder) | (user_code.files_of(written, running.folder) if written else {})
+    room.check(running.folder, registry, artifacts, kept.values())
+
+
+TABLES = frozenset({"sklearn", "skops", "lightgbm", "xgboost"})
+"""Runtimes of libraries for tables."""
+
+
+def _make_others(running: Building, subject: Subject) -> None:
+    """Make what can be made of the source.
+
+    Exports come first, and settings are chosen once they are there: that takes longer than an export, and would be
+    for nothing where the build ends without one.
+    """
+    recipes = applicable(subject, running.here)
+    running.announce(recipes)
+    why_not = {each.name: each.why_not for each in recipes}
+    left = [recipe for recipe in CATALOG if recipe.name not in running.candidates]
+    while left:
+        recipe = left.pop(0)
+        if why_not[recipe.name]:
+            refusals = [why_not[recipe.name]]
+            running.candidates[recipe.name] = Candidate(recipe.name, recipe.runtime, refusals=refusals)
+            continue
+        if recipe.name not in PORTABLE:
+            running.tune_all()
+        running.make(recipe)
+        _check_exported(running, [each for each in left if not why_not[each.name]])
+    running.tune_all()
+
+
+def _check_exported(running: Building, left: Collection[Recipe]) -> None:
+    """End the build of a torch module that could not be exported, so that nothing can be made of it.
+
+    Running servers follow what is promoted: a bare module in place of a fast variant would slow them down. A model on
+    tables is worth serving by its own library; its export stays refused, with the reason.
+
+    Args:
+        left: recipes that are still to be tried.
+    """
+    failed = [each for each in running.candidates.values() if each.name in PORTABLE and each.failure is not None]
+    made = [each.name for each in running.made]
+    if running.candidates[running.source].runtime in TABLES:
+        return
+    if not failed or failed[0].failure is None or len(made) > 1 or any(base_of(each, made) for each in left):
+        return
+    why = failed[0].failure
+    alone = f"the registry is as it was; `tailcut build --recipes {running.source}` keeps the source model alone"
+    raise BuildError(
+        f"nothing could be made of the source model {running.source!r}: {why.message}",
+        hint=f"{why.hint}; {alone}" if why.hint else alone,
+    )
+
+
+def _judge_quality(running: Building, registry: Registry, split: str) -> None:
+    """Judge all variants together on the confirmation split, and write down that it was used."""
+    model = running.manifest.deployment.name
+    artifacts = [each.sha256 for each in running.made if each.name != running.source]
+    running.candidates[running.source].evidence["quality_refusal"] = ""
+    if not artifacts:
+        return
+    uses = registry.confirmations(model, split, artifacts)
+    judged = running.step("judge", str(uses))
+    registry.record_confirmation(model, split, artifacts)
+    for name, plain in judged.items():
+        verdict = msgspec.convert(plain, QualityVerdict)
+        candidate = running.candidates[name]
+        candidate.evidence["quality"] = plain
+        candidate.evidence["confirmation_uses"] = uses
+        if verdict.outcome != "pass":
+            candidate.refusals.append(verdict.reason)
+        candidate.refusals += _other_outputs(candidate, running.manifest.deployment)
+        if beyond := limits.refusal(candidate.evidence.get("edges", [])):
+            candidate.refusals.append(beyond)
+        candidate.evidence["quality_refusal"] = candidate.refused  # what is refused later is its speed
+        running.progress(Event(state="judged", variant=name, reason=candidate.refused))
+    _offer_qat(running)
+
+
+def _other_outputs(candidate: Candidate, deployment: Deployment) -> list[str]:
+    """Say which outputs that are not judged refuse a variant."""
+    compared = candidate.evidence.get("outputs", {})
+    said = [
+        outputs.refusal(name, found, deployment.quality)
+        for name, found in compared.items()
+        if name != deployment.judged
+    ]
+    return [text for text in said if text]
+
+
+def _offer_qat(running: Building) -> None:
+    """Offer training with quantisation by name where INT8 lost quality."""
+    qat = running.candidates.get("int8-qat")
+    lost = [each.name for each in running.made if each.name in INT8 and each.refused]
+    if qat is not None and qat.made is None and qat.refusals and lost:
+        qat.refusals = [int8_qat.offer(qat.refused, lost)]
+
+
+def _race(running: Building) -> dict[str, Any]:
+    """Time the bare runtimes, interleaved: evidence for the table, no verdict."""
+    try:
+        raced = running.step("race")
+    except TailcutError as error:
+        return {"failed": error.message}
+    for candidate in running.made:
+        mine = raced["ms"][candidate.name]
+        reference = candidate.reference or candidate.name
+        candidate.evidence["bare_ms"] = mine
+        candidate.evidence["bare_ratio"] = verdicts.ratios(mine, raced["ms"][reference])
+    return {name: value for name, value in raced.items() if name != "ms"}
+
+
+def _play(running: Building) -> Rounds:
+    """Send load to every variant until the verdicts are decided."""
+    made = [each.made for each in running.made if each.made is not None]
+    entrants = [Entrant(each.name, each.reference, bool(each.refused)) for each in running.made]
+    selection = Holdout.load(running.folder / SELECTION_FILE)
+    tell, bounds = running.progress, _bounds(running)
+    try:
+        return running.timed(
+            Event(state="started", step="load"),
+            lambda: speed.run(running.manifest, made, entrants, selection, running.folder, tell, bounds),
+        )
+    except ArtifactError as error:  # of the registry that speed makes for itself in the build's folder
+        raise BuildError(error.message, hint=room.WAY_OUT) from error
+
+
+def _judge_speed(running: Building) -> tuple[verdicts.Choice, dict[str, Any]]:
+    """Send load to every variant, and choose; say what the rounds were."""
+    played = _play(running)
+    for candidate in running.made:
+        name = candidate.name
+        candidate.evidence["load"] = msgspec.to_builtins(played.trial(name))
+        verdict = played.verdict(name)
+        if verdict is None:
+            failed = played.trial(name).failed or played.trial(candidate.reference).failed
+            candidate.refusals.append(f"not measured under load: {failed}")
+            continue
+        candidate.evidence["speed"] = msgspec.to_builtins(verdict)
+        candidate.evidence["cost"] = msgspec.to_builtins(played.price(name))
+        # One that was measured no longer because its quality refuses it has no verdict on its speed to tell.
+        is_judged = verdict.outcome != "open" or not candidate.refused
+        if candidate.reference and is_judged and (why := verdicts.speed_refusal(verdict)):
+            candidate.refusals.append(why)
+    refused = {each.name: each.refused for each in running.candidates.values()}
+    chosen = played.choice(refused)
+    if chosen is None:
+        raise BuildError(
+            f"no variant could be judged under load; {running.source} {refused[running.source]}",
+            hint="try `tailcut check` and `tailcut serve`; the registry is as it was",
+        )
+    return chosen, played.summary()
+
+
+def _bounds(running: Building) -> list[dict[str, Any]]:
+    """Return the limits that the source proves of its inputs: serving holds every variant's requests to them."""
+    found: list[dict[str, Any]] = running.candidates[running.source].evidence["recipe"]["limits"]["bounds"]
+    return found
+
+
+def _store(
+    running: Building,
+    registry: Registry,
+    evidence: dict[str, Any],
+    origins: dict[Path, str],
+    written: user_code.WrittenCode,
+) -> Version:
+    deployment = running.manifest.deployment
+    return registry.add(
+        deployment.name,
+        source=running.source,
+        inputs=deployment.model.inputs,
+        outputs=deployment.model.outputs,
+        variants=[_to_add(each, running) for each in running.candidates.values()],
+        evidence=evidence,
+        manifest=to_plain(deployment),
+        origins=origins,
+        files=user_code.files_of(written, running.folder) | keeping.files(running.folder),
+        code=written.code,
+    )
+
+
+def _to_add(candidate: Candidate, running: Building) -> NewVariant:
+    made = candidate.made
+    plain = to_add(made) if made else NewVariant(name=candidate.name, runtime=candidate.runtime, artifact=None)
+    needs_code = made is not None and (candidate.name == running.source or candidate.runtime in LIVE)
+    return replace(
+        plain,
+        refused=candidate.refused,
+        evidence=candidate.evidence,
+        base=candidate.base,
+        live_code=running.live_code if needs_code else (),
+    )
+
+
+def _origins(manifest: Manifest) -> dict[Path, str]:
+    """Hash the files that the source model comes from, so that one that changes during the build is noticed."""
+    path = sources.source_file(manifest)
+    if path is None or not path.exists():
+        return {}
+    files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
+    return {file: digest(file) for file in files}

@@ -1,0 +1,270 @@
+"""Describes a source model for a new manifest: its tensors, the limits that it proves, and the holdout's ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tailcut.builder.bounds import of_source
+from tailcut.builder.calling import call, said
+from tailcut.builder.holdout import Holdout
+from tailcut.builder.holdout_files import is_file
+from tailcut.builder.holdout_types import fitted
+from tailcut.builder.objects import is_module, names_of
+from tailcut.builder.reference import caller
+from tailcut.core.bounds import Bound
+from tailcut.core.scalars import is_missing
+from tailcut.core.tensors import DATATYPE_OF, NUMPY_OF, Array, Arrays
+from tailcut.errors import BuildError, TailcutError
+from tailcut.manifest import Deployment, Manifest, Model, Tensor
+from tailcut.runtimes.live import source_path
+
+_ROWS = 3
+_FREE = 4
+"""Size of free dimensions in the example rows of an .onnx file."""
+
+_MOST_OUTPUTS = 64
+"""Outputs of a module that are looked at: how many there are is known only after it has run."""
+
+_MOST_COLUMNS = 32
+_MOST_VALUES = 5
+_FP32_BYTES = 4
+
+
+class Described(msgspec.Struct, frozen=True, kw_only=True):
+    """The tensors of a model, its limits and the ranges of the holdout.
+
+    Attributes:
+        inputs: the tensors of ``model.inputs``.
+        outputs: the tensors of ``model.outputs``.
+        bounds: limits of the inputs that the model proves.
+        ranges: input name -> what the holdout holds, a line each.
+    """
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    bounds: tuple[Bound, ...] = ()
+    ranges: dict[str, list[str]] = {}
+
+
+def describe(source: str, holdout: str, folder: Path) -> Described:
+    """Describe a model.
+
+    Args:
+        source: as ``model.source`` has it.
+        holdout: as ``holdout.source`` has it; may be empty for an .onnx file.
+        folder: the manifest's.
+
+    Raises:
+        ManifestError: a reference cannot be imported.
+        BuildError: the model or the holdout cannot be made or read, or a holdout is missing.
+    """
+    manifest = _manifest(source, folder)
+    path = source_path(manifest)
+    if path is not None:
+        return _of_file(path, holdout, manifest)
+    model = call("model.source", source, manifest)
+    if not holdout:
+        raise BuildError(
+            f"{source} gave a {type(model).__name__}, which does not tell its input tensors by itself",
+            hint="give rows as it takes them: --holdout module:function (returns a tailcut.Holdout), or a .npz, "
+            ".csv or .parquet file; an .onnx file needs none",
+        )
+    rows = _read(holdout, manifest, names_of(model))
+    # As wide as the mask: tokens, of which serving takes any number.
+    width = rows.inputs[rows.padding].shape[1] if rows.padding else None
+    inputs = tuple(_tensor(model, name, array, width) for name, array in rows.inputs.items())
+    section = Model(
+        source=source,
+        inputs=inputs,
+        outputs=tuple(Tensor(name=f"output_{place}") for place in range(_MOST_OUTPUTS)),
+    )
+    return _of_object(model, section, fitted(Holdout(rows.inputs), section).inputs, width)
+
+
+def _of_object(model: Any, section: Model, arrays: Arrays, width: int | None) -> Described:
+    """Describe an object; ``section.outputs`` has more outputs than it gives, of which the first are filled."""
+    rows = {name: array[:_ROWS] for name, array in arrays.items()}
+    try:
+        run = caller(model, None, section)
+        found = list(run(rows).values())
+    except TailcutError:
+        raise
+    except Exception as error:
+        shapes = ", ".join(f"{name} {array.dtype} {list(array.shape)}" for name, array in rows.items())
+        raise BuildError(
+            f"the {type(model).__name__} fails on rows of the holdout ({shapes}): {said(error)}",
+            hint="give the holdout's inputs as the model takes them, in the order of its arguments",
+        ) from error
+    name = "probability" if hasattr(model, "predict_proba") else "prediction" if hasattr(model, "predict") else "output"
+    names = [name] if len(found) == 1 else [f"{name}_{place}" for place in range(len(found))]
+    outputs = tuple(_output(model, name, array, width) for name, array in zip(names, found, strict=True))
+    bounds = of_source(model, run, section.inputs, rows).bounds
+    return Described(inputs=section.inputs, outputs=outputs, bounds=tuple(bounds), ranges=_ranges(arrays))
+
+
+def _of_file(path: Path, holdout: str, manifest: Manifest) -> Described:
+    if path.suffix != ".onnx" or not path.is_file():
+        raise BuildError(
+            f"{path} is no .onnx file",
+            hint="--from-model takes an .onnx file or module:function; for a model in another file write a "
+            "function that loads and returns it; of a Hugging Face folder the inputs are input_ids and attention_mask, "
+            "INT64 [-1, -1]",
+        )
+    inputs, outputs = _nodes(path)
+    arrays = _read(holdout, manifest, [tensor.name for tensor in inputs]).inputs if holdout else {}
+    rows = {tensor.name: arrays.get(tensor.name, _zeros(tensor))[:_ROWS] for tensor in inputs}
+    run = caller(None, path, Model(source=str(path), inputs=inputs, outputs=outputs))
+    bounds = of_source(None, run, inputs, rows, path=path).bounds
+    known = {tensor.name: arrays[tensor.name] for tensor in inputs if tensor.name in arrays}
+    return Described(inputs=inputs, outputs=outputs, bounds=tuple(bounds), ranges=_ranges(known))
+
+
+def _nodes(path: Path) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Return the input and output tensors of an .onnx file."""
+    import onnxruntime
+
+    try:
+        opened = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise BuildError(f"cannot open {path}: {said(error)}", hint="try it with onnxruntime by itself") from error
+    inputs, outputs = (
+        tuple(_of_node(node, path) for node in nodes) for nodes in (opened.get_inputs(), opened.get_outputs())
+    )
+    return inputs, outputs
+
+
+def _of_node(node: Any, path: Path) -> Tensor:
+    kinds = {
+        "string": "BYTES",
+        "float": "FP32",
+        "double": "FP64",
+        "float16": "FP16",
+        **{f"{sign}int{bits}": f"{sign.upper()}INT{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+        "bool": "BOOL",
+    }
+    datatype: Any = kinds.get(str(node.type).removeprefix("tensor(").removesuffix(")"))
+    if datatype is None or not node.shape:
+        raise BuildError(
+            f"{path}: {node.name!r} is {node.type} {node.shape}, which is no tensor with a row per example",
+            hint="export the model with plain tensors whose first dimension is the batch",
+        )
+    shape = (-1, *(size if isinstance(size, int) and size > 0 else -1 for size in node.shape[1:]))
+    return Tensor(name=node.name, datatype=datatype, shape=shape)
+
+
+def _zeros(tensor: Tensor) -> Array:
+    shape = (2, *(_FREE if size == -1 else size for size in tensor.shape[1:]))
+    return (
+        np.full(shape, "", dtype=object) if tensor.datatype == "BYTES" else np.zeros(shape, NUMPY_OF[tensor.datatype])
+    )
+
+
+# -- The holdout -------------------------------------------------------------------------------------------------------
+
+
+def _read(reference: str, manifest: Manifest, names: Sequence[str]) -> Holdout:
+    """Return the holdout; of a file the columns of these names."""
+    if is_file(reference):
+        return Holdout(_columns(manifest.directory / reference, names))
+    holdout = call("holdout.source", reference, manifest)
+    if not isinstance(holdout, Holdout):
+        raise BuildError(
+            f"{reference} gave a {type(holdout).__name__}, expected a tailcut.Holdout",
+            hint="return Holdout(inputs={...}, labels=...)",
+        )
+    return holdout
+
+
+def _columns(path: Path, names: Sequence[str]) -> Arrays:
+    found: dict[str, Any]
+    try:
+        if path.suffix.lower() == ".npz":
+            with np.load(path, allow_pickle=False) as arrays:
+                found = {name: arrays[name] for name in arrays.files}
+        else:
+            import pandas
+
+            table = pandas.read_parquet(path) if path.suffix.lower() == ".parquet" else pandas.read_csv(path)
+            found = {str(name): table[name].to_numpy() for name in table.columns}
+    except Exception as error:
+        raise BuildError(
+            f"cannot read the holdout {path}: {said(error)}", hint="relative paths start at the manifest's folder"
+        ) from error
+    missing = [name for name in names if name not in found]
+    if missing or not names:
+        what = f"no column {missing[0]!r}" if missing else "columns, of which the model does not say which it takes"
+        raise BuildError(
+            f"the holdout {path} has {what}; it has {', '.join(list(found)[:12])}",
+            hint="fit the model on a DataFrame, whose column names it keeps, or give a function that returns "
+            "Holdout(inputs={...}): --holdout module:function",
+        )
+    return {name: found[name] for name in names}
+
+
+def _tensor(model: Any, name: str, array: Any, width: int | None) -> Tensor:
+    datatype: Any = "BYTES" if array.dtype.kind in "OUS" else DATATYPE_OF.get(array.dtype)
+    if datatype is None:
+        raise BuildError(
+            f"the holdout's input {name!r} holds {array.dtype}, which is no datatype of the protocol",
+            hint="make it numbers or text with astype",
+        )
+    if datatype == "FP64" and is_module(model):
+        # As the build does with a holdout's float64; a module computes in the datatype of its weights.
+        doubles = [weight.element_size() > _FP32_BYTES for weight in model.parameters() if weight.is_floating_point()]
+        datatype = "FP64" if any(doubles) else "FP32"
+    shape = (-1, *(-1 if size == width else size for size in array.shape[1:]))
+    return Tensor(name=name, datatype=datatype, shape=shape, allow_nan=_has_gaps(array))
+
+
+def _has_gaps(array: Any) -> bool:
+    if array.dtype.kind == "O":
+        return any(map(is_missing, array.ravel()))
+    return array.dtype.kind == "f" and not bool(np.isfinite(array).all())
+
+
+def _ranges(arrays: Arrays) -> dict[str, list[str]]:
+    return {name: list(_lines(array)) for name, array in arrays.items()}
+
+
+def _lines(array: Array) -> Iterator[str]:
+    """Yield the range of each column in the holdout, or of all of them together where there are many."""
+    flat = array.reshape(len(array), -1)
+    if not 1 < flat.shape[1] <= _MOST_COLUMNS:
+        yield f"holdout: {_range(flat)}"
+        return
+    for column in range(flat.shape[1]):
+        yield f"holdout, column {column}: {_range(flat[:, column])}"
+
+
+def _range(values: Any) -> str:
+    if values.dtype.kind not in "biuf":
+        texts = sorted({str(value) for value in values.ravel()})
+        more = ", ..." if len(texts) > _MOST_VALUES else ""
+        longest = max(len(text) for text in texts)
+        shown = ", ".join(repr(text) for text in texts[:_MOST_VALUES])
+        return f"{len(texts)} values ({shown}{more}), at most {longest} characters"
+    finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
+    if not finite.size:
+        return "gaps only"
+    gaps = f", {values.size - finite.size} gaps" if finite.size < values.size else ""
+    return f"{finite.min().item():.6g} to {finite.max().item():.6g}{gaps}"
+
+
+def _manifest(source: str, folder: Path) -> Manifest:
+    unknown = (Tensor(name="unknown"),)
+    model = Model(source=source, inputs=unknown, outputs=unknown)
+    return Manifest(Deployment(name="my-model", model=model), folder.resolve())
+
+
+def _output(model: Any, name: str, array: Array, width: int | None) -> Tensor:
+    datatype: Any = DATATYPE_OF.get(array.dtype, "FP32")
+    # Models of tables are served with float32 answers.
+    datatype = "FP32" if datatype == "FP64" and not is_module(model) else datatype
+    return Tensor(
+        name=name, datatype=datatype, shape=(-1, *(-1 if size == width else size for size in array.shape[1:]))
+    )

@@ -1,0 +1,117 @@
+"""The limits of inputs that a source model proves, kept between the steps of a build, and trials at their edges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tailcut.builder import arrays, bounds
+from tailcut.builder.bounds import Found
+from tailcut.builder.bounds.trials import Call
+from tailcut.builder.holdout import Holdout
+from tailcut.builder.recipes.base import INT8, PORTABLE
+from tailcut.core.tensors import Arrays
+from tailcut.manifest import Model
+
+__all__ = ["Found", "answer_edges", "edges", "find", "read", "refusal", "write"]
+
+FILE = "bounds.json"
+EDGES_FILE = "edges.npz"
+_ROWS = 3
+_LOWER = INT8 | {"fp16", "bf16", "tensorrt"}
+"""Variants in lower precision: the quality gate judges their numbers."""
+_SHOWN = 3
+
+
+def find(model: Any, call: Call, selection: Holdout, section: Model, path: Path | None) -> Found:
+    """Find the limits of a source model.
+
+    Args:
+        model: what ``model.source`` gave; None where it is a path.
+        call: runs it: input arrays by name -> output arrays by name.
+        path: of an .onnx file or a Hugging Face folder.
+    """
+    rows = selection.take(min(_ROWS, selection.rows))
+    return bounds.of_source(model, call, section.inputs, rows, path=path)
+
+
+def write(folder: Path, found: Found) -> None:
+    """Keep the limits for the build's other steps."""
+    (folder / FILE).write_bytes(msgspec.json.encode(found))
+
+
+def read(folder: Path) -> Found:
+    """Read what ``write`` kept; no limits where nothing was."""
+    path = folder / FILE
+    return msgspec.json.decode(path.read_bytes(), type=Found) if path.exists() else Found()
+
+
+def answer_edges(folder: Path, source: Call, selection: Holdout, section: Model) -> None:
+    """Keep what the source answers at the edges of the inputs, once: it is the same for every variant."""
+    if (folder / EDGES_FILE).exists():
+        return
+    found: Arrays = {}
+    expected = _edges(folder, source, selection, section).expected
+    for place, answer in enumerate(expected):
+        # An error is text of its own, an answer one array per output; a place that was not tried has neither.
+        arrays_of = {"": np.array(answer)} if isinstance(answer, str) else answer or {}
+        found |= {f"{place}/{name}": array for name, array in arrays_of.items()}
+    arrays.save(folder / EDGES_FILE, {"count": np.array(len(expected)), **found})
+
+
+def _edges(folder: Path, source: Call, selection: Holdout, section: Model) -> bounds.Edges:
+    rows, found = selection.take(min(_ROWS, selection.rows)), read(folder)
+    kept = _kept_answers(folder / EDGES_FILE)
+    return bounds.Edges(source, section.inputs, section.outputs, rows, found.bounds, found.sizes, kept)
+
+
+def _kept_answers(path: Path) -> list[Arrays | str | None] | None:
+    if not path.exists():
+        return None
+    with np.load(path, allow_pickle=False) as file:
+        answers: list[Arrays | str | None] = [None] * int(file["count"])
+        for key in set(file.files) - {"count"}:
+            place, _, name = key.partition("/")
+            if not name:
+                answers[int(place)] = str(file[key])
+                continue
+            known = answers[int(place)]
+            answers[int(place)] = {**(known if isinstance(known, dict) else {}), name: file[key]}
+    return answers
+
+
+def edges(
+    folder: Path, name: str, source: Call, variant: Call, selection: Holdout, section: Model
+) -> list[dict[str, Any]]:
+    """Return where a variant does something else than the source at the edges of the inputs, as plain findings.
+
+    Numbers are compared of variants in full precision, and of those whose runtime may compute in another precision
+    (OpenVINO) for integers only, which no precision rounds.
+    """
+    tried = _edges(folder, source, selection, section)
+    whole = {tensor.name for tensor in section.inputs if "INT" in tensor.datatype}
+    kept = [
+        finding
+        for finding in tried.compare(variant, numbers=name not in _LOWER)
+        if finding.kind != "differs" or name in PORTABLE or finding.input in whole
+    ]
+    return [{"text": finding.text, **msgspec.to_builtins(finding)} for finding in kept]
+
+
+def refusal(findings: Sequence[dict[str, Any]]) -> str:
+    """Say why trials at the edges refuse a variant; empty where they do not.
+
+    A value that only the variant refuses, or that was not tried, is no wrong answer: it stands in the evidence.
+    """
+    wrong = [each["text"] for each in findings if each["kind"] not in {"raises", "untried"}]
+    if not wrong:
+        return ""
+    more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+    return (
+        f"{'; '.join(wrong[:_SHOWN])}{more}. Declare the values that the model takes in model.inputs (min, max, "
+        "values, max_length)"
+    )

@@ -1,0 +1,37 @@
+"""Recipe "bf16": the source module on a GPU with weights and activations in bfloat16, which has the range of fp32."""
+
+from __future__ import annotations
+
+import shutil
+
+from tailcut.builder.here import Here
+from tailcut.builder.recipes import cuda
+from tailcut.builder.recipes.base import Result, Subject, Work
+
+
+class Bf16:
+    """The torch module in bfloat16 on a GPU."""
+
+    name = "bf16"
+    base = ("torch",)
+    runtime = "torch"
+    suffix = ".pt"
+    summary = "the torch module in bfloat16 on a GPU, a CUDA graph per batch size"
+
+    def why_not(self, subject: Subject, here: Here) -> str:
+        """A device and a torch module."""
+        return cuda.why_not_torch(subject, here)
+
+    def make(self, work: Work) -> Result:
+        """Take the base's state dict; the settings make the variant.
+
+        Raises:
+            BuildError: the module cannot run in bfloat16, such as one that makes float32 tensors by itself.
+        """
+        shutil.copyfile(work.base.path, work.path)
+        _, run = cuda.answers(work)
+        expected = run(work.open(work.base))
+        settings, found, evidence = cuda.with_graphs(work, self.runtime, {"device": "cuda", "dtype": "bfloat16"}, run)
+        return Result(
+            {**evidence, "device": work.here.cuda[0], "difference": cuda.difference(expected, found)}, settings
+        )

@@ -1,0 +1,145 @@
+"""Recipe "onnx-cuda", and what all recipes for NVIDIA GPUs share: when they apply, and with which buckets.
+
+No recipe here touches a device before ``make``: ``tailcut build --list`` shows each of them on every machine, with
+"not here: no CUDA device" where there is none.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tailcut.builder.here import Here
+from tailcut.builder.recipes.base import Result, Subject, Work, missing
+from tailcut.core import buckets
+from tailcut.core.tensors import Array, Arrays
+from tailcut.errors import BuildError, TailcutError
+from tailcut.manifest import Deployment
+from tailcut.runtimes import bucketed
+
+NO_DEVICE = "not here: no CUDA device"
+COMPARED_ROWS = 256
+_TREES = "trees compare and branch row by row: a GPU wins nothing on them"
+
+
+def why_not(subject: Subject, here: Here, *packages: str, extra: str) -> str:
+    """Say why a GPU recipe cannot be made; empty where it can.
+
+    Args:
+        packages: that it needs beside a device.
+        extra: of tailcut, that installs them.
+    """
+    if not here.cuda:
+        return NO_DEVICE
+    if subject.trees:
+        return _TREES
+    return missing(here, *packages, extra=extra)
+
+
+def why_not_torch(subject: Subject, here: Here) -> str:
+    """Say the same of a recipe that runs the source's own module."""
+    if not here.cuda:
+        return NO_DEVICE
+    if subject.kind not in {"", "torch", "huggingface"}:
+        return f"needs a torch module, the source is {subject.kind}"
+    if why := missing(here, "torch", extra="torch"):
+        return why
+    if here.packages["torch"].endswith("+cpu"):
+        return f"torch {here.packages['torch']} here is the one for the CPU: install torch for CUDA"
+    return ""
+
+
+def sizes(deployment: Deployment) -> tuple[int, ...]:
+    """Buckets of a deployment; none where more than the batch is free, as a graph is of one shape."""
+    model = deployment.model
+    if not (bucketed.fixed(model.inputs) and bucketed.fixed(model.outputs)):
+        return ()
+    return buckets.sizes(deployment.batching.max_rows)
+
+
+def answers(work: Work) -> tuple[Arrays, Callable[[Any], Array]]:
+    """Return selection rows, and what runs them through a runtime, gives the first output and closes it."""
+    rows = work.selection.take(min(COMPARED_ROWS, work.selection.rows))
+    output = work.manifest.deployment.judged
+
+    def run(runtime: Any) -> Array:
+        try:
+            found: Array = runtime.run(rows, [output])[output]
+            return found
+        finally:
+            runtime.close()
+
+    return rows, run
+
+
+def difference(expected: Array, given: Array) -> dict[str, float]:
+    """Largest and mean absolute difference; infinite where a value is NaN or infinite that was not.
+
+    Raises:
+        BuildError: another shape.
+    """
+    if expected.shape != given.shape:
+        raise BuildError(
+            f"the variant gives {list(given.shape)} where its base gives {list(expected.shape)}",
+            hint="leave the recipe out with build.recipes, and report the model's operators",
+        )
+    if not np.isfinite(given.astype(np.float64)).all():
+        return {"max_abs": float("inf"), "mean_abs": float("inf")}
+    error = abs(expected.astype(np.float64) - given.astype(np.float64))
+    return {"max_abs": float(error.max(initial=0.0)), "mean_abs": float(error.mean()) if error.size else 0.0}
+
+
+def with_graphs(
+    work: Work, runtime: str, settings: Mapping[str, Any], run: Callable[[Any], Array]
+) -> tuple[dict[str, Any], Array, dict[str, Any]]:
+    """Open the artifact with a graph per bucket, and without where the model cannot be captured.
+
+    Returns:
+        the settings that work, the answers with them, and evidence: the buckets, or why there are none.
+
+    Raises:
+        BuildError: it cannot be opened or run either way.
+    """
+    wanted = sizes(work.manifest.deployment)
+    graphless = "" if wanted else "tensors have free dimensions beside the batch"
+    if wanted:
+        with_buckets = {**settings, "buckets": list(wanted)}
+        try:
+            found = run(work.open_file(work.path, runtime, with_buckets))
+            return with_buckets, found, {"graphs": list(wanted)}
+        except TailcutError as error:
+            graphless = error.message
+    try:
+        found = run(work.open_file(work.path, runtime, settings))
+    except TailcutError as error:
+        raise BuildError(error.message, hint=error.hint) from error
+    return dict(settings), found, {"graphs": [], "why_no_graphs": graphless}
+
+
+class OnnxCuda:
+    """The exported model on a GPU, in the precision that it has (products in TF32 where the GPU offers it)."""
+
+    name = "onnx-cuda"
+    base = ("onnx",)
+    runtime = "onnxruntime"
+    suffix = ".onnx"
+    summary = "the ONNX model on a GPU by onnxruntime, fp32 with TF32 products, a CUDA graph per batch size"
+
+    def why_not(self, subject: Subject, here: Here) -> str:
+        """A device and onnxruntime for it."""
+        return why_not(subject, here, "onnxruntime-gpu", extra="gpu")
+
+    def make(self, work: Work) -> Result:
+        """Take the base's file; its settings make the variant.
+
+        Raises:
+            BuildError: onnxruntime cannot run it on the GPU.
+        """
+        shutil.copyfile(work.base.path, work.path)
+        _, run = answers(work)
+        expected = run(work.open(work.base))
+        settings, found, evidence = with_graphs(work, self.runtime, {"provider": "cuda", "tf32": True}, run)
+        return Result({**evidence, "device": work.here.cuda[0], "difference": difference(expected, found)}, settings)

@@ -1,0 +1,224 @@
+"""Recipe "int8-static": weights and activations as 8-bit integers, with ranges from the selection split.
+
+Activations are unsigned and weights signed, which is what x86 kernels want (quantize_static's own default is signed
+activations). Only operators that have 8-bit kernels worth their conversions are quantised; the products inside
+attention, whose two factors are both activations, stay in float. Ranges come from ``calibration``, every method is
+tried, and the one whose answers are closest on selection rows is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tailcut.builder.holdout import Holdout
+from tailcut.builder.recipes import calibration, int8_plan
+from tailcut.builder.recipes.base import OnnxInt8, Result, Work
+from tailcut.builder.recipes.graph_names import Numbered
+from tailcut.builder.recipes.int8_dynamic import mean_abs_error, prepare
+from tailcut.builder.recipes.int8_plan import Plan
+from tailcut.errors import BuildError
+from tailcut.runtimes.telemetry import keep_off
+
+ROWS = 500
+"""Rows that calibrate, at most; ranges no longer move after a few hundred."""
+
+_INTEGER = frozenset(
+    {"QLinearConv", "QLinearMatMul", "QGemm", "MatMulIntegerToFloat", "MatMulInteger", "ConvInteger", "QLinearAdd"}
+)
+_FLOAT = frozenset({"Conv", "FusedConv", "MatMul", "FusedMatMul", "Gemm", "FusedGemm", "TransposeMatMul"})
+
+
+class Int8Static(OnnxInt8):
+    """Linear layers and convolutions in 8 bits, activations by calibrated ranges."""
+
+    name = "int8-static"
+    summary = "INT8 weights and activations, ranges calibrated on the selection split"
+
+    def make(self, work: Work) -> Result:
+        """Calibrate once, quantise by every method, keep the closest.
+
+        Raises:
+            BuildError: nothing to quantise, or no candidate could be built.
+        """
+        output = work.manifest.deployment.judged
+        cores = work.here.cores
+        expected = calibration.answers(work.open(work.base, threads=cores), work.selection, output)
+
+        def error_of(file: Path) -> float:
+            opened = work.open_file(file, self.runtime, threads=cores)
+            return mean_abs_error(expected, calibration.answers(opened, work.selection, output))
+
+        return Result(
+            quantize(Path(work.base.path), work.path, work.selection, saturates=work.here.saturates, error_of=error_of)
+        )
+
+
+def quantize(
+    base: Path, path: Path, selection: Holdout, *, saturates: bool, error_of: Callable[[Path], float]
+) -> dict[str, Any]:
+    """Quantise ``base`` with every calibration method and keep the one that is closest to it.
+
+    Args:
+        base: the fp32 .onnx file.
+        path: the file to write; work files go beside it.
+        selection: rows that calibrate.
+        saturates: whether weights must keep to 7 bits here (reduce_range).
+        error_of: mean absolute difference of a candidate's answers from the base's.
+
+    Returns:
+        the choice made, every candidate with its error, rows, and counts of operators as onnxruntime fuses them here.
+
+    Raises:
+        BuildError: nothing to quantise, or no candidate could be built.
+    """
+    import onnx
+
+    prepared = path.with_suffix(".prepared.onnx")
+    symbolic = prepare(base, prepared)
+    model = onnx.load(str(prepared))
+    plan = int8_plan.plan(model)
+    onnx.save(model, str(prepared))
+    rows = min(ROWS, selection.rows)
+    spreads = calibration.observe(prepared, plan.tensors, calibration.batches(selection, rows), path.parent)
+
+    def candidate(method: str, outputs: bool) -> dict[str, Any]:
+        return _candidate(
+            prepared, path, plan, calibration.ranges(spreads, method), error_of, saturates, method, outputs
+        )
+
+    best, candidates = _best(candidate, plan.outputs)
+    best["file"].replace(path)
+    return {
+        "method": best["method"],
+        "outputs_quantised": best["outputs_quantised"],
+        "reduce_range": saturates,
+        "per_channel": True,
+        "weights_of_one_scale": len(plan.stacked),
+        "calibration_rows": rows,
+        "candidates": [{name: value for name, value in each.items() if name != "file"} for each in candidates],
+        "symbolic_shapes": symbolic,
+        "attention_products_left": len(plan.products),
+        "mask_constants_tamed": plan.masks,
+        "operators": operators(path),
+    }
+
+
+def _best(
+    candidate: Callable[[str, bool], dict[str, Any]], outputs: bool
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Try every method, and the other choice of ``outputs`` with the best; return the best and all of them."""
+    candidates = [candidate(method, outputs) for method in calibration.METHODS]
+    usable = [each for each in candidates if "file" in each]
+    if not usable:
+        raise BuildError(
+            f"onnxruntime could not quantise the model: {candidates[0]['failed']}",
+            hint="leave int8-static out with --recipes onnx, and report the model's operators",
+        )
+    best = min(usable, key=lambda each: each["mean_abs_error"])
+    other = candidate(best["method"], not outputs)
+    candidates.append(other)
+    return min((best, other), key=lambda each: each.get("mean_abs_error", np.inf)), candidates
+
+
+def _candidate(
+    prepared: Path,
+    path: Path,
+    plan: Plan,
+    found: Mapping[str, calibration.Range],
+    error_of: Callable[[Path], float],
+    saturates: bool,
+    method: str,
+    outputs: bool,
+) -> dict[str, Any]:
+    """Build one candidate and measure it; a failure of the quantizer is recorded, not raised."""
+    file = path.with_suffix(f".{method.replace(' ', '-')}-{outputs:d}.onnx")
+    candidate: dict[str, Any] = {"method": method, "outputs_quantised": outputs}
+    try:
+        _quantize(prepared, file, plan, found, saturates, outputs)
+        return {**candidate, "mean_abs_error": error_of(file), "file": file}
+    except Exception as error:  # onnxruntime's quantizer raises whatever its passes raise
+        return {**candidate, "failed": f"{type(error).__name__}: {error}"}
+
+
+def _quantize(
+    prepared: Path,
+    file: Path,
+    plan: Plan,
+    found: Mapping[str, calibration.Range],
+    saturates: bool,
+    outputs: bool,
+) -> None:
+    import onnx
+    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization.calibrate import CalibrationMethod, TensorsData, save_tensors_data
+
+    model = onnx.load(str(prepared))
+    names = Numbered(model)
+    known = {names.values[name]: tuple(np.array(value, np.float32) for value in pair) for name, pair in found.items()}
+    whole = {"quant_type": QuantType.QInt8, "reduce_range": saturates}
+    cache = file.with_suffix(".json")
+    save_tensors_data(TensorsData(CalibrationMethod.MinMax, known), cache)
+    with _quiet():
+        quantize_static(
+            model,
+            str(file),
+            quant_format=QuantFormat.QDQ,
+            op_types_to_quantize=list(plan.kinds),
+            per_channel=True,
+            reduce_range=saturates,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            nodes_to_exclude=[names.nodes[name] for name in plan.products],
+            calibrate_method=CalibrationMethod.MinMax,
+            calibration_cache_path=cache,
+            extra_options={
+                "QDQOpTypePerChannelSupportToAxis": {"MatMul": 1},
+                "TensorQuantOverrides": {names.values[name]: [dict(whole)] for name in plan.stacked},
+                "OpTypesToExcludeOutputQuantization": [] if outputs else list(int8_plan.LINEAR),
+            },
+        )
+    cache.unlink()
+    names.restore_file(file)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """The quantizer advises and prints; what matters of it is in the evidence."""
+    level = logging.root.level
+    logging.root.setLevel(logging.ERROR)
+    with open(os.devnull, "w", encoding="utf-8") as nothing, contextlib.redirect_stdout(nothing):
+        try:
+            yield
+        finally:
+            logging.root.setLevel(level)
+
+
+def operators(file: Path) -> dict[str, int]:
+    """Count operators as onnxruntime fuses them on this machine: in 8 bits, in float, and conversions between."""
+    import onnx
+
+    keep_off()
+    import onnxruntime
+
+    from tailcut.runtimes.onnxruntime import session_options
+
+    optimized = file.with_suffix(".optimized.onnx")
+    options = session_options(1)
+    options.optimized_model_filepath = str(optimized)
+    onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    kinds = Counter(node.op_type for node in onnx.load(str(optimized)).graph.node)
+    optimized.unlink()
+    return {
+        "integer": sum(kinds[kind] for kind in _INTEGER),
+        "float": sum(kinds[kind] for kind in _FLOAT),
+        "quantize": kinds["QuantizeLinear"],
+        "dequantize": kinds["DequantizeLinear"],
+    }

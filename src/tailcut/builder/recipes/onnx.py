@@ -1,0 +1,67 @@
+"""Recipe "onnx": the source model exported, checked against it at several batch sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tailcut.builder import export_check
+from tailcut.builder.here import Here
+from tailcut.builder.recipes import fusions, onnx_export, trees
+from tailcut.builder.recipes.base import Result, Subject, Work, missing
+from tailcut.core.tensors import Arrays
+from tailcut.runtimes import Runtime
+from tailcut.runtimes.live import source_of
+
+
+class Onnx:
+    """The source model in onnxruntime: a torch module exported, a model on tables by ``recipes.trees``."""
+
+    name = "onnx"
+    base = ("torch", "sklearn", "lightgbm", "xgboost")
+    runtime = "onnxruntime"
+    suffix = ".onnx"
+    summary = "exported to ONNX, fp32, graph-optimised by onnxruntime"
+
+    def why_not(self, subject: Subject, here: Here) -> str:
+        """An ONNX source is this variant already."""
+        if subject.kind == "onnx":
+            return "the source is an ONNX file already"
+        if subject.kind in trees.KINDS:
+            return trees.why_not(subject, here)
+        return missing(here, "torch", "onnx", "onnxscript", extra="build")
+
+    def make(self, work: Work) -> Result:
+        """Export and compare with the source.
+
+        Raises:
+            BuildError: it cannot be exported, or gives other answers.
+        """
+        if work.base.runtime in trees.RUNTIMES:
+            return trees.make(work)
+        from tailcut.builder.records import openable
+        from tailcut.runtimes.torch import load_module
+
+        deployment = work.manifest.deployment
+        model = deployment.model
+        source = source_of(work.manifest, work.base.runtime)
+        assert source is not None
+        module = load_module(openable(work.base, deployment), source)
+        found = onnx_export.export(module, work.selection, model.inputs, model.outputs, work.path)
+        names = [tensor.name for tensor in model.outputs]
+
+        def run(runtime: Runtime) -> Callable[[Arrays], Arrays]:
+            return lambda inputs: runtime.run(inputs, names)
+
+        compared = export_check.check(
+            run(work.open(work.base)),
+            run(work.open_file(work.path, self.runtime)),
+            work.selection,
+            model.outputs,
+        )
+        return Result(
+            {
+                **found,
+                "parity": {"absolute": export_check.ABSOLUTE, "relative": export_check.RELATIVE, "found": compared},
+                "fusions": fusions.improve(work, module, run),
+            }
+        )

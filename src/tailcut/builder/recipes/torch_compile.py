@@ -1,0 +1,60 @@
+"""Recipe "torch-compile": the source module compiled for each bucket of batch sizes and captured as a CUDA graph."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+from tailcut.builder.here import Here
+from tailcut.builder.recipes import cuda
+from tailcut.builder.recipes.base import Result, Subject, Work
+from tailcut.errors import BuildError, TailcutError
+from tailcut.runtimes import bucketed
+
+FREE = "is compiled for fixed shapes: tensor {name!r} has a free dimension beside the batch"
+
+
+class TorchCompile:
+    """torch.compile for fixed shapes, products in TF32, graphs as in ``runtimes.compiled``."""
+
+    name = "torch-compile"
+    base = ("torch",)
+    runtime = "torch"
+    suffix = ".pt"
+    summary = "torch.compile on a GPU, one compilation and CUDA graph per batch size, fp32 with TF32 products"
+
+    def why_not(self, subject: Subject, here: Here) -> str:
+        """A device, a torch module and shapes that are fixed but for the batch."""
+        if why := cuda.why_not_torch(subject, here):
+            return why
+        model = subject.deployment.model
+        free = [tensor.name for tensor in (*model.inputs, *model.outputs) if not bucketed.fixed([tensor])]
+        return FREE.format(name=free[0]) if free else ""
+
+    def make(self, work: Work) -> Result:
+        """Compile in one piece; where Python in the module breaks it, in pieces.
+
+        Raises:
+            BuildError: it cannot be compiled and captured either way.
+        """
+        shutil.copyfile(work.base.path, work.path)
+        _, run = cuda.answers(work)
+        expected = run(work.open(work.base))
+        wanted: dict[str, Any] = {
+            "device": "cuda",
+            "compile": True,
+            "tf32": True,
+            "buckets": list(cuda.sizes(work.manifest.deployment)),
+        }
+        failed = ""
+        for fullgraph in (True, False):
+            settings = {**wanted, "fullgraph": fullgraph}
+            try:
+                found = run(work.open_file(work.path, self.runtime, settings))
+            except TailcutError as error:
+                failed = error.message
+                continue
+            evidence = {"fullgraph": fullgraph, "graphs": wanted["buckets"], "device": work.here.cuda[0]}
+            broke = {} if fullgraph else {"why_not_fullgraph": failed}
+            return Result({**evidence, **broke, "difference": cuda.difference(expected, found)}, settings)
+        raise BuildError(failed, hint="leave torch-compile out with build.recipes, and try bf16 or tensorrt")

@@ -1,0 +1,138 @@
+"""Kinds of models that a build can start from, one file each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tailcut.builder import folder_answers, limits, reference
+from tailcut.builder.calling import call
+from tailcut.builder.sources.base import Found, Source, SourceWork
+from tailcut.builder.sources.huggingface import HuggingFaceSource
+from tailcut.builder.sources.lightgbm import LightGBMSource
+from tailcut.builder.sources.onnx import OnnxSource
+from tailcut.builder.sources.sklearn import SklearnSource
+from tailcut.builder.sources.torch import TorchSource
+from tailcut.builder.sources.xgboost import XGBoostSource
+from tailcut.core.bounds import Bound
+from tailcut.core.fingerprint import LIVE
+from tailcut.errors import BuildError, ManifestError
+from tailcut.manifest import Manifest
+from tailcut.runtimes import open_runtime
+from tailcut.runtimes.base import Opening
+from tailcut.runtimes.live import source_of, source_path
+
+__all__ = ["SOURCES", "Found", "Source", "SourceWork", "check_path", "kind_of_path", "make", "source_file"]
+
+SOURCES: tuple[Source, ...] = (
+    OnnxSource(),
+    HuggingFaceSource(),
+    TorchSource(),
+    LightGBMSource(),
+    XGBoostSource(),
+    SklearnSource(),
+)
+"""Every kind; LightGBM's and XGBoost's estimators are scikit-learn estimators too, so theirs stand before it."""
+
+source_file = source_path
+
+MASK = Bound(
+    input="attention_mask", values=(0, 1), why="a Hugging Face model's attention mask is 1 for a token, 0 for padding"
+)
+"""What a folder's tokenizer gives; kernels of attention take other numbers otherwise."""
+
+
+def make(work_folder: Path, manifest: Manifest, selection: Any) -> Found:
+    """Load the source model, find its kind and write its artifact.
+
+    Raises:
+        ManifestError: ``model.source`` names no model.
+        BuildError: no kind takes what it gives.
+    """
+    reference = manifest.deployment.model.source
+    check_path(manifest)
+    path = source_file(manifest)
+    model = None if path is not None else call("model.source", reference, manifest)
+    for source in SOURCES:
+        if source.matches(model, path):
+            artifact = work_folder / f"{source.variant}{source.suffix}"
+            result = source.make(SourceWork(manifest, model, path, work_folder, selection), artifact)
+            runtime = result.runtime or source.runtime
+            found = Found(
+                kind=source.kind,
+                variant=source.variant,
+                runtime=runtime,
+                trees=source.trees(model),
+                path=str(artifact),
+                settings=dict(result.settings),
+                found=dict(result.found),
+                live_code=(reference,) if runtime in LIVE else result.code,
+            )
+            return _compared(found, model, path, manifest, selection)
+    raise BuildError(
+        f"model.source {reference} gave a {type(model).__name__}, which tailcut cannot build from",
+        hint="return a torch.nn.Module, or a fitted scikit-learn, LightGBM or XGBoost model",
+    )
+
+
+def _compared(found: Found, model: Any, path: Path | None, manifest: Manifest, selection: Any) -> Found:
+    """Compare the source variant with the user's own object, and find the limits that it proves of its inputs.
+
+    A Hugging Face folder has no object of the user's: its module is the source variant, and is compared with the
+    library's own answers.
+    """
+    section = manifest.deployment.model
+    opening = Opening(
+        found.variant, found.runtime, Path(found.path), section.inputs, section.outputs, found.settings, {}
+    )
+    runtime = open_runtime(opening, threads=1, source=source_of(manifest, found.runtime))
+    names = [tensor.name for tensor in section.outputs]
+    evidence: dict[str, Any] = {}
+    try:
+        if path is not None and path.is_dir():
+            own: reference.Call = lambda inputs: runtime.run(inputs, names)  # noqa: E731
+            evidence["reference"] = folder_answers.check(path, runtime, manifest)
+        else:
+            own = reference.caller(model, path, section)
+            evidence["reference"] = reference.check(own, runtime, selection, section, variant=found.variant)
+        found_limits = limits.find(model, own, selection, section, path)
+        if path is not None and path.is_dir():
+            found_limits = msgspec.structs.replace(found_limits, bounds=[*found_limits.bounds, MASK])
+        evidence["limits"] = msgspec.to_builtins(found_limits)
+    finally:
+        runtime.close()
+    return msgspec.structs.replace(found, found={**found.found, **evidence})
+
+
+def kind_of_path(manifest: Manifest) -> str:
+    """Name the kind of ``model.source`` where it is a path; empty for a callable, and where no kind takes the path."""
+    path = source_file(manifest)
+    return next((source.kind for source in SOURCES if path is not None and source.matches(None, path)), "")
+
+
+def check_path(manifest: Manifest) -> None:
+    """Check that ``model.source``, where it is a path, is one of a model; nothing of it is read.
+
+    Raises:
+        ManifestError: there is nothing, or no model that a build can start from.
+    """
+    path = source_file(manifest)
+    if path is None or (path.exists() and any(source.matches(None, path) for source in SOURCES)):
+        return
+    reference = manifest.deployment.model.source
+    if path.exists():
+        what = f"{path} is neither an .onnx file nor a Hugging Face folder (one with config.json)"
+    elif path.suffix == ".onnx":
+        what = f"there is no file {path}"
+    else:
+        what = f"it is no 'module:callable', and there is no file or folder {path}"
+    near = [each.name for each in sorted(path.parent.glob("*.onnx"))[:5]] if path.suffix == ".onnx" else []
+    raise ManifestError(
+        f"model.source {reference}: {what}",
+        hint=f"the folder has {', '.join(near)}"
+        if near
+        else "name a callable that returns a torch.nn.Module or a fitted scikit-learn, LightGBM or XGBoost model, "
+        "or a path to an .onnx file or a Hugging Face folder; relative paths start at the manifest's folder",
+    )

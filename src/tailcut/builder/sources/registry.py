@@ -1,0 +1,155 @@
+"""The portable base of a version in the registry, as the source of a build on another machine.
+
+The source variant is what every verdict is relative to, so it comes first. Where it cannot be opened here (a torch
+module whose code is not on this machine), another fp32 variant of the base takes its place: it was compared with the
+source when it was made, and an ONNX file needs no code of the user's.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from tailcut.builder.limits import Found as Limits
+from tailcut.builder.recipes.base import PORTABLE
+from tailcut.builder.records import Made, openable
+from tailcut.builder.sources import SOURCES, Found, Source, source_file
+from tailcut.core.scalars import Scalar
+from tailcut.core.tuning import without_tuned
+from tailcut.errors import BuildError, TailcutError
+from tailcut.manifest import Manifest, Tensor, resolve
+from tailcut.registry import Registry, Version
+from tailcut.runtimes import open_runtime
+from tailcut.runtimes.live import LIVE, own_types, source_of
+from tailcut.runtimes.skops import load
+
+_TREES = frozenset({"lightgbm", "xgboost"})
+
+
+class Base(msgspec.Struct, frozen=True, kw_only=True):
+    """The variants of a version's base that can be opened here.
+
+    Attributes:
+        version: its id.
+        variants: the reference of every verdict first.
+        classes: of the model, in the order of its columns; None where it has none.
+        limits: that the model proves of its inputs.
+    """
+
+    version: str
+    variants: list[Found]
+    classes: list[Scalar] | None = None
+    limits: Limits = Limits()
+
+
+def fetch(folder: Path, manifest: Manifest, version: str = "promoted") -> Base:
+    """Copy the artifacts of a version's portable base out of the manifest's registry, checked.
+
+    Args:
+        folder: where the artifacts go, named as recipes name theirs.
+        manifest: names the registry and the model.
+        version: "promoted", "latest" or an id.
+
+    Raises:
+        ArtifactError: there is no such version, or an artifact is missing or corrupt.
+        BuildError: its tensors are not the manifest's, or no variant of the base can be opened here.
+    """
+    model = manifest.deployment.model
+    registry = Registry.of(manifest)
+    record = registry.version(manifest.deployment.name, version)
+    _check_tensors(record, "inputs", record.inputs, model.inputs)
+    _check_tensors(record, "outputs", record.outputs, model.outputs)
+    found: list[Found] = []
+    why: dict[str, str] = {}
+    for name in _names(record):
+        kept = registry.artifact(record.model, name, record.id)
+        path = folder / f"{name}{_suffix(name, kept.runtime)}"
+        shutil.copyfile(kept.artifact, path)
+        made = Made(name=name, runtime=kept.runtime, path=str(path), settings=without_tuned(kept.settings))
+        if reason := _not_here(made, manifest):
+            why[name] = reason
+            continue
+        evidence = {"version": record.id, "sha256": kept.sha256, **({"instead_of": dict(why)} if why else {})}
+        found.append(_found(made, record, manifest, evidence))
+    if not found:
+        said = "; ".join(f"{name}: {reason}" for name, reason in why.items())
+        raise BuildError(
+            f"nothing of the base of {record.model!r} version {record.id} can be opened here: {said}",
+            hint="install what is missing, or run `tailcut build` from model.source",
+        )
+    recipe = record.variants[record.source].evidence.get("recipe", {})
+    limits = msgspec.convert(recipe.get("limits", {}), Limits)
+    return Base(version=record.id, variants=found, classes=recipe.get("classes"), limits=limits)
+
+
+def _names(record: Version) -> Iterable[str]:
+    others = (name for name, each in record.variants.items() if each.base and each.sha256 and name != record.source)
+    return (record.source, *(name for name in others if name in PORTABLE))
+
+
+def _check_tensors(record: Version, side: str, kept: tuple[Tensor, ...], wanted: tuple[Tensor, ...]) -> None:
+    def plain(tensors: tuple[Tensor, ...]) -> list[tuple[str, str, list[int]]]:
+        return [(tensor.name, tensor.datatype, list(tensor.shape)) for tensor in tensors]
+
+    if plain(kept) != plain(wanted):
+        raise BuildError(
+            f"the {side} of {record.model!r} version {record.id} are {plain(kept)}, "
+            f"the manifest's model.{side} are {plain(wanted)}",
+            hint="build with the manifest that belongs to the version: `tailcut registry show --json` has it",
+        )
+
+
+def _not_here(made: Made, manifest: Manifest) -> str:
+    """Say why a variant cannot be opened on this machine; empty where it can."""
+    try:
+        source = source_of(manifest, made.runtime)
+        open_runtime(openable(made, manifest.deployment), threads=1, source=source).close()
+    except TailcutError as error:
+        return error.message
+    except Exception as error:  # whatever the code of the user's model raises
+        return f"{manifest.deployment.model.source} raised {type(error).__name__}: {error}"
+    return ""
+
+
+def _found(made: Made, record: Version, manifest: Manifest, evidence: Mapping[str, object]) -> Found:
+    source = _source(made.name, made.runtime, manifest)
+    if made.runtime == "skops":
+        trees = source.trees(load(Path(made.path), own_types(manifest)))
+    elif made.name == record.source and made.runtime in LIVE and source_file(manifest) is None:
+        trees = source.trees(resolve(manifest.deployment.model.source, manifest)())
+    else:
+        trees = record.source in _TREES
+    return Found(
+        kind=source.kind,
+        variant=made.name,
+        runtime=made.runtime,
+        trees=trees,
+        path=made.path,
+        settings=made.settings,
+        found={"from_registry": evidence},
+        live_code=record.live_code(made.name),
+    )
+
+
+def _source(name: str, runtime: str, manifest: Manifest) -> Source:
+    """Find the kind of source that a variant is; kinds that share a name differ by what model.source is."""
+    able = [each for each in SOURCES if (each.variant, each.runtime) == (name, _usual(runtime))]
+    if not able:
+        raise BuildError(
+            f"variant {name!r} ({runtime}) is no source that this tailcut knows",
+            hint="upgrade tailcut, or run `tailcut build` from model.source",
+        )
+    path = source_file(manifest)
+    return next((each for each in able if path is not None and each.matches(None, path)), able[-1])
+
+
+def _suffix(name: str, runtime: str) -> str:
+    return next((each.suffix for each in SOURCES if (each.variant, each.runtime) == (name, _usual(runtime))), "")
+
+
+def _usual(runtime: str) -> str:
+    """Return the runtime of the kind of source that a variant of ``runtime`` comes from."""
+    return "sklearn" if runtime == "skops" else runtime

@@ -1,0 +1,295 @@
+"""The steps of a build, as they run inside a child process. Each takes a Spec and returns findings for the record."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tailcut.builder import (
+    arrays,
+    export_check,
+    here,
+    holdout_files,
+    holdout_types,
+    judging,
+    keeping,
+    labels,
+    limits,
+    neighbours,
+    outputs,
+    preflight,
+    race,
+    scoring,
+    sources,
+    tuning,
+    user_code,
+)
+from tailcut.builder.bounds.trials import Call
+from tailcut.builder.calling import call
+from tailcut.builder.holdout import Holdout
+from tailcut.builder.recipes import recipe
+from tailcut.builder.recipes.base import Work
+from tailcut.builder.records import Made, Spec, manifest_of, openable
+from tailcut.builder.sources import registry as sources_registry
+from tailcut.core.tensors import Arrays
+from tailcut.errors import BuildError
+from tailcut.manifest import Deployment, Manifest
+from tailcut.runtimes import Runtime, open_runtime
+from tailcut.runtimes.live import source_of
+from tailcut.runtimes.row_coupling import coupling_operators
+
+SELECTION_FILE = "selection.npz"
+CONFIRMATION_FILE = "confirmation.npz"
+
+
+def load_holdout(spec: Spec) -> dict[str, Any]:
+    """Read the holdout, check it, split it, and keep both parts for the other steps."""
+    manifest = manifest_of(spec)
+    preflight.check_holdout(manifest)
+    written = user_code.write_down(manifest, Path(spec.folder), source=not spec.base)
+    preflight.import_all(manifest, from_registry=spec.base)
+    holdout = holdout_types.fitted(_read_holdout(manifest), manifest.deployment.model)
+    section = manifest.deployment.holdout
+    parts = holdout.split(float(section.selection), group=section.group)
+    found: dict[str, Any] = {
+        "rows": holdout.rows,
+        "sha256": holdout.digest(),
+        "slices": sorted(holdout.slices),
+        "labelled": holdout.labels is not None,
+        "code": msgspec.to_builtins(written),
+    }
+    if holdout.labels is not None and holdout.labels.dtype.kind in "biuf":
+        found["label_mean"] = float(holdout.labels.astype(np.float64).mean())
+    for name, part, file in zip(("selection", "confirmation"), parts, (SELECTION_FILE, CONFIRMATION_FILE), strict=True):
+        part.save(Path(spec.folder) / file)
+        found[name] = {"rows": part.rows, "sha256": part.digest()}
+    return found
+
+
+def _read_holdout(manifest: Manifest) -> Holdout:
+    reference = manifest.deployment.holdout.source
+    if holdout_files.is_file(reference):
+        return holdout_files.load(manifest)
+    holdout = call("holdout.source", reference, manifest)
+    if not isinstance(holdout, Holdout):
+        raise BuildError(
+            f"holdout.source {reference} gave a {type(holdout).__name__}, expected a tailcut.Holdout",
+            hint="return Holdout(inputs={...}, labels=...)",
+        )
+    return holdout
+
+
+def make_source(spec: Spec) -> dict[str, Any]:
+    """Load the source model, find its kind and write its artifact; a ``Found`` as plain values."""
+    manifest, folder = manifest_of(spec), Path(spec.folder)
+    found = sources.make(folder, manifest, _load(spec, SELECTION_FILE))
+    plain: dict[str, Any] = msgspec.to_builtins(found)
+    plain["found"]["labels"] = _set_coding(folder, found.found.get("classes"), manifest)
+    limits.write(folder, msgspec.convert(found.found["limits"], limits.Found))
+    return plain
+
+
+def _set_coding(folder: Path, classes: Any, manifest: Manifest) -> dict[str, Any] | None:
+    """Say which label stands for which class, for the steps to come; and check that every label of the holdout does.
+
+    Args:
+        classes: the model's own; None where it has none.
+    """
+    coding = labels.coding_of(classes, manifest.deployment.holdout)
+    given = [Holdout.load(folder / file) for file in (SELECTION_FILE, CONFIRMATION_FILE)]
+    for part in given:
+        part.coded(coding)
+    labels.write(folder, coding)
+    return labels.describe([part.labels for part in given if part.labels is not None], coding)
+
+
+def take_base(spec: Spec) -> dict[str, Any]:
+    """Fetch the portable base of the registry's version ``spec.target``; a ``registry.Base`` as plain values."""
+    manifest, folder = manifest_of(spec), Path(spec.folder)
+    base = sources_registry.fetch(folder, manifest, spec.target)
+    plain: dict[str, Any] = msgspec.to_builtins(base)
+    first = plain["variants"][0]["found"]
+    first["labels"], first["limits"] = _set_coding(folder, base.classes, manifest), msgspec.to_builtins(base.limits)
+    limits.write(folder, base.limits)
+    return plain
+
+
+def make_variant(spec: Spec) -> dict[str, Any]:
+    """Run the recipe ``spec.target`` on the variant ``spec.base``."""
+    made = {each.name: each for each in spec.made}
+    work = Work(
+        manifest=manifest_of(spec),
+        folder=Path(spec.folder),
+        path=artifact(spec.folder, spec.target),
+        base=made[spec.base],
+        made=made,
+        selection=_load(spec, SELECTION_FILE),
+        here=here.look(),
+    )
+    result = recipe(spec.target).make(work)
+    return {
+        "found": dict(result.found),
+        "settings": dict(result.settings),
+        "parts": dict(result.parts),
+        "reference": result.reference,
+    }
+
+
+def score(spec: Spec) -> dict[str, Any]:
+    """Score one variant on the confirmation split; the first one scored in a build is the source model.
+
+    Batches come first: they are quick, and name the rows that are refused. A variant whose rows will run alone, because
+    other rows in a batch change their answers, is judged by what it answers alone, and at once where its operators say
+    so.
+    """
+    manifest = manifest_of(spec)
+    deployment = manifest.deployment
+    holdout = _load(spec, CONFIRMATION_FILE)
+    is_source = spec.target == spec.made[0].name
+    made = _made(spec, spec.target)
+    runtime = _open(spec, made, threads=_cores())
+    if is_source:
+        export_check.check_outputs(runtime, holdout, deployment.model.outputs)
+    alone = bool(coupling_operators(_files(made)))
+    found = _every(runtime, holdout, deployment, alone=alone)
+    company = neighbours.coupling(runtime, holdout, deployment.model, _files(made))
+    if company["rows_alone"] and not alone:
+        found = _every(runtime, holdout, deployment, alone=True)
+    _save(spec, spec.target, found)
+    if is_source:
+        bounds = limits.read(Path(spec.folder)).bounds
+        kept = keeping.choose(holdout, found, deployment.model, bounds, deployment.holdout.keep)
+        keeping.write(Path(spec.folder), kept)
+        return {**company, **_evidence(spec, holdout, found, found, is_source)}
+    evidence = _evidence(spec, holdout, found, _scores(spec, spec.made[0].name), is_source)
+    return {**company, **evidence, "edges": _edges(spec, runtime, holdout, deployment)}
+
+
+def _edges(spec: Spec, runtime: Runtime, holdout: Holdout, deployment: Deployment) -> list[dict[str, Any]]:
+    """Try a variant at and beyond the edges of the inputs, beside what the source answered there."""
+
+    @cache
+    def opened() -> Call:
+        return _caller(_open(spec, spec.made[0], threads=_cores()), deployment)
+
+    def source(inputs: Arrays) -> Arrays:  # it runs for the first variant, and where a number differs
+        return opened()(inputs)
+
+    # Not with the source's own score: a source that crashes at an edge is served all the same where it is the only one.
+    limits.answer_edges(Path(spec.folder), source, holdout, deployment.model)
+    variant = _caller(runtime, deployment)
+    return limits.edges(Path(spec.folder), spec.target, source, variant, holdout, deployment.model)
+
+
+def _caller(runtime: Runtime, deployment: Deployment) -> Call:
+    names = [tensor.name for tensor in deployment.model.outputs]
+    return lambda inputs: runtime.run(inputs, names)
+
+
+def _every(runtime: Runtime, holdout: Holdout, deployment: Deployment, *, alone: bool = False) -> Arrays:
+    others = [tensor for tensor in deployment.model.outputs if tensor.name != deployment.judged]
+    nan = [tensor.name for tensor in others if tensor.allow_nan]
+    names = [deployment.judged, *(tensor.name for tensor in others)]
+    return scoring.every(runtime, holdout, names, alone=alone, nan=nan)
+
+
+def _evidence(spec: Spec, holdout: Holdout, found: Arrays, source: Arrays, is_source: bool) -> dict[str, Any]:
+    """Return the judged output's metrics, and how far every output is from the source's."""
+    manifest = manifest_of(spec)
+    name = manifest.deployment.judged
+    labels.check_scores(labels.read(Path(spec.folder)), found[name], name)
+    budget = judging.standard(judging.budget_of(manifest, holdout, source[name]), manifest)
+    metrics = scoring.measure(holdout, found[name], source[name], budget, name)
+    if is_source:
+        constant = scoring.constant(holdout, found[name], budget)
+        warnings = scoring.worse_than_constant(metrics, constant)
+        return {"metrics": metrics, "constant": constant, **({"warnings": warnings} if warnings else {})}
+    compared = {each: outputs.compare(source[each], found[each]) for each in found}
+    return {"metrics": metrics, "agreement": scoring.agreement(source[name], found[name]), "outputs": compared}
+
+
+def tune(spec: Spec) -> dict[str, Any]:
+    """Choose the runtime settings of one variant by measurement on the selection split."""
+    made = _made(spec, spec.target)
+    return tuning.tune(manifest_of(spec), made, _load(spec, SELECTION_FILE), cores=here.look().cores)
+
+
+def judge(spec: Spec) -> dict[str, Any]:
+    """Judge every variant's scores on the confirmation split together; ``spec.target`` is how often it was used."""
+    manifest = manifest_of(spec)
+    found = {made.name: _scores(spec, made.name) for made in spec.made}
+    return judging.judge(
+        manifest, _load(spec, CONFIRMATION_FILE), found, source=spec.made[0].name, uses=int(spec.target)
+    )
+
+
+def run_race(spec: Spec) -> dict[str, Any]:
+    """Interleaved bare latency of every variant in ``spec.made``."""
+    manifest = manifest_of(spec)
+    threads = {made.name: manifest.deployment.pool.threads_of(made.settings) for made in spec.made}
+    runtimes = {made.name: _open(spec, made, threads=threads[made.name]) for made in spec.made}
+    alone = [made.name for made in spec.made if made.rows_alone]
+    found = race.run(runtimes, _load(spec, SELECTION_FILE), manifest.deployment.judged, alone=alone)
+    return {"threads": threads, "rounds": race.ROUNDS, "seed": race.SEED, "ms": found}
+
+
+STEPS: dict[str, Callable[[Spec], dict[str, Any]]] = {
+    "holdout": load_holdout,
+    "source": make_source,
+    "base": take_base,
+    "make": make_variant,
+    "score": score,
+    "tune": tune,
+    "judge": judge,
+    "race": run_race,
+}
+
+
+def artifact(folder: str | Path, name: str) -> Path:
+    """Where a recipe leaves its file."""
+    return Path(folder) / f"{name}{recipe(name).suffix}"
+
+
+def scores_file(folder: str | Path, name: str) -> Path:
+    """Where a variant's outputs on the confirmation split are kept."""
+    return Path(folder) / f"scores-{name}.npz"
+
+
+def _save(spec: Spec, name: str, found: Arrays) -> None:
+    arrays.save(scores_file(spec.folder, name), found)
+
+
+def _scores(spec: Spec, name: str) -> Arrays:
+    with np.load(scores_file(spec.folder, name), allow_pickle=False) as kept:
+        return {output: kept[output] for output in kept.files}
+
+
+def _files(made: Made) -> tuple[Path, ...]:
+    return (Path(made.path), *made.of_parts().values())
+
+
+def _load(spec: Spec, part: str) -> Holdout:
+    """Read a part of the holdout; labels are class numbers from the step on that knows the model's classes."""
+    folder = Path(spec.folder)
+    found = Holdout.load(folder / part)
+    return found.coded(labels.read(folder)) if labels.known(folder) else found
+
+
+def _made(spec: Spec, name: str) -> Made:
+    return next(made for made in spec.made if made.name == name)
+
+
+def _open(spec: Spec, made: Made, threads: int = 1) -> Runtime:
+    manifest = manifest_of(spec)
+    source = source_of(manifest, made.runtime)
+    return open_runtime(openable(made, manifest.deployment), threads=threads, source=source)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

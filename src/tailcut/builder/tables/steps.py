@@ -1,0 +1,249 @@
+"""Fitted steps of scikit-learn as ONNX: Pipelines, ColumnTransformers and FeatureUnions are walked, down to the last.
+
+The live steps run beside the graph on a few rows: what they give says which dtype, width and form the next one gets.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from tailcut.builder.tables import encoders, fallback, features, imputers, scalers
+from tailcut.builder.tables.columns import Block, Table, Unconvertible, matrix, select
+from tailcut.builder.tables.live import Live, dense, is_frame, is_sparse, lost, names, table_of, width
+from tailcut.builder.tables.nodes import DOUBLE, TEXT, Graph
+
+Converter = Callable[[Graph, Any, Table, Live], Table]
+
+Piece = Callable[[Any, Live, Converter], str]
+"""Compares one step, converted alone, with what it gave; returns how they differ, or nothing."""
+
+_CONVERTERS: dict[str, Converter] = {
+    "SimpleImputer": imputers.simple,
+    "MissingIndicator": imputers.indicator,
+    "StandardScaler": scalers.standard,
+    "MinMaxScaler": scalers.min_max,
+    "MaxAbsScaler": scalers.max_abs,
+    "RobustScaler": scalers.robust,
+    "Normalizer": scalers.normalizer,
+    "Binarizer": scalers.binarizer,
+    "KBinsDiscretizer": scalers.bins,
+    "OneHotEncoder": encoders.one_hot_encoder,
+    "OrdinalEncoder": encoders.ordinal_encoder,
+    "TargetEncoder": encoders.target_encoder,
+    "FunctionTransformer": features.function,
+    "PowerTransformer": features.power,
+    "PolynomialFeatures": features.polynomial,
+    "PCA": features.pca,
+    "TruncatedSVD": features.svd,
+}
+
+
+@dataclass
+class Walk:
+    """A way through a model's steps.
+
+    Attributes:
+        piece: compares each step alone; None to convert only.
+        failures: steps that have no exact form, with the reason.
+    """
+
+    piece: Piece | None = None
+    failures: list[str] = field(default_factory=list)
+
+    def fail(self, path: Sequence[str], step: Any, why: str) -> None:
+        """Record a step that cannot be converted exactly."""
+        place = (
+            f"step {' > '.join(repr(name) for name in path)} ({type(step).__name__})"
+            if path
+            else (f"the {type(step).__name__}")
+        )
+        self.failures.append(f"{place}: {why}")
+
+
+def transform(
+    walk: Walk, graph: Graph, step: Any, table: Table, given: Any, path: tuple[str, ...]
+) -> tuple[Table, Any]:
+    """Add a fitted step.
+
+    Args:
+        walk: takes what cannot be converted.
+        graph: to add to.
+        step: a transformer, "passthrough" or None.
+        table: what it gets, in the graph.
+        given: what it gets, live.
+        path: names of the steps that lead to it.
+
+    Returns:
+        what it gives: in the graph, and live.
+    """
+    if step is None or isinstance(step, str):
+        return table, given
+    kind = type(step).__name__ if type(step).__module__.startswith("sklearn.") else ""
+    if kind == "Pipeline":
+        for name, each in step.steps:
+            table, given = transform(walk, graph, each, table, given, (*path, name))
+        return table, given
+    if kind == "ColumnTransformer":
+        return _column_transformer(walk, graph, step, table, given, path)
+    if kind == "FeatureUnion":
+        return _union(walk, graph, step, table, given, path)
+    return _leaf(walk, graph, step, table, given, path)
+
+
+def converter_of(step: Any) -> Converter:
+    """Return what converts a step; skl2onnx where tailcut does not."""
+    if not type(step).__module__.startswith("sklearn."):
+        return fallback.step
+    if type(step).__name__ in _CONVERTERS:
+        return _CONVERTERS[type(step).__name__]
+    return features.selected if hasattr(step, "get_support") else fallback.step
+
+
+def as_live(graph: Graph, made: Table, out: Any) -> Table:
+    """Give a converted step's result the dtypes and names of the live one.
+
+    Raises:
+        Unconvertible: another number of columns.
+    """
+    if made.width != width(out):
+        raise Unconvertible(f"it gives {width(out)} columns, its ONNX form {made.width}")
+    if is_frame(out):
+        if len(out.shape) == 2:
+            kinds = [np.dtype(kind) if isinstance(kind, np.dtype) else TEXT for kind in out.dtypes]
+            made = replace(made, blocks=tuple(_typed_blocks(graph, made, kinds)))
+        return replace(made, names=names(out), sparse=False, mixed=False)
+    if out.dtype == TEXT or out.dtype.kind in "US":
+        return replace(made, names=None, sparse=False, mixed=True)
+    name = matrix(graph, made, out.dtype)
+    return replace(
+        made, blocks=(Block(name, made.width, out.dtype),), names=None, mixed=False, sparse=is_sparse(out), flat=False
+    )
+
+
+def _typed_blocks(graph: Graph, made: Table, kinds: Sequence[Any]) -> list[Block]:
+    found, at = [], 0
+    for block in made.blocks:
+        inside = set(kinds[at : at + block.width])
+        at += block.width
+        kind = inside.pop() if len(inside) == 1 else block.dtype
+        if kind in {TEXT, block.dtype}:
+            found.append(block)
+        else:
+            found.append(replace(block, name=graph.cast(block.name, block.dtype, kind), dtype=kind))
+    return found
+
+
+def _leaf(walk: Walk, graph: Graph, step: Any, table: Table, given: Any, path: tuple[str, ...]) -> tuple[Table, Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        live = Live(given, step.transform(given))
+    try:
+        convert = converter_of(step)
+        made = as_live(graph, convert(graph, step, table, live), live.out)
+        differs = walk.piece(step, live, convert) if walk.piece else ""
+    except Unconvertible as error:
+        walk.fail(path, step, str(error))
+        return lost(live.out), live.out
+    if differs:
+        walk.fail(path, step, differs)
+    return made, live.out
+
+
+def _column_transformer(
+    walk: Walk, graph: Graph, step: Any, table: Table, given: Any, path: tuple[str, ...]
+) -> tuple[Table, Any]:
+    made, lives = [], []
+    weights = step.transformer_weights or {}
+    for name, each, columns in step.transformers_:
+        places = list(step._transformer_to_input_indices.get(name, ()))
+        if (isinstance(each, str) and each == "drop") or not places:
+            continue
+        if table.names is not None and hasattr(step, "feature_names_in_"):
+            places = [table.names.index(str(step.feature_names_in_[place])) for place in places]
+        flat = isinstance(columns, (str, int, np.integer)) and not isinstance(columns, bool)
+        part = replace(select(graph, table, places), flat=flat)
+        found, live = transform(walk, graph, each, part, _taken(given, places, flat=flat), (*path, name))
+        made.append(_weighted(graph, replace(found, flat=False), weights.get(name)))
+        lives.append(live)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        out = step.transform(given)
+    return _stacked(walk, graph, step, made, out, path), out
+
+
+def _union(walk: Walk, graph: Graph, step: Any, table: Table, given: Any, path: tuple[str, ...]) -> tuple[Table, Any]:
+    weights = step.transformer_weights or {}
+    made = [
+        _weighted(graph, transform(walk, graph, each, table, given, (*path, name))[0], weights.get(name))
+        for name, each in step.transformer_list
+        if not (isinstance(each, str) and each == "drop")
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        out = step.transform(given)
+    return _stacked(walk, graph, step, made, out, path), out
+
+
+def _weighted(graph: Graph, table: Table, weight: Any) -> Table:
+    if weight is None:
+        return table
+    dtype = table.dtype if table.dtype.kind == "f" else DOUBLE
+    name = graph.add("Mul", [matrix(graph, table, dtype), graph.constant(weight, dtype)])
+    return replace(table, blocks=(Block(name, table.width, dtype),))
+
+
+def _stacked(walk: Walk, graph: Graph, step: Any, made: Sequence[Table], out: Any, path: tuple[str, ...]) -> Table:
+    """Put parts side by side, as np.hstack, SciPy or pandas do."""
+    blocks: list[Block] = []
+    for part in made:
+        # An array comes from each part first, of the part's own dtype.
+        if not part.text and not part.mixed and not is_frame(out) and part.dtype != TEXT and part.blocks:
+            blocks.append(Block(matrix(graph, part, part.dtype), part.width, part.dtype))
+        else:
+            blocks += part.blocks
+    table = Table(tuple(blocks), loose=any(part.loose for part in made))
+    try:
+        return as_live(graph, table, out)
+    except Unconvertible as error:
+        walk.fail(path, step, str(error))
+        return lost(out)
+
+
+def _taken(given: Any, places: Sequence[int], *, flat: bool) -> Any:
+    where: Any = places[0] if flat else list(places)
+    if is_frame(given):
+        return given.iloc[:, where]
+    return given[:, where]
+
+
+def piece(rows: Callable[[Any, Any], str]) -> Piece:
+    """Return what converts a step alone, runs it on the rows that the live step got, and compares with ``rows``."""
+
+    def compare(step: Any, live: Live, convert: Converter) -> str:
+        from tailcut.builder.tables.nodes import model_of, run, value_info
+
+        graph = Graph()
+        table, feeds = table_of(live.given)
+        made = as_live(graph, convert(graph, step, table, live), live.out)
+        inputs = [value_info(block.name, block.dtype, [-1, block.width]) for block in table.blocks]
+        for block in made.blocks:
+            end = graph.add("Identity", [block.name])
+            found = run(model_of(graph, inputs, [value_info(end, block.dtype, [-1, block.width])]), feeds)
+            start = sum(each.width for each in made.blocks[: made.blocks.index(block)])
+            differs = rows(_part(live.out, start, block.width), found)
+            if differs:
+                return differs
+        return ""
+
+    return compare
+
+
+def _part(out: Any, start: int, columns: int) -> Any:
+    from tailcut.builder.tables.live import columns as split
+
+    return np.stack(split(dense(out))[start : start + columns], axis=1)
