@@ -29,7 +29,7 @@ from tailcut.errors import TailcutError
 from tailcut.ladder.machine import commit_of
 from tailcut.manifest import Manifest
 from tailcut.manifest.reading import read
-from tailcut.profile.layers_torch import of_torch
+from tailcut.profiler.layers_torch import of_torch
 from tailcut.registry.machine import package_versions
 from tailcut.report.profile_words import layers_words
 

@@ -32,10 +32,10 @@ from tailcut.core.profiling.state import Known, LeverName, State
 from tailcut.core.profiling.work import read_work
 from tailcut.ladder.machine import commit_of
 from tailcut.manifest import load
-from tailcut.profile.files import load_recording, save_recording
-from tailcut.profile.own_path import with_path
-from tailcut.profile.pilot import record
-from tailcut.profile.plan import PilotPlan
+from tailcut.profiler.files import load_recording, save_recording
+from tailcut.profiler.own_path import with_path
+from tailcut.profiler.pilot import record
+from tailcut.profiler.plan import PilotPlan
 from tailcut.report.ladder_file import COMFORTABLE, LadderRecord, load_ladder
 
 FOLDER = Path("examples/flight_risk")

@@ -22,7 +22,7 @@ from tailcut.core.slo import parse_duration_s
 from tailcut.core.tensors import Arrays
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Features, Manifest
-from tailcut.profile.diversity import sent_payloads
+from tailcut.profiler.diversity import sent_payloads
 from tailcut.registry import Registry
 from tailcut.runtimes import Runtime, open_runtime
 from tailcut.runtimes.live import source_of

@@ -25,10 +25,10 @@ from benchmarks.overhead import commit, cpu
 from tailcut.core.slo import Objectives
 from tailcut.core.statistics import percentile
 from tailcut.load import LoadPlan, measure
-from tailcut.profile.child import Options
-from tailcut.profile.launching import PilotProcess
-from tailcut.profile.pilot import record
-from tailcut.profile.plan import PilotPlan
+from tailcut.profiler.child import Options
+from tailcut.profiler.launching import PilotProcess
+from tailcut.profiler.pilot import record
+from tailcut.profiler.plan import PilotPlan
 from tailcut.report.profile_json import advice_of
 
 _SERVICE = Path(__file__).parents[1] / "tests/integration/profile_handing.py"

@@ -26,7 +26,7 @@ from tests.models import tabular  # noqa: E402
 
 from tailcut.builder.here import look  # noqa: E402
 from tailcut.manifest import Tensor  # noqa: E402
-from tailcut.profile.layers_torch import of_torch  # noqa: E402
+from tailcut.profiler.layers_torch import of_torch  # noqa: E402
 from tailcut.registry.machine import read_machine  # noqa: E402
 from tailcut.runtimes import open_runtime  # noqa: E402
 

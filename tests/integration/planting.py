@@ -14,8 +14,8 @@ import numpy as np
 from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.flat import STAGES
 from tailcut.core.profiling.records import Recording, Request, Stage
-from tailcut.profile.pilot import record
-from tailcut.profile.plan import PilotPlan
+from tailcut.profiler.pilot import record
+from tailcut.profiler.plan import PilotPlan
 
 HERE = Path(__file__).parent
 

@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 
 from tailcut.core.profiling.records import Request
-from tailcut.profile.hooks import install_hooks
-from tailcut.profile.middleware import Profiled
-from tailcut.profile.spans import requests_of
-from tailcut.profile.tracing import tracer
+from tailcut.profiler.hooks import install_hooks
+from tailcut.profiler.middleware import Profiled
+from tailcut.profiler.spans import requests_of
+from tailcut.profiler.tracing import tracer
 
 ROUNDS = 5
 """Of each path, of which the one is kept that spent least time elsewhere: the first finds nothing ready, and on a busy

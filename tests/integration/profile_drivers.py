@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 from tailcut.core.profiling.records import Stage
-from tailcut.profile.hooks import install_hooks
-from tailcut.profile.spans import requests_of
-from tailcut.profile.tracing import current, open_root, tracer
+from tailcut.profiler.hooks import install_hooks
+from tailcut.profiler.spans import requests_of
+from tailcut.profiler.tracing import current, open_root, tracer
 
 install_hooks()
 

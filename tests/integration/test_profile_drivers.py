@@ -15,8 +15,8 @@ from tests.integration.planting import HERE
 from tests.integration.servers import postgres_server
 
 from tailcut.core.profiling.records import Stage
-from tailcut.profile.pilot import record
-from tailcut.profile.plan import PilotPlan
+from tailcut.profiler.pilot import record
+from tailcut.profiler.plan import PilotPlan
 
 pytestmark = pytest.mark.integration
 

@@ -23,10 +23,10 @@ from tailcut.core.profiling.flat import STAGE_AT
 from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.slo import Objectives, parse_objectives
 from tailcut.load import LoadPlan, RunFacts, Samples, measure
-from tailcut.profile.child import Options
-from tailcut.profile.launching import PilotProcess
-from tailcut.profile.pilot import record
-from tailcut.profile.plan import PilotPlan
+from tailcut.profiler.child import Options
+from tailcut.profiler.launching import PilotProcess
+from tailcut.profiler.pilot import record
+from tailcut.profiler.plan import PilotPlan
 from tailcut.report.profile_json import advice_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]

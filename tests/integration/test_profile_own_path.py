@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tailcut.core.profiling.records import Recording
-from tailcut.profile.own_path import with_path
+from tailcut.profiler.own_path import with_path
 
 RECORDING = Recording(target="app:app", rate=100.0, duration_s=1.0, requests=())
 

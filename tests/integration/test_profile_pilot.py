@@ -1,4 +1,4 @@
-"""An unmodified application under `tailcut.profile.pilot`: a known delay in each stage is found in that stage."""
+"""An unmodified application under `tailcut.profiler.pilot`: a known delay in each stage is found in that stage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.flat import STAGES
 from tailcut.core.profiling.functions import functions_of
 from tailcut.core.profiling.records import Recording, Request, Span, Stage
-from tailcut.profile.files import load_recording, save_recording
+from tailcut.profiler.files import load_recording, save_recording
 
 pytestmark = pytest.mark.integration
 
@@ -151,4 +151,4 @@ def test_nothing_is_left_running(recorded: Recorded) -> None:
                 commands.append((entry / "cmdline").read_text())
             except OSError:
                 continue
-    assert not [one for one in commands if "tailcut.profile.child" in one and "planted:app" in one], os.getpid()
+    assert not [one for one in commands if "tailcut.profiler.child" in one and "planted:app" in one], os.getpid()

@@ -8,8 +8,8 @@ import pytest
 
 from tailcut.core.profiling.budget import make_budget
 from tailcut.core.profiling.records import Stage
-from tailcut.profile.pilot import record
-from tailcut.profile.plan import PilotPlan
+from tailcut.profiler.pilot import record
+from tailcut.profiler.plan import PilotPlan
 
 pytestmark = pytest.mark.integration
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from tailcut.errors import LoadTestError, ProfileError, TailcutError
-from tailcut.profile import pilot
-from tailcut.profile.pilot import record
-from tailcut.profile.plan import PilotPlan
+from tailcut.profiler import pilot
+from tailcut.profiler.pilot import record
+from tailcut.profiler.plan import PilotPlan
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
@@ -278,7 +278,7 @@ def test_a_server_that_ends_connections_after_exceptions_loses_no_request(
 def test_a_rate_that_is_too_much_is_said_with_the_one_that_is_not(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailcut.profile.trials._SEARCH_S", 3.0)
+    monkeypatch.setattr("tailcut.profiler.trials._SEARCH_S", 3.0)
     with pytest.raises(ProfileError) as caught:
         record(plan(folder, "bad:slow", rate=60.0, timeout_s=1.0))
     assert "bad:slow cannot bear 60 requests/s" in caught.value.message

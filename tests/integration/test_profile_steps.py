@@ -16,8 +16,8 @@ from tailcut.core.profiling.flat import STAGES
 from tailcut.core.profiling.knowing import know
 from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.profiling.steps import ModelStep
-from tailcut.profile.pilot import record
-from tailcut.profile.plan import PilotPlan
+from tailcut.profiler.pilot import record
+from tailcut.profiler.plan import PilotPlan
 
 pytestmark = pytest.mark.integration
 

@@ -10,8 +10,8 @@ from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.flat import STAGE_AT
 from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.profiling.thinning import is_traced
-from tailcut.profile.pilot import record
-from tailcut.profile.plan import PilotPlan
+from tailcut.profiler.pilot import record
+from tailcut.profiler.plan import PilotPlan
 
 pytestmark = pytest.mark.integration
 

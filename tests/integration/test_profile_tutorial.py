@@ -10,8 +10,8 @@ import pytest
 from tailcut.core.profiling.attribution import attribute
 from tailcut.core.profiling.flat import STAGES
 from tailcut.core.profiling.records import Stage
-from tailcut.profile.pilot import record
-from tailcut.profile.plan import PilotPlan
+from tailcut.profiler.pilot import record
+from tailcut.profiler.plan import PilotPlan
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 

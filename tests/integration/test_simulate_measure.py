@@ -10,7 +10,7 @@ from tests.models import graphs
 
 from tailcut.cli.app import run
 from tailcut.cli.console import ExitCode
-from tailcut.profile import deployment_costs
+from tailcut.profiler import deployment_costs
 
 pytestmark = pytest.mark.integration
 

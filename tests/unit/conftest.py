@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tailcut.profile.tracing import Trace
+    from tailcut.profiler.tracing import Trace
 
 
 @pytest.fixture
 def request_() -> Iterator[Trace]:
     """A request under profile that this code works for."""
     from tailcut.core.profiling.records import Stage
-    from tailcut.profile.tracing import current, open_root, tracer
+    from tailcut.profiler.tracing import current, open_root, tracer
 
     tracer.clear()
     trace = tracer.enter(7, "POST", "/predict")
@@ -34,7 +34,7 @@ def hooked_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib
     from concurrent.futures import ThreadPoolExecutor
 
-    from tailcut.profile.hooks import threads
+    from tailcut.profiler.hooks import threads
 
     monkeypatch.setattr(ThreadPoolExecutor, "submit", ThreadPoolExecutor.submit)
     monkeypatch.setattr(ThreadPoolExecutor, "__init__", ThreadPoolExecutor.__init__)

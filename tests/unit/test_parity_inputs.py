@@ -13,7 +13,7 @@ from tailcut.parity.asking import Asker
 from tailcut.parity.inputs import inputs_record, see_inputs
 from tailcut.parity.pilots import Pilot
 from tailcut.parity.replica import Replica
-from tailcut.profile.model_inputs import ModelCall
+from tailcut.profiler.model_inputs import ModelCall
 from tailcut.report.parity_cells import reasons
 from tailcut.report.parity_file import InputsParity, VariantParity
 

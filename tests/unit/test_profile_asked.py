@@ -27,7 +27,7 @@ from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.profiling.state import Known
 from tailcut.core.profiling.work import read_work
 from tailcut.core.slo import parse_objectives
-from tailcut.profile.hooks.asking import asked_by, command_asked, query_asked
+from tailcut.profiler.hooks.asking import asked_by, command_asked, query_asked
 
 few_requests = profile_sample.few_requests(800, 300)
 
@@ -269,7 +269,7 @@ def test_the_same_values_ask_for_the_same(values: Any) -> None:
 
 def test_a_process_with_a_known_seed_keeps_its_numbers_secret() -> None:
     """The profiled process has one, so that runs compare."""
-    code = "from tailcut.profile.hooks.asking import asked_by; print(asked_by('q', ('ada@example.com',)))"
+    code = "from tailcut.profiler.hooks.asking import asked_by; print(asked_by('q', ('ada@example.com',)))"
     numbers = {
         subprocess.run(
             [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": "1"}, capture_output=True, check=True

@@ -13,7 +13,7 @@ from tailcut.core.profiling.advice import Advice, advise
 from tailcut.core.profiling.records import Recording
 from tailcut.core.profiling.state import Known
 from tailcut.core.slo import parse_objectives
-from tailcut.profile.databases import computed_between_s, computed_ns
+from tailcut.profiler.databases import computed_between_s, computed_ns
 
 few_requests = profile_sample.few_requests(800, 300)
 

@@ -9,12 +9,12 @@ import pytest
 
 from tailcut.core.profiling.queries import normalise_query
 from tailcut.core.profiling.records import Span, Stage
-from tailcut.profile.hooks import sqlite
-from tailcut.profile.hooks.wrapping import awaited, called, wrap
-from tailcut.profile.spans import one_line, requests_of
-from tailcut.profile.strays import strays
-from tailcut.profile.tracing import Trace, current, open_root, tracer
-from tailcut.profile.unhooked import unhooked
+from tailcut.profiler.hooks import sqlite
+from tailcut.profiler.hooks.wrapping import awaited, called, wrap
+from tailcut.profiler.spans import one_line, requests_of
+from tailcut.profiler.strays import strays
+from tailcut.profiler.tracing import Trace, current, open_root, tracer
+from tailcut.profiler.unhooked import unhooked
 
 
 @pytest.fixture
@@ -232,7 +232,7 @@ def test_drivers_that_nobody_hooks_are_named_in_one_note() -> None:
 
 
 def test_what_is_more_than_is_kept_is_said(request_: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tailcut.profile import tracing
+    from tailcut.profiler import tracing
 
     assert tracer.lost() == ()
     monkeypatch.setattr(tracing, "_MAX_SPANS", 4)
@@ -296,7 +296,7 @@ def test_a_call_for_nobody_that_raises_is_counted() -> None:
 
 
 def test_statements_for_nobody_that_differ_in_values_are_few(monkeypatch: pytest.MonkeyPatch, hooked: None) -> None:
-    from tailcut.profile import strays as module
+    from tailcut.profiler import strays as module
 
     monkeypatch.setattr(module, "_MOST", 5)
     strays.clear()

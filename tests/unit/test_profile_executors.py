@@ -24,9 +24,9 @@ from tailcut.core.profiling.advice import advise
 from tailcut.core.profiling.records import Pilot, Recording, Request, Span, Stage
 from tailcut.core.profiling.state import Known
 from tailcut.core.slo import parse_objectives
-from tailcut.profile.executors import Executors
-from tailcut.profile.hooks import locks, threads
-from tailcut.profile.tracing import Trace, close_span, current, open_timed, open_under, tracer
+from tailcut.profiler.executors import Executors
+from tailcut.profiler.hooks import locks, threads
+from tailcut.profiler.tracing import Trace, close_span, current, open_timed, open_under, tracer
 
 
 @pytest.fixture

@@ -29,12 +29,12 @@ from tailcut.core.profiling.state import Known
 from tailcut.core.profiling.work import read_work
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Tensor
-from tailcut.profile import layers_child, layers_torch
-from tailcut.profile.captured import captured
-from tailcut.profile.hooks import models
-from tailcut.profile.libraries import libraries
-from tailcut.profile.strays import strays
-from tailcut.profile.tracing import current, open_root, tracer
+from tailcut.profiler import layers_child, layers_torch
+from tailcut.profiler.captured import captured
+from tailcut.profiler.hooks import models
+from tailcut.profiler.libraries import libraries
+from tailcut.profiler.strays import strays
+from tailcut.profiler.tracing import current, open_root, tracer
 
 few_requests = profile_sample.few_requests(800, 300)
 

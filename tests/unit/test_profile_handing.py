@@ -25,13 +25,13 @@ from tailcut.core.profiling.queueing import play
 from tailcut.core.profiling.records import Pilot, Recording, Request, Span, Stage
 from tailcut.core.profiling.service import At, Service
 from tailcut.core.profiling.state import Known
-from tailcut.profile.background import background, steps
-from tailcut.profile.blocking import _left_behind
-from tailcut.profile.executors import Executors
-from tailcut.profile.hooks import background as background_hooks
-from tailcut.profile.hooks import processes
-from tailcut.profile.spans import requests_of
-from tailcut.profile.tracing import Trace, add_span, tracer
+from tailcut.profiler.background import background, steps
+from tailcut.profiler.blocking import _left_behind
+from tailcut.profiler.executors import Executors
+from tailcut.profiler.hooks import background as background_hooks
+from tailcut.profiler.hooks import processes
+from tailcut.profiler.spans import requests_of
+from tailcut.profiler.tracing import Trace, add_span, tracer
 
 MS = 1_000_000
 

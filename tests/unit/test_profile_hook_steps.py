@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailcut.core.profiling.records import Recording, Request, Sample, Span, Stage
-from tailcut.profile.hook_steps import divided
+from tailcut.profiler.hook_steps import divided
 
 LABELS = {"preprocess": "serving:prepare"}
 HOOK = ("preprocess prepare", "serving.py:3")

@@ -19,17 +19,17 @@ from typing import Any
 import pytest
 
 from tailcut.core.profiling.records import Span, Stage
-from tailcut.profile import clocks, tracing
-from tailcut.profile.hooks import sqlite, threads
-from tailcut.profile.hooks.caches import _command, _pipeline
-from tailcut.profile.hooks.http import _short
-from tailcut.profile.hooks.imports import ImportHooks
-from tailcut.profile.hooks.locks import _TracedLock, _waiting
-from tailcut.profile.hooks.wrapping import awaited, brief, called, wrap
-from tailcut.profile.middleware import Profiled
-from tailcut.profile.places import Places
-from tailcut.profile.spans import one_line, requests_of
-from tailcut.profile.tracing import Open, Trace, close_span, current, open_span, open_timed, tracer
+from tailcut.profiler import clocks, tracing
+from tailcut.profiler.hooks import sqlite, threads
+from tailcut.profiler.hooks.caches import _command, _pipeline
+from tailcut.profiler.hooks.http import _short
+from tailcut.profiler.hooks.imports import ImportHooks
+from tailcut.profiler.hooks.locks import _TracedLock, _waiting
+from tailcut.profiler.hooks.wrapping import awaited, brief, called, wrap
+from tailcut.profiler.middleware import Profiled
+from tailcut.profiler.places import Places
+from tailcut.profiler.spans import one_line, requests_of
+from tailcut.profiler.tracing import Open, Trace, close_span, current, open_span, open_timed, tracer
 
 
 def spans(trace: Trace) -> tuple[Span, ...]:

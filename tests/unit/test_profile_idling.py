@@ -24,7 +24,7 @@ from tailcut.core.profiling.slopes import cpu_factor, fit_slope
 from tailcut.core.profiling.state import Known, State
 from tailcut.core.profiling.work import read_work
 from tailcut.errors import LoadTestError
-from tailcut.profile import own_path
+from tailcut.profiler import own_path
 
 few_requests = profile_sample.few_requests(800, 300)
 

@@ -18,10 +18,10 @@ from tailcut.core.profiling.layers import (
     quiet,
 )
 from tailcut.errors import ProfileError
-from tailcut.profile import layers_torch
-from tailcut.profile.captured import Captured
-from tailcut.profile.layers import InputShape, LayersSpec, of_onnx, parse_shape
-from tailcut.profile.layers_child import outcome_of
+from tailcut.profiler import layers_torch
+from tailcut.profiler.captured import Captured
+from tailcut.profiler.layers import InputShape, LayersSpec, of_onnx, parse_shape
+from tailcut.profiler.layers_child import outcome_of
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def _onnx(folder: Path) -> Path:
 
 
 def test_an_onnx_model_by_node_and_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tailcut.profile import layers_onnx
+    from tailcut.profiler import layers_onnx
 
     monkeypatch.setattr(layers_onnx, "_BUDGET_S", 0.02)
     found = of_onnx(_onnx(tmp_path), {"x": np.ones((64, 256), np.float32)}, "m", threads=1)
@@ -155,7 +155,7 @@ def test_an_onnx_model_by_node_and_operator(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_inputs_are_made_from_what_the_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tailcut.profile import layers_onnx
+    from tailcut.profiler import layers_onnx
 
     monkeypatch.setattr(layers_onnx, "_BUDGET_S", 0.02)
     outcome = outcome_of(LayersSpec(model=str(_onnx(tmp_path))))
@@ -212,7 +212,7 @@ def test_an_applications_own_models_are_timed_on_what_they_were_called_with(monk
 def test_an_applications_own_session_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import onnxruntime
 
-    from tailcut.profile import layers_onnx
+    from tailcut.profiler import layers_onnx
 
     monkeypatch.setattr(layers_onnx, "_BUDGET_S", 0.02)
     session = onnxruntime.InferenceSession(str(_onnx(tmp_path)), providers=["CPUExecutionProvider"])
@@ -226,7 +226,7 @@ def test_an_applications_own_session_is_timed(tmp_path: Path, monkeypatch: pytes
 
 def test_an_openvino_model_by_node_and_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("openvino")
-    from tailcut.profile import layers_openvino
+    from tailcut.profiler import layers_openvino
 
     monkeypatch.setattr(layers_openvino, "_BUDGET_S", 0.02)
     feeds = {"x": np.ones((256, 256), np.float32)}
@@ -242,7 +242,7 @@ def test_an_openvino_model_by_node_and_operator(tmp_path: Path, monkeypatch: pyt
 def test_a_node_that_computes_in_int8_needs_no_quantisation() -> None:
     from datetime import timedelta
 
-    from tailcut.profile.layers_openvino import _node
+    from tailcut.profiler.layers_openvino import _node
 
     info = SimpleNamespace(
         node_name="dense", node_type="FullyConnected", exec_type="brgemm_avx2_I8", real_time=timedelta(microseconds=12)

@@ -14,9 +14,9 @@ from tailcut.core.profiling import forecast as forecasts
 from tailcut.core.profiling.advice import advise
 from tailcut.core.profiling.knowing import know
 from tailcut.core.profiling.records import Pilot, Recording, Span, Stage, decode_recording, encode_recording
-from tailcut.profile.hooks import estimators, models
-from tailcut.profile.libraries import Libraries
-from tailcut.profile.tracing import Trace
+from tailcut.profiler.hooks import estimators, models
+from tailcut.profiler.libraries import Libraries
+from tailcut.profiler.tracing import Trace
 
 _TORCH = "torch.nn.modules.module"
 _ONNX = "onnxruntime.capi.onnxruntime_inference_collection"

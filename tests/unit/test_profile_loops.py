@@ -15,11 +15,11 @@ import pytest
 import uvloop
 
 from tailcut.core.profiling.records import Stage
-from tailcut.profile import blocking, clocks
-from tailcut.profile.executors import Executors
-from tailcut.profile.hooks import threads
-from tailcut.profile.middleware import Profiled
-from tailcut.profile.tracing import Trace, tracer
+from tailcut.profiler import blocking, clocks
+from tailcut.profiler.executors import Executors
+from tailcut.profiler.hooks import threads
+from tailcut.profiler.middleware import Profiled
+from tailcut.profiler.tracing import Trace, tracer
 
 Kind = Literal["asyncio", "uvloop"]
 Run = Callable[[Coroutine[Any, Any, Any]], Any]

@@ -21,11 +21,11 @@ from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, StandardSca
 from sklearn.tree import DecisionTreeClassifier
 
 import tailcut
-from tailcut.profile.hooks import estimators
-from tailcut.profile.middleware import failed
-from tailcut.profile.places import Places
-from tailcut.profile.spans import one_line
-from tailcut.profile.tracing import Trace, tracer
+from tailcut.profiler.hooks import estimators
+from tailcut.profiler.middleware import failed
+from tailcut.profiler.places import Places
+from tailcut.profiler.spans import one_line
+from tailcut.profiler.tracing import Trace, tracer
 
 _HERE = "tests/unit/test_profile_model_steps.py"
 _ROWS = np.random.default_rng(0).normal(size=(60, 4))
@@ -189,7 +189,7 @@ def test_a_traceback_of_the_application_has_no_frames_of_hooks(request_: Trace) 
     except ValueError as error:
         failed(error)
     assert "ValueError" in tracer.failures[0]
-    assert "tailcut/profile" not in tracer.failures[0]
+    assert "tailcut/profiler" not in tracer.failures[0]
 
 
 def test_tailcut_s_own_files_are_never_the_user_s_wherever_it_is_installed() -> None:

@@ -10,7 +10,7 @@ from tailcut.core.profiling.server_timing import TAILCUT, Timed
 from tailcut.core.slo import Objectives
 from tailcut.load import LoadPlan, LoadResult, RunFacts, summarise_run
 from tailcut.load.recorder import Recorder
-from tailcut.profile.outside import load_notes, requests_of, too_fast, unanswered
+from tailcut.profiler.outside import load_notes, requests_of, too_fast, unanswered
 
 MS = 1_000_000
 

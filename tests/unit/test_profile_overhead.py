@@ -16,7 +16,7 @@ from tailcut.core.statistics import percentile
 from tailcut.errors import ProfileError
 from tailcut.load import LoadPlan, Samples
 from tailcut.load.summary import RunFacts
-from tailcut.profile import overhead
+from tailcut.profiler import overhead
 from tailcut.report.profile_words import overhead_words, signed
 
 ROUNDS, PAIRS = 9, 3

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tailcut.profile.own_loop import stuck_import, way_out
+from tailcut.profiler.own_loop import stuck_import, way_out
 
 
 async def of_another_loop() -> None:
@@ -89,7 +89,7 @@ def test_other_exceptions_do_not() -> None:
     assert way_out(raised(failing)) == ""
 
 
-IMPORTING = '  File "/usr/lib/python3.11/site-packages/tailcut/profile/importing.py", line 43 in load_application\n'
+IMPORTING = '  File "/usr/lib/python3.11/site-packages/tailcut/profiler/importing.py", line 43 in load_application\n'
 LOOP = '  File "/usr/lib/python3.11/asyncio/base_events.py", line 607 in run_forever\n'
 
 

@@ -11,7 +11,7 @@ import pytest
 from tailcut.core.profiling.diversity import WHOLE, read_diversity
 from tailcut.core.profiling.hits import answered_shares, entity_field, keys_of
 from tailcut.errors import LoadTestError, ProfileError
-from tailcut.profile.diversity import read_payload_log, sent_payloads
+from tailcut.profiler.diversity import read_payload_log, sent_payloads
 
 
 def written(folder: Path, text: str) -> Path:

@@ -21,16 +21,16 @@ from tailcut.load import Samples
 from tailcut.load.payloads import build_requests
 from tailcut.load.plan import LoadPlan, parse_url
 from tailcut.load.summary import RunFacts
-from tailcut.profile import child
-from tailcut.profile.assembling import Run, assemble
-from tailcut.profile.child import Heard, Route, Said
-from tailcut.profile.diagnosis import check_target, choose_path, explain_answers, explain_failure, explain_silence
-from tailcut.profile.files import load_recording
-from tailcut.profile.matching import match_requests
-from tailcut.profile.places import Places
-from tailcut.profile.spying import Frame, make_sample, parse_frame
+from tailcut.profiler import child
+from tailcut.profiler.assembling import Run, assemble
+from tailcut.profiler.child import Heard, Route, Said
+from tailcut.profiler.diagnosis import check_target, choose_path, explain_answers, explain_failure, explain_silence
+from tailcut.profiler.files import load_recording
+from tailcut.profiler.matching import match_requests
+from tailcut.profiler.places import Places
+from tailcut.profiler.spying import Frame, make_sample, parse_frame
 
-OWN = "/x/src/tailcut/profile"
+OWN = "/x/src/tailcut/profiler"
 ENTRY = ("_Handed.__call__", f"{OWN}/hooks/threads.py", 47)
 
 
@@ -244,7 +244,7 @@ def test_the_child_imports_no_libraries_that_its_hooks_watch() -> None:
     """What it imports itself would be there before the application asks for it."""
     watched = ["numpy", "torch", "fastapi", "starlette", "httpx", "redis", "asyncpg", "psycopg", "anyio", "onnxruntime"]
     code = (
-        "import sys; import tailcut.profile.running, tailcut.profile.hooks, tailcut.profile.blocking;"
+        "import sys; import tailcut.profiler.running, tailcut.profiler.hooks, tailcut.profiler.blocking;"
         f"print(*[name for name in {watched} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tailcut.core.profiling.records import Span, Stage
-from tailcut.profile import clocks, tracing
-from tailcut.profile.hooks import sqlite
-from tailcut.profile.hooks.wrapping import called
-from tailcut.profile.spans import requests_of
-from tailcut.profile.tracing import Trace, tracer
+from tailcut.profiler import clocks, tracing
+from tailcut.profiler.hooks import sqlite
+from tailcut.profiler.hooks.wrapping import called
+from tailcut.profiler.spans import requests_of
+from tailcut.profiler.tracing import Trace, tracer
 
 _ROW_NS, _LONG_NS = 1_000, 20_000_000
 

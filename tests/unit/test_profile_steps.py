@@ -14,11 +14,11 @@ from tailcut.core.profiling.records import Recording
 from tailcut.errors import LoadTestError, ProfileError
 from tailcut.load import LoadPlan, Samples
 from tailcut.load.summary import RunFacts
-from tailcut.profile import idling, overhead, pilot, trials
-from tailcut.profile.captured import FoundLayers
-from tailcut.profile.child import Heard, Route, Said
-from tailcut.profile.pilot import record
-from tailcut.profile.plan import PilotPlan
+from tailcut.profiler import idling, overhead, pilot, trials
+from tailcut.profiler.captured import FoundLayers
+from tailcut.profiler.child import Heard, Route, Said
+from tailcut.profiler.pilot import record
+from tailcut.profiler.plan import PilotPlan
 
 PLAN = PilotPlan(target="shop:app", rate=50.0, duration_s=4.0, warmup_s=0.0, overhead_rounds=2, layers=False)
 SAMPLING = PLAN.seed + 2

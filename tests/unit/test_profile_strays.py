@@ -12,10 +12,10 @@ from tests.unit.test_profile_levers import advice, pilot, reasons
 
 from tailcut.core.profiling.records import Recording, Stage, Stray, decode_recording, encode_recording
 from tailcut.core.profiling.strays import stray_notes, stray_words
-from tailcut.profile.captured import captured
-from tailcut.profile.hooks import models
-from tailcut.profile.strays import strays
-from tailcut.profile.tracing import MODEL, Open, current, open_root, tracer
+from tailcut.profiler.captured import captured
+from tailcut.profiler.hooks import models
+from tailcut.profiler.strays import strays
+from tailcut.profiler.tracing import MODEL, Open, current, open_root, tracer
 
 _SECOND = 1_000_000_000
 

@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 
 from tailcut.core.profiling.records import Span, Stage
-from tailcut.profile import clocks, tracing
-from tailcut.profile.hooks import locks
-from tailcut.profile.hooks.wrapping import called
-from tailcut.profile.places import Places
-from tailcut.profile.spans import one_line, requests_of
-from tailcut.profile.tracing import Open, Trace, close_timed, current, open_timed, tracer
+from tailcut.profiler import clocks, tracing
+from tailcut.profiler.hooks import locks
+from tailcut.profiler.hooks.wrapping import called
+from tailcut.profiler.places import Places
+from tailcut.profiler.spans import one_line, requests_of
+from tailcut.profiler.tracing import Open, Trace, close_timed, current, open_timed, tracer
 
 MS = 1_000_000
 

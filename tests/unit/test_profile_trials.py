@@ -9,7 +9,7 @@ import pytest
 from tailcut.errors import ProfileError
 from tailcut.load import LoadPlan, Samples
 from tailcut.load.summary import RunFacts
-from tailcut.profile import trials
+from tailcut.profiler import trials
 
 WITHOUT = LoadPlan(url="http://127.0.0.1:1/", rate=50.0, duration_s=2.0)
 

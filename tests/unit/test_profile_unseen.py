@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from tailcut.core.profiling.records import Stage
-from tailcut.profile.hooks import layering, sqlite, streams
-from tailcut.profile.hooks.wrapping import awaited, brief, called
-from tailcut.profile.overhead import run_s
-from tailcut.profile.places import Places, code_of
-from tailcut.profile.strays import strays
-from tailcut.profile.tracing import Trace, current, tracer
+from tailcut.profiler.hooks import layering, sqlite, streams
+from tailcut.profiler.hooks.wrapping import awaited, brief, called
+from tailcut.profiler.overhead import run_s
+from tailcut.profiler.places import Places, code_of
+from tailcut.profiler.strays import strays
+from tailcut.profiler.tracing import Trace, current, tracer
 
 
 def impossible(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -156,7 +156,7 @@ def test_a_child_whose_parent_is_gone_ends(tmp_path: Path) -> None:
     program = tmp_path / "orphan.py"
     program.write_text(
         "import os, time\n"
-        "from tailcut.profile.child import Commands, Said\n"
+        "from tailcut.profiler.child import Commands, Said\n"
         "def broken(said): raise BrokenPipeError\n"
         "Commands({'begin': lambda _: Said(kind='began')}, broken, 0)\n"
         "time.sleep(60)\n"

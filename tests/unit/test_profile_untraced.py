@@ -26,15 +26,15 @@ from tailcut.core.profiling.records import Recording, Request, Span, Stage, Wait
 from tailcut.core.profiling.thinning import held_up, is_traced, one_in
 from tailcut.core.profiling.work import read_work
 from tailcut.core.slo import parse_objectives
-from tailcut.profile import blocking, middleware
-from tailcut.profile.captured import captured
-from tailcut.profile.hooks import locks, models
-from tailcut.profile.hooks.wrapping import awaited, brief, called
-from tailcut.profile.middleware import Profiled
-from tailcut.profile.plan import least_for
-from tailcut.profile.spans import requests_of
-from tailcut.profile.strays import strays
-from tailcut.profile.tracing import current, tracer
+from tailcut.profiler import blocking, middleware
+from tailcut.profiler.captured import captured
+from tailcut.profiler.hooks import locks, models
+from tailcut.profiler.hooks.wrapping import awaited, brief, called
+from tailcut.profiler.middleware import Profiled
+from tailcut.profiler.plan import least_for
+from tailcut.profiler.spans import requests_of
+from tailcut.profiler.strays import strays
+from tailcut.profiler.tracing import current, tracer
 
 _MS = 1_000_000
 SKIPPED, TRACED = (next(n for n in range(100) if is_traced(n, 2) is wanted) for wanted in (False, True))

@@ -7,8 +7,8 @@ import pytest
 
 from tailcut.core.request_steps import Kind
 from tailcut.load import Samples
-from tailcut.profile.request_costs import LoadFigures
-from tailcut.profile.server_counters import Counted, Counters
+from tailcut.profiler.request_costs import LoadFigures
+from tailcut.profiler.server_counters import Counted, Counters
 
 COUNT, MS = 200, 1_000_000
 WORKER, HOOK, CHILD = 10, 11, 20

@@ -15,8 +15,8 @@ from tailcut.core.request_steps import Steps, drawn, nearness
 from tailcut.manifest import Deployment, Manifest
 
 if TYPE_CHECKING:
-    from tailcut.profile.deployment_costs import Measured
-    from tailcut.profile.request_costs import RequestCosts
+    from tailcut.profiler.deployment_costs import Measured
+    from tailcut.profiler.request_costs import RequestCosts
 
 _FEWEST = 20
 """Batches of a size that make its mean under load worth more than the bare runtime's in proportion."""
@@ -32,8 +32,8 @@ def measured_here(manifest: Manifest, file: Path, payloads: str, path: str, over
     Raises:
         TailcutError: it does not come up, or answers nothing.
     """
-    from tailcut.profile.deployment_costs import measure_deployment
-    from tailcut.profile.surroundings import surroundings
+    from tailcut.profiler.deployment_costs import measure_deployment
+    from tailcut.profiler.surroundings import surroundings
 
     with surroundings(manifest, note) as environment, ProgressLine() as line:
         return measure_deployment(

@@ -17,8 +17,8 @@ from tailcut.errors import ManifestError, ProfileError
 if TYPE_CHECKING:
     from tailcut.load import LoadPlan
     from tailcut.manifest import Manifest
-    from tailcut.profile.child import Loop
-    from tailcut.profile.layers import InputShape
+    from tailcut.profiler.child import Loop
+    from tailcut.profiler.layers import InputShape
 
 
 def read_wanted(
@@ -62,7 +62,7 @@ def read_wanted(
 
 
 def _check_application(target: str, app_dir: Path) -> None:
-    from tailcut.profile.diagnosis import check_target
+    from tailcut.profiler.diagnosis import check_target
 
     check_target(target)
     if not app_dir.is_dir():
@@ -120,7 +120,7 @@ def _importable(manifest: Manifest) -> None:
 
 
 def _loop(name: str) -> Loop:
-    from tailcut.profile import child
+    from tailcut.profiler import child
 
     if name in get_args(child.Loop):
         return cast(child.Loop, name)
@@ -133,7 +133,7 @@ def read_shapes(texts: list[str]) -> tuple[InputShape, ...]:
     Raises:
         ManifestError: one is written otherwise.
     """
-    from tailcut.profile.layers import parse_shape
+    from tailcut.profiler.layers import parse_shape
 
     try:
         return tuple(parse_shape(text) for text in texts)

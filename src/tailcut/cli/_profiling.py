@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from tailcut.core.profiling.records import Recording
     from tailcut.load import LoadPlan
     from tailcut.manifest import Manifest
-    from tailcut.profile.child import Loop
-    from tailcut.profile.diversity import PayloadLog
-    from tailcut.profile.layers import InputShape
+    from tailcut.profiler.child import Loop
+    from tailcut.profiler.diversity import PayloadLog
+    from tailcut.profiler.layers import InputShape
     from tailcut.report.profile_json import Kind, ProfileReport
 
 DEFAULT_RATE = 50.0
@@ -120,7 +120,7 @@ def record(asked: Wanted) -> Recorded:
         elif wanted.kind == "deployment":
             recording = _deployment(wanted, environment)
         else:
-            from tailcut.profile.url import record_url
+            from tailcut.profiler.url import record_url
 
             with ProgressLine() as line:
                 recording, _ = record_url(wanted.plan, on_progress=line.show)
@@ -130,7 +130,7 @@ def record(asked: Wanted) -> Recorded:
 
 def only_layers(model: str, shapes: tuple[InputShape, ...], directory: Path) -> ModelLayers:
     """Time the layers of a model, and nothing else."""
-    from tailcut.profile.layers import LayersSpec, find_layers
+    from tailcut.profiler.layers import LayersSpec, find_layers
 
     return find_layers(LayersSpec(model=model, shapes=shapes, folders=(str(directory.resolve()),)))
 
@@ -177,7 +177,7 @@ def _around(wanted: Wanted) -> Iterator[Mapping[str, str]]:
     if wanted.manifest is None or wanted.kind == "url":
         yield {}
         return
-    from tailcut.profile.surroundings import surroundings
+    from tailcut.profiler.surroundings import surroundings
 
     with surroundings(wanted.manifest, note) as environment:
         yield environment
@@ -190,7 +190,7 @@ def _sendable(wanted: Wanted) -> Iterator[Wanted]:
     if not wanted.plan.payloads or not file.is_file():
         yield wanted
         return
-    from tailcut.profile.diversity import read_payload_log
+    from tailcut.profiler.diversity import read_payload_log
 
     with usage("--payloads"):
         log = read_payload_log(file, rate=wanted.plan.rate or DEFAULT_RATE)
@@ -204,7 +204,7 @@ def _sendable(wanted: Wanted) -> Iterator[Wanted]:
 
 
 def _pilot(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
-    from tailcut.profile import own_path, pilot, plan
+    from tailcut.profiler import own_path, pilot, plan
 
     load = wanted.plan
     recorded = pilot.record(
@@ -222,8 +222,8 @@ def _pilot(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
 
 
 def _deployment(wanted: Wanted, environment: Mapping[str, str]) -> Recording:
-    from tailcut.profile.deployment import record_deployment
-    from tailcut.profile.hook_steps import with_hook_steps
+    from tailcut.profiler.deployment import record_deployment
+    from tailcut.profiler.hook_steps import with_hook_steps
 
     assert wanted.manifest is not None
     note(f"starting {wanted.manifest.deployment.name}")
@@ -251,7 +251,7 @@ def _given_layers(wanted: Wanted, environment: Mapping[str, str]) -> tuple[Model
     """Find the layers of the model that was named, before the load: what is wrong with it shows at once."""
     if not wanted.layers:
         return ()
-    from tailcut.profile.layers import LayersSpec, find_layers
+    from tailcut.profiler.layers import LayersSpec, find_layers
 
     note(f"timing the layers of {wanted.layers}")
     manifest = str(wanted.manifest_path.resolve()) if wanted.manifest is not None else ""
@@ -273,7 +273,7 @@ def _own_layers(
         return (), ()
     if wanted.kind != "deployment":
         return recording.layers, ()
-    from tailcut.profile.layers import LayersSpec, find_layers
+    from tailcut.profiler.layers import LayersSpec, find_layers
 
     note("timing the layers of the served variant")
     spec = LayersSpec(shapes=wanted.shapes, manifest=str(wanted.manifest_path.resolve()), overrides=wanted.overrides)
@@ -286,7 +286,7 @@ def _own_layers(
 def _payloads(wanted: Wanted) -> tuple[PayloadLog | None, tuple[str, ...]]:
     """What is asked for, each payload once: the log, the file of payloads, or what their function yields."""
     from tailcut.load.plan import intended_times
-    from tailcut.profile.diversity import read_payload_log, sent_payloads
+    from tailcut.profiler.diversity import read_payload_log, sent_payloads
 
     plan = wanted.plan
     rate = plan.rate or DEFAULT_RATE

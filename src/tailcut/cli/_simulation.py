@@ -22,7 +22,7 @@ from tailcut.errors import LoadTestError
 from tailcut.manifest import Batching, Manifest, Slo
 
 if TYPE_CHECKING:
-    from tailcut.profile.deployment_costs import Measured
+    from tailcut.profiler.deployment_costs import Measured
 
 _KINDS = ("poisson", "constant", "burst")
 _WAY_OUT = 'give it: --cost "1=5ms,8=12ms" (rows=duration), or --measure to open the variant and time it here'

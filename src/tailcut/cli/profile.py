@@ -15,7 +15,7 @@ from tailcut.errors import ManifestError
 
 if TYPE_CHECKING:
     from tailcut.cli._profiling import Wanted
-    from tailcut.profile.layers import InputShape
+    from tailcut.profiler.layers import InputShape
     from tailcut.report.profile_json import ProfileReport
 
 
@@ -207,7 +207,7 @@ def _rounds(thorough: bool, rounds: int | None, overhead: bool | None) -> int:
         raise ManifestError(f"{name} is no flag any more", hint=f"what profiling costs: {way}")
     if rounds is not None and not thorough:
         raise ManifestError(f"--overhead-rounds {rounds} without --thorough", hint="add --thorough, or leave it out")
-    from tailcut.profile.overhead import ROUNDS
+    from tailcut.profiler.overhead import ROUNDS
 
     return (rounds or ROUNDS) if thorough else 0
 
@@ -238,7 +238,7 @@ def _profile(wanted: Wanted, levers: bool, json_path: Path | None, html: Path | 
 
     found = record(wanted)
     if raw is not None:
-        from tailcut.profile.files import save_recording
+        from tailcut.profiler.files import save_recording
 
         save_recording(found.recording, raw)
         note(f"wrote {raw}")

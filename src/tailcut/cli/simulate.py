@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tailcut.cli._deployment_figures import Deployed
     from tailcut.cli._simulation import Assumptions, Known, Line
     from tailcut.manifest import Batching, Manifest, Slo
-    from tailcut.profile.deployment_costs import Measured
+    from tailcut.profiler.deployment_costs import Measured
 
 _REQUEST_CPU = "60us"
 

@@ -15,7 +15,7 @@ from tailcut.core.parity.tolerance import compare, is_missing
 from tailcut.errors import TailcutError
 from tailcut.parity.pilots import Pilot
 from tailcut.parity.replica import Replica, Row
-from tailcut.profile.model_inputs import ModelCall
+from tailcut.profiler.model_inputs import ModelCall
 from tailcut.report.parity_file import ColumnParity, InputsParity
 
 _MOST_VALUES = 200_000

@@ -34,7 +34,7 @@ from tailcut.parity.payloads import Payload, read_payloads
 from tailcut.parity.pilots import Pilot, open_pilot
 from tailcut.parity.plan import ParityPlan, check_plan
 from tailcut.parity.results import Sorted, variant_record
-from tailcut.profile.surroundings import surroundings
+from tailcut.profiler.surroundings import surroundings
 from tailcut.report.parity_file import ParityRecord, VariantParity
 
 Tell = Callable[[str], None]

@@ -1,0 +1,181 @@
+"""Profile a deployment: ``tailcut serve`` in a process of its own, under load, by the timings that it always keeps."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from tailcut.core.profiling.records import Recording, Stage
+from tailcut.core.profiling.server_timing import TAILCUT
+from tailcut.engine.opening import find_variant
+from tailcut.errors import ManifestError, TailcutError
+from tailcut.ladder.machine import choose_cores, pinned
+from tailcut.ladder.process import ServerProcess, free_port
+from tailcut.load import LoadPlan, LoadResult
+from tailcut.load.payloads import build_requests
+from tailcut.load.plan import parse_url
+from tailcut.load.runner import OnProgress
+from tailcut.manifest import Deployment, Manifest, resolve
+from tailcut.profiler.outside import record_load, with_notes
+
+_READY_S = 120.0
+_SETTINGS = ("server.drain=100ms", "server.grpc_port=0")
+"""It is stopped idle, so nothing needs draining; a port for gRPC is that of the place of serving."""
+_NEXT = "at other rates, or with more executors: `tailcut simulate`; lever by lever: `tailcut ladder`"
+_OF_THE_PLACE = ("tokens", "tls_cert", "tls_key", "tenant_header")
+
+
+def record_deployment(
+    manifest: Manifest,
+    path: Path,
+    plan: LoadPlan,
+    *,
+    overrides: Sequence[str],
+    environment: Mapping[str, str],
+    on_progress: OnProgress | None = None,
+) -> tuple[Recording, LoadResult]:
+    """Start the deployment, send it a load, and make a recording of what it says of its own time.
+
+    Args:
+        manifest: of the deployment.
+        path: where it was loaded from.
+        plan: what is sent; its ``url`` is a path (empty: ``/predict/{model}``), its ``payloads`` may be empty where
+            the manifest has ``ladder.traffic``.
+        overrides: "dotted.path=value" over the manifest, as they were given when it was loaded.
+        environment: whole, of the server.
+        on_progress: as in ``tailcut.load.run``.
+
+    Raises:
+        ManifestError: nobody says what is sent.
+        StartError: it does not come up, or does not answer the first request.
+        LoadTestError, ProfileError: as ``record_load``.
+    """
+    with started(manifest, path, plan, overrides=overrides, environment=environment) as served:
+        recording, result = record_load(
+            served.plan, f"deployment {manifest.deployment.name}", known=_stages(manifest), on_progress=on_progress
+        )
+        served.process.check_alive("under load")
+    cpu = "" if result.cpu_s_per_1000 is None else f"; {result.cpu_s_per_1000:.3g} CPU seconds per 1,000 replies"
+    return with_notes(recording, f"{served.where}{cpu}", *_cache_notes(result), _NEXT), result
+
+
+class Served(NamedTuple):
+    """A deployment that is served for a load.
+
+    Attributes:
+        process: its server.
+        plan: of the load, with the server's URL and process id; one of its requests has been answered.
+        core: that the server is pinned to; None where it shares the cores with the load.
+        where: the same in words.
+    """
+
+    process: ServerProcess
+    plan: LoadPlan
+    core: int | None
+    where: str
+
+
+@contextmanager
+def started(
+    manifest: Manifest, path: Path, plan: LoadPlan, *, overrides: Sequence[str], environment: Mapping[str, str]
+) -> Iterator[Served]:
+    """Serve a deployment in a process of its own, and keep this thread on the load's core meanwhile.
+
+    Args:
+        manifest, path, plan, overrides, environment: as in ``record_deployment``.
+
+    Raises:
+        ManifestError: the traffic is missing.
+        StartError: it does not come up, or does not answer the first request.
+    """
+    deployment = manifest.deployment
+    payloads = plan.payloads or deployment.ladder.traffic
+    if not payloads:
+        raise ManifestError(
+            "nobody says what the deployment is asked", hint="give --payloads, or ladder.traffic in the manifest"
+        )
+    if payloads == deployment.ladder.traffic:
+        resolve(payloads, manifest)  # puts python_path on the import path, and says what is wrong with the reference
+    port = free_port()
+    url = f"http://127.0.0.1:{port}{plan.url or f'/predict/{deployment.name}'}"
+    core, load_core = _cores(deployment)
+    where = "cores shared with the load" if core is None else f"server on core {core}, load on core {load_core}"
+    with tempfile.TemporaryDirectory(prefix="tailcut-profile-") as folder:
+        server = ServerProcess(
+            _command(deployment, path, port, overrides),
+            port,
+            Path(folder) / "serve.log",
+            environment=environment,
+            directory=manifest.directory,
+            core=core,
+        )
+        with server, pinned(load_core):
+            server.wait_until_ready("/v2/health/ready", timeout_s=_READY_S, ok=(200,))
+            plan = msgspec.structs.replace(plan, url=url, payloads=payloads, pid=server.pid)
+            _try_one(server, plan)
+            yield Served(server, plan, core, where)
+
+
+def _try_one(server: ServerProcess, plan: LoadPlan) -> None:
+    """Ask once, so that a wrong path or payload shows here and not as a run of errors."""
+    target = parse_url(plan.url)
+    request = build_requests(plan, target, 1)[0]
+    head, _, body = request.partition(b"\r\n\r\n")
+    path = head.split(b" ", 2)[1].decode("latin-1")
+    server.try_one(path, body, timeout_s=30.0)
+
+
+def _cores(deployment: Deployment) -> tuple[int | None, int | None]:
+    """Give the server a core of its own where it uses one only, and the load another."""
+    several = max(deployment.pool.executors, deployment.pool.max_executors) > 1 or deployment.pool.threads > 1
+    cores = choose_cores()
+    return (None, None) if several else (cores.server, cores.load)
+
+
+def settings_of(deployment: Deployment, overrides: Sequence[str]) -> list[str]:
+    """Return the settings over the manifest that it is profiled with."""
+    # Tokens and TLS are of the place where it will serve; here it is asked over the loopback.
+    off = [f'server.{name}=""' for name in _OF_THE_PLACE if getattr(deployment.server, name)]
+    return [*overrides, *_SETTINGS, *off]
+
+
+def _command(deployment: Deployment, path: Path, port: int, overrides: Sequence[str]) -> list[str]:
+    flags = [word for text in settings_of(deployment, overrides) for word in ("--set", text)]
+    return [*(sys.executable, "-m", "tailcut", "serve", "--manifest", str(path.resolve()), "--port", str(port)), *flags]
+
+
+def _stages(manifest: Manifest) -> dict[str, tuple[Stage, str]]:
+    """Name tailcut's stages with what this deployment has in them."""
+    deployment = manifest.deployment
+    stages = dict(TAILCUT)
+    groups = deployment.features.groups
+    if groups and all(group.function for group in groups):
+        stages["features"] = (Stage.CODE, "feature groups")
+    for name in ("preprocess", "postprocess"):
+        if reference := getattr(deployment.model, name):
+            stages[name] = (Stage.CODE, reference)
+    stages["infer"] = (Stage.MODEL, f"variant {_variant(manifest)}")
+    return stages
+
+
+def _variant(manifest: Manifest) -> str:
+    """Name the variant itself where the manifest says "promoted"."""
+    wanted = manifest.deployment.serve.variant
+    with suppress(TailcutError):
+        found = find_variant(manifest).name
+        return found if found == wanted else f"{found} ({wanted})"
+    return wanted
+
+
+def _cache_notes(result: LoadResult) -> list[str]:
+    counts = {name: count for name, count in result.cache.items() if name != "off"}
+    total = sum(counts.values())
+    if not total:
+        return []
+    return ["prediction caches: " + ", ".join(f"{name} {count / total:.0%}" for name, count in counts.items())]

@@ -1,0 +1,60 @@
+"""Caches over the network: Redis and Valkey, synchronous and not, and memcached."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from tailcut.core.profiling.records import Stage
+from tailcut.profiler.hooks.asking import command_asked
+from tailcut.profiler.hooks.imports import Hook
+from tailcut.profiler.hooks.wrapping import wrap, wrap_present
+from tailcut.profiler.spans import one_line
+
+
+def _name(value: Any) -> str:
+    return value if isinstance(value, str) else one_line(value if isinstance(value, bytes) else str(value))
+
+
+def _command(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    # The command and how many arguments, not the keys: there are as many of those as there are users.
+    name = _name(args[1]) if len(args) > 1 else "command"
+    return f"{name} ({len(args) - 2} arguments)" if len(args) > 3 else name
+
+
+def _pipeline(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    stack = getattr(args[0], "command_stack", ())
+    names: list[str] = []
+    for one in list(stack)[:50]:
+        command = one[0] if isinstance(one, tuple) else getattr(one, "args", ("?",))
+        name = _name(command[0]) if command else "?"
+        if name not in names:
+            names.append(name)
+    return f"pipeline of {len(stack)} ({', '.join(names)})"
+
+
+def _hook_client(module: ModuleType) -> None:
+    client = module.Redis if hasattr(module, "Redis") else module.Valkey
+    wrap(client, "execute_command", Stage.CACHE, _command, asked=command_asked)
+    wrap(module.Pipeline, "execute", Stage.CACHE, _pipeline)
+
+
+def _hook_connections(module: ModuleType) -> None:
+    wrap(module.BlockingConnectionPool, "get_connection", Stage.WAIT, "Redis's connection pool")
+
+
+def _hook_memcached(module: ModuleType) -> None:
+    names = ("get", "get_many", "gets", "set", "set_many", "delete", "incr", "multi_get")
+    wrap_present(module.Client, names, Stage.CACHE, None, asked=command_asked)
+
+
+HOOKS: dict[str, Hook] = {
+    "redis.client": _hook_client,
+    "redis.asyncio.client": _hook_client,
+    "redis.connection": _hook_connections,
+    "redis.asyncio.connection": _hook_connections,
+    "valkey.client": _hook_client,
+    "valkey.asyncio.client": _hook_client,
+    "pymemcache.client.base": _hook_memcached,
+    "aiomcache.client": _hook_memcached,
+}

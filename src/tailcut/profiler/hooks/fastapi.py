@@ -1,0 +1,162 @@
+"""FastAPI: validating the body, dependencies, the endpoint, routes of the user's own kind, the reply."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from tailcut.core.profiling.records import Stage
+from tailcut.profiler.hooks.imports import Hook
+from tailcut.profiler.hooks.layering import coded, entrances, reentered
+from tailcut.profiler.hooks.streams import streamed
+from tailcut.profiler.hooks.wrapping import wrap
+from tailcut.profiler.tracing import CODE, Open, close_span, current, open_span, open_under, tracer
+
+
+def _hook_routing(module: ModuleType) -> None:
+    _wrap_endpoint(module)
+    _wrap_streams(module)
+    _wrap_custom_routes(module)
+    wrap(module, "serialize_response", Stage.ENCODE, "response model")
+
+
+def _wrap_endpoint(module: ModuleType) -> None:
+    original = module.run_endpoint_function
+
+    async def in_span(parent: Open, label: str, place: str, args: Any, kwargs: Any) -> Any:
+        span = open_under(parent, CODE, label, place)
+        try:
+            return await original(*args, **kwargs)
+        finally:
+            close_span(span)
+
+    # No coroutine of its own where there is no span: a synchronous endpoint has one in its thread.
+    @functools.wraps(original)
+    def run_endpoint_function(*args: Any, **kwargs: Any) -> Any:
+        parent = current.get()
+        dependant = kwargs.get("dependant", args[0] if args else None)
+        if parent is None or dependant is None:
+            return original(*args, **kwargs)
+        label, place, _ = tracer.places.describe(dependant.call)
+        parent.trace.endpoint = (label, place)
+        if not kwargs.get("is_coroutine", args[2] if len(args) > 2 else False):
+            return original(*args, **kwargs)
+        return in_span(parent, label, place, args, kwargs)
+
+    module.run_endpoint_function = run_endpoint_function  # type: ignore[attr-defined]
+
+
+def _wrap_streams(module: ModuleType) -> None:
+    """Endpoints that are asynchronous generators: what the reply is made of has FastAPI's own generators around it."""
+    original = module.get_request_handler
+
+    @functools.wraps(original)
+    def get_request_handler(dependant: Any, *args: Any, **kwargs: Any) -> Any:
+        if inspect.isasyncgenfunction(dependant.call):
+            dependant = copy.copy(dependant)
+            dependant.call = _streaming(dependant.call)
+        return original(dependant, *args, **kwargs)
+
+    module.get_request_handler = get_request_handler  # type: ignore[attr-defined]
+
+
+def _streaming(function: Callable[..., Any]) -> Any:
+    label, place, _ = tracer.places.describe(function)
+
+    # FastAPI asks whether it is an asynchronous generator by its flags.
+    @functools.wraps(function)
+    async def pieces(*args: Any, **kwargs: Any) -> Any:
+        parent = current.get()
+        if parent is not None:
+            parent.trace.endpoint = (label, place)
+        generator = function(*args, **kwargs)
+        try:
+            async for piece in streamed(generator):
+                yield piece
+        finally:
+            # As soon as nobody asks for more, as it would be without us.
+            await generator.aclose()
+
+    return pieces
+
+
+def _wrap_custom_routes(module: ModuleType) -> None:
+    """Kinds of routes that the user defines put a function of his around FastAPI's handling of a request."""
+    original, handler = module.request_response, module.APIRoute.get_route_handler
+
+    @functools.wraps(original)
+    def request_response(func: Callable[..., Any]) -> Any:
+        return original(coded(func))
+
+    @functools.wraps(handler)
+    def get_route_handler(self: Any) -> Any:
+        found = handler(self)
+        return found if type(self).get_route_handler is get_route_handler else reentered(found)
+
+    module.request_response = request_response  # type: ignore[attr-defined]
+    module.APIRoute.get_route_handler = get_route_handler
+
+
+def _hook_dependencies(module: ModuleType) -> None:
+    """FastAPI solves dependencies by recursion: what comes after a dependency's own ones are solved is its call.
+
+    The span of a call begins when the recursion returns and ends when the next one begins, or the parameters are read.
+    """
+    wrap(module, "request_body_to_args", Stage.DECODE, "body validation")
+    original = module.solve_dependencies
+    parameters = module.request_params_to_args
+
+    async def solved_in(outer: Open, dependant: Any, args: Any, kwargs: Any) -> Any:
+        _end_call(outer)
+        try:
+            solved = await original(*args, **kwargs)
+        finally:
+            _end_call(current.get())
+        if kwargs.get("dependency_cache") is not None and getattr(dependant, "call", None) is not None:
+            label, place, own = tracer.places.describe(dependant.call)
+            if own:
+                open_span(CODE, f"{_CALL}{label}", place)
+        return solved
+
+    @functools.wraps(original)
+    def solve_dependencies(*args: Any, **kwargs: Any) -> Any:
+        outer = current.get()
+        dependant = kwargs.get("dependant")
+        # The endpoint itself, without any dependency: there is no call to tell apart.
+        alone = kwargs.get("dependency_cache") is None and not getattr(dependant, "dependencies", True)
+        if outer is None or alone:
+            return original(*args, **kwargs)
+        return solved_in(outer, dependant, args, kwargs)
+
+    @functools.wraps(parameters)
+    def request_params_to_args(*args: Any, **kwargs: Any) -> Any:
+        span = current.get()
+        if span is not None:
+            _end_call(span)
+        return parameters(*args, **kwargs)
+
+    module.solve_dependencies = solve_dependencies  # type: ignore[attr-defined]
+    module.request_params_to_args = request_params_to_args  # type: ignore[attr-defined]
+
+
+_CALL = "dependency "
+
+
+def _end_call(span: Open | None) -> None:
+    if span is not None and span.stage is CODE and str(span.label).startswith(_CALL):
+        close_span(span)
+
+
+def _hook_application(module: ModuleType) -> None:
+    entrances.add(module.FastAPI)
+
+
+HOOKS: dict[str, Hook] = {
+    "fastapi.routing": _hook_routing,
+    "fastapi.dependencies.utils": _hook_dependencies,
+    "fastapi.applications": _hook_application,
+}

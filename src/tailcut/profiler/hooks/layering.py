@@ -1,0 +1,281 @@
+"""Spans where a framework calls the user's functions, and where these call the framework again.
+
+All of it is decided when the application is put together: a function of a library stays as it is, and a request that
+meets no middleware, handler or stream of the user's pays for none.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import FunctionType, MethodType
+from typing import Any
+
+from tailcut.core.profiling.records import Stage
+from tailcut.profiler.clocks import now
+from tailcut.profiler.tracing import CODE, Open, close_timed, current, open_timed, open_under, tracer
+
+_ENCODE, _FRAMEWORK, _UNATTRIBUTED = Stage.ENCODE, Stage.FRAMEWORK, Stage.UNATTRIBUTED
+_PLAIN = (FunctionType, MethodType)
+
+Name = tuple[str, str]
+"""Label and place."""
+
+
+def users(function: Any) -> Name | None:
+    """Name a callable of the user's; None where it is a library's.
+
+    What a library made around a function of the user's, and holds as a closure, is the user's.
+    """
+    if not isinstance(function, (*_PLAIN, functools.partial)):
+        function = type(function).__call__
+    for one in (function, *_held(function)):
+        label, place, own = tracer.places.describe(one)
+        if own:
+            return label, place
+    return None
+
+
+def _held(function: Any) -> list[Any]:
+    found = []
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:  # not filled yet
+            continue
+    return [one for one in found if isinstance(one, _PLAIN)]
+
+
+def coded(function: Any, *, endpoint: bool = False) -> Any:
+    """A coroutine function of the user's with a span of code around each call; anything else as it is.
+
+    Args:
+        endpoint: it is what answers the request.
+    """
+    label, place, own = tracer.places.describe(function)
+    if not own or not inspect.iscoroutinefunction(function) or getattr(function, "_tailcut", False):
+        return function
+
+    @functools.wraps(function)
+    async def traced(*args: Any, **kwargs: Any) -> Any:
+        parent = current.get()
+        if parent is None:
+            return await function(*args, **kwargs)
+        if endpoint:
+            parent.trace.endpoint = (label, place)
+        span = open_under(parent, CODE, label, place)
+        try:
+            return await function(*args, **kwargs)
+        finally:
+            _end(span)
+
+    traced._tailcut = True  # type: ignore[attr-defined]
+    return traced
+
+
+def coded_sync(function: Any, *, endpoint: bool = False) -> Any:
+    """The same for a function that is called on the event loop and does not await."""
+    label, place, own = tracer.places.describe(function)
+    if not own or getattr(function, "_tailcut", False):
+        return function
+
+    @functools.wraps(function)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        parent = current.get()
+        if parent is None:
+            return function(*args, **kwargs)
+        if endpoint:
+            parent.trace.endpoint = (label, place)
+        span = open_timed(parent, CODE, label, place)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            close_timed(span)
+
+    traced._tailcut = True  # type: ignore[attr-defined]
+    return traced
+
+
+def reentered(function: Callable[..., Any]) -> Any:
+    """A framework's coroutine function that the user's code may call: what it does is the framework's again."""
+
+    @functools.wraps(function)
+    async def traced(*args: Any, **kwargs: Any) -> Any:
+        parent = current.get()
+        if parent is None or (parent.stage is not CODE and parent.stage is not _UNATTRIBUTED):
+            return await function(*args, **kwargs)
+        span = open_under(parent, _FRAMEWORK, _framework(parent))
+        try:
+            return await function(*args, **kwargs)
+        finally:
+            _end(span)
+
+    traced._tailcut = True  # type: ignore[attr-defined]
+    return traced
+
+
+def rendering(parent: Open, response: Any) -> Open:
+    """Begin the span in which a response renders its content; the class is the user's where ``render`` is."""
+    label, place, own = tracer.places.describe(type(response).render)
+    return open_under(parent, _ENCODE, label if own else type(response).__name__, place if own else "")
+
+
+def until_reply(function: Callable[..., Any]) -> Any:
+    """The same of what gives a middleware of Starlette's the reply, which is sent when the middleware has returned.
+
+    Until then all that the rest of the application has begun waits, and does nothing: it is over with the call.
+    """
+
+    async def traced(*args: Any, **kwargs: Any) -> Any:
+        parent = current.get()
+        if parent is None:
+            return await function(*args, **kwargs)
+        span, first = open_under(parent, _FRAMEWORK, _framework(parent)), len(parent.trace.spans)
+        try:
+            return await function(*args, **kwargs)
+        finally:
+            _end(span)
+            for one in parent.trace.spans[first:]:
+                if one.end_ns < 0 and one.cpu_ns < 0 and _below(one, span):
+                    one.end_ns = span.end_ns
+
+    return traced
+
+
+def _below(span: Open, other: Open) -> bool:
+    parent = span.parent
+    while parent is not None and parent is not other:
+        parent = parent.parent
+    return parent is other
+
+
+def _end(span: Open) -> None:
+    """End a span, unless that was before it returned."""
+    if span.end_ns < 0:
+        span.end_ns = now()
+    current.set(span.parent)
+
+
+def _framework(span: Open) -> str | bytes:
+    """One name for all that the framework does in a request."""
+    spans = span.trace.spans  # none in what runs for no request
+    return spans[0].label if spans and spans[0].stage is _FRAMEWORK else "framework"
+
+
+class _Around:
+    """Stands for an application, and has its attributes."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "app":
+            raise AttributeError(name)
+        return getattr(self.app, name)
+
+
+class Layer(_Around):
+    """An application of the user's with a span of code around its calls."""
+
+    def __init__(self, app: Any, name: Name) -> None:
+        super().__init__(app)
+        self._name = name
+
+    # Not named like what takes requests in: stacks are of no interest below that (``spying``).
+    async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
+        parent = current.get()
+        if parent is None:
+            await self.app(scope, receive, send)
+            return
+        span = open_under(parent, CODE, *self._name)
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            _end(span)
+
+    __call__ = _serve
+
+
+class _Inside(_Around):
+    """What a middleware of the user's is given to call: the framework again, but for the ``send`` that it passes on."""
+
+    async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
+        parent = current.get()
+        if parent is None:
+            await self.app(scope, receive, send)
+            return
+        span = open_under(parent, _FRAMEWORK, _framework(parent))
+        try:
+            await self.app(scope, receive, _sending(send))
+        finally:
+            _end(span)
+
+    __call__ = _serve
+
+
+def _sending(send: Any) -> Any:
+    # By its file first: nearly always it is the server's own.
+    code = getattr(send, "__code__", None)
+    return coded(send) if code is not None and tracer.places.is_user(code.co_filename) else send
+
+
+def layered(app: Any) -> Any:
+    """An application of the user's, a function or an object that is called, with its span; a library's as it is."""
+    name = users(app) if callable(app) and not isinstance(app, type) else None
+    if name is None:
+        return app
+    entrances.open()
+    return Layer(app, name)
+
+
+def layering(make: Any) -> Any:
+    """What makes a middleware of the user's, so that its span is around it and the framework's inside; else as it is.
+
+    Args:
+        make: a class, or a function of (app, ...).
+    """
+    called = make.__call__ if isinstance(make, type) else make
+    if users(called) is None or getattr(make, "_tailcut", False):
+        return make
+
+    @functools.wraps(make, updated=())
+    def made(*args: Any, **kwargs: Any) -> Any:
+        if "app" in kwargs:
+            kwargs["app"] = _Inside(kwargs["app"])
+        else:
+            args = (_Inside(args[0]), *args[1:])
+        app = make(*args, **kwargs)
+        name = users(app) or users(called)
+        return Layer(app, name) if name is not None else app
+
+    made._tailcut = True  # type: ignore[attr-defined]
+    return made
+
+
+class _Entrances:
+    """Application classes of frameworks. As soon as code of the user's may call one, its calls are watched for that."""
+
+    def __init__(self) -> None:
+        self._owners: list[type] = []
+        self._open = False
+
+    def add(self, owner: type) -> None:
+        """Know of one."""
+        if self._open:
+            _reenter(owner)
+        else:
+            self._owners.append(owner)
+
+    def open(self) -> None:
+        """From now on what they do inside of code of the user's is the framework's."""
+        self._open = True
+        while self._owners:
+            _reenter(self._owners.pop())
+
+
+def _reenter(owner: Any) -> None:
+    owner.__call__ = reentered(owner.__call__)
+
+
+entrances = _Entrances()

@@ -1,0 +1,79 @@
+"""Spans that the application's own OpenTelemetry makes of calls to databases, caches and services.
+
+Of libraries that have no hook here, an instrumentation of OpenTelemetry may know: where the application uses one, its
+spans of kind CLIENT are taken. Those of libraries that are hooked are not, or each call would count twice. By the
+semantic conventions of OpenTelemetry for database, HTTP and RPC client spans, old and new names.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from tailcut.core.profiling.records import Stage
+from tailcut.profiler.clocks import now
+from tailcut.profiler.hooks.imports import Hook
+from tailcut.profiler.tracing import close_span, current, open_under
+
+_SCOPE = "opentelemetry.instrumentation."
+_HOOKED = frozenset({
+    "psycopg", "asyncpg", "sqlalchemy", "sqlite3", "aiosqlite", "pymysql", "mysqlclient", "redis", "pymemcache",
+    "httpx", "requests", "urllib3", "urllib", "aiohttp_client", "grpc",
+})  # fmt: skip
+"""Instrumentations of what is hooked here."""
+_CACHES = frozenset({"redis", "memcached", "valkey", "hazelcast", "aerospike"})
+_LONGEST = 8_000
+_ATTRIBUTE = "_tailcut_open"
+
+
+def _first(found: Mapping[str, Any], *names: str) -> str:
+    return next((str(found[name]) for name in names if found.get(name)), "")
+
+
+def stage_of(name: str, attributes: Mapping[str, Any]) -> tuple[Stage, str] | None:
+    """Say what a client span is, and what it is called; None where it calls nothing that a stage is for."""
+    system = _first(attributes, "db.system.name", "db.system")
+    if system in _CACHES:
+        return Stage.CACHE, _first(attributes, "db.operation.name", "db.operation") or name
+    if system:
+        return Stage.SQL, _first(attributes, "db.query.text", "db.statement")[:_LONGEST] or name
+    method = _first(attributes, "http.request.method", "http.method")
+    if method:
+        url = _first(attributes, "url.full", "http.url").partition("?")[0]
+        return Stage.HTTP, f"{method} {url}" if url else name
+    return (Stage.HTTP, name) if _first(attributes, "rpc.system.name", "rpc.system") else None
+
+
+def _hook_sdk(module: ModuleType) -> None:
+    owner: Any = module.Span
+    client = module.trace_api.SpanKind.CLIENT
+    original_start, original_end = owner.start, owner.end
+
+    @functools.wraps(original_start)
+    def start(self: Any, *args: Any, **kwargs: Any) -> None:
+        original_start(self, *args, **kwargs)
+        parent = current.get()
+        if parent is None or self.kind is not client:
+            return
+        scope = str(getattr(self.instrumentation_scope, "name", ""))
+        if scope.startswith(_SCOPE) and scope.removeprefix(_SCOPE).partition(".")[0] in _HOOKED:
+            return
+        found = stage_of(self.name, self.attributes or {})
+        if found is not None:
+            setattr(self, _ATTRIBUTE, open_under(parent, *found))
+
+    @functools.wraps(original_end)
+    def end(self: Any, *args: Any, **kwargs: Any) -> None:
+        span = vars(self).pop(_ATTRIBUTE, None)
+        if span is not None and current.get() is span:
+            close_span(span)
+        elif span is not None:
+            span.end_ns = now()  # ended by another task than the one that it was begun by
+        original_end(self, *args, **kwargs)
+
+    owner.start, owner.end = start, end
+
+
+HOOKS: dict[str, Hook] = {"opentelemetry.sdk.trace": _hook_sdk}

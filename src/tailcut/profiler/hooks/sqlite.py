@@ -1,0 +1,294 @@
+"""SQLite: its types are C's and cannot be patched, so connections and cursors are made of subclasses."""
+
+from __future__ import annotations
+
+import functools
+import sqlite3
+import sys
+import types
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from tailcut.core.profiling.records import Stage
+from tailcut.profiler.clocks import now, of_thread
+from tailcut.profiler.hooks.asking import asked_by
+from tailcut.profiler.hooks.imports import Hook
+from tailcut.profiler.hooks.rows import JOIN_NS, join_rows
+from tailcut.profiler.hooks.wrapping import query_of, wrap
+from tailcut.profiler.strays import strays
+from tailcut.profiler.tracing import SQL, Open, add_span, close_timed, current, open_timed, tracer
+from tailcut.profiler.untraced import handing, is_untraced
+
+_MAX_FETCHES = 200
+_EVERY = 16
+"""So many rows in a row that are one span, and of those after them one in so many is timed: two clocks and all that
+belongs to them cost more than most rows do."""
+_row = sqlite3.Cursor.__next__
+
+
+class _TracedCursor(sqlite3.Cursor):
+    """A cursor with spans around what SQLite does: it computes rows when they are asked for, not before.
+
+    Names of its own are mangled: a class of the user's stands before it, and may have any.
+    """
+
+    __sql: str | bytes = ""
+    __last: Open | None = None
+    __fetches = 0
+    __untimed = 0
+    """Rows that are yet to be read without being timed; ``__before``: the last were."""
+    __before = False
+    __joined, __enough = 0, _EVERY
+    """Rows one after the other that are one span, and from how many on they are not timed."""
+    __until_ns = -1
+    """When the last row was read; its span ends later where another cursor's rows have moved it."""
+
+    def execute(self, sql: str, *args: Any) -> Any:
+        return self.__traced(super().execute, sql, args)
+
+    def executemany(self, sql: str, *args: Any) -> Any:
+        return self.__traced(super().executemany, sql, args)
+
+    def executescript(self, sql: str) -> Any:
+        return self.__traced(super().executescript, sql, ())
+
+    def fetchall(self) -> list[Any]:
+        return self.__fetched(super().fetchall)  # type: ignore[no-any-return]
+
+    def fetchmany(self, *args: Any, **kwargs: Any) -> list[Any]:
+        return self.__fetched(super().fetchmany, *args, **kwargs)  # type: ignore[no-any-return]
+
+    def fetchone(self) -> Any:
+        return self.__fetched(super().fetchone)
+
+    def __iter__(self) -> Any:
+        # What was done since an earlier loop ended is no row's.
+        self.__untimed = self.__joined = 0
+        self.__before = False
+        return super().__iter__()
+
+    def __next__(self) -> Any:
+        if untimed := self.__untimed:
+            self.__untimed = untimed - 1
+            try:
+                return _row(self)
+            except Exception:  # the last row is over, and what followed it may have been a long search
+                self.__untimed = 0
+                parent = current.get()
+                if parent is not None and parent.stage is not SQL and not parent.trace.over:
+                    self.__read(parent, end_ns := now(), end_ns)
+                raise
+        parent = current.get()
+        if parent is None or parent.stage is SQL or parent.trace.over:
+            return _row(self)
+        last, start_ns = self.__last, now()
+        try:
+            return _row(self)
+        finally:
+            end_ns = now()
+            if (
+                last is None
+                or self.__before
+                or last.parent is not parent
+                or parent.trace.spans[-1:] != [last]
+                or start_ns - last.end_ns >= JOIN_NS
+                or self.__until_ns not in (-1, last.end_ns)
+            ):
+                self.__read(parent, start_ns, end_ns)
+            else:
+                # What that would do where nothing else came in between, as it does for most rows, without its calls.
+                self.__until_ns = last.end_ns = end_ns
+                if last.cpu_ns >= 0:
+                    last.cpu_ns += end_ns - start_ns
+                self.__joined += 1
+                if self.__joined >= self.__enough:
+                    self.__before, self.__untimed = True, _EVERY - 1
+
+    def __traced(self, function: Callable[..., Any], sql: str, args: tuple[Any, ...]) -> Any:
+        parent = current.get()
+        self.__sql = label = query_of(sql)
+        self.__fetches = self.__untimed = self.__joined = 0
+        self.__before, self.__enough, self.__until_ns = False, _EVERY, -1
+        if parent is None or parent.trace.over:
+            self.__last = None
+            return strays.call(SQL, label, function, (sql, *args), {})
+        if parent.stage is SQL:
+            # SQLAlchemy has a span of the same around this; rows that are read later are more of that one.
+            self.__last = parent
+            return function(sql, *args)
+        place, at = tracer.places.spot(sys._getframe(2))
+        asked = asked_by(label, args[0] if args else ())
+        self.__last = span = open_timed(parent, SQL, label, place, at)
+        span.asked = asked
+        try:
+            return function(sql, *args)
+        finally:
+            close_timed(span)
+
+    def __fetched(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        parent = current.get()
+        if parent is None or parent.trace.over:
+            return strays.call(SQL, self.__sql, function, args, kwargs, True)
+        if parent.stage is SQL:
+            return function(*args, **kwargs)
+        clock, start_ns = of_thread.clock, now()
+        cpu_ns = clock.cpu_at(start_ns)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            end_ns = now()
+            self.__keep(parent, start_ns, end_ns, clock.cpu_since(start_ns, cpu_ns, end_ns))
+
+    def __read(self, parent: Open, start_ns: int, end_ns: int) -> None:
+        """Keep a row, and those before it that were not timed: all of it is theirs unless something else was called."""
+        last, spans = self.__last, parent.trace.spans
+        alone = last is not None and last.parent is parent and bool(spans) and spans[-1] is last
+        if last is not None and self.__until_ns not in (-1, last.end_ns):
+            alone = False
+        if self.__before and last is not None and alone:
+            if start_ns - last.end_ns >= _EVERY * (JOIN_NS + end_ns - start_ns):
+                # Whether a row took so long or what was done with it, only rows that are timed can tell.
+                self.__joined, self.__enough = 0, self.__enough * _EVERY
+            start_ns = last.end_ns
+        # SQLite computes where it is called, so all of it counts as CPU time: asking costs more than a row does.
+        joins = self.__keep(parent, start_ns, end_ns, end_ns - start_ns)
+        self.__joined = self.__joined + 1 if joins else 0
+        self.__before = alone and self.__joined >= self.__enough
+        self.__untimed = _EVERY - 1 if self.__before else 0
+
+    def __keep(self, parent: Open, start_ns: int, end_ns: int, cpu_ns: int) -> bool:
+        """Keep rows that were read; whether they are part of the span before."""
+        last = self.__last
+        self.__until_ns = end_ns
+        if last is not None and last.parent is parent and join_rows(last, start_ns, end_ns, cpu_ns):
+            return True
+        if self.__fetches < _MAX_FETCHES:
+            self.__fetches += 1
+            place, at = (last.place, last.at) if last is not None else ("", 0)
+            # Nobody waits for a core in so short a time.
+            same = of_thread.clock.schedule
+            self.__last = add_span(parent, SQL, self.__sql, start_ns, end_ns, place, at, cpu_ns, same, same)
+            self.__last.more = True
+            if self.__fetches == _MAX_FETCHES:
+                tracer.note(f"rows of a query are read in more than {_MAX_FETCHES} turns: the later ones count as code")
+        return False
+
+
+class _TracedConnection(sqlite3.Connection):
+    """A connection whose cursors are traced; its own ``execute`` would make a cursor of C's."""
+
+    def cursor(self, factory: Any = None) -> Any:
+        made = _TracedCursor if factory is None else _traced(factory, _TracedCursor)
+        return super().cursor(made)
+
+    # As in C, they ask no ``cursor`` of a class below.
+    def execute(self, *args: Any) -> Any:
+        if is_untraced():
+            return super().execute(*args)  # a cursor of C's, which needs no Python for each of its rows
+        return super().cursor(_TracedCursor).execute(*args)
+
+    def executemany(self, *args: Any) -> Any:
+        return super().cursor(_TracedCursor).executemany(*args)
+
+    def executescript(self, *args: Any) -> Any:
+        return super().cursor(_TracedCursor).executescript(*args)
+
+    def commit(self) -> None:
+        _plain("COMMIT", super().commit)
+
+    def rollback(self) -> None:
+        _plain("ROLLBACK", super().rollback)
+
+    def __exit__(self, *error: Any) -> Any:
+        # C commits by itself, without ``commit``.
+        return _plain("ROLLBACK" if error and error[0] is not None else "COMMIT", super().__exit__, *error)
+
+
+def _plain(label: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    parent = current.get()
+    if parent is None or parent.trace.over:
+        return strays.call(SQL, label, function, args, kwargs)
+    if parent.stage is SQL:
+        return function(*args, **kwargs)
+    place, at = tracer.places.spot(sys._getframe(2))
+    span = open_timed(parent, SQL, label, place, at)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        close_timed(span)
+
+
+def _traced(factory: Any, traced: type) -> Any:
+    """A class of the user's with the traced one below it: what it does itself comes first, as it always did."""
+    base = traced.__bases__[0]
+    if factory is base:
+        return traced
+    if isinstance(factory, type) and issubclass(factory, traced):
+        return factory
+    try:
+        return _below(factory, traced)
+    except Exception as error:  # its metaclass and __init_subclass__ are the user's
+        name = getattr(factory, "__qualname__", repr(factory))
+        why = error if isinstance(error, TypeError) else type(error).__name__
+        tracer.note(f"{name} could not be hooked ({why}): what it asks SQLite for counts as the code that calls it")
+        return factory
+
+
+@functools.lru_cache(maxsize=64)
+def _below(factory: Any, traced: type) -> Any:
+    if not isinstance(factory, type) or not issubclass(factory, traced.__bases__[0]):
+        raise TypeError("it is no class of SQLite's")
+    made = types.new_class(factory.__name__, (factory, traced))
+    made.__module__, made.__qualname__ = factory.__module__, factory.__qualname__
+    return made
+
+
+def _hook_sqlite(module: ModuleType) -> None:
+    original = module.connect
+    if getattr(original, "_tailcut", False):
+        return
+
+    @functools.wraps(original)
+    def connect(*args: Any, **kwargs: Any) -> Any:
+        # connect(database, timeout, detect_types, isolation_level, check_same_thread, factory, ...)
+        if len(args) > 5:
+            args = (*args[:5], _traced(args[5], _TracedConnection), *args[6:])
+        else:
+            kwargs["factory"] = _traced(kwargs.get("factory") or sqlite3.Connection, _TracedConnection)
+        return _plain("connect (sqlite3)", original, *args, **kwargs)
+
+    connect._tailcut = True  # type: ignore[attr-defined]
+    module.connect = connect  # type: ignore[attr-defined]
+
+
+def _hook_aiosqlite(module: ModuleType) -> None:
+    wrap(module.Connection, "_connect", SQL, "connect (aiosqlite)")
+    original = module.Connection._execute
+
+    async def execute(self: Any, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        parent = current.get()
+        if parent is None or parent.trace.over:
+            return await original(self, handing(fn), *args, **kwargs)
+        asked_ns = now()
+
+        def run() -> Any:
+            add_span(parent, Stage.WAIT, "aiosqlite's thread", asked_ns, now())
+            # In the thread's own context, as without us.
+            before = current.get()
+            current.set(parent)
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                current.set(before)
+
+        return await original(self, run)
+
+    module.Connection._execute = execute
+
+
+HOOKS: dict[str, Hook] = {
+    "sqlite3": _hook_sqlite,
+    "sqlite3.dbapi2": _hook_sqlite,
+    "aiosqlite.core": _hook_aiosqlite,
+}

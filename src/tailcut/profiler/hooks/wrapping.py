@@ -1,0 +1,256 @@
+"""Puts a span around a function of somebody else's."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from tailcut.core.profiling.records import Stage
+from tailcut.profiler.clocks import now, of_thread
+from tailcut.profiler.strays import strays
+from tailcut.profiler.tracing import (
+    LEAVES,
+    add_span,
+    close_span,
+    close_timed,
+    current,
+    open_timed,
+    open_under,
+    tracer,
+)  # fmt: skip
+from tailcut.profiler.untraced import untraced
+
+Label = str | Callable[[tuple[Any, ...], dict[str, Any]], str | bytes]
+"""What a call is called: always the same, or made of its arguments."""
+Asked = Callable[[str | bytes, tuple[Any, ...], dict[str, Any]], int]
+"""What a call asks for (``asking``), of its label and arguments; may not raise."""
+_KEPT_CHARS = 8_000
+_BRIEF_NS = 10_000
+_FRAMEWORKS = frozenset({Stage.DECODE, Stage.ENCODE, Stage.FRAMEWORK})
+"""What frameworks do has no line of the user's below it; looking for one would walk the whole stack."""
+
+
+def _nobody_knows(*_: object) -> int:
+    """What a call asks for where that cannot be told."""
+    return 0
+
+
+def wrap(
+    owner: Any,
+    name: str,
+    stage: Stage,
+    label: Label,
+    *,
+    leaf: bool = False,
+    more: bool = False,
+    asked: Asked = _nobody_knows,
+) -> None:
+    """Replace ``owner.name`` by the same with a span around each call, awaited or not.
+
+    Args:
+        owner: a class or module.
+        name: of the function in it; a class method is one afterwards.
+        stage, label: of the spans.
+        leaf: it calls nothing that has a span of its own.
+        more: of a call that has a span already, such as rows of a query: no call of its own.
+        asked: what each call asks for, where that can be told.
+
+    Raises:
+        AttributeError: the owner has no such attribute; the library is another version than the hook knows.
+    """
+    original = inspect.getattr_static(owner, name)
+    function = original.__func__ if isinstance(original, classmethod) else getattr(owner, name)
+    if getattr(function, "_tailcut", False):
+        return
+    # asyncpg checks something first, in a function of its own.
+    make = awaited if inspect.iscoroutinefunction(inspect.unwrap(function)) else brief if leaf else called
+    wrapped = make(function, stage, label, more=more, asked=asked)
+    wrapped._tailcut = True
+    setattr(owner, name, classmethod(wrapped) if isinstance(original, classmethod) else wrapped)
+
+
+def wrap_present(
+    owner: Any,
+    names: tuple[str, ...],
+    stage: Stage,
+    label: Label | None,
+    *,
+    leaf: bool = False,
+    more: bool = False,
+    asked: Asked = _nobody_knows,
+) -> None:
+    """Wrap those of ``names`` that the owner has; without a label each goes by its own name.
+
+    Raises:
+        AttributeError: it has none of them.
+    """
+    found = [name for name in names if hasattr(owner, name)]
+    if not found:
+        raise AttributeError(f"{owner!r} has none of {', '.join(names)}")
+    for name in found:
+        wrap(owner, name, stage, name if label is None else label, leaf=leaf, more=more, asked=asked)
+
+
+def after_init(owner: Any, attribute: str, change: Callable[[Any], Any]) -> None:
+    """Change an attribute of each new object of a class."""
+    original = owner.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        setattr(self, attribute, change(getattr(self, attribute)))
+
+    owner.__init__ = init
+
+
+def called(
+    function: Callable[..., Any], stage: Stage, label: Label, *, more: bool = False, asked: Asked = _nobody_knows
+) -> Any:
+    """A function with a span around each call."""
+    label = guarded(label)
+    current_span, untraced_request = current.get, untraced.get
+    spot, frame_of = tracer.places.spot, sys._getframe
+    own = stage if stage in LEAVES else None
+    outside = _outside(function, stage, label, more)
+    looks = stage not in _FRAMEWORKS
+
+    @functools.wraps(function)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        parent = current_span()
+        if parent is None or parent.trace.over:
+            # Most requests of a long recording: what is called for them is no more than this.
+            request = untraced_request()
+            if request is not None and not request.over:
+                return function(*args, **kwargs)
+            return outside(*args, **kwargs)
+        if parent.stage is own and not parent.parts:
+            return function(*args, **kwargs)
+        name = label if isinstance(label, str) else label(args, kwargs)
+        place, at = spot(frame_of(1)) if looks else ("", 0)
+        if looks and not place:
+            place, at = parent.place, parent.at
+        what = asked(name, args, kwargs)
+        span = open_timed(parent, stage, name, place, at)
+        span.more, span.asked = more, what
+        try:
+            return function(*args, **kwargs)
+        finally:
+            close_timed(span)
+
+    return traced
+
+
+def brief(
+    function: Callable[..., Any], stage: Stage, label: Label, *, more: bool = False, asked: Asked = _nobody_knows
+) -> Any:
+    """A function that calls nothing that has a span: it gets its own when it is over, and none if it took no time."""
+    label = guarded(label)
+    current_span, untraced_request = current.get, untraced.get
+    spot, frame_of = tracer.places.spot, sys._getframe
+    outside = _outside(function, stage, label, more)
+
+    @functools.wraps(function)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        parent = current_span()
+        if parent is None or parent.trace.over:
+            # Most requests of a long recording: what is called for them is no more than this.
+            request = untraced_request()
+            known = request is not None and not request.over
+            return function(*args, **kwargs) if known else outside(*args, **kwargs)
+        if parent.stage is stage:
+            return function(*args, **kwargs)
+        clock, start_ns = of_thread.clock, now()
+        began_ns = clock.cpu_at(start_ns)
+        inside = parent.cpu_ns >= 0 and parent.thread == clock.number
+        before = clock.schedule if inside else clock.look(start_ns)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            end_ns = now()
+            if end_ns - start_ns >= _BRIEF_NS:
+                cpu_ns = clock.cpu_since(start_ns, began_ns, end_ns)
+                if not inside:
+                    after = clock.look_since(before, start_ns, cpu_ns, end_ns)
+                else:
+                    after = clock.schedule if start_ns >= clock.sure_ns else before
+                name = label if isinstance(label, str) else label(args, kwargs)
+                place, at = spot(frame_of(1))
+                if not place:
+                    place, at = parent.place, parent.at
+                span = add_span(parent, stage, name, start_ns, end_ns, place, at, cpu_ns, before, after)
+                span.more, span.asked = more, asked(name, args, kwargs)
+
+    return traced
+
+
+def awaited(
+    function: Callable[..., Any], stage: Stage, label: Label, *, more: bool = False, asked: Asked = _nobody_knows
+) -> Any:
+    """A coroutine function with a span around each call."""
+    label = guarded(label)
+    current_span, untraced_request = current.get, untraced.get
+    spot, frame_of = tracer.places.spot, sys._getframe
+    own = stage if stage in LEAVES else None
+    outside = _outside(function, stage, label, more, strays.await_)
+    looks = stage not in _FRAMEWORKS
+
+    @functools.wraps(function)
+    async def traced(*args: Any, **kwargs: Any) -> Any:
+        parent = current_span()
+        if parent is None or parent.trace.over:
+            request = untraced_request()
+            if request is not None and not request.over:
+                return await function(*args, **kwargs)
+            return await outside(*args, **kwargs)
+        if parent.stage is own:
+            return await function(*args, **kwargs)
+        name = label if isinstance(label, str) else label(args, kwargs)
+        place, at = spot(frame_of(1)) if looks else ("", 0)
+        if looks and not place:
+            place, at = parent.place, parent.at
+        what = asked(name, args, kwargs)
+        span = open_under(parent, stage, name, place, at)
+        span.more, span.asked = more, what
+        try:
+            return await function(*args, **kwargs)
+        finally:
+            close_span(span)
+
+    return traced
+
+
+def guarded(label: Label) -> Label:
+    """The same label, but "?" where it cannot be made: the user's call must not fail of it."""
+    if isinstance(label, str):
+        return label
+
+    def made(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | bytes:
+        try:
+            return label(args, kwargs)
+        except Exception:
+            return "?"
+
+    return made
+
+
+def _outside(
+    function: Callable[..., Any], stage: Stage, label: Label, more: bool, call: Callable[..., Any] = strays.call
+) -> Callable[..., Any]:
+    """What is called for no request: some of it is counted."""
+    if stage not in LEAVES:
+        return function
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        return call(stage, label if isinstance(label, str) else label(args, kwargs), function, args, kwargs, more)
+
+    return counted
+
+
+def query_of(value: Any) -> str | bytes:
+    """A query as it is kept until the recording is over: text as it was given, anything else as text."""
+    text = value if isinstance(value, (str, bytes)) else str(value)
+    # A query may hold megabytes of values.
+    return text if len(text) <= _KEPT_CHARS else text[:_KEPT_CHARS]

@@ -1,0 +1,227 @@
+"""The application in a child process: started, waited for, asked for what it heard, and stopped whatever happens."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from tailcut.errors import ProfileError
+from tailcut.profiler.captured import FoundLayers
+from tailcut.profiler.child import Heard, Options, Said
+from tailcut.profiler.diagnosis import explain_failure, explain_silence
+from tailcut.profiler.model_inputs import ModelCall
+
+_QUIET_S = 5.0
+"""So long an application starts without a word to whoever waits."""
+_STOP_S = 5.0
+_ANSWER_S = 60.0
+_DUMP_S = 0.5
+_LOG_LINES = 25
+_STACK_LINES = 100
+
+
+class PilotProcess:
+    """One child process with the application. Use as a context manager.
+
+    Args:
+        options: what the child is told; ``report`` is filled in here.
+        directory: its working folder, from which the application is imported.
+        environment: added to this process's own.
+
+    Raises:
+        ProfileError: there is no such folder.
+    """
+
+    def __init__(self, options: Options, *, directory: Path, environment: Mapping[str, str] | None = None) -> None:
+        if not directory.is_dir():
+            raise ProfileError(f"there is no folder {directory}", hint="--app-dir names the application's")
+        self.target = options.target
+        self._directory = directory
+        self.port = 0
+        self._folder = Path(tempfile.mkdtemp(prefix="tailcut-profile-"))
+        self._lines = b""
+        reading, writing = os.pipe()
+        self._report = reading
+        options = msgspec.structs.replace(options, report=writing)
+        try:
+            with (self._folder / "log").open("wb") as log:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "tailcut.profiler.child", msgspec.json.encode(options).decode()],
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=[writing],
+                    cwd=directory,
+                    env={**os.environ, **(environment or {})},
+                    start_new_session=True,
+                )
+        except BaseException:
+            os.close(reading)
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        finally:
+            os.close(writing)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> PilotProcess:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    def wait_ready(self, timeout_s: float, say: Callable[[str], object] = lambda _: None) -> Said:
+        """Wait until the application answers.
+
+        Args:
+            timeout_s: for so long.
+            say: hears that it takes long.
+
+        Raises:
+            ProfileError: it cannot be served, died, or took too long; with what it said.
+        """
+        first_s, began_s = min(timeout_s, _QUIET_S), time.monotonic()
+        said = self._hear(first_s)
+        # Sooner it was heard that nothing will come.
+        if said is None and timeout_s > first_s and time.monotonic() - began_s >= first_s:
+            say(f"{self.target} is not ready after {first_s:g} s; waiting for it, {timeout_s:g} s at most")
+            said = self._hear(timeout_s - first_s)
+        if said is None and self._exit_code() is None:
+            self._process.send_signal(signal.SIGUSR1)
+            time.sleep(_DUMP_S)
+            # What did not start has nothing to finish.
+            self._process.kill()
+            raise explain_silence(self.target, timeout_s, self.log(_STACK_LINES))
+        if said is None or said.kind != "ready":
+            raise explain_failure(self.target, said, self._exit_code(), self.log(), self._directory)
+        self.port = said.port
+        return said
+
+    def begin(self, one_in: int = 1) -> None:
+        """Forget what was heard so far, and trace one request in so many.
+
+        Raises:
+            ProfileError: it has ended, or does not answer.
+        """
+        self._ask(f"begin {one_in}")
+
+    def trace(self, one_in: int) -> None:
+        """Trace one request in so many from now on.
+
+        Raises:
+            ProfileError: it has ended, or does not answer.
+        """
+        self._ask(f"trace {one_in}")
+
+    def heard(self) -> Heard:
+        """Fetch what was heard since the beginning.
+
+        Raises:
+            ProfileError: it has ended, or does not answer.
+        """
+        path = self._folder / "heard"
+        self._ask(f"write {path}")
+        return msgspec.msgpack.decode(path.read_bytes(), type=Heard)
+
+    def layers(self) -> FoundLayers:
+        """Let it time the layers of its own models; takes some seconds, and nothing may be asked of it meanwhile.
+
+        Raises:
+            ProfileError: it has ended, or does not answer.
+        """
+        path = self._folder / "layers"
+        self._ask(f"layers {path}")
+        return msgspec.msgpack.decode(path.read_bytes(), type=FoundLayers)
+
+    def inputs(self) -> tuple[ModelCall, ...]:
+        """Fetch what it handed to its models since the last time; ``Options.inputs`` has to be set.
+
+        Raises:
+            ProfileError: it has ended, or does not answer.
+        """
+        path = self._folder / "inputs"
+        self._ask(f"inputs {path}")
+        return msgspec.msgpack.decode(path.read_bytes(), type=tuple[ModelCall, ...])
+
+    def stop(self) -> None:
+        """Ask it to stop, then kill it and whatever it started."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_S)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        if self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()
+        if self._report >= 0:
+            os.close(self._report)
+            self._report = -1
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def log(self, lines: int = _LOG_LINES) -> str:
+        """The end of what it printed."""
+        try:
+            printed = (self._folder / "log").read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
+        except OSError:
+            return ""
+        return "\n".join(printed[-lines:])
+
+    def _ask(self, command: str) -> None:
+        stdin = self._process.stdin
+        assert stdin is not None
+        said = None
+        with suppress(OSError):
+            stdin.write(command.encode() + b"\n")
+            stdin.flush()
+            said = self._hear(_ANSWER_S)
+        if said is not None and said.kind == "failed":
+            what = said.error.partition(":")[0]
+            raise ProfileError(f"the process of {self.target} failed to answer ({what})", hint=said.text)
+        if said is None:
+            code = self._exit_code()
+            what = f"ended with exit code {code}" if code is not None else f"did not answer within {_ANSWER_S:g} s"
+            raise ProfileError(
+                f"the process of {self.target} {what} while it was profiled",
+                hint=f"it printed last:\n{self.log() or '(nothing)'}",
+            )
+
+    def _exit_code(self) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            return self._process.wait(1.0)
+        return None
+
+    def _hear(self, timeout_s: float) -> Said | None:
+        """The next line of the report; None where there is none in time, or the process has ended."""
+        end_s = time.monotonic() + timeout_s
+        while b"\n" not in self._lines:
+            left_s = end_s - time.monotonic()
+            if left_s <= 0 or not select.select([self._report], [], [], left_s)[0]:
+                return None
+            data = os.read(self._report, 65536)
+            if not data:
+                return None
+            self._lines += data
+        line, _, self._lines = self._lines.partition(b"\n")
+        return msgspec.json.decode(line, type=Said)

@@ -1,0 +1,257 @@
+"""Record an unmodified ASGI application under open-loop load: requests with their spans, and what held them up."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from tailcut.core.profiling.functions import Looking, code_s, plan_looks
+from tailcut.core.profiling.records import Recording, Sample
+from tailcut.core.profiling.thinning import ALL, one_in
+from tailcut.errors import LoadTestError, ProfileError
+from tailcut.load import LoadPlan, Samples, measure
+from tailcut.load.cpu import threads_ns, workers_seconds
+from tailcut.load.payloads import build_requests
+from tailcut.load.plan import parse_url
+from tailcut.load.summary import RunFacts
+from tailcut.profiler.assembling import Run, assemble
+from tailcut.profiler.captured import FoundLayers
+from tailcut.profiler.child import Heard, Options, Said
+from tailcut.profiler.databases import computed_between_s, computed_ns
+from tailcut.profiler.diagnosis import choose_path, explain_answers, not_again
+from tailcut.profiler.idling import measure_slope
+from tailcut.profiler.launching import PilotProcess
+from tailcut.profiler.overhead import Sides, measure_overhead, pairs_for, run_s
+from tailcut.profiler.places import Places
+from tailcut.profiler.plan import PilotPlan, check_pilot
+from tailcut.profiler.spying import Spy
+from tailcut.profiler.trials import OnStep, bears, fell_behind, too_fast
+
+HEADER = "x-tailcut-profile"
+_LUCK = "PYTHONHASHSEED"
+
+_PROBE_RATE = 20.0
+_PROBE_S = 0.3
+_PROBE_TIMEOUT_S = 30.0
+_SETTLE_S = 10.0
+
+
+def record(plan: PilotPlan, *, on_step: OnStep | None = None) -> Recording:
+    """Run the application under the load and record where its requests' time goes.
+
+    The application runs in a child process under uvicorn and is stopped at the end, whatever happens.
+
+    Args:
+        plan: what to do.
+        on_step: hears what is being done.
+
+    Raises:
+        ProfileError: the application does not import, start or answer, or cannot bear the rate (with the rate that it
+            can); the plan makes no sense.
+        LoadTestError: the payloads cannot be read.
+        MissingExtra: uvicorn is not installed.
+    """
+    with _importable(plan.directory):
+        check_pilot(plan)
+        return _record(plan, on_step or (lambda _: None))
+
+
+def _record(plan: PilotPlan, say: OnStep) -> Recording:
+    say(f"starting {plan.target}")
+    began_s = time.monotonic()
+    with _start(plan, profiled=True) as pilot:
+        ready = pilot.wait_ready(plan.ready_s, say)
+        start_s = time.monotonic() - began_s
+        load = _load_plan(plan, pilot, ready)
+        _probe(load, pilot, ready)
+        say(f"trying {plan.rate:g} requests/s")
+        recording = _profiled(plan, load, pilot, ready, say) if bears(_numbered(load)) else None
+    # Only now, when the profiled one is gone, and with it the requests that still queue there, and what it held that
+    # only one process may have.
+    if recording is not None:
+        return _with_overhead(plan, load, recording, start_s, say)
+    say("the queue grows: looking for the rate that the application bears")
+    with _start(plan, profiled=False) as plain:
+        plain.wait_ready(plan.ready_s, say)
+        raise too_fast(plan.target, _on(load, plain))
+
+
+def _profiled(plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, ready: Said, say: OnStep) -> Recording | None:
+    """Record, and all that needs the process that was recorded; None where it did not keep up after all."""
+    # What was heard till now are the trial's requests.
+    thin = one_in(round(plan.rate * plan.duration_s), pilot.heard().requests, plan.least_traced)
+    if plan.overhead_rounds:
+        # Who has minutes gets a process with its first full collections and its pools' connections behind it.
+        say("warming it up")
+        measure(msgspec.structs.replace(_numbered(load), duration_s=_SETTLE_S, warmup_s=0.0, seed=load.seed + 3))
+    say(f"recording for {plan.duration_s:g} s at {plan.rate:g} requests/s")
+    pilot.begin(thin)
+    before, workers_s = computed_ns(), workers_seconds(pilot.pid)
+    samples, facts = measure(_numbered(load))
+    database_s, workers_s = computed_between_s(before, computed_ns()), workers_seconds(pilot.pid) - workers_s
+    heard = pilot.heard()
+    _check_answers(load, pilot, ready, samples, facts, heard)
+    if fell_behind(_numbered(load), samples, facts):
+        return None
+    # For who has minutes, and not before the recording, whose requests would find what these leave behind.
+    slope = measure_slope(_numbered(load), say) if plan.overhead_rounds else 0.0
+    looking = _looking(plan, pilot, heard, thin)
+    looks, problem = _looks(plan, load, pilot, heard, looking)
+    run = Run(
+        load=load, ready=ready, samples=samples, facts=facts, heard=heard,
+        looks=looks, looks_interval_ns=int(1e9 / looking.rate), looks_s=looking.seconds, spy_problem=problem,
+        asked_loop=plan.loop, one_in=thin, database_s=database_s,
+        workers_s=max(workers_s, 0.0),
+    )  # fmt: skip
+    found = _layers(pilot, say) if plan.layers else FoundLayers()
+    recording = assemble(plan.target, run, None)
+    return msgspec.structs.replace(
+        recording, pilot=msgspec.structs.replace(recording.pilot, cpu_slope=slope),
+        layers=found.layers, conversions=found.conversions, notes=(*recording.notes, *found.notes),
+    )  # fmt: skip
+
+
+def _layers(pilot: PilotProcess, say: OnStep) -> FoundLayers:
+    """Time the layers of its models; where that breaks it, the recording is still whole."""
+    say("timing the layers of its models")
+    try:
+        return pilot.layers()
+    except ProfileError as error:
+        return FoundLayers(notes=(f"no slow layers: {error.message}",))
+
+
+@contextmanager
+def _importable(directory: str) -> Iterator[None]:
+    """Payloads that are made by a function of the application's are found where it is."""
+    folder = str(Path(directory).resolve())
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):
+            sys.path.remove(folder)
+
+
+def _looks(
+    plan: PilotPlan, load: LoadPlan, pilot: PilotProcess, heard: Heard, looking: Looking
+) -> tuple[tuple[Sample, ...], str]:
+    """Send the load once more and look at the stacks meanwhile; where that fails, say why: the recording is whole."""
+    # Numbered too: only what belongs to a request is handed to threads in a way that their stacks show.
+    sampled = msgspec.structs.replace(_numbered(load), duration_s=looking.seconds, warmup_s=0.0, seed=load.seed + 2)
+    try:
+        pilot.trace(ALL)
+        with Spy(pilot.pid, looking.rate) as spy:
+            measure(sampled)
+            spy.stop()
+            return spy.samples(heard.requests, Places(plan.directory)), spy.problem
+    except (LoadTestError, ProfileError, OSError) as error:
+        return (), f"the run in which stacks are sampled failed ({getattr(error, 'message', error)})"
+
+
+def _looking(plan: PilotPlan, pilot: PilotProcess, heard: Heard, thin: int) -> Looking:
+    # Code that awaits what is not hooked seems to run, but takes no core.
+    busy_s = min(code_s(heard.requests) * thin, heard.cpu_ns / 1e9)
+    share = busy_s / (plan.duration_s + plan.warmup_s)
+    return plan_looks(share, min(plan.sample_s, plan.duration_s), len(threads_ns(pilot.pid)))
+
+
+def _with_overhead(plan: PilotPlan, load: LoadPlan, recording: Recording, start_s: float, say: OnStep) -> Recording:
+    """Measure what profiling costs; where that does not work, the recording is still whole."""
+    if not plan.overhead_rounds:
+        return recording
+    base = msgspec.structs.replace(load, duration_s=run_s(plan.overhead_s, plan.rate, recording.one_in))
+    try:
+        overhead = measure_overhead(
+            lambda number: _sides(plan, base, number, recording.one_in),
+            pairs=pairs_for(plan.overhead_rounds, start_s), rounds=plan.overhead_rounds, say=say,
+        )  # fmt: skip
+    except (ProfileError, LoadTestError, KeyboardInterrupt) as error:
+        why = "it was interrupted" if isinstance(error, KeyboardInterrupt) else error.message
+        say(str(error) or why)
+        note = f"what profiling itself costs could not be measured: {why}"
+        return msgspec.structs.replace(recording, notes=(*recording.notes, note))
+    return msgspec.structs.replace(recording, overhead=overhead)
+
+
+@contextmanager
+def _sides(plan: PilotPlan, load: LoadPlan, number: int, thin: int) -> Iterator[Sides]:
+    """The application twice, without profiling and with it."""
+    with ExitStack() as stack:
+        try:
+            plain, seen = (_ready(stack, plan, profiled, number) for profiled in (False, True))
+        except ProfileError as error:
+            raise not_again(error) from error
+        yield Sides(_on(load, plain), _numbered(_on(load, seen)), partial(seen.begin, thin), thin)
+
+
+def _ready(stack: ExitStack, plan: PilotPlan, profiled: bool, luck: int) -> PilotProcess:
+    process = stack.enter_context(_start(plan, profiled=profiled, luck=luck))
+    process.wait_ready(plan.ready_s)
+    return process
+
+
+def _start(plan: PilotPlan, *, profiled: bool, luck: int = 0) -> PilotProcess:
+    options = Options(target=plan.target, report=-1, profiled=profiled, loop=plan.loop)
+    # Sets and dicts iterate in an order that differs from process to process; those that are compared have the same.
+    environment = {_LUCK: str(luck + 1)} if _LUCK not in os.environ else {}
+    return PilotProcess(options, directory=Path(plan.directory), environment={**environment, **plan.environment})
+
+
+def _load_plan(plan: PilotPlan, pilot: PilotProcess, ready: Said) -> LoadPlan:
+    load = LoadPlan(
+        url=pilot.url,
+        rate=plan.rate,
+        duration_s=plan.duration_s,
+        warmup_s=plan.warmup_s,
+        payloads=plan.payloads,
+        method=plan.method,
+        headers=plan.headers,
+        timeout_s=plan.timeout_s,
+        pid=pilot.pid,
+        seed=plan.seed,
+    )
+    requests = build_requests(load, parse_url(load.url), 1)
+    own_path = requests[0].split(b" ", 2)[1] != b"/"
+    path = plan.path or ("" if own_path else choose_path(ready.routes, load.http_method))
+    return msgspec.structs.replace(load, url=f"{pilot.url}/{path.lstrip('/')}")
+
+
+def _probe(load: LoadPlan, pilot: PilotProcess, ready: Said) -> None:
+    """A few requests first, so that a wrong path or payload shows before anything is measured."""
+    few = msgspec.structs.replace(
+        _numbered(load), rate=_PROBE_RATE, arrivals="constant", duration_s=_PROBE_S, warmup_s=0.0,
+        timeout_s=_PROBE_TIMEOUT_S,
+    )  # fmt: skip
+    samples, facts = measure(few)
+    _check_answers(load, pilot, ready, samples, facts, pilot.heard())
+
+
+def _check_answers(
+    load: LoadPlan, pilot: PilotProcess, ready: Said, samples: Samples, facts: RunFacts, heard: Heard
+) -> None:
+    statuses = Counter(samples.status[samples.status != 0].tolist())
+    error = explain_answers(statuses, facts.bodies, heard.failures, ready.routes, asked=_asked(load), log=pilot.log())
+    if error is not None:
+        raise error
+
+
+def _numbered(load: LoadPlan) -> LoadPlan:
+    """The same load, each request with its number: only such requests are profiled."""
+    return msgspec.structs.replace(load, numbered=HEADER)
+
+
+def _on(load: LoadPlan, pilot: PilotProcess) -> LoadPlan:
+    """The same load on another process."""
+    return msgspec.structs.replace(load, url=f"{pilot.url}{parse_url(load.url).path}", pid=pilot.pid)
+
+
+def _asked(load: LoadPlan) -> str:
+    return f"{load.http_method} {parse_url(load.url).path}"

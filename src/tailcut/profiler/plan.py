@@ -1,0 +1,100 @@
+"""What of an application is to be recorded, and under which load."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from math import inf
+
+import msgspec
+
+from tailcut.core.profiling.thinning import LEAST_TRACED
+from tailcut.core.slo import Objectives
+from tailcut.core.statistics import samples_needed
+from tailcut.errors import MissingExtra, ProfileError
+from tailcut.load import LoadPlan
+from tailcut.load.payloads import build_requests
+from tailcut.load.plan import check_plan, parse_url
+from tailcut.profiler.child import Loop
+from tailcut.profiler.diagnosis import check_target
+
+_CHECKED = 1000
+SAMPLE_S, SHORT_SAMPLE_S = 15.0, 8.0
+"""For how long stacks are looked at, at most: where the user has minutes, and where the whole profile has 45 s."""
+
+
+class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is recorded.
+
+    Args:
+        target: "module:attribute", or "module:function()" for one that makes the application.
+        payloads: as of ``LoadPlan``: a .jsonl file, or ``module:callable`` of (seed); empty: requests without a body.
+        path: where requests go; empty: the only route that takes the method.
+        method: HTTP method; empty: POST with payloads, GET without.
+        headers: (name, value) pairs sent with each request.
+        rate: requests per second, Poisson arrivals.
+        duration_s, warmup_s: seconds recorded, and seconds before them that are not.
+        timeout_s: a request that took longer is given up.
+        directory: the folder that the application is imported from and runs in.
+        environment: variables added to the child's.
+        loop: of the application; "auto" is the one that uvicorn takes: uvloop where it is installed.
+        ready_s: longest wait for the application's start.
+        sample_s: for how long stacks are looked at, at most: in a run of its own, under the same load, because looking
+            takes of the cores that answer, and must not be in what is recorded. The less of the time code runs, the
+            longer, and the more often (``core.profiling.functions.plan_looks``).
+        overhead_rounds, overhead_s: how often, and how long at least, the same load is sent to processes of the
+            application without profiling and with it; 0 rounds: the overhead is not measured.
+        least_traced: of a recording with at least twice as many requests about so many are traced and stand for all
+            (``least_for``).
+        layers: whether the layers of its models are timed in the end.
+        seed: of arrivals and payloads.
+    """
+
+    target: str
+    payloads: str = ""
+    path: str = ""
+    method: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+    rate: float = 50.0
+    duration_s: float = 20.0
+    warmup_s: float = 2.0
+    timeout_s: float = 10.0
+    directory: str = "."
+    environment: dict[str, str] = {}
+    loop: Loop = "auto"
+    ready_s: float = 60.0
+    sample_s: float = SAMPLE_S
+    overhead_rounds: int = 0
+    overhead_s: float = 2.0
+    least_traced: int = LEAST_TRACED
+    layers: bool = True
+    seed: int = 0
+
+
+def least_for(slo: Objectives | None) -> int:
+    """Say how many requests have to be traced so that each percentile of an SLO rests on enough of them."""
+    return max([LEAST_TRACED, *(samples_needed(one.share) for one in (slo.latency if slo is not None else ()))])
+
+
+def check_pilot(plan: PilotPlan) -> None:
+    """Refuse what makes no sense before anything is started.
+
+    Raises:
+        ProfileError: a target that is none, or a number that is not positive.
+        LoadTestError: payloads that cannot be read or are not JSON.
+        MissingExtra: uvicorn is not installed.
+    """
+    check_target(plan.target)
+    if find_spec("uvicorn") is None:
+        raise MissingExtra("uvicorn is not installed", hint="pip install 'tailcut[profile]'")
+    for name, value in (
+        ("rate", plan.rate), ("duration", plan.duration_s), ("sampling time", plan.sample_s),
+    ):  # fmt: skip
+        if not 0 < value < inf:
+            raise ProfileError(f"the {name} is {value:g}", hint="give a finite number above 0")
+    load = LoadPlan(
+        url="http://127.0.0.1:1/", rate=plan.rate, payloads=plan.payloads, method=plan.method, headers=plan.headers,
+        timeout_s=plan.timeout_s, seed=plan.seed,
+    )  # fmt: skip
+    check_plan(load)
+    # Before anything is started: what cannot be read or is not JSON.
+    build_requests(load, parse_url(load.url), min(_CHECKED, int(plan.rate * (plan.warmup_s + plan.duration_s)) + 1))
