@@ -1,4 +1,4 @@
-"""A deployment as an application, for ``profile.hook_steps``: ``tailcut.profiler.deployment_app:app()``."""
+"""A deployment as an application, for ``profiler.hook_steps``: ``tailcut.profiler.deployment_app:app()``."""
 
 from __future__ import annotations
 

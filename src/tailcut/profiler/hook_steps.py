@@ -1,7 +1,7 @@
 """What a deployment's hooks spend their time on: models, steps of a Pipeline, queries and functions in them.
 
 ``tailcut serve`` tells how long a hook takes. What it calls is seen where the same deployment runs as an application
-under ``profile.pilot``, for some seconds more; there each part's share of its hook is taken, and the hooks of the
+under ``profiler.pilot``, for some seconds more; there each part's share of its hook is taken, and the hooks of the
 deployment's own recording are divided by these shares.
 """
 

@@ -22,13 +22,13 @@ LEAST_TRACED = 500
 """Requests of a recording: more than a p95 needs."""
 ALL, FEWEST = 1, 8
 """Of how many requests one is traced, at most and at least. Fewer save little more: at one in eight the pilot of
-flight_risk has a p95 that is 5 % longer at half of what it sustains, at one in two 11 % (``profile.overhead``)."""
+flight_risk has a p95 that is 5 % longer at half of what it sustains, at one in two 11 % (``profiler.overhead``)."""
 _ROUNDS, _MASK = ((17, 0x2D51ED1B), (11, 0x4C1B3C2D), (15, 0x31848BAB)), 0xFFFFFFFF
 """Of a hash of 32 bits in which each bit of a number decides about each bit: xor of a shift, times an odd number."""
 POOLS = frozenset({"psycopg_pool", "asyncpg's pool", "SQLAlchemy's pool"})
-"""Labels of waits for a connection, as ``profile.hooks.databases`` gives them."""
+"""Labels of waits for a connection, as ``profiler.hooks.databases`` gives them."""
 THREADING = ("threading.Lock of ", "threading.RLock of ")
-"""How labels of waits for locks begin that the user's modules made (``profile.hooks.locks``)."""
+"""How labels of waits for locks begin that the user's modules made (``profiler.hooks.locks``)."""
 _ALONE = 0.025
 """Of the slowest tenth's time: who waits longer for what several hold is understood only beside all who hold it."""
 _SLOW = 10
