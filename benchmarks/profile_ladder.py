@@ -21,21 +21,21 @@ import msgspec
 
 from benchmarks.profile_ladder_report import STEEP, Compared, compare, render
 from benchmarks.profile_ladder_runs import Hits, Window, hits_at, known_of
-from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.budget import make_budget
-from tailcut.core.profiling.calibrating import Calibration, calibrate
-from tailcut.core.profiling.forecast import Forecast, forecast
-from tailcut.core.profiling.levers import begin, pull
-from tailcut.core.profiling.priors import Prior, measured
-from tailcut.core.profiling.records import Recording
-from tailcut.core.profiling.state import Known, LeverName, State
-from tailcut.core.profiling.work import read_work
 from tailcut.ladder.machine import commit_of
 from tailcut.manifest import load
+from tailcut.profiler.attribution.budget import make_budget
+from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.files import load_recording, save_recording
+from tailcut.profiler.forecast.calibration import Calibration, calibrate
+from tailcut.profiler.forecast.forecast import Forecast, forecast
+from tailcut.profiler.forecast.state import Known, LeverName, State
+from tailcut.profiler.forecast.work import read_work
+from tailcut.profiler.levers.levers import begin, pull
+from tailcut.profiler.levers.priors import Prior, measured
 from tailcut.profiler.own_path import with_path
 from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
+from tailcut.profiler.records import Recording
 from tailcut.report.ladder_file import COMFORTABLE, LadderRecord, load_ladder
 
 FOLDER = Path("examples/flight_risk")

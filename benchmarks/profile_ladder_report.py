@@ -9,11 +9,11 @@ from statistics import median
 import msgspec
 import numpy as np
 
-from tailcut.core.profiling.budget import Budget
-from tailcut.core.profiling.calibrating import Calibration
-from tailcut.core.profiling.forecast import Forecast
-from tailcut.core.profiling.records import Recording
-from tailcut.core.profiling.state import Known
+from tailcut.profiler.attribution.budget import Budget
+from tailcut.profiler.forecast.calibration import Calibration
+from tailcut.profiler.forecast.forecast import Forecast
+from tailcut.profiler.forecast.state import Known
+from tailcut.profiler.records import Recording
 from tailcut.report.ladder_file import Capacity, LadderRecord, Measurement
 
 WITHIN = 0.25

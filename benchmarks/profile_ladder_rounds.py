@@ -22,9 +22,9 @@ import numpy as np
 
 from benchmarks.profile_ladder import FOLDER, Found, find, options_of
 from benchmarks.profile_ladder_report import WITHIN, Compared
-from tailcut.core.profiling.priors import THREAD_SHARE
 from tailcut.gate.distributions import student_quantile
 from tailcut.ladder.machine import commit_of
+from tailcut.profiler.levers.priors import THREAD_SHARE
 
 _BEFORE_S = 12.0
 """Of a server that was just started: what the ladder leaves out."""

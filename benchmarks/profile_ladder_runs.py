@@ -14,15 +14,15 @@ import numpy as np
 
 from benchmarks.profile_ladder_queries import fetches_of, manifests_queries, pilots_share
 from tailcut.core.freshness import refresh_lead_s
-from tailcut.core.profiling.hits import keys_of
-from tailcut.core.profiling.priors import Prior, measured
-from tailcut.core.profiling.reuse import cache_hits
-from tailcut.core.profiling.state import Known
 from tailcut.core.slo import parse_duration_s
 from tailcut.core.tensors import Arrays
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Features, Manifest
 from tailcut.profiler.diversity import sent_payloads
+from tailcut.profiler.forecast.state import Known
+from tailcut.profiler.levers.priors import Prior, measured
+from tailcut.profiler.payloads.cache_hits import keys_of
+from tailcut.profiler.payloads.reuse_distance import cache_hits
 from tailcut.registry import Registry
 from tailcut.runtimes import Runtime, open_runtime
 from tailcut.runtimes.live import source_of

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "tailcut"
 HOUSE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["tailcut"]["house"]
 SOURCES = sorted(PACKAGE.rglob("*.py"))
-PURE = ("core", "gate")
+PURE = ("core", "gate", *(f"profiler/{name}" for name in ("attribution", "forecast", "levers", "payloads")))
 """Packages without clock, I/O, threads and randomness."""
 IMPURE = {
     "asyncio",

@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.flat import STAGES
-from tailcut.core.profiling.records import Recording, Request, Stage
+from tailcut.profiler.attribution.span_table import STAGES
+from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
+from tailcut.profiler.records import Recording, Request, Stage
 
 HERE = Path(__file__).parent
 

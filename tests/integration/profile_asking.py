@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from tailcut.core.profiling.records import Request
 from tailcut.profiler.hooks import install_hooks
 from tailcut.profiler.middleware import Profiled
+from tailcut.profiler.records import Request
 from tailcut.profiler.spans import requests_of
 from tailcut.profiler.tracing import tracer
 

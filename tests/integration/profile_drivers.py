@@ -14,8 +14,8 @@ import threading
 from collections.abc import Awaitable, Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
-from tailcut.core.profiling.records import Stage
 from tailcut.profiler.hooks import install_hooks
+from tailcut.profiler.records import Stage
 from tailcut.profiler.spans import requests_of
 from tailcut.profiler.tracing import current, open_root, tracer
 

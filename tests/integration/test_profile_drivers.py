@@ -14,9 +14,9 @@ import pytest
 from tests.integration.planting import HERE
 from tests.integration.servers import postgres_server
 
-from tailcut.core.profiling.records import Stage
 from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
+from tailcut.profiler.records import Stage
 
 pytestmark = pytest.mark.integration
 

@@ -17,8 +17,8 @@ from tests.integration.planting import HERE, Recorded, found_shares, missed, onl
 
 from flight_risk.stacks import stack
 from flight_risk.traffic import active_flights
-from tailcut.core.profiling.budget import make_budget
-from tailcut.core.profiling.records import Stage
+from tailcut.profiler.attribution.budget import make_budget
+from tailcut.profiler.records import Stage
 
 pytestmark = pytest.mark.integration
 

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from tests.integration.profile_asking import Said
 
-from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.flat import STAGES
-from tailcut.core.profiling.records import Recording, Stage
+from tailcut.profiler.attribution.span_table import STAGES
+from tailcut.profiler.attribution.stages import attribute
+from tailcut.profiler.records import Recording, Stage
 
 pytestmark = pytest.mark.integration
 

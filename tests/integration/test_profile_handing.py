@@ -16,17 +16,17 @@ import numpy as np
 import pytest
 from tests.integration.planting import of_path
 
-from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.background import LeftBehind, left_behind
-from tailcut.core.profiling.budget import Budget, Culprit, make_budget
-from tailcut.core.profiling.flat import STAGE_AT
-from tailcut.core.profiling.records import Recording, Stage
 from tailcut.core.slo import Objectives, parse_objectives
 from tailcut.load import LoadPlan, RunFacts, Samples, measure
+from tailcut.profiler.attribution.background import LeftBehind, left_behind
+from tailcut.profiler.attribution.budget import Budget, Culprit, make_budget
+from tailcut.profiler.attribution.span_table import STAGE_AT
+from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.child import Options
 from tailcut.profiler.launching import PilotProcess
 from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
+from tailcut.profiler.records import Recording, Stage
 from tailcut.report.profile_json import advice_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]

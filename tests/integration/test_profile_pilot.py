@@ -11,11 +11,11 @@ import pytest
 from tests.integration.planting import HERE, Recorded, found_shares, missed, of_path, only, record_planted
 from tests.integration.servers import postgres_server, redis_server
 
-from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.flat import STAGES
-from tailcut.core.profiling.functions import functions_of
-from tailcut.core.profiling.records import Recording, Request, Span, Stage
+from tailcut.profiler.attribution.functions import functions_of
+from tailcut.profiler.attribution.span_table import STAGES
+from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.files import load_recording, save_recording
+from tailcut.profiler.records import Recording, Request, Span, Stage
 
 pytestmark = pytest.mark.integration
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tailcut.core.profiling.budget import make_budget
-from tailcut.core.profiling.records import Stage
+from tailcut.profiler.attribution.budget import make_budget
 from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
+from tailcut.profiler.records import Stage
 
 pytestmark = pytest.mark.integration
 

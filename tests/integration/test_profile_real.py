@@ -8,7 +8,7 @@ import pytest
 from tests.integration.profile_asking import Said
 from tests.integration.test_profile_frameworks import driven, least_ns, stages
 
-from tailcut.core.profiling.records import Stage
+from tailcut.profiler.records import Stage
 
 pytestmark = pytest.mark.integration
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.integration.planting import HERE, Recorded, found_shares, missed, of_path, only, record_planted
 
-from tailcut.core.profiling.budget import Culprit, make_budget
-from tailcut.core.profiling.records import Stage
+from tailcut.profiler.attribution.budget import Culprit, make_budget
+from tailcut.profiler.records import Stage
 from tailcut.report.profile_words import bottleneck
 
 pytestmark = pytest.mark.integration

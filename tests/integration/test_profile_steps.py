@@ -8,16 +8,16 @@ import msgspec
 import pytest
 from tests.integration.planting import HERE, of_path
 
-from tailcut.core.profiling import forecast as forecasts
-from tailcut.core.profiling.advice import LeverAdvice, advise
-from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.budget import make_budget
-from tailcut.core.profiling.flat import STAGES
-from tailcut.core.profiling.knowing import know
-from tailcut.core.profiling.records import Recording, Stage
-from tailcut.core.profiling.steps import ModelStep
+from tailcut.profiler.attribution.budget import make_budget
+from tailcut.profiler.attribution.model_steps import ModelStep
+from tailcut.profiler.attribution.span_table import STAGES
+from tailcut.profiler.attribution.stages import attribute
+from tailcut.profiler.forecast import forecast as forecasts
+from tailcut.profiler.levers.advice import LeverAdvice, advise
+from tailcut.profiler.levers.assumptions import know
 from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
+from tailcut.profiler.records import Recording, Stage
 
 pytestmark = pytest.mark.integration
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.flat import STAGE_AT
-from tailcut.core.profiling.records import Recording, Stage
-from tailcut.core.profiling.thinning import is_traced
+from tailcut.profiler.attribution.span_table import STAGE_AT
+from tailcut.profiler.attribution.stages import attribute
+from tailcut.profiler.attribution.trace_sampling import is_traced
 from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
+from tailcut.profiler.records import Recording, Stage
 
 pytestmark = pytest.mark.integration
 

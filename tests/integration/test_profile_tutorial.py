@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.flat import STAGES
-from tailcut.core.profiling.records import Stage
+from tailcut.profiler.attribution.span_table import STAGES
+from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
+from tailcut.profiler.records import Stage
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 

@@ -10,11 +10,11 @@ import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailcut.core.profiling import attribution
-from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.flat import STAGES, Flat, Ints
-from tailcut.core.profiling.records import Moment, Pilot, Recording, Request, Span, Stage
-from tailcut.core.profiling.sweep import sweep
+from tailcut.profiler.attribution import stages as attribution
+from tailcut.profiler.attribution.span_table import STAGES, Flat, Ints
+from tailcut.profiler.attribution.stages import attribute
+from tailcut.profiler.attribution.sweep import sweep
+from tailcut.profiler.records import Moment, Pilot, Recording, Request, Span, Stage
 
 _STAGES = st.sampled_from([Stage.SQL, Stage.MODEL, Stage.CODE, Stage.FRAMEWORK, Stage.WAIT, Stage.LOCK])
 _WAITS = (Stage.WAIT, Stage.LOCK)

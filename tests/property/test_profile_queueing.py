@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailcut.core.profiling.queueing import keeps_within, play
-from tailcut.core.profiling.service import At, Phase, Service
 from tailcut.core.statistics import percentile, rank
+from tailcut.profiler.forecast.queueing import keeps_within, play
+from tailcut.profiler.forecast.service import At, Phase, Service
 
 _MS = 1e6
 

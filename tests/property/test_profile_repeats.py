@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailcut.core.profiling.diversity import WHOLE, key_of, read_diversity, sample_for
-from tailcut.core.profiling.reuse import Distances, Reuse, cache_hits
+from tailcut.profiler.payloads.diversity import WHOLE, key_of, read_diversity, sample_for
+from tailcut.profiler.payloads.reuse_distance import Distances, Reuse, cache_hits
 
 _LOOKUPS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 5)), max_size=120)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def request_() -> Iterator[Trace]:
     """A request under profile that this code works for."""
-    from tailcut.core.profiling.records import Stage
+    from tailcut.profiler.records import Stage
     from tailcut.profiler.tracing import current, open_root, tracer
 
     tracer.clear()

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tailcut.core.profiling import forecast as forecasts
-from tailcut.core.profiling.advice import Advice, LeverAdvice
-from tailcut.core.profiling.calibrating import Calibration
-from tailcut.core.profiling.forecast import Forecast
-from tailcut.core.profiling.layers import DISPATCH, ModelLayers, layers_of, operators_of
-from tailcut.core.profiling.overhead import Latencies, Overhead
-from tailcut.core.profiling.records import (
+from tailcut.profiler.attribution.layers import DISPATCH, ModelLayers, layers_of, operators_of
+from tailcut.profiler.attribution.overhead import Latencies, Overhead
+from tailcut.profiler.forecast import forecast as forecasts
+from tailcut.profiler.forecast.calibration import Calibration
+from tailcut.profiler.forecast.forecast import Forecast
+from tailcut.profiler.levers.advice import Advice, LeverAdvice
+from tailcut.profiler.records import (
     Moment,
     Pilot,
     Recording,

@@ -10,23 +10,23 @@ import pytest
 from tests.unit import profile_sample
 from tests.unit.test_profile_levers import advice, pilot, reasons
 
-from tailcut.core.profiling import ordering
-from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.blocking import blocking_code
-from tailcut.core.profiling.budget import make_budget
-from tailcut.core.profiling.calls import is_fetch, is_write
-from tailcut.core.profiling.charging import note_cost
-from tailcut.core.profiling.flat import Name
-from tailcut.core.profiling.forecast import Forecast, capacity, forecast
-from tailcut.core.profiling.levers import begin, pull
-from tailcut.core.profiling.ordering import Step, order_levers
-from tailcut.core.profiling.overhead import Added, Everyone, Overhead
-from tailcut.core.profiling.parts import HANDLING, Part
-from tailcut.core.profiling.records import Moment, Pilot, Recording, Request, Span, Stage
-from tailcut.core.profiling.refusals import Facts
-from tailcut.core.profiling.state import Known, LeverName, State
-from tailcut.core.profiling.work import read_work
 from tailcut.core.slo import Finding, parse_objectives
+from tailcut.profiler.attribution.blocking import blocking_code
+from tailcut.profiler.attribution.budget import make_budget
+from tailcut.profiler.attribution.calls import is_fetch, is_write
+from tailcut.profiler.attribution.overhead import Added, Everyone, Overhead
+from tailcut.profiler.attribution.overhead_adjustment import note_cost
+from tailcut.profiler.attribution.span_table import Name
+from tailcut.profiler.attribution.stages import attribute
+from tailcut.profiler.forecast.forecast import Forecast, capacity, forecast
+from tailcut.profiler.forecast.phases import HANDLING, Part
+from tailcut.profiler.forecast.state import Known, LeverName, State
+from tailcut.profiler.forecast.work import read_work
+from tailcut.profiler.levers import ordering
+from tailcut.profiler.levers.levers import begin, pull
+from tailcut.profiler.levers.ordering import Step, order_levers
+from tailcut.profiler.levers.refusals import Facts
+from tailcut.profiler.records import Moment, Pilot, Recording, Request, Span, Stage
 from tailcut.report.profile_words import bottleneck
 
 few_requests = profile_sample.few_requests(800, 300)
@@ -361,7 +361,7 @@ def test_without_payloads_nobody_knows_what_repeats() -> None:
 
 
 def advice_without_payloads(recording: Recording):  # type: ignore[no-untyped-def]
-    from tailcut.core.profiling.advice import advise
+    from tailcut.profiler.levers.advice import advise
 
     return advise(recording, known=Known(), slo=parse_objectives("p95=1ms"))
 

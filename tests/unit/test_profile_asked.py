@@ -18,16 +18,16 @@ import pytest
 from tests.unit import profile_sample, test_profile_levers
 from tests.unit.test_profile_levers import pilot, reasons
 
-from tailcut.core.profiling.advice import Advice, advise
-from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.diversity import Diversity, read_diversity
-from tailcut.core.profiling.knowing import know
-from tailcut.core.profiling.levers import begin, pull
-from tailcut.core.profiling.records import Recording, Stage
-from tailcut.core.profiling.state import Known
-from tailcut.core.profiling.work import read_work
 from tailcut.core.slo import parse_objectives
+from tailcut.profiler.attribution.stages import attribute
+from tailcut.profiler.forecast.state import Known
+from tailcut.profiler.forecast.work import read_work
 from tailcut.profiler.hooks.asking import asked_by, command_asked, query_asked
+from tailcut.profiler.levers.advice import Advice, advise
+from tailcut.profiler.levers.assumptions import know
+from tailcut.profiler.levers.levers import begin, pull
+from tailcut.profiler.payloads.diversity import Diversity, read_diversity
+from tailcut.profiler.records import Recording, Stage
 
 few_requests = profile_sample.few_requests(800, 300)
 

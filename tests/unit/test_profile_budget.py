@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tailcut.core.profiling.budget import LEAST_NEAR, make_budget, near_percentile
-from tailcut.core.profiling.perception import perceived, perception
-from tailcut.core.profiling.queries import normalise_address, normalise_command, normalise_query
-from tailcut.core.profiling.records import Moment, Pilot, Recording, Request, Sample, Span, Stage
 from tailcut.core.slo import parse_objectives
+from tailcut.profiler.attribution.budget import LEAST_NEAR, make_budget, near_percentile
+from tailcut.profiler.payloads.query_text import normalise_address, normalise_command, normalise_query
+from tailcut.profiler.records import Moment, Pilot, Recording, Request, Sample, Span, Stage
+from tailcut.report.perception import perceived, perception
 from tailcut.report.profile_tables import culprits_table
 from tailcut.report.profile_words import bottleneck
 

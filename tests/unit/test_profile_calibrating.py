@@ -9,13 +9,13 @@ import pytest
 from tests.unit import profile_sample
 from tests.unit.test_profile_levers import pilot
 
-from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.calibrating import Calibration, calibrate
-from tailcut.core.profiling.forecast import forecast, latency_ms
-from tailcut.core.profiling.levers import begin, pull
-from tailcut.core.profiling.records import Stage
-from tailcut.core.profiling.state import NONE, Known, State
-from tailcut.core.profiling.work import read_work
+from tailcut.profiler.attribution.stages import attribute
+from tailcut.profiler.forecast.calibration import Calibration, calibrate
+from tailcut.profiler.forecast.forecast import forecast, latency_ms
+from tailcut.profiler.forecast.state import NONE, Known, State
+from tailcut.profiler.forecast.work import read_work
+from tailcut.profiler.levers.levers import begin, pull
+from tailcut.profiler.records import Stage
 from tailcut.report.profile_levers import trust
 
 

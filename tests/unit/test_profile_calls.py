@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.calls import Call, calls_of, most_fetches
-from tailcut.core.profiling.records import Recording, Request, Span, Stage
+from tailcut.profiler.attribution.calls import Call, calls_of, most_fetches
+from tailcut.profiler.attribution.stages import attribute
+from tailcut.profiler.records import Recording, Request, Span, Stage
 
 _MS = 1_000_000
 _QUERY = "SELECT * FROM t WHERE id = %s"

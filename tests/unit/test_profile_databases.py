@@ -9,11 +9,11 @@ import pytest
 from tests.unit import profile_sample
 from tests.unit.test_profile_levers import pilot
 
-from tailcut.core.profiling.advice import Advice, advise
-from tailcut.core.profiling.records import Recording
-from tailcut.core.profiling.state import Known
 from tailcut.core.slo import parse_objectives
 from tailcut.profiler.databases import computed_between_s, computed_ns
+from tailcut.profiler.forecast.state import Known
+from tailcut.profiler.levers.advice import Advice, advise
+from tailcut.profiler.records import Recording
 
 few_requests = profile_sample.few_requests(800, 300)
 

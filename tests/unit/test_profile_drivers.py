@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tailcut.core.profiling.queries import normalise_query
-from tailcut.core.profiling.records import Span, Stage
 from tailcut.profiler.hooks import sqlite
 from tailcut.profiler.hooks.wrapping import awaited, called, wrap
+from tailcut.profiler.payloads.query_text import normalise_query
+from tailcut.profiler.records import Span, Stage
 from tailcut.profiler.spans import one_line, requests_of
 from tailcut.profiler.strays import strays
 from tailcut.profiler.tracing import Trace, current, open_root, tracer

@@ -20,12 +20,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from tailcut.core.profiling.advice import advise
-from tailcut.core.profiling.records import Pilot, Recording, Request, Span, Stage
-from tailcut.core.profiling.state import Known
 from tailcut.core.slo import parse_objectives
 from tailcut.profiler.executors import Executors
+from tailcut.profiler.forecast.state import Known
 from tailcut.profiler.hooks import locks, threads
+from tailcut.profiler.levers.advice import advise
+from tailcut.profiler.records import Pilot, Recording, Request, Span, Stage
 from tailcut.profiler.tracing import Trace, close_span, current, open_timed, open_under, tracer
 
 

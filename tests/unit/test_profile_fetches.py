@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from tests.unit import profile_sample
 
-from tailcut.core.profiling.advice import LeverAdvice, advise
-from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.calibrating import calibrate
-from tailcut.core.profiling.fetching import at_once, left_alone
-from tailcut.core.profiling.forecast import capacity, forecast
-from tailcut.core.profiling.levers import begin, pull
-from tailcut.core.profiling.parts import Part
-from tailcut.core.profiling.records import Pilot, Recording, Request, Span, Stage
-from tailcut.core.profiling.state import Known, State
-from tailcut.core.profiling.work import Work, read_work
 from tailcut.core.slo import parse_objectives
+from tailcut.profiler.attribution.stages import attribute
+from tailcut.profiler.forecast.calibration import calibrate
+from tailcut.profiler.forecast.fetches import at_once, left_alone
+from tailcut.profiler.forecast.forecast import capacity, forecast
+from tailcut.profiler.forecast.phases import Part
+from tailcut.profiler.forecast.state import Known, State
+from tailcut.profiler.forecast.work import Work, read_work
+from tailcut.profiler.levers.advice import LeverAdvice, advise
+from tailcut.profiler.levers.levers import begin, pull
+from tailcut.profiler.records import Pilot, Recording, Request, Span, Stage
 
 _MS = 1_000_000
 

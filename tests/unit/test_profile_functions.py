@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.profiling.functions import code_s, functions_of, plan_looks
-from tailcut.core.profiling.records import Recording, Request, Sample, Span, Stage
+from tailcut.profiler.attribution.functions import code_s, functions_of, plan_looks
+from tailcut.profiler.records import Recording, Request, Sample, Span, Stage
 
 _MS = 1_000_000
 

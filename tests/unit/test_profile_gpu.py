@@ -18,21 +18,21 @@ from tests.gpu_kit import Variant
 from tests.unit import profile_sample
 from tests.unit.test_profile_levers import advice, pilot
 
-from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.forecast import capacity
-from tailcut.core.profiling.layers import ModelLayers, device_use
-from tailcut.core.profiling.levers import begin, pull
-from tailcut.core.profiling.on_gpu import batch_on_gpu
-from tailcut.core.profiling.priors import Prior
-from tailcut.core.profiling.records import TORCH_ON_GPU, Recording, Stage
-from tailcut.core.profiling.state import Known
-from tailcut.core.profiling.work import read_work
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Tensor
 from tailcut.profiler import layers_child, layers_torch
+from tailcut.profiler.attribution.layers import ModelLayers, device_use
+from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.captured import captured
+from tailcut.profiler.forecast.forecast import capacity
+from tailcut.profiler.forecast.state import Known
+from tailcut.profiler.forecast.work import read_work
 from tailcut.profiler.hooks import models
+from tailcut.profiler.levers.gpu import batch_on_gpu
+from tailcut.profiler.levers.levers import begin, pull
+from tailcut.profiler.levers.priors import Prior
 from tailcut.profiler.libraries import libraries
+from tailcut.profiler.records import TORCH_ON_GPU, Recording, Stage
 from tailcut.profiler.strays import strays
 from tailcut.profiler.tracing import current, open_root, tracer
 

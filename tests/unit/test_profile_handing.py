@@ -19,17 +19,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.background import BackgroundTask, BackgroundTasks
 
-from tailcut.core.profiling.advice import Advice, advise
-from tailcut.core.profiling.background import Background, left_behind
-from tailcut.core.profiling.queueing import play
-from tailcut.core.profiling.records import Pilot, Recording, Request, Span, Stage
-from tailcut.core.profiling.service import At, Service
-from tailcut.core.profiling.state import Known
+from tailcut.profiler.attribution.background import Background, left_behind
 from tailcut.profiler.background import background, steps
 from tailcut.profiler.blocking import _left_behind
 from tailcut.profiler.executors import Executors
+from tailcut.profiler.forecast.queueing import play
+from tailcut.profiler.forecast.service import At, Service
+from tailcut.profiler.forecast.state import Known
 from tailcut.profiler.hooks import background as background_hooks
 from tailcut.profiler.hooks import processes
+from tailcut.profiler.levers.advice import Advice, advise
+from tailcut.profiler.records import Pilot, Recording, Request, Span, Stage
 from tailcut.profiler.spans import requests_of
 from tailcut.profiler.tracing import Trace, add_span, tracer
 

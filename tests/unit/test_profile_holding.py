@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from tests.unit import profile_sample
 
-from tailcut.core.profiling.advice import Advice, advise
-from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.calibrating import calibrate
-from tailcut.core.profiling.forecast import capacity, forecast, phases_of
-from tailcut.core.profiling.levers import begin, pull
-from tailcut.core.profiling.priors import measured
-from tailcut.core.profiling.records import Pilot, Recording, Request, Span, Stage
-from tailcut.core.profiling.service import At
-from tailcut.core.profiling.state import Known, State
-from tailcut.core.profiling.work import Work, read_work
 from tailcut.core.slo import parse_objectives
+from tailcut.profiler.attribution.stages import attribute
+from tailcut.profiler.forecast.calibration import calibrate
+from tailcut.profiler.forecast.forecast import capacity, forecast, phases_of
+from tailcut.profiler.forecast.service import At
+from tailcut.profiler.forecast.state import Known, State
+from tailcut.profiler.forecast.work import Work, read_work
+from tailcut.profiler.levers.advice import Advice, advise
+from tailcut.profiler.levers.levers import begin, pull
+from tailcut.profiler.levers.priors import measured
+from tailcut.profiler.records import Pilot, Recording, Request, Span, Stage
 
 _MS = 1_000_000
 _LOCK = "threading.Lock of app.py:5"

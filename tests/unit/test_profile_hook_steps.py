@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.profiling.records import Recording, Request, Sample, Span, Stage
 from tailcut.profiler.hook_steps import divided
+from tailcut.profiler.records import Recording, Request, Sample, Span, Stage
 
 LABELS = {"preprocess": "serving:prepare"}
 HOOK = ("preprocess prepare", "serving.py:3")

@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from tailcut.core.profiling.records import Span, Stage
 from tailcut.profiler import clocks, tracing
 from tailcut.profiler.hooks import sqlite, threads
 from tailcut.profiler.hooks.caches import _command, _pipeline
@@ -28,6 +27,7 @@ from tailcut.profiler.hooks.locks import _TracedLock, _waiting
 from tailcut.profiler.hooks.wrapping import awaited, brief, called, wrap
 from tailcut.profiler.middleware import Profiled
 from tailcut.profiler.places import Places
+from tailcut.profiler.records import Span, Stage
 from tailcut.profiler.spans import one_line, requests_of
 from tailcut.profiler.tracing import Open, Trace, close_span, current, open_span, open_timed, tracer
 

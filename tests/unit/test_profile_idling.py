@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 from tests.unit import profile_sample
 from tests.unit.test_profile_levers import pilot
 
-from tailcut.core.profiling.advice import advise
-from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.forecast import capacity, forecast
-from tailcut.core.profiling.idling import FASTEST, at_rate
-from tailcut.core.profiling.knowing import know
-from tailcut.core.profiling.levers import begin, pull
-from tailcut.core.profiling.priors import THREAD_SHARE
-from tailcut.core.profiling.records import Pilot, Stage, decode_recording, encode_recording
-from tailcut.core.profiling.slopes import cpu_factor, fit_slope
-from tailcut.core.profiling.state import Known, State
-from tailcut.core.profiling.work import read_work
 from tailcut.errors import LoadTestError
 from tailcut.profiler import own_path
+from tailcut.profiler.attribution.stages import attribute
+from tailcut.profiler.forecast.cpu_scaling import cpu_factor, fit_slope
+from tailcut.profiler.forecast.forecast import capacity, forecast
+from tailcut.profiler.forecast.idle_cost import FASTEST, at_rate
+from tailcut.profiler.forecast.state import Known, State
+from tailcut.profiler.forecast.work import read_work
+from tailcut.profiler.levers.advice import advise
+from tailcut.profiler.levers.assumptions import know
+from tailcut.profiler.levers.levers import begin, pull
+from tailcut.profiler.levers.priors import THREAD_SHARE
+from tailcut.profiler.records import Pilot, Stage, decode_recording, encode_recording
 
 few_requests = profile_sample.few_requests(800, 300)
 

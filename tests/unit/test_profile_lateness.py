@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.budget import make_budget
-from tailcut.core.profiling.flat import STAGES
-from tailcut.core.profiling.gaps import READ_LATE, SENT_LATE
-from tailcut.core.profiling.records import Moment, Pilot, Recording, Request, Span, Stage
+from tailcut.profiler.attribution.budget import make_budget
+from tailcut.profiler.attribution.gaps import READ_LATE, SENT_LATE
+from tailcut.profiler.attribution.span_table import STAGES
+from tailcut.profiler.attribution.stages import attribute
+from tailcut.profiler.records import Moment, Pilot, Recording, Request, Span, Stage
 from tailcut.report.profile_words import bottleneck
 
 _US = 1000

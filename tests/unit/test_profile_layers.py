@@ -8,7 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tailcut.core.profiling.layers import (
+from tailcut.errors import ProfileError
+from tailcut.profiler import layers_torch
+from tailcut.profiler.attribution.layers import (
     DISPATCH,
     ModelLayers,
     device_use,
@@ -17,8 +19,6 @@ from tailcut.core.profiling.layers import (
     operators_of,
     quiet,
 )
-from tailcut.errors import ProfileError
-from tailcut.profiler import layers_torch
 from tailcut.profiler.captured import Captured
 from tailcut.profiler.layers import InputShape, LayersSpec, of_onnx, parse_shape
 from tailcut.profiler.layers_child import outcome_of

@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 from tests.unit import profile_sample
 
-from tailcut.core.profiling.advice import Advice, advise
-from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.cached import HANDED_OVER, INGRESS, OWN_PATH
-from tailcut.core.profiling.calibrating import calibrate
-from tailcut.core.profiling.diversity import read_diversity
-from tailcut.core.profiling.forecast import capacity, forecast
-from tailcut.core.profiling.knowing import know
-from tailcut.core.profiling.levers import begin, pull
-from tailcut.core.profiling.overhead import Overhead
-from tailcut.core.profiling.parts import Job, Part
-from tailcut.core.profiling.priors import TENSORS_SHARE, THREAD_SHARE, int8_prior, measured, runtime_prior
-from tailcut.core.profiling.records import Pilot, Recording, Request, Span, Stage
-from tailcut.core.profiling.state import Known
-from tailcut.core.profiling.ways import queued_ns, ways_ns
-from tailcut.core.profiling.work import read_work
 from tailcut.core.slo import parse_objectives
+from tailcut.profiler.attribution.overhead import Overhead
+from tailcut.profiler.attribution.stages import attribute
+from tailcut.profiler.forecast.cached_requests import HANDED_OVER, INGRESS, OWN_PATH
+from tailcut.profiler.forecast.calibration import calibrate
+from tailcut.profiler.forecast.forecast import capacity, forecast
+from tailcut.profiler.forecast.network_latency import queued_ns, ways_ns
+from tailcut.profiler.forecast.phases import Job, Part
+from tailcut.profiler.forecast.state import Known
+from tailcut.profiler.forecast.work import read_work
+from tailcut.profiler.levers.advice import Advice, advise
+from tailcut.profiler.levers.assumptions import know
+from tailcut.profiler.levers.levers import begin, pull
+from tailcut.profiler.levers.priors import TENSORS_SHARE, THREAD_SHARE, int8_prior, measured, runtime_prior
+from tailcut.profiler.payloads.diversity import read_diversity
+from tailcut.profiler.records import Pilot, Recording, Request, Span, Stage
 
 few_requests = profile_sample.few_requests(800, 300)
 

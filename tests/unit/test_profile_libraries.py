@@ -10,12 +10,12 @@ import msgspec
 import pytest
 from tests.unit import test_profile_levers as levers
 
-from tailcut.core.profiling import forecast as forecasts
-from tailcut.core.profiling.advice import advise
-from tailcut.core.profiling.knowing import know
-from tailcut.core.profiling.records import Pilot, Recording, Span, Stage, decode_recording, encode_recording
+from tailcut.profiler.forecast import forecast as forecasts
 from tailcut.profiler.hooks import estimators, models
+from tailcut.profiler.levers.advice import advise
+from tailcut.profiler.levers.assumptions import know
 from tailcut.profiler.libraries import Libraries
+from tailcut.profiler.records import Pilot, Recording, Span, Stage, decode_recording, encode_recording
 from tailcut.profiler.tracing import Trace
 
 _TORCH = "torch.nn.modules.module"

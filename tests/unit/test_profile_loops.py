@@ -14,11 +14,11 @@ from typing import Any, Literal
 import pytest
 import uvloop
 
-from tailcut.core.profiling.records import Stage
 from tailcut.profiler import blocking, clocks
 from tailcut.profiler.executors import Executors
 from tailcut.profiler.hooks import threads
 from tailcut.profiler.middleware import Profiled
+from tailcut.profiler.records import Stage
 from tailcut.profiler.tracing import Trace, tracer
 
 Kind = Literal["asyncio", "uvloop"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tailcut.core.profiling.records import Stage
-from tailcut.core.profiling.server_timing import TAILCUT, Timed
 from tailcut.core.slo import Objectives
 from tailcut.load import LoadPlan, LoadResult, RunFacts, summarise_run
 from tailcut.load.recorder import Recorder
+from tailcut.profiler.attribution.server_timing import TAILCUT, Timed
 from tailcut.profiler.outside import load_notes, requests_of, too_fast, unanswered
+from tailcut.profiler.records import Stage
 
 MS = 1_000_000
 

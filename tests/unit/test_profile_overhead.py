@@ -9,14 +9,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from tailcut.core.profiling.comparing import NEAR_P50, NEAR_P95, Round, longer, undisturbed
-from tailcut.core.profiling.overhead import Latencies, Overhead
-from tailcut.core.profiling.thinning import is_traced
 from tailcut.core.statistics import percentile
 from tailcut.errors import ProfileError
 from tailcut.load import LoadPlan, Samples
 from tailcut.load.summary import RunFacts
 from tailcut.profiler import overhead
+from tailcut.profiler.attribution.overhead import Latencies, Overhead
+from tailcut.profiler.attribution.trace_sampling import is_traced
+from tailcut.profiler.forecast.comparison import NEAR_P50, NEAR_P95, Round, longer, undisturbed
 from tailcut.report.profile_words import overhead_words, signed
 
 ROUNDS, PAIRS = 9, 3

@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from tailcut.core.profiling.diversity import WHOLE, read_diversity
-from tailcut.core.profiling.hits import answered_shares, entity_field, keys_of
 from tailcut.errors import LoadTestError, ProfileError
 from tailcut.profiler.diversity import read_payload_log, sent_payloads
+from tailcut.profiler.payloads.cache_hits import answered_shares, entity_field, keys_of
+from tailcut.profiler.payloads.diversity import WHOLE, read_diversity
 
 
 def written(folder: Path, text: str) -> Path:

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from tests.unit import profile_sample
 
-from tailcut.core.profiling.advice import Advice, advise
-from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.calibrating import calibrate
-from tailcut.core.profiling.forecast import Forecast, capacity, forecast, phases_of
-from tailcut.core.profiling.levers import begin, pull
-from tailcut.core.profiling.records import Pilot, Recording, Request, Span, Stage
-from tailcut.core.profiling.service import THREAD, At
-from tailcut.core.profiling.state import Known, LeverName
-from tailcut.core.profiling.weighing import _limits
-from tailcut.core.profiling.work import Work, read_work
 from tailcut.core.slo import parse_objectives
+from tailcut.profiler.attribution.stages import attribute
+from tailcut.profiler.forecast.calibration import calibrate
+from tailcut.profiler.forecast.forecast import Forecast, capacity, forecast, phases_of
+from tailcut.profiler.forecast.service import THREAD, At
+from tailcut.profiler.forecast.state import Known, LeverName
+from tailcut.profiler.forecast.work import Work, read_work
+from tailcut.profiler.levers.advice import Advice, advise
+from tailcut.profiler.levers.advice_inputs import _limits
+from tailcut.profiler.levers.levers import begin, pull
+from tailcut.profiler.records import Pilot, Recording, Request, Span, Stage
 
 _MS = 1_000_000
 _EXECUTOR = "executor of app.py:5"

@@ -8,14 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.profile_sample import MS, few_requests
 
-from tailcut.core.profiling.advice import LeverAdvice, advise
-from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.budget import make_budget
-from tailcut.core.profiling.flat import STAGE_AT
-from tailcut.core.profiling.knowing import know
-from tailcut.core.profiling.layers import Conversion, ModelLayers, operators_of
-from tailcut.core.profiling.levers import begin, pull
-from tailcut.core.profiling.records import (
+from tailcut.profiler.attribution.budget import make_budget
+from tailcut.profiler.attribution.layers import Conversion, ModelLayers, operators_of
+from tailcut.profiler.attribution.model_steps import STEPS
+from tailcut.profiler.attribution.span_table import STAGE_AT
+from tailcut.profiler.attribution.stages import attribute
+from tailcut.profiler.forecast.state import State
+from tailcut.profiler.forecast.work import read_work
+from tailcut.profiler.levers.advice import LeverAdvice, advise
+from tailcut.profiler.levers.assumptions import know
+from tailcut.profiler.levers.levers import begin, pull
+from tailcut.profiler.records import (
     Pilot,
     Recording,
     Request,
@@ -24,9 +27,6 @@ from tailcut.core.profiling.records import (
     decode_recording,
     encode_recording,
 )
-from tailcut.core.profiling.state import State
-from tailcut.core.profiling.steps import STEPS
-from tailcut.core.profiling.work import read_work
 from tailcut.report.profile_tables import steps_table
 
 few = few_requests(300, 100)

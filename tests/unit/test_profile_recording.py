@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tailcut.core.profiling.records import Recording, Request, Span, Stage, Wait, decode_recording, encode_recording
 from tailcut.errors import ProfileError
 from tailcut.load import Samples
 from tailcut.load.payloads import build_requests
@@ -28,6 +27,7 @@ from tailcut.profiler.diagnosis import check_target, choose_path, explain_answer
 from tailcut.profiler.files import load_recording
 from tailcut.profiler.matching import match_requests
 from tailcut.profiler.places import Places
+from tailcut.profiler.records import Recording, Request, Span, Stage, Wait, decode_recording, encode_recording
 from tailcut.profiler.spying import Frame, make_sample, parse_frame
 
 OWN = "/x/src/tailcut/profiler"

@@ -9,9 +9,9 @@ import pytest
 from tests.unit import profile_sample
 from tests.unit.test_profile_levers import advice, pilot
 
-from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.records import Recording, Stage
-from tailcut.core.profiling.repeated import repeated_fetches
+from tailcut.profiler.attribution.stages import attribute
+from tailcut.profiler.payloads.repeated_queries import repeated_fetches
+from tailcut.profiler.records import Recording, Stage
 
 _MS = 1_000_000
 few_requests = profile_sample.few_requests(800, 300)

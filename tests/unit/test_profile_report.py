@@ -10,17 +10,17 @@ import msgspec
 import pytest
 from tests.unit import profile_sample
 
-from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.diversity import read_diversity
-from tailcut.core.profiling.picture import Column, Frame, columns_of, spans_tree, stacks_tree, tree_of
-from tailcut.core.profiling.records import Recording, Request
 from tailcut.core.slo import Objectives, parse_objectives
 from tailcut.errors import ProfileError
+from tailcut.profiler.attribution.stages import attribute
+from tailcut.profiler.payloads.diversity import read_diversity
+from tailcut.profiler.records import Recording, Request
 from tailcut.report.profile_flame import flame_graph
 from tailcut.report.profile_html import render_profile_html
 from tailcut.report.profile_json import ProfileReport, load_report, make_report, save_report
 from tailcut.report.profile_levers import rate
 from tailcut.report.profile_plot import cut_off, stacked_plot
+from tailcut.report.profile_shapes import Column, Frame, columns_of, spans_tree, stacks_tree, tree_of
 from tailcut.report.profile_text import render_profile
 from tailcut.report.profile_words import bottleneck, felt, ms, percent, seconds
 

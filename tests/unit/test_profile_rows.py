@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tailcut.core.profiling.records import Span, Stage
 from tailcut.profiler import clocks, tracing
 from tailcut.profiler.hooks import sqlite
 from tailcut.profiler.hooks.wrapping import called
+from tailcut.profiler.records import Span, Stage
 from tailcut.profiler.spans import requests_of
 from tailcut.profiler.tracing import Trace, tracer
 

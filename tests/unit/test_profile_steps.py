@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from tailcut.core.profiling.records import Recording
 from tailcut.errors import LoadTestError, ProfileError
 from tailcut.load import LoadPlan, Samples
 from tailcut.load.summary import RunFacts
@@ -19,6 +18,7 @@ from tailcut.profiler.captured import FoundLayers
 from tailcut.profiler.child import Heard, Route, Said
 from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
+from tailcut.profiler.records import Recording
 
 PLAN = PilotPlan(target="shop:app", rate=50.0, duration_s=4.0, warmup_s=0.0, overhead_rounds=2, layers=False)
 SAMPLING = PLAN.seed + 2

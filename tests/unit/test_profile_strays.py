@@ -10,10 +10,10 @@ import pytest
 from tests.unit import profile_sample
 from tests.unit.test_profile_levers import advice, pilot, reasons
 
-from tailcut.core.profiling.records import Recording, Stage, Stray, decode_recording, encode_recording
-from tailcut.core.profiling.strays import stray_notes, stray_words
+from tailcut.profiler.attribution.background_calls import stray_notes, stray_words
 from tailcut.profiler.captured import captured
 from tailcut.profiler.hooks import models
+from tailcut.profiler.records import Recording, Stage, Stray, decode_recording, encode_recording
 from tailcut.profiler.strays import strays
 from tailcut.profiler.tracing import MODEL, Open, current, open_root, tracer
 

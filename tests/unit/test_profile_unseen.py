@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from tailcut.core.profiling.records import Stage
 from tailcut.profiler.hooks import layering, sqlite, streams
 from tailcut.profiler.hooks.wrapping import awaited, brief, called
 from tailcut.profiler.overhead import run_s
 from tailcut.profiler.places import Places, code_of
+from tailcut.profiler.records import Stage
 from tailcut.profiler.strays import strays
 from tailcut.profiler.tracing import Trace, current, tracer
 

@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 from tests.unit import profile_sample
 
-from tailcut.core.profiling.advice import advise
-from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.awaiting import awaited_ns
-from tailcut.core.profiling.calibrating import calibrate
-from tailcut.core.profiling.forecast import capacity, forecast
-from tailcut.core.profiling.levers import begin, pull
-from tailcut.core.profiling.priors import Prior
-from tailcut.core.profiling.queueing import play
-from tailcut.core.profiling.records import Moment, Pilot, Recording, Request, Span, Stage
-from tailcut.core.profiling.service import At, Service
-from tailcut.core.profiling.state import Known, State
-from tailcut.core.profiling.work import read_work
 from tailcut.core.slo import parse_objectives
+from tailcut.profiler.attribution.awaiting import awaited_ns
+from tailcut.profiler.attribution.stages import attribute
+from tailcut.profiler.forecast.calibration import calibrate
+from tailcut.profiler.forecast.forecast import capacity, forecast
+from tailcut.profiler.forecast.queueing import play
+from tailcut.profiler.forecast.service import At, Service
+from tailcut.profiler.forecast.state import Known, State
+from tailcut.profiler.forecast.work import read_work
+from tailcut.profiler.levers.advice import advise
+from tailcut.profiler.levers.levers import begin, pull
+from tailcut.profiler.levers.priors import Prior
+from tailcut.profiler.records import Moment, Pilot, Recording, Request, Span, Stage
 
 _MS = 1_000_000
 _COUNT = 300

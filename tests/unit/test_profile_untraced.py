@@ -18,20 +18,20 @@ import pytest
 from tests.unit import profile_sample
 from tests.unit.test_profile_holding import _LOCK, locked
 
-from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.budget import make_budget
-from tailcut.core.profiling.functions import seen_shares
-from tailcut.core.profiling.overhead import Latencies, Overhead
-from tailcut.core.profiling.records import Recording, Request, Span, Stage, Wait
-from tailcut.core.profiling.thinning import held_up, is_traced, one_in
-from tailcut.core.profiling.work import read_work
 from tailcut.core.slo import parse_objectives
 from tailcut.profiler import blocking, middleware
+from tailcut.profiler.attribution.budget import make_budget
+from tailcut.profiler.attribution.functions import seen_shares
+from tailcut.profiler.attribution.overhead import Latencies, Overhead
+from tailcut.profiler.attribution.stages import attribute
+from tailcut.profiler.attribution.trace_sampling import held_up, is_traced, one_in
 from tailcut.profiler.captured import captured
+from tailcut.profiler.forecast.work import read_work
 from tailcut.profiler.hooks import locks, models
 from tailcut.profiler.hooks.wrapping import awaited, brief, called
 from tailcut.profiler.middleware import Profiled
 from tailcut.profiler.plan import least_for
+from tailcut.profiler.records import Recording, Request, Span, Stage, Wait
 from tailcut.profiler.spans import requests_of
 from tailcut.profiler.strays import strays
 from tailcut.profiler.tracing import current, tracer

@@ -7,13 +7,13 @@ import pytest
 from tests.unit import profile_sample
 from tests.unit.test_profile_levers import advice, bodies, pilot, reasons
 
-from tailcut.core.profiling.advice import advise
-from tailcut.core.profiling.diversity import read_diversity
-from tailcut.core.profiling.knowing import know
-from tailcut.core.profiling.overhead import Overhead
-from tailcut.core.profiling.records import Recording
-from tailcut.core.profiling.state import Known
 from tailcut.core.slo import parse_objectives
+from tailcut.profiler.attribution.overhead import Overhead
+from tailcut.profiler.forecast.state import Known
+from tailcut.profiler.levers.advice import advise
+from tailcut.profiler.levers.assumptions import know
+from tailcut.profiler.payloads.diversity import read_diversity
+from tailcut.profiler.records import Recording
 from tailcut.report.profile_json import advice_of
 
 _MS = 1_000_000

@@ -19,14 +19,14 @@ from tailcut.core.slo import Objectives
 from tailcut.errors import ManifestError, TailcutError
 
 if TYPE_CHECKING:
-    from tailcut.core.profiling.diversity import Diversity
-    from tailcut.core.profiling.layers import ModelLayers
-    from tailcut.core.profiling.records import Recording
     from tailcut.load import LoadPlan
     from tailcut.manifest import Manifest
+    from tailcut.profiler.attribution.layers import ModelLayers
     from tailcut.profiler.child import Loop
     from tailcut.profiler.diversity import PayloadLog
     from tailcut.profiler.layers import InputShape
+    from tailcut.profiler.payloads.diversity import Diversity
+    from tailcut.profiler.records import Recording
     from tailcut.report.profile_json import Kind, ProfileReport
 
 DEFAULT_RATE = 50.0

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import msgspec
 
-from tailcut.core.profiling.overhead import Overhead
-from tailcut.core.profiling.records import Pilot, Recording, Sample
-from tailcut.core.profiling.strays import stray_notes
-from tailcut.core.profiling.thinning import is_traced
 from tailcut.ladder.machine import machine_facts
 from tailcut.load import LoadPlan, Samples, summarise_run
 from tailcut.load.summary import RunFacts
+from tailcut.profiler.attribution.background_calls import stray_notes
+from tailcut.profiler.attribution.overhead import Overhead
+from tailcut.profiler.attribution.trace_sampling import is_traced
 from tailcut.profiler.child import Heard, Said
 from tailcut.profiler.matching import match_requests
+from tailcut.profiler.records import Pilot, Recording, Sample
 
 _RAISED = re.compile(r"([A-Za-z_][\w.]*)(?::|\Z)")
 _FRAME = re.compile(r'\s+File "(?P<file>.+)", line (?P<line>\d+), in (?P<name>\S+)')

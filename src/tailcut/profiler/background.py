@@ -12,7 +12,7 @@ import threading
 from types import CodeType
 from typing import Any, Literal, NamedTuple
 
-from tailcut.core.profiling.background import Background
+from tailcut.profiler.attribution.background import Background
 from tailcut.profiler.clocks import delay_between, now, of_thread, thread_time_ns
 from tailcut.profiler.tracing import Open, Trace, tracer
 

@@ -19,10 +19,10 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from tailcut.core.profiling.records import Stage
 from tailcut.profiler.background import background, steps
 from tailcut.profiler.clocks import now
 from tailcut.profiler.places import code_of
+from tailcut.profiler.records import Stage
 from tailcut.profiler.tracing import Open, Trace, current, tracer
 from tailcut.profiler.untraced import Untraced
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tailcut.core.profiling.layers import Conversion, ModelLayers
 from tailcut.errors import ProfileError
+from tailcut.profiler.attribution.layers import Conversion, ModelLayers
 
 if TYPE_CHECKING:
     # The profiled process imports NumPy only where its application does.

@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from tailcut.core.profiling.background import Background
-from tailcut.core.profiling.records import Moment, Request, Stray, Wait
+from tailcut.profiler.attribution.background import Background
+from tailcut.profiler.records import Moment, Request, Stray, Wait
 
 Loop = Literal["auto", "asyncio", "uvloop"]
 """Of the application: "auto" is the one that uvicorn takes."""

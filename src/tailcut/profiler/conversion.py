@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tailcut.core.profiling.layers import Conversion
 from tailcut.core.statistics import percentile
 from tailcut.errors import ProfileError
+from tailcut.profiler.attribution.layers import Conversion
 from tailcut.profiler.hooks.estimators import estimators
 from tailcut.runtimes.checks import first_line
 from tailcut.runtimes.telemetry import keep_off

@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from tailcut.core.profiling.records import Recording, Stage
-from tailcut.core.profiling.server_timing import TAILCUT
 from tailcut.engine.opening import find_variant
 from tailcut.errors import ManifestError, TailcutError
 from tailcut.ladder.machine import choose_cores, pinned
@@ -22,7 +20,9 @@ from tailcut.load.payloads import build_requests
 from tailcut.load.plan import parse_url
 from tailcut.load.runner import OnProgress
 from tailcut.manifest import Deployment, Manifest, resolve
+from tailcut.profiler.attribution.server_timing import TAILCUT
 from tailcut.profiler.outside import record_load, with_notes
+from tailcut.profiler.records import Recording, Stage
 
 _READY_S = 120.0
 _SETTINGS = ("server.drain=100ms", "server.grpc_port=0")

@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from tailcut.core.profiling.diversity import Diversity, read_diversity, sample_for
 from tailcut.errors import ProfileError
 from tailcut.load import LoadPlan
 from tailcut.load.payloads import build_requests, count_bodies
 from tailcut.load.plan import parse_url
+from tailcut.profiler.payloads.diversity import Diversity, read_diversity, sample_for
 
 _TIMED = frozenset({"time", "payload"})
 

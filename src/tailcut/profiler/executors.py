@@ -11,7 +11,7 @@ import os
 from types import FrameType
 from typing import Any
 
-from tailcut.core.profiling.records import EXECUTOR
+from tailcut.profiler.records import EXECUTOR
 from tailcut.profiler.tracing import tracer
 
 _LABEL = "_tailcut_label"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tailcut.core.profiling.records import Recording, decode_recording, encode_recording
 from tailcut.errors import ProfileError
+from tailcut.profiler.records import Recording, decode_recording, encode_recording
 
 
 def save_recording(recording: Recording, path: Path) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import msgspec
 
-from tailcut.core.profiling.records import Recording, Request, Sample, Span, Stage
 from tailcut.errors import LoadTestError, MissingExtra, ProfileError
 from tailcut.load import LoadPlan
 from tailcut.manifest import Manifest
@@ -21,6 +20,7 @@ from tailcut.profiler.deployment_app import environment_of
 from tailcut.profiler.outside import with_notes
 from tailcut.profiler.pilot import record
 from tailcut.profiler.plan import PilotPlan
+from tailcut.profiler.records import Recording, Request, Sample, Span, Stage
 from tailcut.profiler.trials import OnStep
 
 _SECONDS, _WARMUP_S = 4.0, 1.0

@@ -6,10 +6,10 @@ import time
 
 import msgspec
 
-from tailcut.core.profiling.slopes import fit_slope
 from tailcut.errors import LoadTestError, ProfileError
 from tailcut.load import LoadPlan, RunFacts, Samples, measure
 from tailcut.load.cpu import cpu_seconds
+from tailcut.profiler.forecast.cpu_scaling import fit_slope
 from tailcut.profiler.trials import OnStep, check_answered, counted
 
 _REQUESTS, _FEWEST = 200.0, 150.0

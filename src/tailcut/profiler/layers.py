@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from tailcut.core.profiling.layers import ModelLayers
 from tailcut.core.tensors import NUMPY_OF
 from tailcut.errors import ManifestError, MissingExtra, ProfileError, TailcutError
+from tailcut.profiler.attribution.layers import ModelLayers
 from tailcut.profiler.layers_onnx import of_onnx
 from tailcut.profiler.layers_torch import of_torch
 

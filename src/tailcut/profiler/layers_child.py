@@ -16,10 +16,10 @@ import msgspec
 import numpy as np
 
 from tailcut.core.blame import innermost, place
-from tailcut.core.profiling.layers import ModelLayers
 from tailcut.core.tensors import NUMPY_OF, Array, Arrays
 from tailcut.errors import MissingExtra, ProfileError, TailcutError
 from tailcut.manifest import Manifest, Tensor, load
+from tailcut.profiler.attribution.layers import ModelLayers
 from tailcut.profiler.layers import InputShape, LayersOutcome, LayersSpec, of_onnx, of_torch
 from tailcut.runtimes.base import Openable
 from tailcut.runtimes.telemetry import keep_off

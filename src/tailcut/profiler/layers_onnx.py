@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from tailcut.core.profiling.layers import ModelLayers, layers_of, operators_of, quiet
 from tailcut.core.statistics import percentile
 from tailcut.core.tensors import Arrays
 from tailcut.errors import ProfileError
+from tailcut.profiler.attribution.layers import ModelLayers, layers_of, operators_of, quiet
 from tailcut.runtimes.checks import first_line
 from tailcut.runtimes.telemetry import keep_off
 

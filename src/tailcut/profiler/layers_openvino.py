@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tailcut.core.profiling.layers import DISPATCH, ModelLayers, layers_of, operators_of, quiet
 from tailcut.core.statistics import percentile
 from tailcut.core.tensors import Arrays
 from tailcut.errors import ProfileError
+from tailcut.profiler.attribution.layers import DISPATCH, ModelLayers, layers_of, operators_of, quiet
 from tailcut.profiler.layers_onnx import described
 
 _BUDGET_S = 1.0

@@ -15,9 +15,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from tailcut.core.profiling.layers import DISPATCH, DeviceUse, ModelLayers, device_use, layers_of, operators_of, quiet
 from tailcut.core.statistics import percentile
 from tailcut.errors import ProfileError
+from tailcut.profiler.attribution.layers import (
+    DISPATCH,
+    DeviceUse,
+    ModelLayers,
+    device_use,
+    layers_of,
+    operators_of,
+    quiet,
+)
 from tailcut.profiler.layers_onnx import described
 
 _BUDGET_S = 0.7

@@ -5,7 +5,7 @@ That a library is imported says nothing: transformers imports torch, whatever it
 
 from __future__ import annotations
 
-from tailcut.core.profiling.records import Stage
+from tailcut.profiler.records import Stage
 from tailcut.profiler.spans import one_line
 from tailcut.profiler.tracing import current
 

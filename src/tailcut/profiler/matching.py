@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from tailcut.core.profiling.records import Request
 from tailcut.load import Samples
+from tailcut.profiler.records import Request
 
 
 def match_requests(samples: Samples, start_ns: int, heard: Iterable[Request]) -> tuple[Request, ...]:

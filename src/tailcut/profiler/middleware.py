@@ -7,11 +7,11 @@ from asyncio import current_task
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from tailcut.core.profiling.records import Stage
-from tailcut.core.profiling.thinning import is_traced
+from tailcut.profiler.attribution.trace_sampling import is_traced
 from tailcut.profiler.blocking import settle
 from tailcut.profiler.clocks import now
 from tailcut.profiler.places import PROFILE, code_of
+from tailcut.profiler.records import Stage
 from tailcut.profiler.tracing import DROPPED_NS, Open, Trace, add_span, current, open_root, tracer
 from tailcut.profiler.untraced import Untraced, untraced
 

@@ -10,13 +10,13 @@ from contextlib import suppress
 import msgspec
 import numpy as np
 
-from tailcut.core.profiling.records import Recording, Request, Stage
-from tailcut.core.profiling.server_timing import Timed
 from tailcut.errors import ProfileError
 from tailcut.ladder.machine import machine_facts
 from tailcut.load import LoadPlan, LoadResult, Samples, measure, summarise_run
 from tailcut.load.plan import Target
 from tailcut.load.runner import OnProgress
+from tailcut.profiler.attribution.server_timing import Timed
+from tailcut.profiler.records import Recording, Request, Stage
 
 _CONNECTS = 7
 _CONNECT_S = 5.0

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from tailcut.core.profiling.comparing import NEAR_P50, NEAR_P95, Round, Rounds, Values, longer, undisturbed
-from tailcut.core.profiling.overhead import Everyone, Latencies, Overhead
-from tailcut.core.profiling.thinning import is_traced
 from tailcut.core.statistics import percentile, samples_needed
 from tailcut.errors import ProfileError
 from tailcut.load import LoadPlan, RunFacts, Samples, measure
+from tailcut.profiler.attribution.overhead import Everyone, Latencies, Overhead
+from tailcut.profiler.attribution.trace_sampling import is_traced
+from tailcut.profiler.forecast.comparison import NEAR_P50, NEAR_P95, Round, Rounds, Values, longer, undisturbed
 from tailcut.profiler.idling import cpu_each_s
 from tailcut.profiler.trials import OnStep, check_answered, counted
 

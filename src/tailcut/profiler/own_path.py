@@ -21,15 +21,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.core.profiling.idling import FASTEST
-from tailcut.core.profiling.records import Recording
-from tailcut.core.profiling.slopes import fit_slope
-from tailcut.core.profiling.ways import queued_ns
 from tailcut.errors import LoadTestError, ProfileError, TailcutError
 from tailcut.ladder.machine import choose_cores, pinned
 from tailcut.ladder.process import ServerProcess, free_port
 from tailcut.load import LoadPlan, measure
 from tailcut.load.cpu import threads_ns
+from tailcut.profiler.forecast.cpu_scaling import fit_slope
+from tailcut.profiler.forecast.idle_cost import FASTEST
+from tailcut.profiler.forecast.network_latency import queued_ns
+from tailcut.profiler.records import Recording
 
 _MODEL = "CAkSADpBChAKAXgSAXkiCElkZW50aXR5EgFuWhQKAXgSDwoNCAESCQoDEgFuCgIIAWIUCgF5Eg8KDQgBEgkKAxIBbgoCCAFCBAoAEBI="
 """ONNX, one node: y = Identity(x), FP32 [n, 1]."""

@@ -13,9 +13,6 @@ from pathlib import Path
 
 import msgspec
 
-from tailcut.core.profiling.functions import Looking, code_s, plan_looks
-from tailcut.core.profiling.records import Recording, Sample
-from tailcut.core.profiling.thinning import ALL, one_in
 from tailcut.errors import LoadTestError, ProfileError
 from tailcut.load import LoadPlan, Samples, measure
 from tailcut.load.cpu import threads_ns, workers_seconds
@@ -23,6 +20,8 @@ from tailcut.load.payloads import build_requests
 from tailcut.load.plan import parse_url
 from tailcut.load.summary import RunFacts
 from tailcut.profiler.assembling import Run, assemble
+from tailcut.profiler.attribution.functions import Looking, code_s, plan_looks
+from tailcut.profiler.attribution.trace_sampling import ALL, one_in
 from tailcut.profiler.captured import FoundLayers
 from tailcut.profiler.child import Heard, Options, Said
 from tailcut.profiler.databases import computed_between_s, computed_ns
@@ -32,6 +31,7 @@ from tailcut.profiler.launching import PilotProcess
 from tailcut.profiler.overhead import Sides, measure_overhead, pairs_for, run_s
 from tailcut.profiler.places import Places
 from tailcut.profiler.plan import PilotPlan, check_pilot
+from tailcut.profiler.records import Recording, Sample
 from tailcut.profiler.spying import Spy
 from tailcut.profiler.trials import OnStep, bears, fell_behind, too_fast
 

@@ -7,13 +7,13 @@ from math import inf
 
 import msgspec
 
-from tailcut.core.profiling.thinning import LEAST_TRACED
 from tailcut.core.slo import Objectives
 from tailcut.core.statistics import samples_needed
 from tailcut.errors import MissingExtra, ProfileError
 from tailcut.load import LoadPlan
 from tailcut.load.payloads import build_requests
 from tailcut.load.plan import check_plan, parse_url
+from tailcut.profiler.attribution.trace_sampling import LEAST_TRACED
 from tailcut.profiler.child import Loop
 from tailcut.profiler.diagnosis import check_target
 
@@ -40,7 +40,7 @@ class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
         ready_s: longest wait for the application's start.
         sample_s: for how long stacks are looked at, at most: in a run of its own, under the same load, because looking
             takes of the cores that answer, and must not be in what is recorded. The less of the time code runs, the
-            longer, and the more often (``core.profiling.functions.plan_looks``).
+            longer, and the more often (``profiler.attribution.functions.plan_looks``).
         overhead_rounds, overhead_s: how often, and how long at least, the same load is sent to processes of the
             application without profiling and with it; 0 rounds: the overhead is not measured.
         least_traced: of a recording with at least twice as many requests about so many are traced and stand for all

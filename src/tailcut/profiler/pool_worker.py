@@ -25,7 +25,7 @@ class Ran(NamedTuple):
         start_ns, end_ns: of the function; the monotonic clock is the same in all processes of a machine.
         cpu_ns: CPU time of its thread.
         delay_ns: for how long its thread was ready to run and had no core; -1: not known.
-        spans: spans inside it (``core.profiling.records.Span``), parents first; -1 as a parent means the call.
+        spans: spans inside it (``profiler.records.Span``), parents first; -1 as a parent means the call.
         libraries: what the models of these spans run on, by label.
     """
 

@@ -6,9 +6,9 @@ import functools
 from collections.abc import Sequence
 from types import CodeType
 
-from tailcut.core.profiling.records import Request, Span
 from tailcut.profiler.clocks import delay_between, now
 from tailcut.profiler.places import Places
+from tailcut.profiler.records import Request, Span
 from tailcut.profiler.tracing import DROPPED_NS, Open, Trace, Tracer
 
 _LABEL_CHARS = 2_000

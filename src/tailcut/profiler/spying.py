@@ -22,8 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from tailcut.core.profiling.records import Request, Sample, Stage
 from tailcut.profiler.places import Places
+from tailcut.profiler.records import Request, Sample, Stage
 
 _LONGEST_S = 3600
 _STOP_S = 10.0

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tailcut.core.profiling.records import Stage, Stray
 from tailcut.profiler.clocks import now
+from tailcut.profiler.records import Stage, Stray
 from tailcut.profiler.spans import one_line
 from tailcut.profiler.tracing import Open, Trace, current
 from tailcut.profiler.untraced import is_untraced

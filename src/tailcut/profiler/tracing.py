@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from tailcut.core.profiling.records import Moment, Stage, Wait
 from tailcut.profiler.clocks import now, of_thread
 from tailcut.profiler.places import Places
+from tailcut.profiler.records import Moment, Stage, Wait
 from tailcut.profiler.untraced import Untraced
 
 LEAVES = frozenset({Stage.SQL, Stage.CACHE, Stage.HTTP, Stage.PREPROCESS, Stage.MODEL})

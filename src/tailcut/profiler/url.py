@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tailcut.core.profiling.records import Recording, Stage
-from tailcut.core.profiling.server_timing import TAILCUT
 from tailcut.core.redaction import without_secrets
 from tailcut.load import LoadPlan, LoadResult
 from tailcut.load.plan import check_plan, parse_url
 from tailcut.load.runner import OnProgress
+from tailcut.profiler.attribution.server_timing import TAILCUT
 from tailcut.profiler.outside import record_load, round_trip, with_notes
+from tailcut.profiler.records import Recording, Stage
 
 _SILENT = (
     "the server sends no Server-Timing, so what it does with its time cannot be seen from here: profile the"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from tailcut.core.profiling.picture import Frame
-from tailcut.core.profiling.records import Stage
+from tailcut.profiler.records import Stage
+from tailcut.report.profile_shapes import Frame
 from tailcut.report.profile_words import ms, percent
 
 _WIDTH = 1080

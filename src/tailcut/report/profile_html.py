@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from tailcut.core.profiling.layers import ModelLayers
-from tailcut.core.profiling.records import Stage
 from tailcut.core.slo import LatencyObjective, parse_objectives
+from tailcut.profiler.attribution.layers import ModelLayers
+from tailcut.profiler.records import Stage
 from tailcut.report.profile_flame import flame_graph
 from tailcut.report.profile_json import ProfileReport
 from tailcut.report.profile_levers import levers_table, rests_on, trust

@@ -8,18 +8,18 @@ from typing import Literal
 
 import msgspec
 
-from tailcut.core.profiling.advice import Advice, advise
-from tailcut.core.profiling.attribution import attribute
-from tailcut.core.profiling.background import LeftBehind, left_behind
-from tailcut.core.profiling.budget import Budget, make_budget
-from tailcut.core.profiling.diversity import Diversity
-from tailcut.core.profiling.knowing import know
-from tailcut.core.profiling.layers import ModelLayers
-from tailcut.core.profiling.overhead import Overhead
-from tailcut.core.profiling.picture import Column, Frame, columns_of, spans_tree, stacks_tree
-from tailcut.core.profiling.records import Pilot, Recording, Stage
 from tailcut.core.slo import Objectives
 from tailcut.errors import ProfileError
+from tailcut.profiler.attribution.background import LeftBehind, left_behind
+from tailcut.profiler.attribution.budget import Budget, make_budget
+from tailcut.profiler.attribution.layers import ModelLayers
+from tailcut.profiler.attribution.overhead import Overhead
+from tailcut.profiler.attribution.stages import attribute
+from tailcut.profiler.levers.advice import Advice, advise
+from tailcut.profiler.levers.assumptions import know
+from tailcut.profiler.payloads.diversity import Diversity
+from tailcut.profiler.records import Pilot, Recording, Stage
+from tailcut.report.profile_shapes import Column, Frame, columns_of, spans_tree, stacks_tree
 
 FORMAT = 1
 """Of the file; another number is another layout. Fields may be added without a new one."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tailcut.core.profiling.advice import Advice, LeverAdvice
-from tailcut.core.profiling.overhead import Overhead
+from tailcut.profiler.attribution.overhead import Overhead
+from tailcut.profiler.levers.advice import Advice, LeverAdvice
 from tailcut.report.profile_tables import Table
 from tailcut.report.profile_words import ms, signed
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from tailcut.core.profiling.picture import Column
-from tailcut.core.profiling.records import Stage
+from tailcut.profiler.records import Stage
+from tailcut.report.profile_shapes import Column
 from tailcut.report.profile_words import ms, percent
 from tailcut.report.svg import round_ticks
 

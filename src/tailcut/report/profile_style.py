@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailcut.core.profiling.records import Stage
+from tailcut.profiler.records import Stage
 from tailcut.report import ladder_style
 
 STAGE_COLOURS: dict[Stage, str] = {

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tailcut.core.profiling.background import LeftBehind
-from tailcut.core.profiling.budget import Budget, StageLine
-from tailcut.core.profiling.diversity import Diversity, Stream
-from tailcut.core.profiling.layers import ModelLayers
-from tailcut.core.profiling.records import Stage
+from tailcut.profiler.attribution.background import LeftBehind
+from tailcut.profiler.attribution.budget import Budget, StageLine
+from tailcut.profiler.attribution.layers import ModelLayers
+from tailcut.profiler.payloads.diversity import Diversity, Stream
+from tailcut.profiler.records import Stage
 from tailcut.report.profile_words import ms, name_of, percent, seconds, shortened
 
 BAR = 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tailcut.core.profiling.layers import ModelLayers
+from tailcut.profiler.attribution.layers import ModelLayers
 from tailcut.report.profile_json import ProfileReport
 from tailcut.report.profile_levers import levers_table, rests_on, trust
 from tailcut.report.profile_tables import (

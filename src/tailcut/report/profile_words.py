@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tailcut.core.profiling.budget import Budget, Culprit, StageLine
-from tailcut.core.profiling.gaps import READ_LATE, SENT_LATE
-from tailcut.core.profiling.layers import ModelLayers
-from tailcut.core.profiling.overhead import Overhead
-from tailcut.core.profiling.perception import perceived
-from tailcut.core.profiling.records import Stage
+from tailcut.profiler.attribution.budget import Budget, Culprit, StageLine
+from tailcut.profiler.attribution.gaps import READ_LATE, SENT_LATE
+from tailcut.profiler.attribution.layers import ModelLayers
+from tailcut.profiler.attribution.overhead import Overhead
+from tailcut.profiler.records import Stage
+from tailcut.report.perception import perceived
 
 STAGE_WORDS: dict[Stage, str] = {
     Stage.NETWORK: "on the way between client and server",

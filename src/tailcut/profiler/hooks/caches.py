@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from tailcut.core.profiling.records import Stage
 from tailcut.profiler.hooks.asking import command_asked
 from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.hooks.wrapping import wrap, wrap_present
+from tailcut.profiler.records import Stage
 from tailcut.profiler.spans import one_line
 
 

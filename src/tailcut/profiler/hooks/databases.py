@@ -9,10 +9,10 @@ from importlib import import_module
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-from tailcut.core.profiling.records import Stage
 from tailcut.profiler.hooks.asking import asked_by, command_asked, query_asked
 from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.hooks.wrapping import query_of, wrap, wrap_present
+from tailcut.profiler.records import Stage
 from tailcut.profiler.tracing import SQL, Open, close_span, current, open_under, tracer
 
 _DECLARED = re.compile(rb"DECLARE .*? CURSOR .*?FOR ", re.DOTALL)

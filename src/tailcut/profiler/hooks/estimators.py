@@ -9,11 +9,11 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from tailcut.core.profiling.records import Stage
 from tailcut.profiler.captured import captured
 from tailcut.profiler.estimators import Estimators
 from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.libraries import libraries
+from tailcut.profiler.records import Stage
 from tailcut.profiler.strays import strays
 from tailcut.profiler.tracing import MODEL, PREPROCESS, close_timed, current, open_timed, tracer
 from tailcut.profiler.untraced import untraced

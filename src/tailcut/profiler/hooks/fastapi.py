@@ -9,11 +9,11 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from tailcut.core.profiling.records import Stage
 from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.hooks.layering import coded, entrances, reentered
 from tailcut.profiler.hooks.streams import streamed
 from tailcut.profiler.hooks.wrapping import wrap
+from tailcut.profiler.records import Stage
 from tailcut.profiler.tracing import CODE, Open, close_span, current, open_span, open_under, tracer
 
 

@@ -9,9 +9,9 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
-from tailcut.core.profiling.records import Stage
 from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.hooks.wrapping import wrap, wrap_present
+from tailcut.profiler.records import Stage
 from tailcut.profiler.tracing import close_span, current, open_under, tracer
 
 _HTTP = Stage.HTTP

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from types import GeneratorType, ModuleType
 from typing import Any
 
-from tailcut.core.profiling.records import Stage
 from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.hooks.layering import coded, coded_sync, entrances, layering, rendering
 from tailcut.profiler.hooks.streams import streamed
 from tailcut.profiler.hooks.wrapping import after_init, called, wrap, wrap_present
+from tailcut.profiler.records import Stage
 from tailcut.profiler.tracing import CODE, close_span, current, open_under, tracer
 
 _ENCODE, _DECODE = Stage.ENCODE, Stage.DECODE

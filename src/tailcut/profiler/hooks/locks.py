@@ -13,9 +13,9 @@ from collections.abc import Callable
 from types import CodeType, ModuleType
 from typing import Any
 
-from tailcut.core.profiling.records import Stage
 from tailcut.profiler.clocks import now
 from tailcut.profiler.hooks.imports import Hook
+from tailcut.profiler.records import Stage
 from tailcut.profiler.tracing import LEAVES, close_span, close_timed, current, open_timed, open_under, tracer
 from tailcut.profiler.untraced import is_untraced
 

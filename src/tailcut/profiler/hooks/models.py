@@ -9,13 +9,13 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from tailcut.core.profiling.records import TORCH_ON_GPU, Stage
 from tailcut.profiler.captured import captured
 from tailcut.profiler.clocks import now
 from tailcut.profiler.hooks.gpu import finished, gpu_of
 from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.hooks.wrapping import wrap, wrap_present
 from tailcut.profiler.libraries import libraries
+from tailcut.profiler.records import TORCH_ON_GPU, Stage
 from tailcut.profiler.strays import strays
 from tailcut.profiler.tracing import MODEL, close_timed, current, open_timed, tracer
 from tailcut.profiler.untraced import is_untraced

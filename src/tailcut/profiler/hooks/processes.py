@@ -16,13 +16,13 @@ from itertools import count
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-from tailcut.core.profiling.records import BACK_FROM_PROCESS, PROCESS_POOL, Span, Stage
 from tailcut.profiler.background import background
 from tailcut.profiler.clocks import ThreadClock, new_number, now, of_thread
 from tailcut.profiler.executors import executors, label_of
 from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.libraries import libraries
 from tailcut.profiler.pool_worker import Ran, Timed
+from tailcut.profiler.records import BACK_FROM_PROCESS, PROCESS_POOL, Span, Stage
 from tailcut.profiler.spans import spans_of
 from tailcut.profiler.tracing import CODE, WAIT, Open, Trace, add_span, current, tracer
 

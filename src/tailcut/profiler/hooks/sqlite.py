@@ -10,12 +10,12 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from tailcut.core.profiling.records import Stage
 from tailcut.profiler.clocks import now, of_thread
 from tailcut.profiler.hooks.asking import asked_by
 from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.hooks.rows import JOIN_NS, join_rows
 from tailcut.profiler.hooks.wrapping import query_of, wrap
+from tailcut.profiler.records import Stage
 from tailcut.profiler.strays import strays
 from tailcut.profiler.tracing import SQL, Open, add_span, close_timed, current, open_timed, tracer
 from tailcut.profiler.untraced import handing, is_untraced

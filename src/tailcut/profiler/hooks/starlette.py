@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from tailcut.core.profiling.records import Stage
 from tailcut.profiler.hooks.imports import Hook
 from tailcut.profiler.hooks.layering import (
     coded,
@@ -26,6 +25,7 @@ from tailcut.profiler.hooks.layering import (
 )
 from tailcut.profiler.hooks.streams import streamed
 from tailcut.profiler.hooks.wrapping import after_init, wrap
+from tailcut.profiler.records import Stage
 from tailcut.profiler.tracing import CODE, close_span, current, open_under
 
 _METHODS = ("get", "head", "post", "put", "patch", "delete", "options", "query")

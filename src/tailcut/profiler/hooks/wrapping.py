@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tailcut.core.profiling.records import Stage
 from tailcut.profiler.clocks import now, of_thread
+from tailcut.profiler.records import Stage
 from tailcut.profiler.strays import strays
 from tailcut.profiler.tracing import (
     LEAVES,

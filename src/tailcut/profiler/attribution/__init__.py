@@ -1,0 +1,1 @@
+"""Attribution of each moment of a recorded request to one stage. Pure."""

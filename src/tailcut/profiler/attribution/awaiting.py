@@ -1,0 +1,91 @@
+"""What of the user's code on the event loop was awaiting: its time seems to be the code's, but nothing of it runs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from tailcut.profiler.attribution.cpu_split import Floats
+from tailcut.profiler.attribution.functions import SpanName, seen_ns, seen_shares
+from tailcut.profiler.attribution.span_table import Ints
+from tailcut.profiler.attribution.stages import Attribution, less_children, self_of
+from tailcut.profiler.attribution.stalls import Holdups
+from tailcut.profiler.attribution.unattributed_cpu import computing_share
+from tailcut.profiler.records import Recording, Stage
+
+_ENOUGH = 0.5
+"""Of the time in which a function ran: where samples saw less, what they saw does not speak for it,"""
+_MANY = 40
+"""unless they are so many: of quick code most looks are lost, because its stacks change meanwhile."""
+
+
+def awaited_ns(found: Attribution, recording: Recording) -> Floats:
+    """Say of each span's own time how much was an await of something that is not hooked, at least.
+
+    That is what is left of user code on the event loop, where no span in it awaits, less the callbacks in which the
+    request held the loop (whether they computed or blocked), and at least the code's part of the CPU time that the
+    process used, but for what models' threads may have had: many short callbacks are known by that only. Where
+    callbacks were not watched, samples of stacks say for how long the code was on the loop's thread.
+
+    Returns:
+        shape [spans]; zeros where neither is known, or CPU time is not.
+    """
+    flat, pilot = found.flat, recording.pilot
+    none = np.zeros(len(flat.name))
+    if not pilot.cpu_s or not len(flat.name):
+        return none
+    code = found.flat.is_of({Stage.CODE}) & (flat.thread == 0) & (self_of(flat, flat.cpu_ns) < 0)
+    own_ns = np.where(code, found.self_ns, 0)
+    held_ns = ran_ns(found, recording)
+    computing = computing_share(recording, found, code, held_ns)
+    busy_ns = np.maximum(np.minimum(held_ns, own_ns), own_ns * computing)
+    return np.where(code, np.maximum(own_ns - busy_ns, 0.0), none)
+
+
+def poorly_seen(found: Attribution, recording: Recording, waited_ns: Floats) -> frozenset[SpanName]:
+    """Name the code of whose time, less what it awaited, samples saw too little.
+
+    Args:
+        waited_ns: of ``awaited_ns``.
+    """
+    ran_ns = _by_code(found, np.maximum(found.self_ns - waited_ns, 0.0))
+    shares, seen, many_ns = seen_shares(recording, ran_ns), seen_ns(recording), _MANY * recording.sample_interval_ns
+    return frozenset(name for name, share in shares.items() if share < _ENOUGH and seen[name] < many_ns)
+
+
+def ran_ns(found: Attribution, recording: Recording) -> Floats:
+    """Say for how long each span's own part was seen on the event loop's thread, shape [spans].
+
+    By its request's callbacks, of which short ones are not noted; where callbacks were not watched, by samples of code.
+    """
+    if not len(found.flat.name):
+        return np.zeros(0)
+    return _held_ns(found, recording) if recording.pilot.watched else _seen_ns(found, recording)
+
+
+def _by_code(found: Attribution, spent_ns: Floats | Ints) -> dict[SpanName, float]:
+    flat = found.flat
+    sums = np.bincount(flat.name, weights=spent_ns, minlength=len(flat.names)).tolist()
+    took_ns: defaultdict[SpanName, float] = defaultdict(float)
+    for name, took in zip(flat.names, sums, strict=True):
+        if name.stage == Stage.CODE:
+            took_ns[name.label, name.place] += took
+    return took_ns
+
+
+def _held_ns(found: Attribution, recording: Recording) -> Floats:
+    """How long each span's own part of its request's callbacks held the event loop."""
+    flat = found.flat
+    place_of = {one.number: place for place, one in enumerate(flat.requests)}
+    holdups = Holdups.of(recording.moments, place_of, (int(flat.intended_ns.min()), int(flat.done_ns.max())))
+    held = holdups.own_ns(flat.request, flat.start_ns, flat.end_ns)
+    return np.maximum(less_children(flat, held), 0).astype(np.float64)
+
+
+def _seen_ns(found: Attribution, recording: Recording) -> Floats:
+    """How long each span's code was on a thread: of all calls of a function the same share; all where nobody knows."""
+    flat = found.flat
+    shares = seen_shares(recording, _by_code(found, found.self_ns))
+    of_name = np.array([shares.get((name.label, name.place), 1.0) for name in flat.names])
+    return np.asarray(found.self_ns * of_name[flat.name], dtype=np.float64)

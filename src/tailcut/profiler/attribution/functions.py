@@ -1,0 +1,145 @@
+"""Which functions the time of user code went to, as samples saw it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from tailcut.profiler.attribution.stalls import Cover
+from tailcut.profiler.records import Moment, Recording, Request, Stage
+
+SpanName = tuple[str, str]
+"""Label and place of a span."""
+_LEAST_LOOKS = 20
+"""That should have seen a function: of fewer, one that was not there says nothing."""
+_LOOKS = 400
+"""That should see code: forty of them one function that takes a tenth of its time."""
+_USUAL_S = 6.0
+_SLOWEST, _FASTEST = 50.0, 500.0
+"""Looks per second. At the latter py-spy takes a quarter of a core where there are nine threads."""
+_STACKS = 5000.0
+"""Per second: each look reads every thread's."""
+
+
+class FunctionShare(msgspec.Struct, frozen=True, kw_only=True):
+    """A function's part of a span's own time (of the samples in it), or of what held the event loop.
+
+    Attributes:
+        function: with the line that it was seen at most.
+        samples: how often it was seen there; how often it held the loop.
+    """
+
+    function: str
+    share: float
+    samples: int
+
+
+def functions_of(recording: Recording) -> dict[SpanName, tuple[FunctionShare, ...]]:
+    """Divide user code, and the framework's own time, among the user's functions, per span's (label, place).
+
+    Shares are of all samples there: what only the framework's functions took is nobody's.
+    """
+    interval_ns = max(recording.sample_interval_ns, 1)
+    weights: defaultdict[SpanName, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for sample in recording.samples:
+        if sample.code != ("", ""):
+            weights[sample.code][sample.place] += sample.weight_ns
+    return {
+        span: _ranked({name: (took_ns, round(took_ns / interval_ns)) for name, took_ns in _whole(lines).items()})
+        for span, lines in weights.items()
+    }
+
+
+class Looking(NamedTuple):
+    """How stacks are looked at: so many times per second, for so many seconds."""
+
+    rate: float
+    seconds: float
+
+
+def plan_looks(code_share: float, longest_s: float, threads: int) -> Looking:
+    """Choose how to look at the stacks, so that quick code is seen often enough to tell its functions.
+
+    Args:
+        code_share: of the time, that code runs.
+        longest_s: that stacks may be looked at.
+        threads: of the process.
+    """
+    fastest = max(min(_FASTEST, _STACKS / max(threads, 1)), _SLOWEST)
+    needed = min(_LOOKS / max(code_share, 1e-9), fastest * longest_s)
+    usual_s = min(_USUAL_S, longest_s)
+    rate = min(max(needed / usual_s, _SLOWEST), fastest)
+    return Looking(rate, max(needed / rate, usual_s))
+
+
+def code_s(requests: Iterable[Request]) -> float:
+    """Return for how many seconds the requests' code ran, what it called and waited for left out."""
+    code_ns = 0
+    for one in requests:
+        # What a span called may overlap, and end later.
+        called: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        for span in one.spans:
+            called[span.parent].append((span.start_ns, span.end_ns))
+        for place, span in enumerate(one.spans):
+            if span.stage is Stage.CODE:
+                own = Cover.of(called[place]).minus(span.start_ns, span.end_ns)
+                code_ns += sum(end_ns - start_ns for start_ns, end_ns in own)
+    return code_ns / 1e9
+
+
+def seen_ns(recording: Recording) -> dict[SpanName, int]:
+    """Sum what samples saw of each span's own time."""
+    found: defaultdict[SpanName, int] = defaultdict(int)
+    for sample in recording.samples:
+        found[sample.code] += sample.weight_ns
+    return found
+
+
+def seen_shares(recording: Recording, own_ns: Mapping[SpanName, float]) -> dict[SpanName, float]:
+    """Say for how much of user code's own time samples saw it on a thread.
+
+    Args:
+        own_ns: of each span's name, in the whole recording.
+
+    Returns:
+        at most 1 each, of those that were seen and that enough looks could have seen; empty where nobody looked.
+    """
+    if not recording.samples or not recording.sampled_s:
+        return {}
+    part = recording.sampled_s / recording.duration_s / recording.traced
+    least_ns = _LEAST_LOOKS * recording.sample_interval_ns
+    seen = seen_ns(recording)
+    # One that was never seen may have a name that stacks write in another way.
+    known = {name: took * part for name, took in own_ns.items() if name in seen and took * part >= least_ns}
+    return {name: min(seen[name] / took, 1.0) for name, took in known.items()}
+
+
+def holders_of(moments: Iterable[Moment]) -> tuple[FunctionShare, ...]:
+    """Say what held the event loop, by time."""
+    held: defaultdict[str, list[int]] = defaultdict(list)
+    for one in moments:
+        if one.stage == Stage.LOOP:
+            held[f"{one.label} ({one.place})" if one.place else one.label].append(one.end_ns - one.start_ns)
+    return _ranked({name: (sum(times), len(times)) for name, times in held.items()})
+
+
+def _whole(lines: Mapping[str, int]) -> dict[str, int]:
+    """Add up each function's lines, "function (file:line)", under the one that takes most.
+
+    Not those of lambdas and the like, of which a file has many of one name.
+    """
+    functions: defaultdict[str, list[str]] = defaultdict(list)
+    for line in lines:
+        functions[line if "> (" in line else line.rpartition(":")[0]].append(line)
+    return {max(own, key=lambda line: lines[line]): sum(lines[line] for line in own) for own in functions.values()}
+
+
+def _ranked(functions: Mapping[str, tuple[int, int]]) -> tuple[FunctionShare, ...]:
+    whole = sum(took for took, _ in functions.values()) or 1
+    shares = [
+        FunctionShare(function=name, share=took / whole, samples=count) for name, (took, count) in functions.items()
+    ]
+    return tuple(sorted((one for one in shares if one.function), key=lambda one: (-one.share, one.function)))

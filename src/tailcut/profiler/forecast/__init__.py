@@ -1,0 +1,1 @@
+"""Simulation of requests through a service, to predict latency and capacity. Pure."""

@@ -1,0 +1,107 @@
+"""What levers won elsewhere: where nothing was measured here, estimates rest on these, and say so.
+
+A factor is how many times quicker the model answers. Every prior is a range; the estimate takes its middle.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tailcut.profiler.records import TORCH_ON_GPU
+
+
+class Prior(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure with its range and where it comes from.
+
+    Attributes:
+        low, mid, high: of it.
+        source: who measured it on what; "measured" where it was measured on this model and machine.
+    """
+
+    low: float
+    mid: float
+    high: float
+    source: str
+
+    @property
+    def measured(self) -> bool:
+        """It is this model's, on this machine."""
+        return self.source.startswith("measured")
+
+
+def measured(value: float, how: str = "") -> Prior:
+    """A figure that was measured here."""
+    return Prior(low=value, mid=value, high=value, source=f"measured{': ' + how if how else ''}")
+
+
+_OWN = "tailcut's own runs, 2 cores"
+_TINY_MS, _SMALL_MS = 3.0, 30.0
+
+_RUNTIME = {
+    "torch": (
+        (_TINY_MS, Prior(low=2.0, mid=3.5, high=6.5, source=f"{_OWN}: small tabular transformers, eager to ONNX")),
+        (_SMALL_MS, Prior(low=1.4, mid=2.0, high=2.7, source=f"{_OWN}: MiniLM, 1 x 28 tokens 2.7x; others 1.4x")),
+        (float("inf"), Prior(low=1.0, mid=1.25, high=1.4, source=f"{_OWN}: MiniLM, 8 x 28; docs 1.4x")),
+    ),
+    "sklearn": ((float("inf"), Prior(low=1.5, mid=3.0, high=5.0, source="lleaves' README: trees, batch of 1")),),
+}  # fmt: skip
+
+RUNTIMES = frozenset({"onnxruntime", "openvino", "xgboost", "lightgbm", "catboost"})
+"""Made for nothing but answers: there is nothing to leave. Of what is in neither table nobody knows what that wins."""
+
+_QUANTISED = (
+    (1.0, Prior(low=0.8, mid=1.0, high=1.1, source=f"{_OWN}: models below a millisecond gain nothing")),
+    (float("inf"), Prior(low=1.3, mid=1.6, high=2.1, source=f"{_OWN}: MiniLM 1.5 to 1.9x; 1.6x without VNNI")),
+)  # fmt: skip
+
+NO_PRODUCTS = frozenset({"sklearn", "lightgbm", "xgboost", "catboost"})
+"""Libraries of trees and linear models: INT8 makes products with large matrices quicker, and they have none."""
+NO_INT8_OF_TREES = Prior(low=1.0, mid=1.0, high=1.0, source="trees and linear models multiply no large matrices")
+NO_INT8_ON_GPU = Prior(low=1.0, mid=1.0, high=1.0, source="INT8 variants are for the processor")
+
+_BATCH = {
+    "torch": Prior(low=0.5, mid=0.7, high=0.8, source=f"{_OWN}: MiniLM eager, 8 rows cost 2.8 times one"),
+    TORCH_ON_GPU: Prior(low=0.0, mid=0.0, high=1.0, source="what rows share on a GPU is not known without its layers"),
+    "": Prior(low=0.1, mid=0.3, high=0.6, source=f"{_OWN}: MiniLM ONNX, 8 rows cost 6.1 times one"),
+}
+
+PATH = Prior(low=130_000.0, mid=150_000.0, high=520_000.0, source=_OWN)
+"""Nanoseconds that tailcut's own path takes of a core, from the body to the reply: a request that is answered from a
+cache takes 0.13 to 0.16 ms (benchmarks/results/ladder), and more where a core idles in between
+(docs/explanation/scheduling.md). The network is the one that was recorded."""
+THREAD_SHARE = 0.67
+"""Of what tailcut's own path takes: handing a batch to a thread and back, half of it computed. 0.1 of 0.15 ms
+(docs/design.md, Executors). On the way there alone requests of seven ladders spent 0.40 to 0.67 of what the path took
+in the same minutes, at either rate, whether that was 0.13 or 0.28 ms (2026-11-26)."""
+TENSORS_SHARE = 0.3
+"""Of what tailcut's own path takes: a key of a request's tensors, its look-up, and keeping the answer. 0.05 of 0.15 ms
+(benchmarks/results/ladder), and 0.13 of 0.46 ms where cores are slow to wake (ladders of that machine, 2026-11-22)."""
+LOOKUP_NS = 60_000.0
+"""Looking up a request's features in this process's memory, all groups at once (benchmarks/results/ladder)."""
+
+
+def runtime_prior(family: str, model_ms: float) -> Prior | None:
+    """What leaving a framework's own runtime wins; None where it is no framework's, or nobody measured it.
+
+    Args:
+        family: "torch", "sklearn"; ``RUNTIMES`` have nothing to leave, and of others nothing is known.
+        model_ms: a call, as measured.
+    """
+    return next((prior for limit, prior in _RUNTIME.get(family, ()) if model_ms < limit), None)
+
+
+def staying_prior(family: str) -> Prior:
+    """What the runtime wins where none is left: nothing."""
+    if family in RUNTIMES:
+        return measured(1.0, "it has no runtime to leave")
+    return Prior(low=1.0, mid=1.0, high=1.0, source=f"nothing is known of {family or 'what the model runs on'}")
+
+
+def int8_prior(model_ms: float) -> Prior:
+    """What INT8 wins over the same runtime in FP32, for a model that takes so long there."""
+    return next(prior for limit, prior in _QUANTISED if model_ms < limit)
+
+
+def batch_prior(family: str) -> Prior:
+    """Which share of a row's time a batch of any size takes once."""
+    return _BATCH.get(family, _BATCH[""])

@@ -1,0 +1,1 @@
+"""What payloads have in common, and which share of look-ups a cache would answer. Pure."""

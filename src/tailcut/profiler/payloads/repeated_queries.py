@@ -1,0 +1,80 @@
+"""Statements that one request runs again and again: N+1 queries, and answers that are not kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tailcut.profiler.attribution.calls import heads_of, is_fetch, shown_label
+from tailcut.profiler.attribution.cpu_split import first_and_last
+from tailcut.profiler.attribution.span_table import Flat, Name
+from tailcut.profiler.attribution.stages import Attribution
+
+_OFTEN = 3.0
+"""Times a request, of those requests that run it."""
+_MUCH, _SOME = 0.05, 0.01
+"""Share of the time of all requests."""
+_AROUND = 0.2
+"""The same from the first to the last of them, where they themselves take little."""
+_OVERLAP = 0.1
+_MOST = 3
+_LONGEST = 90
+
+
+def repeated_fetches(found: Attribution) -> tuple[str, ...]:
+    """Name statements that requests run at least three times, one after the other, and that take their time so.
+
+    Returns:
+        Sentences, those first that take most time.
+    """
+    flat = found.flat
+    heads = heads_of(flat)
+    took_ns = np.bincount(heads, weights=flat.end_ns - flat.start_ns, minlength=len(heads))
+    fetches = np.flatnonzero(heads == np.arange(len(heads)))
+    groups: dict[Name, list[int]] = {}
+    for number, name in enumerate(flat.names):
+        if is_fetch(name):
+            groups.setdefault(Name(name.stage, shown_label(name.stage, name.label), name.place), []).append(number)
+    wall_ns = float(flat.wall_ns.sum())
+    lines = []
+    for name, numbers in groups.items():
+        spans = fetches[np.isin(flat.name[fetches], numbers)]
+        spans = spans[np.lexsort((flat.start_ns[spans], flat.request[spans]))]
+        times = len(spans) / max(len(np.unique(flat.request[spans])), 1)
+        share = float(took_ns[spans].sum()) / wall_ns if wall_ns else 0.0
+        same = flat.request[spans][1:] == flat.request[spans][:-1]
+        overlap_ns = np.maximum(flat.end_ns[spans][:-1] - flat.start_ns[spans][1:], 0)[same].sum()
+        around = _from_first_to_last_ns(flat, spans) / wall_ns if wall_ns else 0.0
+        much = share >= _MUCH or (share >= _SOME and around >= _AROUND)
+        if times < _OFTEN or not much or overlap_ns > _OVERLAP * took_ns[spans].sum():
+            continue
+        text = name.label if len(name.label) <= _LONGEST else f"{name.label[:_LONGEST]}..."
+        where = f" ({name.place})" if name.place else ""
+        way = "keep the answer" if _asks_again(flat, numbers) else "ask for all in one call, with a list,"
+        line = (
+            f"{text}{where} runs {times:.3g} times a request, one after the other, {share:.0%} of the time and"
+            f" {around:.0%} with what runs in between: to {way} wins the former and what is done for each, and is none"
+            " of the levers"
+        )
+        lines.append((around, line))
+    return tuple(line for _, line in sorted(lines, reverse=True)[:_MOST])
+
+
+def _from_first_to_last_ns(flat: Flat, spans: npt.NDArray[np.int64]) -> float:
+    """How long it takes from the start of a request's first one to the end of its last, all requests together."""
+    first_ns, last_ns = first_and_last(flat, spans)
+    asking = np.unique(flat.request[spans])
+    return float((last_ns[asking] - first_ns[asking]).sum())
+
+
+def _asks_again(flat: Flat, numbers: Sequence[int]) -> bool:
+    """Whether most of such calls of a request ask for what another of them asked for, as far as that is known."""
+    meant = {(flat.names[number].stage, flat.names[number].label) for number in numbers}
+    calls = different = 0
+    for one in flat.requests:
+        asked = [span.asked for span in one.spans if span.asked and (span.stage, span.label) in meant]
+        calls += len(asked)
+        different += len(set(asked))
+    return different < 0.5 * calls

@@ -1,0 +1,287 @@
+"""What a profiling run recorded: requests with their spans, what happened to the process, samples of stacks.
+
+All times are nanoseconds of one monotonic clock, the client's and the server's: they run on one machine. So what lies
+between the client's sending and the server's entry is the network and waiting to be accepted, and nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from tailcut.profiler.attribution.background import Background
+from tailcut.profiler.attribution.layers import Conversion, ModelLayers
+from tailcut.profiler.attribution.overhead import Overhead
+
+FORMAT = 1
+"""Of a saved recording; another number is another layout."""
+EXECUTOR = "executor"
+"""What a wait for an executor's thread is called; with " of " and where it was made, as far as that is known."""
+
+PROCESS_POOL = "process pool"
+"""What a wait for a worker process of a pool is called, in the same way."""
+BACK_FROM_PROCESS = "back from a process"
+"""Label of the time between the end of a worker's call and the event loop's taking its result."""
+
+TORCH_ON_GPU = "torch on a GPU"
+"""Of ``Pilot.libraries``: torch, with the model's weights on a GPU."""
+
+
+class Stage(StrEnum):
+    """Where a moment of a request's time can go."""
+
+    NETWORK = "network"
+    ACCEPT = "accept"
+    """Sent, but the server had not begun: the loop was busy, or the connection waited in the backlog."""
+    RECEIVE = "receive"
+    """Waiting for the body's bytes."""
+    DECODE = "decode"
+    """Body to objects: JSON and validation."""
+    SQL = "sql"
+    CACHE = "cache"
+    HTTP = "http"
+    PREPROCESS = "preprocess"
+    """Transformers and tokenizers, called by hand or as steps of a model."""
+    MODEL = "model"
+    CODE = "code"
+    """The user's functions; samples say which."""
+    FRAMEWORK = "framework"
+    """The web framework's own work: routing, middleware, building requests and replies."""
+    ENCODE = "encode"
+    """Objects to the reply's bytes."""
+    WAIT = "wait"
+    """For a thread of a pool, or for a connection of one."""
+    LOCK = "lock"
+    LOOP = "loop"
+    """Ready to go on, but the event loop ran something else."""
+    GC = "gc"
+    UNATTRIBUTED = "unattributed"
+
+
+class Span(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A part of one request, as long as something took that is known by name.
+
+    Args:
+        stage, label: what it was: query text, URL, model or function; what is waited for.
+        place: "file.py:line" of the user's innermost frame, or of the function itself; empty where none is known.
+        start_ns, end_ns: of the monotonic clock. Spans of one request may lie side by side (gather), and beyond
+            ``Request.left_ns`` (background tasks).
+        parent: index of the enclosing span in the request's spans, always smaller than its own; -1: none.
+        thread: where it ran: 0 is the event loop's thread, others count from 1 in the order they were seen.
+        cpu_ns: CPU time of its thread between start and end, children included; -1: not known (a span that awaits).
+        delay_ns: of the rest, how long its thread was ready to run and had no core; -1: not known.
+        more: it is more of a call that has a span already, such as rows of a query that are read: no call of its own.
+        asked: spans with the same number ask for the same (a statement with its parameters); 0: not known.
+    """
+
+    stage: Stage
+    label: str
+    start_ns: int
+    end_ns: int
+    place: str = ""
+    parent: int = -1
+    thread: int = 0
+    cpu_ns: int = -1
+    delay_ns: int = -1
+    more: bool = False
+    asked: int = 0
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One request of the load, as the client and the server saw it.
+
+    Args:
+        number: its place in the order of intended times, from 0; the warm-up's are left out, so numbers have a gap.
+        intended_ns, sent_ns, done_ns: the client's: when it was due, when it was written, when the reply was whole.
+            -1: never happened.
+        entered_ns, left_ns: the application was called; the reply's last part was handed to the server. -1: the server
+            never saw it, or never answered.
+        status: of HTTP; negative where there was no answer (``tailcut.load``'s failures).
+        cpu_ns: CPU time of the request's own code on all threads as far as it is known; -1: not known.
+        method, path: what was asked for.
+        endpoint: "function (file.py:line)" that answered, where the framework says it.
+        spans: in the order of their start; parents before children.
+    """
+
+    number: int
+    intended_ns: int
+    sent_ns: int
+    done_ns: int
+    entered_ns: int = -1
+    left_ns: int = -1
+    status: int = 0
+    cpu_ns: int = -1
+    method: str = ""
+    path: str = ""
+    endpoint: str = ""
+    spans: tuple[Span, ...] = ()
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something that happened to the process and may have held up any request.
+
+    Args:
+        stage: ``loop`` (one callback held the event loop), ``gc`` (a collection stopped every thread).
+        start_ns, end_ns: of the monotonic clock.
+        label: the coroutine or callback; for a collection its generation.
+        place: "file.py:line" of it.
+        request: number of the request whose callback it was; -1: none. To that request it is its own work, to all
+            others a wait.
+    """
+
+    stage: Stage
+    start_ns: int
+    end_ns: int
+    label: str = ""
+    place: str = ""
+    request: int = -1
+
+
+class Wait(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that was not traced waited for a lock: its label, as of a span; from asking for it to having it."""
+
+    label: str
+    start_ns: int
+    end_ns: int
+
+
+class Stray(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls that no request was known to wait for: in a worker behind a queue, in a task in the background.
+
+    Args:
+        stage, label: as of a span.
+        calls, took_ns: within the recording, all together.
+    """
+
+    stage: Stage
+    label: str
+    calls: int
+    took_ns: int
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Looks at what a thread that worked on a request was doing, those that saw the same stack together.
+
+    Args:
+        stack: "function (file.py:line)", outermost first; frames of the server below the application are left out.
+        at_ns: when looking began.
+        weight_ns: the time that it stands for: of each look that since the look before.
+        place: "function (file.py:line)" of the innermost frame of the user's own code; empty where there is none.
+        code: label and place of the span of code that the stack lies in, the label alone of the framework's own time;
+            empty where it lies in none, or another kind.
+    """
+
+    stack: tuple[str, ...]
+    at_ns: int
+    weight_ns: int
+    place: str = ""
+    code: tuple[str, str] = ("", "")
+
+
+class Pilot(msgspec.Struct, frozen=True, kw_only=True):
+    """The process that was profiled.
+
+    Args:
+        loop: kind of event loop: "asyncio" or "uvloop".
+        watched: what held it for long is in the moments.
+        threads: size of the thread pool for synchronous handlers; 0: not known.
+        hooks: what was hooked, such as "sqlite3", "fastapi".
+        versions: of the packages that matter here.
+        libraries: what models run on, by the labels of their spans: "torch", TORCH_ON_GPU, "onnxruntime".
+        executors: threads of each executor (processes of a process pool), by the label of the waits for it, where no
+            other has that label.
+        cpu_s: CPU seconds of the process and its children within the measured window.
+        workers_s: CPU seconds of its children within it.
+        delay_s: seconds within it in which a thread of it was ready to run and had no core.
+        database_s: CPU seconds within it of the databases on the same machine; 0: there are none, or none is seen.
+        other_cores: of the machine, which the process may not use.
+        window_s: seconds measured.
+        cpu_slope: by which power of the rate a request takes less of a core, from half of this rate to it (``idling``).
+        path_ns: CPU that a request takes of the event loop in tailcut's own server here, at this rate; 0: not measured.
+        path_slope: the same as ``cpu_slope`` of that, between this rate and twice of it.
+        path_waits_ns: how much longer than that its client waited for the answer: quantiles, evenly spaced, ascending.
+    """
+
+    loop: str = ""
+    watched: bool = False
+    threads: int = 0
+    hooks: tuple[str, ...] = ()
+    versions: dict[str, str] = {}
+    libraries: dict[str, str] = {}
+    executors: dict[str, int] = {}
+    cpu_s: float = 0.0
+    workers_s: float = 0.0
+    delay_s: float = 0.0
+    database_s: float = 0.0
+    other_cores: int = 0
+    window_s: float = 0.0
+    cpu_slope: float = 0.0
+    path_ns: float = 0.0
+    path_slope: float = 0.0
+    path_waits_ns: tuple[float, ...] = ()
+
+
+class Recording(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a profile is made from.
+
+    Args:
+        target, machine: "module:attribute" that was profiled; its cpu, cores, memory, system, python.
+        rate, duration_s: requests per second that were offered, and seconds measured.
+        requests: those that were traced, in the order of ``number``.
+        moments, samples: in the order of time. Samples say where the time of ``code`` went, never how much that was.
+        sample_interval_ns: between two looks; 0: no sampling.
+        sampled_s: how long stacks were looked at, in a run of its own under the same load; 0: not known.
+        overhead, layers: None where it was not measured; of the models that took most time.
+        conversions: of its estimators.
+        strays: calls whose time is in no request under their own name.
+        background: work that requests began and that ran after their replies, a line per request and function.
+        one_in, untraced: of how many requests one was traced (``thinning``); the others, as the client saw them.
+        waits: of those for locks, in any order: who had one in between two that were traced.
+        notes: what could not be seen, and what makes figures weaker than they look.
+    """
+
+    target: str
+    rate: float
+    duration_s: float
+    requests: tuple[Request, ...]
+    moments: tuple[Moment, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    sample_interval_ns: int = 0
+    sampled_s: float = 0.0
+    machine: dict[str, str] = {}
+    pilot: Pilot = Pilot()
+    overhead: Overhead | None = None
+    layers: tuple[ModelLayers, ...] = ()
+    conversions: tuple[Conversion, ...] = ()
+    strays: tuple[Stray, ...] = ()
+    background: tuple[Background, ...] = ()
+    one_in: int = 1
+    untraced: tuple[Request, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    notes: tuple[str, ...] = ()
+    format: int = FORMAT
+
+    @property
+    def traced(self) -> float:
+        """Share of the requests that were traced."""
+        return len(self.requests) / ((len(self.requests) + len(self.untraced)) or 1) or 1.0
+
+
+def encode_recording(recording: Recording) -> bytes:
+    """Write a recording as bytes (MessagePack)."""
+    return msgspec.msgpack.encode(recording)
+
+
+def decode_recording(data: bytes) -> Recording:
+    """Read what ``encode_recording`` wrote; ValueError where it is something else, or another version's."""
+    try:
+        found = msgspec.msgpack.decode(data, type=Recording)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"not a recording: {error}") from None
+    if found.format != FORMAT:
+        raise ValueError(f"a recording of format {found.format}; this version reads format {FORMAT}")
+    if found.pilot.loop == "asyncio" and not found.pilot.watched:
+        # It was watched before there was another loop that can be, and nobody said so.
+        return msgspec.structs.replace(found, pilot=msgspec.structs.replace(found.pilot, watched=True))
+    return found
