@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from benchmarks.peers.bodies import JSON
 from benchmarks.peers.processes import LOAD_CORE
-from tailcut.core.statistics import percentile
+from tailcut.common.statistics import percentile
 from tailcut.load import LoadPlan, Samples, measure
 
 CLIENT_TIMEOUT_S = 2.0

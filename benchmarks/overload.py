@@ -43,7 +43,7 @@ from benchmarks.peers.bodies import Shape, body_of
 from benchmarks.peers.catalog import PEERS, TAILCUT, TAILCUT_BINARY, Peer, Task
 from benchmarks.peers.measure import Contender, started
 from benchmarks.peers.processes import SERVER_CORE
-from tailcut.core.statistics import bootstrap
+from tailcut.common.statistics import bootstrap
 
 DEADLINE_MS = 500
 SLACK_MS = 25.0

@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 
 from benchmarks.profile_ladder_queries import fetches_of, manifests_queries, pilots_share
-from tailcut.core.freshness import refresh_lead_s
-from tailcut.core.slo import parse_duration_s
-from tailcut.core.tensors import Arrays
+from tailcut.cache.freshness import refresh_lead_s
+from tailcut.common.slo import parse_duration_s
+from tailcut.common.tensors import Arrays
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Features, Manifest
 from tailcut.profiler.diversity import sent_payloads

@@ -22,8 +22,8 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.overhead import commit, cpu
-from tailcut.core.slo import Objectives
-from tailcut.core.statistics import percentile
+from tailcut.common.slo import Objectives
+from tailcut.common.statistics import percentile
 from tailcut.load import LoadPlan, measure
 from tailcut.profiler.child import Options
 from tailcut.profiler.launching import PilotProcess

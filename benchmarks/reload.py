@@ -176,8 +176,8 @@ def serve_scaled(wanted: Path, arguments: list[str]) -> None:
     import multiprocessing
 
     from tailcut.cli.app import run
-    from tailcut.core.scaling import Limits, Seen
     from tailcut.engine import pool
+    from tailcut.scheduler.pool_scaling import Limits, Seen
 
     class Asked:
         why = "asked for"

@@ -45,12 +45,12 @@ from benchmarks import openloop
 from benchmarks.compute import LARGEST, SIZES, compute_model, feeds_of, manifest, open_bare, written
 from benchmarks.overhead import commit, cpu, free_port
 from benchmarks.peers.bodies import JSON, body_of
-from tailcut.core.arrivals import offsets_ns, steady
-from tailcut.core.service import measured
-from tailcut.core.simulation import Scenario, simulate
-from tailcut.core.windows import Gain
 from tailcut.load import LoadPlan, measure, summarise_run
+from tailcut.load.arrivals import offsets_ns, steady
 from tailcut.load.cpu import threads_ns
+from tailcut.scheduler.batching_delay import Gain
+from tailcut.scheduler.simulation.service_time import measured
+from tailcut.scheduler.simulation.simulator import Scenario, simulate
 
 RUNS = 40
 OTHERS = (0.1, 0.4, 0.7)

@@ -35,7 +35,7 @@ from benchmarks.peers.bodies import Shape, body_of
 from benchmarks.peers.catalog import TAILCUT, Task
 from benchmarks.peers.measure import Contender, started
 from benchmarks.peers.processes import SERVER_CORE, Server
-from tailcut.core.statistics import bootstrap
+from tailcut.common.statistics import bootstrap
 
 SHARE = 0.7
 _EVERY_S = 10.0

@@ -15,7 +15,7 @@ from tailcut.builder.holdout import Holdout
 from tailcut.builder.recipes.base import Work
 from tailcut.builder.records import Made
 from tailcut.builder.sources import Found
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
 
 LIVE = "tailcut_live_models"

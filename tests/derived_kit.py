@@ -12,8 +12,8 @@ import pytest
 
 from tailcut.builder.bounds import of_source
 from tailcut.builder.bounds.trials import PATIENCE_S
-from tailcut.core.bounds import Bound
-from tailcut.core.tensors import Arrays
+from tailcut.common.bounds import Bound
+from tailcut.common.tensors import Arrays
 from tailcut.manifest import Tensor
 
 Call = Callable[[Arrays], Arrays]

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from tests.models.picky import Picky
 
-from tailcut.core.padding import trimmed
-from tailcut.core.tensors import DATATYPE_OF, Arrays
+from tailcut.common.tensors import DATATYPE_OF, Arrays
 from tailcut.manifest import Manifest, load
 from tailcut.registry import NewVariant, Registry, Version
+from tailcut.registry.padding import trimmed
 from tailcut.registry.rows import ROWS, KeptRows
 
 MANIFEST = """

@@ -14,7 +14,7 @@ from tailcut.builder.here import Here
 from tailcut.builder.holdout import Holdout
 from tailcut.builder.recipes.base import Work
 from tailcut.builder.records import Made
-from tailcut.core.tensors import Array, Arrays
+from tailcut.common.tensors import Array, Arrays
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
 from tailcut.runtimes import sklearn
 

@@ -8,7 +8,7 @@ from digits.data import Digits, copies, split
 from digits.settings import SEED
 
 if TYPE_CHECKING:
-    from tailcut import Holdout
+    from tailcut.build import Holdout
 
 COPIES = 8
 
@@ -29,6 +29,6 @@ def originals() -> Holdout:
 
 
 def _holdout(digits: Digits) -> Holdout:
-    from tailcut import Holdout
+    from tailcut.build import Holdout
 
     return Holdout(inputs={"image": digits.images}, labels=digits.labels, slices={"digit": digits.labels})

@@ -10,7 +10,7 @@ from flight_pipeline.data import FEATURES, NUMBERS, TEXTS, tables
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
 
-    from tailcut import Holdout
+    from tailcut.build import Holdout
 
 
 @functools.cache
@@ -33,7 +33,7 @@ def build() -> Pipeline:
 
 def holdout() -> Holdout:
     """Return one array per column, the labels as text, and slices by airport of departure."""
-    from tailcut import Holdout
+    from tailcut.build import Holdout
 
     _, rows = tables()
     inputs = {name: rows[name].to_numpy(dtype=object if name in TEXTS else None) for name in FEATURES}

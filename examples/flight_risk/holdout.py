@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flight_risk.settings import HOLDOUT_FROM, home
-from tailcut import Holdout
+from tailcut.build import Holdout
 
 
 def holdout() -> Holdout:

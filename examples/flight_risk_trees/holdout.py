@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from flight_risk_trees.features import features_of
 
 if TYPE_CHECKING:
-    from tailcut import Holdout
+    from tailcut.build import Holdout
 
 
 def holdout() -> Holdout:

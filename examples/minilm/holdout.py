@@ -13,7 +13,7 @@ from minilm.settings import home
 from minilm.topics import NAMES
 
 if TYPE_CHECKING:
-    from tailcut import Holdout
+    from tailcut.build import Holdout
 
 BUCKETS = (("up to 16", 16), ("17 to 32", 32), ("33 to 64", 64), ("65 to 128", 128))
 """Slices by length: name and most tokens."""
@@ -27,7 +27,7 @@ def holdout() -> Holdout:
     Raises:
         FileNotFoundError: nothing is prepared.
     """
-    from tailcut import Holdout
+    from tailcut.build import Holdout
 
     with np.load(_prepared("holdout.npz")) as file:
         mask, labels = file["attention_mask"], file["labels"]

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tailcut.builder import Holdout
     from tailcut.client import AsyncClient, Client
     from tailcut.manifest import Manifest
     from tailcut.server.asgi import ASGIApplication
 
-__all__ = ["AsyncClient", "Client", "Holdout", "__version__", "asgi"]
+__all__ = ["AsyncClient", "Client", "__version__", "asgi"]
 
 __version__: str
 
@@ -52,8 +51,4 @@ def __getattr__(name: str) -> Any:
         from tailcut import client
 
         return getattr(client, name)
-    if name == "Holdout":
-        from tailcut.builder import Holdout
-
-        return Holdout
     raise AttributeError(f"module 'tailcut' has no attribute {name!r}")

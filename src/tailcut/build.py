@@ -1,4 +1,4 @@
-"""``from tailcut.build import Holdout``: the name that models written for earlier versions import."""
+"""The names that a user's own code imports for a build: ``from tailcut.build import Holdout``."""
 
 from __future__ import annotations
 

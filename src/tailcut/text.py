@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.errors import ArtifactError, BadRequest, StartError
 from tailcut.manifest import Manifest
 from tailcut.runtimes.huggingface import Folder, read, tokenizer

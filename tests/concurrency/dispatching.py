@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.core.batching import Planner
 from tailcut.engine.dispatcher import Dispatcher
 from tailcut.engine.executors import Done
 from tailcut.engine.running import Running
 from tailcut.engine.ticket import Ticket, join, run_batch
 from tailcut.errors import TailcutError
+from tailcut.scheduler.scheduler import Planner
 from tailcut.testing.clock import FakeClock
 from tailcut.testing.runtimes import StubRuntime
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from tests.app_kit import Client, deployment, running
 
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 
 ROW = {"id": 1, "value": 2}
 TENANT: ContextVar[str] = ContextVar("TENANT", default="none")

@@ -13,8 +13,7 @@ from tests.concurrency.dispatching import ManualExecutor
 from tests.features_kit import resolver
 
 from tailcut.cache import BypassedStore, MemoryStore
-from tailcut.core.batching import Planner
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.engine.answers import JsonForm, SharedAnswers, StoredAnswer, TensorForm
 from tailcut.engine.assembly import Assembly
 from tailcut.engine.dispatcher import Dispatcher
@@ -25,6 +24,7 @@ from tailcut.engine.ticket import Ticket
 from tailcut.features import FeatureService
 from tailcut.manifest import Features, Model, Tensor
 from tailcut.observe.recorder import Recorder
+from tailcut.scheduler.scheduler import Planner
 from tailcut.testing.clock import FakeClock
 from tailcut.testing.runtimes import StubRuntime
 from tailcut.testing.stores import FaultyStore

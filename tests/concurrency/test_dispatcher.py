@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from tests.concurrency.dispatching import Bench, S, answer, error_of
 
-from tailcut.core.learning import Costs
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.engine.executors import InlineExecutor
 from tailcut.errors import InferenceError, Shed, TooLarge
+from tailcut.scheduler.latency_learner import Costs
 from tailcut.testing.runtimes import StubRuntime
 
 

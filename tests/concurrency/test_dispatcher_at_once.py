@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tests.concurrency.dispatching import Bench, ManualExecutor, answer
 
-from tailcut.core.fingerprint import Machine
+from tailcut.common.fingerprint import Machine
 from tailcut.engine.planning import at_once
 from tailcut.errors import InferenceError
 

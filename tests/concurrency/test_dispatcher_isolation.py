@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.concurrency.dispatching import Bench, answer, error_of
 
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.engine.executors import InlineExecutor, ThreadExecutor
 from tailcut.errors import InferenceError, NotReady, QueueTimeout
 from tailcut.testing.runtimes import StubRuntime

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from tests.concurrency.dispatching import Bench, ManualExecutor
 
-from tailcut.core.batching import Planner
-from tailcut.core.learning import Costs, kind_of
 from tailcut.engine.dispatcher import Dispatcher
 from tailcut.engine.ticket import Ticket
 from tailcut.errors import Shed
+from tailcut.scheduler.latency_learner import Costs, kind_of
+from tailcut.scheduler.scheduler import Planner
 from tailcut.testing.clock import FakeClock
 from tailcut.testing.runtimes import StubRuntime
 

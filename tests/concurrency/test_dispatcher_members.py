@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.concurrency.dispatching import Bench, ManualExecutor, answer, error_of
 
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.engine.executors import Executor, InlineExecutor
 from tailcut.errors import InferenceError, NotReady, Shed, TailcutError
 from tailcut.testing.runtimes import StubRuntime

@@ -12,7 +12,7 @@ import pytest
 from tests.concurrency.paths import PathBench, Source, rows, tensors
 from tests.features_kit import features, group
 
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.engine.assembly import encode_answer
 from tailcut.engine.path import Path
 from tailcut.errors import BadRequest, TooLarge, UnknownEntity

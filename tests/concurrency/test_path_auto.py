@@ -11,8 +11,8 @@ from tests.concurrency import paths
 from tests.concurrency.paths import PathBench, sums, tensors
 from tests.features_kit import features, group
 
-from tailcut.core.keys import Normal
-from tailcut.core.tensors import Arrays
+from tailcut.cache.keys import Normal
+from tailcut.common.tensors import Arrays
 from tailcut.engine import caching, filling
 from tailcut.engine import path as path_module
 from tailcut.engine.path import Path

@@ -11,15 +11,15 @@ from tests.concurrency.dispatching import ManualExecutor
 from tests.concurrency.paths import PathBench, rows, tensors
 from tests.features_kit import features, group
 
-from tailcut.core.admission import Admission
-from tailcut.core.batching import Planner
-from tailcut.core.learning import Costs
 from tailcut.engine.assembly import encode_answer
 from tailcut.engine.dispatcher import Dispatcher
 from tailcut.engine.path import Path
 from tailcut.engine.ticket import Ticket
 from tailcut.errors import NotReady, Shed, TailcutError
 from tailcut.observe.recorder import Recorder
+from tailcut.scheduler.admission import Admission
+from tailcut.scheduler.latency_learner import Costs
+from tailcut.scheduler.scheduler import Planner
 
 REFUSED = (Shed, NotReady)
 """An executor that has been busy for long counts as stuck."""

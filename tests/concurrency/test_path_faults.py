@@ -11,8 +11,8 @@ from tests.concurrency.dispatching import ManualExecutor
 from tests.concurrency.paths import PathBench, rows, sums, tensors
 from tests.features_kit import features, group
 
-from tailcut.core.tensors import Arrays
-from tailcut.core.timings import Stage
+from tailcut.common.tensors import Arrays
+from tailcut.common.timings import Stage
 from tailcut.engine.path import Call, Path
 from tailcut.errors import (
     DeadlineExceeded,

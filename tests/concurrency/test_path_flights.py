@@ -10,7 +10,7 @@ from tests.concurrency.dispatching import ManualExecutor
 from tests.concurrency.paths import PathBench, tensors
 from tests.features_kit import features, group
 
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.engine.call import Call
 from tailcut.engine.path import Path
 from tailcut.errors import DeadlineExceeded, InferenceError

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from tests.concurrency.dispatching import Bench
 
-from tailcut.core.admission import Admission, Executors, Request
-from tailcut.core.batching import Entry, Planner
-from tailcut.core.learning import Costs
-from tailcut.core.overload import Overload, Target
 from tailcut.engine.unread import refused_unread
 from tailcut.errors import Shed
+from tailcut.scheduler.admission import Admission, Executors, Request
+from tailcut.scheduler.latency_learner import Costs
+from tailcut.scheduler.overload_detector import Overload, Target
+from tailcut.scheduler.scheduler import Entry, Planner
 
 MS = 1_000_000
 NOW = 2_000 * MS

@@ -16,7 +16,10 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "tailcut"
 HOUSE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["tailcut"]["house"]
 SOURCES = sorted(PACKAGE.rglob("*.py"))
-PURE = ("core", "gate", *(f"profiler/{name}" for name in ("attribution", "forecast", "levers", "payloads")))
+PURE = (
+    "common", "gate", "parity/analysis", "profiler/attribution", "profiler/forecast", "profiler/levers",
+    "profiler/payloads", "scheduler",
+)  # fmt: skip
 """Packages without clock, I/O, threads and randomness."""
 IMPURE = {
     "asyncio",

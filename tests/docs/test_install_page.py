@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from tests.docs.pages import PAGES, ROOT, commands
 from tests.install_kit import Environment, build_wheel, needed
 
-from tailcut.core.extras import EXTRA_OF_MODULE, install
+from tailcut.common.extras import EXTRA_OF_MODULE, install
 
 PAGE = ROOT / "docs" / "how-to" / "install.md"
 NAMED = re.compile(r"(?:\btailcut|'\.|\.whl)\[([a-z][a-z,-]*)\]")

@@ -18,7 +18,7 @@ from tests.app_kit import FEATURES, INFER, deployment, running
 from tests.docs.pages import ROOT
 
 from tailcut import logs
-from tailcut.core.outcomes import CODES, OUTCOMES
+from tailcut.observe.outcomes import CODES, OUTCOMES
 
 PAGE = (ROOT / "docs" / "how-to" / "operate.md").read_text(encoding="utf-8")
 _SELECTOR = re.compile(r"(tailcut_\w+)(?:\{([^}]*)\})?")

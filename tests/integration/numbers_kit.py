@@ -23,7 +23,7 @@ from tritonclient.utils import InferenceServerException
 
 import tailcut
 from tailcut.client.tensors import encode
-from tailcut.core.tensors import DATATYPE_OF
+from tailcut.common.tensors import DATATYPE_OF
 from tailcut.errors import TailcutError
 from tailcut.server.grpc.codec import _FIELD_OF
 from tailcut.server.grpc.open_inference_pb2 import ModelInferRequest, ModelInferResponse

@@ -16,7 +16,7 @@ from tests.bounds_kit import CITY, DECLARED, SHOP, TOKENS, deployed
 from tests.grpc_kit import InProcess, in_process, unary
 from tests.integration.serving import HOST, Served
 
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.engine import seating
 from tailcut.server.grpc.open_inference_pb2 import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
 from tailcut.server.grpc.server import SERVICE

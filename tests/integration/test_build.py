@@ -208,7 +208,7 @@ def test_a_recipe_that_crashes_costs_its_variant_only(built: SimpleNamespace) ->
     [
         ("logit", "holdout", r"needs probabilities in \[0, 1\]"),
         ("raises", "holdout", r"FileNotFoundError: weights\.pt is not there \(.*tabular\.py:\d+\)"),
-        ("tabular", "wrong", "expected a tailcut.Holdout"),
+        ("tabular", "wrong", "expected a tailcut.build.Holdout"),
     ],
 )
 def test_a_source_or_holdout_that_does_not_work_ends_the_build(

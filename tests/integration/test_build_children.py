@@ -84,7 +84,7 @@ def test_an_exception_of_the_users_code_names_the_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reference", "text"),
     [
-        ("tests.models.holdouts:wrong", "gave a dict, expected a tailcut.Holdout"),
+        ("tests.models.holdouts:wrong", "gave a dict, expected a tailcut.build.Holdout"),
         ("tests.models.holdouts:none_such", "has no none_such"),
         ("", "holdout.source is not set"),
     ],

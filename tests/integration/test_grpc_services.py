@@ -28,7 +28,7 @@ from tests.integration.serving import Served
 from tests.integration.test_serve_secure import make_certificate
 from tritonclient.utils import InferenceServerException
 
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.engine import seating
 from tailcut.errors import MissingExtra
 from tailcut.server import ports

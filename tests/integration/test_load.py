@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tests.integration.servers import load_stub
 
-from tailcut.core.slo import parse_objectives
+from tailcut.common.slo import parse_objectives
 from tailcut.errors import LoadTestError
 from tailcut.load import (
     LoadPlan,

@@ -19,10 +19,10 @@ pytest.importorskip("fastapi")
 from tests.integration.servers import free_port
 from tests.models.graphs import linear
 
-from tailcut.core.parity.mapping import parse_pair
-from tailcut.core.parity.request_form import parse_form
-from tailcut.core.parity.tolerance import parse_tolerance
 from tailcut.errors import ManifestError, StartError
+from tailcut.parity.analysis.mapping import parse_pair
+from tailcut.parity.analysis.request_form import parse_form
+from tailcut.parity.analysis.tolerance import parse_tolerance
 from tailcut.parity.plan import ParityPlan
 from tailcut.parity.running import run
 from tailcut.report.parity_file import ParityRecord, VariantParity

@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 from tests.models.graphs import linear
 
-from tailcut.core import scaling
-from tailcut.core.units import Duration, Share
+from tailcut.common.units import Duration, Share
 from tailcut.engine.call import Call
 from tailcut.engine.engine import Engine
 from tailcut.engine.executors import ThreadExecutor
@@ -28,6 +27,7 @@ from tailcut.errors import ArtifactError, ExecutorLost, InferenceError, StartErr
 from tailcut.manifest import Batching, Deployment, Manifest, Model, Serve, Slo, Tensor
 from tailcut.manifest import Pool as PoolSettings
 from tailcut.runtimes.remote import RemoteRuntime
+from tailcut.scheduler import pool_scaling as scaling
 
 pytestmark = pytest.mark.integration
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from tests.integration.planting import of_path
 
-from tailcut.core.slo import Objectives, parse_objectives
+from tailcut.common.slo import Objectives, parse_objectives
 from tailcut.load import LoadPlan, RunFacts, Samples, measure
 from tailcut.profiler.attribution.background import LeftBehind, left_behind
 from tailcut.profiler.attribution.budget import Budget, Culprit, make_budget

@@ -13,8 +13,8 @@ import redis
 from tests.integration.servers import RedisServer, redis_server
 from tests.manifest_kit import written
 
-from tailcut.core.keys import entity_prediction_key
-from tailcut.core.timings import Stage
+from tailcut.cache.keys import entity_prediction_key
+from tailcut.common.timings import Stage
 from tailcut.engine.call import Call
 from tailcut.engine.filling import Filling
 from tailcut.engine.predictions import PredictionStore

@@ -16,8 +16,8 @@ from torch import nn
 from tailcut.builder.bounds import Edges, Finding, of_source
 from tailcut.builder.bounds.categories import UNKNOWN
 from tailcut.builder.limits import refusal
-from tailcut.core.bounds import Bound
-from tailcut.core.tensors import Arrays
+from tailcut.common.bounds import Bound
+from tailcut.common.tensors import Arrays
 from tailcut.manifest import Tensor
 
 SHOP = Tensor(name="shop", datatype="INT64")

@@ -14,8 +14,8 @@ from tests.derived_kit import bounds_of, lengths_of, of_file, slow
 from tailcut.builder.bounds import of_source
 from tailcut.builder.holdout import Holdout
 from tailcut.builder.limits import find
-from tailcut.core.bounds import Bound
-from tailcut.core.tensors import Arrays
+from tailcut.common.bounds import Bound
+from tailcut.common.tensors import Arrays
 from tailcut.manifest import Model, Tensor
 
 IDS = Tensor(name="x", datatype="INT64", shape=(-1, 3))

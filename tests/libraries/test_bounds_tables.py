@@ -15,8 +15,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, OrdinalEncoder, StandardScaler
 from tests.derived_kit import Call, bounds_of, slow
 
-from tailcut.core.bounds import Bound
-from tailcut.core.tensors import NUMPY_OF
+from tailcut.common.bounds import Bound
+from tailcut.common.tensors import NUMPY_OF
 from tailcut.manifest import Tensor
 
 FLOAT32 = 3.4028235e38

@@ -12,8 +12,8 @@ from tests.derived_kit import bounds_of, lengths_of, of_module
 from torch import nn
 from torch.nn import functional
 
-from tailcut.core.bounds import Bound
-from tailcut.core.tensors import Arrays
+from tailcut.common.bounds import Bound
+from tailcut.common.tensors import Arrays
 from tailcut.manifest import Tensor
 
 IDS = (Tensor(name="ids", datatype="INT64", shape=(-1, 3)),)

@@ -177,7 +177,7 @@ def test_init_of_a_model_that_was_not_fitted_says_so(command: Command) -> None:
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("return 3", "gave a int, expected a tailcut.Holdout"),
+        ("return 3", "gave a int, expected a tailcut.build.Holdout"),
         ("return Holdout(inputs={'shop': np.array([77]), 'packed': np.ones((1, 2))})", "IndexError"),
         ("return Holdout(inputs={'shop': np.array([1j]), 'packed': np.ones((1, 2))})", "no datatype"),
     ],

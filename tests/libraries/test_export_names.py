@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from tailcut.builder import Holdout  # noqa: E402
 from tailcut.builder.recipes import onnx_export  # noqa: E402
-from tailcut.core.tensors import Arrays  # noqa: E402
+from tailcut.common.tensors import Arrays  # noqa: E402
 from tailcut.errors import ArtifactError, BuildError  # noqa: E402
 from tailcut.manifest import Tensor  # noqa: E402
 from tailcut.runtimes import open_runtime  # noqa: E402

@@ -16,7 +16,7 @@ from tests.folder_kit import PAIRS, SIZE, TEXTS, copied, dense, modules, pooling
 
 from tailcut import text
 from tailcut.builder import folder_answers
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
 from tailcut.runtimes import huggingface

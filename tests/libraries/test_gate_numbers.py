@@ -8,8 +8,7 @@ import scipy.stats
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tailcut.core import metrics
-from tailcut.gate import holm
+from tailcut.gate import holm, metrics
 from tailcut.gate.bootstrap import estimate
 from tailcut.gate.influence import auc_parts, f1_parts, mean_parts, placements, spearman_parts, within
 from tailcut.gate.paired import Pairs

@@ -1,4 +1,4 @@
-"""core.metrics against scikit-learn on small data, and against the definitions."""
+"""gate.metrics against scikit-learn on small data, and against the definitions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sklearn.metrics as oracle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core import metrics
+from tailcut.gate import metrics
 
 # Few distinct scores, so that ties are common.
 ties = st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.5000001, 0.75, 1.0])

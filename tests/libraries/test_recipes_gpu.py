@@ -22,9 +22,9 @@ from tailcut.builder.recipes import CATALOG, cuda, fp16, recipe, tensorrt
 from tailcut.builder.recipes.base import Subject
 from tailcut.builder.recipes.cuda import NO_DEVICE
 from tailcut.builder.records import Made
-from tailcut.core import buckets
 from tailcut.errors import ArtifactError, BuildError, InferenceError, MissingExtra
 from tailcut.manifest import Tensor
+from tailcut.runtimes import batch_buckets as buckets
 from tailcut.runtimes import open_runtime
 from tailcut.runtimes._device import CudaError, Device
 from tailcut.runtimes.cuda import OnnxCudaRuntime, Place

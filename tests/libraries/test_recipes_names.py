@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tailcut.builder import Holdout
 from tailcut.builder.recipes import fp16, int8_dynamic, int8_static
 from tailcut.builder.recipes.graph_names import Numbered, free, name_nodes, rename, taken
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 
 PLAIN = {name: name for name in ("a", "b", "w", "v", "hidden", "product", "y")}
 CLASHING = (

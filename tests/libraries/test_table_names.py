@@ -19,7 +19,7 @@ from tests.table_kit import onnx_answers, table_work
 from tailcut.builder.here import look
 from tailcut.builder.recipes import recipe
 from tailcut.builder.tables.nodes import Graph
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Tensor
 from tailcut.runtimes.tables import Table, order_of

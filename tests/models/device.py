@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.runtimes import cuda
 
 HELD_S = 0.004

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from tailcut import Holdout
+from tailcut.build import Holdout
 
 LAYERS, HEADS, HIDDEN, WORDS = 2, 4, 64, 200
 

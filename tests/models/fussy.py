@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 
-from tailcut import Holdout
+from tailcut.build import Holdout
 
 KNOWN = {("old", "town"): 1.0, ("new", "york"): 2.0, ("new", "town"): 3.0}
 

@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 
-from tailcut import Holdout
+from tailcut.build import Holdout
 
 
 def holdout() -> Holdout:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import onnx
 
-from tailcut import Holdout
-from tailcut.core.tensors import Arrays
+from tailcut.build import Holdout
+from tailcut.common.tensors import Arrays
 
 TOKENS = 40
 

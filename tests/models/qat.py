@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from tailcut import Holdout
+from tailcut.build import Holdout
 
 CLASSES, SIDE = 4, 6
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tailcut import Holdout
+from tailcut.build import Holdout
 
 WORDS, WIDTH, BURNT = 50, 8, 256
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.admission import Admission, Executors, Request
-from tailcut.core.batching import Entry, Planner
-from tailcut.core.learning import Costs, kind_of
-from tailcut.core.simulation import Scenario, simulate
-from tailcut.core.tuning import tuned_points
-from tailcut.core.waiting import DEFAULT_LEVEL
-from tailcut.core.windows import Fixed
+from tailcut.runtimes.tuning import tuned_points
+from tailcut.scheduler.admission import Admission, Executors, Request
+from tailcut.scheduler.batching_delay import Fixed
+from tailcut.scheduler.latency_learner import Costs, kind_of
+from tailcut.scheduler.request_queue import DEFAULT_LEVEL
+from tailcut.scheduler.scheduler import Entry, Planner
+from tailcut.scheduler.simulation.simulator import Scenario, simulate
 
 MS = 1_000_000
 BUSY = Executors(1, 0, 0.0)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.arrivals import Pace, expected_count, offsets_ns
+from tailcut.load.arrivals import Pace, expected_count, offsets_ns
 
 rates = st.floats(min_value=0.5, max_value=2_000)
 paces = st.builds(

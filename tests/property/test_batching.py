@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tailcut.core.batching import Entry, Planner
-from tailcut.core.costs import FREE, Cost
-from tailcut.core.learning import CostModel
+from tailcut.scheduler.latency_learner import CostModel
+from tailcut.scheduler.latency_model import FREE, Cost
+from tailcut.scheduler.scheduler import Entry, Planner
 
 MAX_ROWS = 8
 MAX_QUEUE = 40

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from tailcut.core.tensors import DATATYPE_OF, NUMPY_OF, Array
-from tailcut.core.validation import InputSpec
+from tailcut.common.tensors import DATATYPE_OF, NUMPY_OF, Array
+from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest, InferenceError, TailcutError, TooLarge
 from tailcut.server.binary import array_of, raw_of
 

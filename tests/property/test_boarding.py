@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.boarding import Boarding, applies, most_rows, tightest_ns, within_ns
-from tailcut.core.costs import Cost
-from tailcut.core.overload import Overload, Target
-from tailcut.core.waiting import DEFAULT_LEVEL, Entry, Waiting
+from tailcut.scheduler.latency_model import Cost
+from tailcut.scheduler.overload_admission import Boarding, applies, most_rows, tightest_ns, within_ns
+from tailcut.scheduler.overload_detector import Overload, Target
+from tailcut.scheduler.request_queue import DEFAULT_LEVEL, Entry, Waiting
 
 FULL = 8
 LIMIT = 100.0

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from tailcut.core.bounds import Bound, Limits
-from tailcut.core.fields import FieldRule, Kind
-from tailcut.core.tensors import NUMPY_OF, Array
+from tailcut.common.bounds import Bound, Limits
+from tailcut.common.tensors import NUMPY_OF, Array
+from tailcut.engine.field_limits import FieldRule, Kind
 from tailcut.errors import BadRequest
 
 INTEGERS = [name for name in NUMPY_OF if "INT" in name]

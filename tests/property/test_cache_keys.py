@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.keys import (
+from tailcut.cache.keys import (
     LONGEST_EXACT_BYTES,
     Normal,
     entity_prediction_key,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tailcut.core.costs import FREE, Cost, left_ns
-from tailcut.core.learning import CostModel, Costs
+from tailcut.scheduler.latency_learner import CostModel, Costs
+from tailcut.scheduler.latency_model import FREE, Cost, left_ns
 
 MS = 1e6
 SIZES = (1, 2, 4, 8, 16, 32)

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.dividing import Division
+from tailcut.scheduler.micro_batching import Division
 
 MS = 1e6
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.units import UnitError
+from tailcut.common.units import UnitError
 from tailcut.manifest import format_duration, format_share, format_size, parse_duration, parse_share, parse_size
 
 SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86400}

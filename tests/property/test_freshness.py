@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.freshness import (
+from tailcut.cache.freshness import (
     blend_source_s,
     effective_ttl_s,
     in_use_window_s,

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.tensors import NUMPY_OF
-from tailcut.core.validation import InputSpec
+from tailcut.common.tensors import NUMPY_OF
+from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest, TailcutError, TooLarge
 from tailcut.server.binary import raw_of
 from tailcut.server.grpc.codec import MessageCodec, parse

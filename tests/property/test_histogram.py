@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.histogram import LATENCY_BOUNDS_NS, Histogram
+from tailcut.common.histogram import LATENCY_BOUNDS_NS, Histogram
 
 values = st.lists(st.integers(0, 20_000_000_000), min_size=1, max_size=200)
 

@@ -13,8 +13,8 @@ from tests.code_kit import imported
 
 from tailcut.code.graph import Graph
 from tailcut.code.locating import Locator
-from tailcut.core import imports
-from tailcut.core.imports import imports_of
+from tailcut.common import source_imports as imports
+from tailcut.common.source_imports import imports_of
 
 NAMES = ("alpha", "beta", "gamma", "pack", "pack.one", "pack.two", "pack.deep", "pack.deep.end", "pack.deep.odd")
 FILES = {

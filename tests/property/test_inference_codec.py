@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from tailcut.core.tensors import DATATYPE_OF, NUMPY_OF
-from tailcut.core.validation import InputSpec
+from tailcut.common.tensors import DATATYPE_OF, NUMPY_OF
+from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest
 from tailcut.server.inference import InferenceCodec
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from tailcut.core.json_numbers import NULL, way_of, with_infinity
-from tailcut.core.tensors import NUMPY_OF
+from tailcut.common.json_numbers import NULL, way_of, with_infinity
+from tailcut.common.tensors import NUMPY_OF
 
 FLOATS = {"FP16": np.uint16, "FP32": np.uint32, "FP64": np.uint64}
 # Read as a double and cast, the shortest decimal of these is their neighbour.

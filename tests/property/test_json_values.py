@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.json_values import UNREADABLE, decode, encode, is_json, plain
+from tailcut.common.json_values import UNREADABLE, decode, encode, is_json, plain
 
 ANY: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 values = st.recursive(

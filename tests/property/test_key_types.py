@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.keys import feature_key
+from tailcut.cache.keys import feature_key
 from tailcut.features import key_types
 from tailcut.features.key_types import (
     ANY,

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tailcut.core.parity.changes import explains, learn_change
-from tailcut.core.parity.concentration import concentrations
-from tailcut.core.parity.explaining import search, trials
-from tailcut.core.parity.mapping import Answered, guess_pairs
-from tailcut.core.parity.paths import MISSING, leaves, parse_path, values_at
-from tailcut.core.parity.request_form import Takes, guess_forms
-from tailcut.core.parity.tolerance import Tolerance, compare
+from tailcut.parity.analysis.changes import explains, learn_change
+from tailcut.parity.analysis.concentration import concentrations
+from tailcut.parity.analysis.explaining import search, trials
+from tailcut.parity.analysis.mapping import Answered, guess_pairs
+from tailcut.parity.analysis.paths import MISSING, leaves, parse_path, values_at
+from tailcut.parity.analysis.request_form import Takes, guess_forms
+from tailcut.parity.analysis.tolerance import Tolerance, compare
 
 KEYS = st.text("abcdefghij_", min_size=1, max_size=6)
 SCALARS = st.one_of(

@@ -7,7 +7,7 @@ from itertools import cycle, islice
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tailcut.core.placement import ALL_ROWS, INLINE_BATCH_NS, INLINE_LIMIT_NS, BatchTime, Placement
+from tailcut.scheduler.executor_placement import ALL_ROWS, INLINE_BATCH_NS, INLINE_LIMIT_NS, BatchTime, Placement
 
 ROWS = st.integers(1, 500)
 DURATION_NS = st.integers(0, 10**11)

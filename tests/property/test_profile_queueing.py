@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailcut.core.statistics import percentile, rank
+from tailcut.common.statistics import percentile, rank
 from tailcut.profiler.forecast.queueing import keeps_within, play
 from tailcut.profiler.forecast.service import At, Phase, Service
 

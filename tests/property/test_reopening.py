@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.reopening import Reopening
+from tailcut.scheduler.restart_backoff import Reopening
 
 EVENTS = st.lists(st.tuples(st.sampled_from(["began", "ended", "failed", "lost"]), st.floats(0, 100)), max_size=30)
 

@@ -1,4 +1,4 @@
-"""core.scalars: which values stand for no value."""
+"""common.scalars: which values stand for no value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.scalars import is_missing
+from tailcut.common.scalars import is_missing
 
 PLAIN = st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(), st.binary())
 

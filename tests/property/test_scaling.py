@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tailcut.core.scaling import Limits, Scaler, Seen, Wear
+from tailcut.scheduler.pool_scaling import Limits, Scaler, Seen, Wear
 
 LOOK_S = 0.25
 

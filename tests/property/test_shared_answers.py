@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.json_values import encode
-from tailcut.core.tensors import NUMPY_OF, Arrays
+from tailcut.common.json_values import encode
+from tailcut.common.tensors import NUMPY_OF, Arrays
 from tailcut.engine.answers import JsonForm, StoredAnswer, TensorForm
 from tailcut.engine.predictions import row_marks, watched
 

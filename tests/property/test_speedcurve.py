@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.learning import CostModel
-from tailcut.core.speedcurve import SpeedCurve
+from tailcut.scheduler.latency_filter import SpeedCurve
+from tailcut.scheduler.latency_learner import CostModel
 
 MS = 1e6
 SIZES = (1, 2, 4, 8, 16, 32)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.statistics import bootstrap, percentile, spread, summarise
+from tailcut.common.statistics import bootstrap, percentile, spread, summarise
 
 values = st.lists(st.floats(min_value=-1e9, max_value=1e9), min_size=1, max_size=200)
 shares = st.floats(min_value=0, max_value=1)

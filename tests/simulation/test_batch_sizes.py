@@ -7,9 +7,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tailcut.core.buckets import sizes
-from tailcut.core.costs import Cost
-from tailcut.core.learning import CostModel
+from tailcut.runtimes.batch_buckets import sizes
+from tailcut.scheduler.latency_learner import CostModel
+from tailcut.scheduler.latency_model import Cost
 
 NS_PER_MS = 1e6
 LARGEST = 8

@@ -7,7 +7,7 @@ from statistics import mean, median
 
 import pytest
 
-from tailcut.core.dividing import Division
+from tailcut.scheduler.micro_batching import Division
 
 MS = 1e6
 BATCHES = 400

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from tests.simulation.gate_trials import Population, most, population
 
-from tailcut.core import metrics
 from tailcut.errors import BuildError
-from tailcut.gate import OwnRows, QualityVerdict, compare, judge
+from tailcut.gate import OwnRows, QualityVerdict, compare, judge, metrics
 
 CLOSE = population(noise=0.02)
 WORSE = population(noise=1.5)

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from tests.simulation.gate_trials import Population, most, population
 
-from tailcut.core import metrics
-from tailcut.gate import judge
+from tailcut.gate import judge, metrics
 from tailcut.gate.paired import Pairs
 
 TRIALS = 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.simulation.gate_trials import most, population
 from tests.simulation.test_gate_level import TRIALS, passes
 
-from tailcut.core import metrics
+from tailcut.gate import metrics
 
 
 def test_log_loss_at_the_budget_passes_at_most_5_in_100() -> None:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailcut.core.batching import Entry, Planner
-from tailcut.core.costs import Cost, CostSource
-from tailcut.core.overload import Target
+from tailcut.scheduler.latency_model import Cost, CostSource
+from tailcut.scheduler.overload_detector import Target
+from tailcut.scheduler.scheduler import Entry, Planner
 
 MS = 1_000_000
 NOW = 1000 * MS

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.arrivals import offsets_ns, steady
-from tailcut.core.processor_sharing import ProcessorSharing
-from tailcut.core.request_steps import (
+from tailcut.common.timings import Stage
+from tailcut.load.arrivals import offsets_ns, steady
+from tailcut.scheduler.simulation.processor_sharing import ProcessorSharing
+from tailcut.scheduler.simulation.request_steps import (
     Kind,
     Overheads,
     Step,
@@ -23,8 +24,7 @@ from tailcut.core.request_steps import (
     nearness,
     plain_steps,
 )
-from tailcut.core.simulation import HOOK_THREADS, Outcome, Scenario, simulate
-from tailcut.core.timings import Stage
+from tailcut.scheduler.simulation.simulator import HOOK_THREADS, Outcome, Scenario, simulate
 
 MS = 1_000_000
 MODEL = Step(Kind.MODEL, 1)

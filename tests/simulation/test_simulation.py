@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tailcut.core.arrivals import bursts_ns, offsets_ns, steady
-from tailcut.core.costs import Cost
-from tailcut.core.service import noisy
-from tailcut.core.simulation import Outcome, Scenario, simulate
-from tailcut.core.windows import Fixed, Gain
+from tailcut.load.arrivals import bursts_ns, offsets_ns, steady
+from tailcut.scheduler.batching_delay import Fixed, Gain
+from tailcut.scheduler.latency_model import Cost
+from tailcut.scheduler.simulation.service_time import noisy
+from tailcut.scheduler.simulation.simulator import Outcome, Scenario, simulate
 
 MS = 1_000_000
 COST = Cost(5.0 * MS, 2.0 * MS)

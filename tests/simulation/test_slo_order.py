@@ -8,15 +8,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tailcut.core.admission import Admission, Executors, Request
-from tailcut.core.arrivals import bursts_ns, offsets_ns, steady
-from tailcut.core.batching import Entry, Planner
-from tailcut.core.costs import Cost
-from tailcut.core.learning import Costs
-from tailcut.core.overload import Overload, Target
-from tailcut.core.service import noisy
-from tailcut.core.simulation import Outcome, Scenario, simulate
-from tailcut.core.windows import Fixed
+from tailcut.load.arrivals import bursts_ns, offsets_ns, steady
+from tailcut.scheduler.admission import Admission, Executors, Request
+from tailcut.scheduler.batching_delay import Fixed
+from tailcut.scheduler.latency_learner import Costs
+from tailcut.scheduler.latency_model import Cost
+from tailcut.scheduler.overload_detector import Overload, Target
+from tailcut.scheduler.scheduler import Entry, Planner
+from tailcut.scheduler.simulation.service_time import noisy
+from tailcut.scheduler.simulation.simulator import Outcome, Scenario, simulate
 
 MS = 1_000_000
 COST = Cost(0.1 * MS, 4.6 * MS)

@@ -11,7 +11,7 @@ from tests.simulation.load_noise import Machine, Variant
 
 from tailcut.builder.rounds import Entrant, Rounds, Terms, play
 from tailcut.builder.verdicts import SpeedVerdict
-from tailcut.core.slo import LatencyObjective
+from tailcut.common.slo import LatencyObjective
 from tailcut.gate.sequential import LEAST, interval, schedule
 from tailcut.manifest.schema_build import Build
 

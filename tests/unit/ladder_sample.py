@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailcut.core.statistics import Percentiles
+from tailcut.common.statistics import Percentiles
 from tailcut.report.ladder_file import Capacity, LadderRecord, Measurement, PilotFacts, RungRecord
 
 SLO = "p95=25ms,errors=0.1%"

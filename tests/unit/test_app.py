@@ -12,7 +12,7 @@ import pytest
 from tests.app_kit import FEATURES, GOOD, INFER, Client, counters, deployment, running
 
 import tailcut
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.engine import engine, seating
 from tailcut.engine.path import Call
 from tailcut.engine.path import Path as EnginePath

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 from tests.app_kit import GOOD, INFER, Answer, Client, deployment, running
 
-from tailcut.core.validation import InputSpec
+from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest, InferenceError, TooLarge
 from tailcut.manifest import load
 from tailcut.runtimes import open_runtime

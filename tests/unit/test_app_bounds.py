@@ -13,7 +13,7 @@ from tests.app_kit import INFER, Answer, Client, counters, running
 from tests.bounds_kit import CITY, DECLARED, SHOP, TOKENS, deployed
 
 from tailcut.cli.app import run
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.engine import seating
 from tailcut.engine.assembly import Assembly, limited_inputs
 from tailcut.engine.limits import PathLimits

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tests.app_kit import Client, counters, deployment, running
 
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.engine import seating
 from tailcut.engine.streaming import MAX_STREAMS
 from tailcut.errors import Shed

@@ -12,7 +12,7 @@ from tests.app_kit import GOOD, INFER, Client, running
 from tests.app_kit import deployment as sources
 from tests.promotion_kit import Promotions, deployment, save_model
 
-from tailcut.core.timings import Stage, Timings
+from tailcut.common.timings import Stage, Timings
 from tailcut.engine.statistics import Statistics
 from tailcut.errors import BadRequest, NotFound, NotReady, TailcutError
 from tailcut.observe.recorder import Recorder

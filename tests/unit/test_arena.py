@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tailcut.core.tensors import NUMPY_OF
+from tailcut.common.tensors import NUMPY_OF
 from tailcut.runtimes.remote.arena import Arena
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tailcut.core.arrivals import Pace, offsets_ns, steady, trace_ns
 from tailcut.errors import LoadTestError
+from tailcut.load.arrivals import Pace, offsets_ns, steady, trace_ns
 
 
 def test_a_constant_pace_is_evenly_spaced() -> None:

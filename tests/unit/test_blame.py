@@ -1,11 +1,11 @@
-"""core.blame: the line of an error is the user's own, neither tailcut's nor a library's."""
+"""common.user_frames: the line of an error is the user's own, neither tailcut's nor a library's."""
 
 from __future__ import annotations
 
 import json
 
-from tailcut.core.blame import innermost, place
-from tailcut.core.units import parse_duration
+from tailcut.common.units import parse_duration
+from tailcut.common.user_frames import innermost, place
 
 
 def caught(work) -> Exception:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tailcut.core.bound_scans import membership
-from tailcut.core.bounds import Bound, Limits
-from tailcut.core.fields import FieldRule, Kind
-from tailcut.core.tensors import NUMPY_OF
-from tailcut.core.validation import InputSpec
+from tailcut.common.bound_scans import membership
+from tailcut.common.bounds import Bound, Limits
+from tailcut.common.tensors import NUMPY_OF
+from tailcut.common.validation import InputSpec
 from tailcut.engine.conversion import converted
+from tailcut.engine.field_limits import FieldRule, Kind
 from tailcut.errors import BadRequest
 
 EMBEDDING = "embedding e.weight has 50 rows"

@@ -10,7 +10,7 @@ import pytest
 from tailcut.builder import limits
 from tailcut.builder.bounds import Found
 from tailcut.builder.holdout import Holdout
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.manifest import Model, Tensor
 
 SHOP = Tensor(name="shop", datatype="INT64", shape=(-1,))

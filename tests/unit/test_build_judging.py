@@ -10,7 +10,7 @@ import pytest
 
 from tailcut.builder import Holdout, export_check, hardware, judging, race, scoring
 from tailcut.builder.labels import Coding
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Manifest, Tensor
 from tailcut.manifest.reading import read

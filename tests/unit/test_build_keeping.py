@@ -15,8 +15,8 @@ from tests.app_kit import running
 from tests.models import graphs
 
 from tailcut.builder import Holdout, keeping, speed
-from tailcut.core.bounds import Bound
-from tailcut.core.tensors import Arrays
+from tailcut.common.bounds import Bound
+from tailcut.common.tensors import Arrays
 from tailcut.errors import ManifestError
 from tailcut.manifest import Deployment, Model, Tensor, load
 from tailcut.registry.rows import KeptRows

@@ -11,7 +11,7 @@ import pytest
 
 from tailcut import gate
 from tailcut.builder import Holdout, judging, outputs, scoring
-from tailcut.core.metric_names import AGREEMENT
+from tailcut.common.metric_names import AGREEMENT
 from tailcut.manifest import Manifest, Quality
 from tailcut.manifest.reading import read
 from tailcut.report import build_figures

@@ -16,7 +16,7 @@ from tailcut.builder.children import run_step
 from tailcut.builder.records import Made, Spec, spec
 from tailcut.builder.worker import do
 from tailcut.cli.app import run
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError, InferenceError, ManifestError, OutputsError
 from tailcut.manifest import Build, Deployment, Manifest, Model, Tensor
 from tailcut.manifest import Holdout as HoldoutSection

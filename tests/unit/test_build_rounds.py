@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tailcut.builder.pairs import Round, undisturbed
 from tailcut.builder.rounds import Entrant, Rounds, Terms, play
-from tailcut.core.slo import LatencyObjective
+from tailcut.common.slo import LatencyObjective
 from tailcut.errors import BuildError
 from tailcut.gate.sequential import LEAST
 from tailcut.manifest import Cost as Prices

@@ -21,7 +21,7 @@ from tailcut.builder.verdicts import (
     ratio_of,
     speed_refusal,
 )
-from tailcut.core.slo import LatencyObjective
+from tailcut.common.slo import LatencyObjective
 from tailcut.gate.sequential import NOTHING, Interval
 
 RATIOS = st.tuples(*[st.floats(0.1, 10.0)] * 3).map(sorted).map(tuple)

@@ -15,8 +15,8 @@ from tailcut.client.attempts import Attempts
 from tailcut.client.failures import ConnectionFailed, UnexpectedReply, error_of
 from tailcut.client.tensors import BINARY_HEADER, decode, encode
 from tailcut.client.wire import Received, Request, address_of, checked_headers
-from tailcut.core.tensors import NUMPY_OF, Array
-from tailcut.core.validation import InputSpec
+from tailcut.common.tensors import NUMPY_OF, Array
+from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest, InferTimeout, NotReady, Shed, TailcutError
 from tailcut.server.inference import BinaryReply, InferenceCodec
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tailcut.core.bounds import Bound
-from tailcut.core.tensors import Array
-from tailcut.core.validation import InputSpec
+from tailcut.common.bounds import Bound
+from tailcut.common.tensors import Array
+from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest
 from tailcut.server.binary import raw_of
 from tailcut.server.grpc.codec import MessageCodec

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.contention import Contention, Saturation
-from tailcut.core.overload import Target
 from tailcut.errors import NotReady
+from tailcut.scheduler.contention import Contention, Saturation
+from tailcut.scheduler.overload_detector import Target
 from tailcut.server import scheduling
 from tailcut.server.scheduling import Scheduling, Times, cores_busy_s, model_threads, thread_times
 from tailcut.server.slices import Slices, get_slice, set_slice

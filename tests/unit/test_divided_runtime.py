@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from tailcut.core.buckets import powers
-from tailcut.core.tensors import Arrays
-from tailcut.core.validation import InputSpec
+from tailcut.common.tensors import Arrays
+from tailcut.common.validation import InputSpec
 from tailcut.engine.examples import Examples
 from tailcut.engine.executors import ThreadExecutor
 from tailcut.engine.samples import run_samples
 from tailcut.engine.ticket import WrongRows, run_rows
 from tailcut.engine.warming import warm_up
 from tailcut.errors import InferenceError
+from tailcut.runtimes.batch_buckets import powers
 from tailcut.runtimes.divided import DividedRuntime, dividing, undivided
 from tailcut.testing.runtimes import CallableRuntime, StubRuntime
 

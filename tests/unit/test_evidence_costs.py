@@ -16,7 +16,7 @@ from tests.registry_kit import AVX2
 
 from tailcut.cli.app import run
 from tailcut.cli.console import ExitCode
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.engine import seating
 from tailcut.manifest import Manifest
 from tailcut.registry import NewVariant, Registry

@@ -15,8 +15,7 @@ from tests.app_kit import running
 from tests.models.picky import PICKY, TOKENS, Picky
 from tests.picky_kit import add, body, kept, write
 
-from tailcut.core.learning import Costs, kind_of
-from tailcut.core.validation import InputSpec
+from tailcut.common.validation import InputSpec
 from tailcut.engine import seating
 from tailcut.engine.examples import Examples, examples_of
 from tailcut.engine.opening import find_variant, open_variant
@@ -25,6 +24,7 @@ from tailcut.errors import InferenceError, StartError
 from tailcut.manifest import Manifest, load
 from tailcut.registry import Registry
 from tailcut.registry.rows import KeptRows
+from tailcut.scheduler.latency_learner import Costs, kind_of
 from tailcut.testing.runtimes import FaultyRuntime, StubRuntime
 
 YEARS = PICKY["an index before the first"]

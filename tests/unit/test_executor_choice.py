@@ -13,8 +13,8 @@ from time import thread_time_ns
 import pytest
 from tests.models import graphs
 
-from tailcut.core.fingerprint import Trust
-from tailcut.core.tensors import Arrays
+from tailcut.common.fingerprint import Trust
+from tailcut.common.tensors import Arrays
 from tailcut.engine import opening, seating
 from tailcut.engine.opening import find_variant, open_variant
 from tailcut.engine.warming import BRIEF, THOROUGH, Warmth

@@ -6,8 +6,8 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from tailcut.core.histogram import LATENCY_BOUNDS_NS
-from tailcut.core.timings import Stage, Timings
+from tailcut.common.histogram import LATENCY_BOUNDS_NS
+from tailcut.common.timings import Stage, Timings
 from tailcut.observe.exposition import Exposition, Sample
 from tailcut.observe.recorder import Recorder
 

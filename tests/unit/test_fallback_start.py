@@ -14,7 +14,7 @@ from tests.app_kit import INFER, Client, counters
 from tests.promotion_kit import deployment
 from tests.unit.test_fallback_variant import ONE, VALUES, add, answered_by, serve
 
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.engine import following, opening, seating
 from tailcut.engine.warming import WARM_UP_RUNS
 from tailcut.errors import ArtifactError, NotReady, StartError

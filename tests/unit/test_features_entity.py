@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.keys import feature_key
+from tailcut.cache.keys import feature_key
 from tailcut.errors import BadRequest
 from tailcut.features.entity import MAX_CHARACTERS, parse_entity
 from tailcut.features.key_types import ANY, BIGINT, DECLARED, TEXT

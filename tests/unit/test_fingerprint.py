@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.registry_kit import AVX2
 
-from tailcut.core.fingerprint import (
+from tailcut.common.fingerprint import (
     FLAGS,
     Keys,
     Level,

@@ -8,8 +8,8 @@ import grpc
 import numpy as np
 import pytest
 
-from tailcut.core.tensors import NUMPY_OF
-from tailcut.core.validation import InputSpec
+from tailcut.common.tensors import NUMPY_OF
+from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest, InferenceError, TailcutError, TooLarge
 from tailcut.server.binary import raw_of
 from tailcut.server.grpc.calls import error_metadata, value_of

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.imports import imports_of
+from tailcut.common.source_imports import imports_of
 
 NAMES = st.text(string.ascii_lowercase, min_size=1, max_size=5).filter(lambda name: not keyword.iskeyword(name))
 DOTTED = st.lists(NAMES, min_size=1, max_size=3).map(".".join)

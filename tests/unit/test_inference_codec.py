@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tailcut.core.validation import InputSpec
+from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest, InferenceError, TooLarge
 from tailcut.server.inference import InferenceCodec
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.registry_kit import add
 
-from tailcut.core.padding import trimmed
-from tailcut.core.tensors import NUMPY_OF, Arrays
+from tailcut.common.tensors import NUMPY_OF, Arrays
 from tailcut.errors import ArtifactError
 from tailcut.registry import Registry, Version
+from tailcut.registry.padding import trimmed
 from tailcut.registry.rows import ROWS, KeptRows, kept_rows
 
 EDGES: Arrays = {

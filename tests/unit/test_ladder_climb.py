@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.unit.ladder_sample import seen
 
-from tailcut.core.slo import Objectives
+from tailcut.common.slo import Objectives
 from tailcut.errors import StartError
 from tailcut.ladder import LadderOptions, climb, measuring
 from tailcut.ladder.machine import Cores

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tailcut.core.slo import LatencyObjective, Objectives
+from tailcut.common.slo import LatencyObjective, Objectives
 from tailcut.errors import ManifestError
 from tailcut.ladder.evidence import evidence_of
 from tailcut.ladder.pilot import describe_pilot, queue_grows

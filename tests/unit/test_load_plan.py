@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tailcut.core.slo import parse_objectives
+from tailcut.common.slo import parse_objectives
 from tailcut.errors import LoadTestError
 from tailcut.load import LoadPlan, RunFacts, Samples, summarise_run
 from tailcut.load.cpu import cpu_seconds, other_seconds, threads_ns

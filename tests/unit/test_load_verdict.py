@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tailcut.core.slo import hopeless, parse_objectives
+from tailcut.common.slo import hopeless, parse_objectives
 from tailcut.load import LoadPlan, LoadResult, Samples
 from tailcut.load.recorder import Failure, Recorder
 from tailcut.load.summary import RunFacts, summarise_run

@@ -1,12 +1,12 @@
-"""core.metrics: worked examples and edges."""
+"""gate.metrics: worked examples and edges."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from tailcut.core import metrics
-from tailcut.core.metric_names import METRIC_NAMES
+from tailcut.common.metric_names import METRIC_NAMES
+from tailcut.gate import metrics
 
 
 def test_auc_of_one_class_says_what_the_labels_hold() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailcut.builder import Holdout, companies, neighbours
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError, InferenceError
 from tailcut.manifest import Model, Tensor
 from tailcut.testing.runtimes import StubRuntime

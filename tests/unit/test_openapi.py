@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tailcut.core.bounds import Bound
+from tailcut.common.bounds import Bound
 from tailcut.engine.assembly import Assembly, limited_inputs
 from tailcut.engine.limits import PathLimits
 from tailcut.errors import BadRequest

@@ -15,9 +15,9 @@ import pytest
 from tests.models import graphs
 
 from tailcut import text
-from tailcut.core.bounds import Bound
-from tailcut.core.tensors import Arrays
-from tailcut.core.validation import InputSpec
+from tailcut.common.bounds import Bound
+from tailcut.common.tensors import Arrays
+from tailcut.common.validation import InputSpec
 from tailcut.engine import opening, seating, user_code, warming
 from tailcut.engine.examples import Examples
 from tailcut.engine.version import version_of

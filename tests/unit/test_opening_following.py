@@ -16,7 +16,7 @@ import pytest
 from tests.app_kit import GOOD, INFER, Client, counters, running
 from tests.promotion_kit import Promotions, deployment
 
-from tailcut.core.fingerprint import Trust
+from tailcut.common.fingerprint import Trust
 from tailcut.engine import opening, seating
 from tailcut.engine.following import Follower
 from tailcut.engine.switch import in_background

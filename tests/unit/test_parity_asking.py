@@ -11,9 +11,9 @@ from typing import ClassVar
 
 import pytest
 
-from tailcut.core.parity.request_form import AS_IT_IS, parse_form
 from tailcut.errors import ManifestError
 from tailcut.manifest import load
+from tailcut.parity.analysis.request_form import AS_IT_IS, parse_form
 from tailcut.parity.asking import Asker, exchange, exchange_all
 from tailcut.parity.deployments import deployment_asker
 from tailcut.parity.matching import NothingCompared, choose_form, choose_pairs, takes_of

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tailcut.core.parity.columns import Call, compare_columns, joined, matched, split
-from tailcut.core.parity.explaining import search, trials
+from tailcut.parity.analysis.columns import Call, compare_columns, joined, matched, split
+from tailcut.parity.analysis.explaining import search, trials
 
 NUMBERS = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.5]]
 OURS = {"x": split("x", NUMBERS, 2, ("a", "b"))}

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from tailcut.core.parity.comparing import Exchange, Reply
 from tailcut.parity import inputs
+from tailcut.parity.analysis.comparing import Exchange, Reply
 from tailcut.parity.asking import Asker
 from tailcut.parity.inputs import inputs_record, see_inputs
 from tailcut.parity.pilots import Pilot

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from tailcut.core.parity.changes import EXACT, learn_change
-from tailcut.core.parity.comparing import Exchange, Reply, differences_in, figures_of, outcome_of
-from tailcut.core.parity.concentration import concentrations
-from tailcut.core.parity.mapping import Answered, guess_pairs, parse_pair, unmatched
-from tailcut.core.parity.paths import MISSING, parse_path
-from tailcut.core.parity.request_form import Takes, guess_forms, parse_form
-from tailcut.core.parity.tolerance import DEFAULT, Tolerance, compare, parse_tolerance, tolerance_of
 from tailcut.errors import ManifestError
+from tailcut.parity.analysis.changes import EXACT, learn_change
+from tailcut.parity.analysis.comparing import Exchange, Reply, differences_in, figures_of, outcome_of
+from tailcut.parity.analysis.concentration import concentrations
+from tailcut.parity.analysis.mapping import Answered, guess_pairs, parse_pair, unmatched
+from tailcut.parity.analysis.paths import MISSING, parse_path
+from tailcut.parity.analysis.request_form import Takes, guess_forms, parse_form
+from tailcut.parity.analysis.tolerance import DEFAULT, Tolerance, compare, parse_tolerance, tolerance_of
 
 
 def answered(theirs: list[Any], ours: list[Any]) -> list[Answered]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tailcut.core.parity.request_form import Takes
 from tailcut.errors import ManifestError
 from tailcut.manifest import Manifest, load
+from tailcut.parity.analysis.request_form import Takes
 from tailcut.parity.matching import NothingCompared, choose_form
 from tailcut.parity.payloads import Payload
 from tailcut.parity.pilots import open_pilot

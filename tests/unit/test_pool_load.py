@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from tailcut.core.scaling import Limits, Scaler
 from tailcut.engine.pool_load import PoolLoad
+from tailcut.scheduler.pool_scaling import Limits, Scaler
 
 
 def load() -> PoolLoad:

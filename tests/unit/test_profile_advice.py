@@ -10,7 +10,7 @@ import pytest
 from tests.unit import profile_sample
 from tests.unit.test_profile_levers import advice, pilot, reasons
 
-from tailcut.core.slo import Finding, parse_objectives
+from tailcut.common.slo import Finding, parse_objectives
 from tailcut.profiler.attribution.blocking import blocking_code
 from tailcut.profiler.attribution.budget import make_budget
 from tailcut.profiler.attribution.calls import is_fetch, is_write

@@ -18,7 +18,7 @@ import pytest
 from tests.unit import profile_sample, test_profile_levers
 from tests.unit.test_profile_levers import pilot, reasons
 
-from tailcut.core.slo import parse_objectives
+from tailcut.common.slo import parse_objectives
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.forecast.state import Known
 from tailcut.profiler.forecast.work import read_work

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tailcut.core.slo import parse_objectives
+from tailcut.common.slo import parse_objectives
 from tailcut.profiler.attribution.budget import LEAST_NEAR, make_budget, near_percentile
 from tailcut.profiler.payloads.query_text import normalise_address, normalise_command, normalise_query
 from tailcut.profiler.records import Moment, Pilot, Recording, Request, Sample, Span, Stage

@@ -9,7 +9,7 @@ import pytest
 from tests.unit import profile_sample
 from tests.unit.test_profile_levers import pilot
 
-from tailcut.core.slo import parse_objectives
+from tailcut.common.slo import parse_objectives
 from tailcut.profiler.databases import computed_between_s, computed_ns
 from tailcut.profiler.forecast.state import Known
 from tailcut.profiler.levers.advice import Advice, advise

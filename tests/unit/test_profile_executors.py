@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tailcut.core.slo import parse_objectives
+from tailcut.common.slo import parse_objectives
 from tailcut.profiler.executors import Executors
 from tailcut.profiler.forecast.state import Known
 from tailcut.profiler.hooks import locks, threads

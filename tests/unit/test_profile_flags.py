@@ -9,7 +9,7 @@ import pytest
 from tests.unit import profile_sample
 
 from tailcut.cli.app import run
-from tailcut.core.slo import Objectives
+from tailcut.common.slo import Objectives
 from tailcut.report.profile_json import make_report, save_report
 
 

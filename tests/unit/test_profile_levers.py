@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.unit import profile_sample
 
-from tailcut.core.slo import parse_objectives
+from tailcut.common.slo import parse_objectives
 from tailcut.profiler.attribution.overhead import Overhead
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.forecast.cached_requests import HANDED_OVER, INGRESS, OWN_PATH

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tailcut.core.slo import Objectives
+from tailcut.common.slo import Objectives
 from tailcut.load import LoadPlan, LoadResult, RunFacts, summarise_run
 from tailcut.load.recorder import Recorder
 from tailcut.profiler.attribution.server_timing import TAILCUT, Timed

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tailcut.core.statistics import percentile
+from tailcut.common.statistics import percentile
 from tailcut.errors import ProfileError
 from tailcut.load import LoadPlan, Samples
 from tailcut.load.summary import RunFacts

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.unit import profile_sample
 
-from tailcut.core.slo import parse_objectives
+from tailcut.common.slo import parse_objectives
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.forecast.calibration import calibrate
 from tailcut.profiler.forecast.forecast import Forecast, capacity, forecast, phases_of

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from tests.unit import profile_sample
 
-from tailcut.core.slo import Objectives, parse_objectives
+from tailcut.common.slo import Objectives, parse_objectives
 from tailcut.errors import ProfileError
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.payloads.diversity import read_diversity

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.unit import profile_sample
 
-from tailcut.core.slo import parse_objectives
+from tailcut.common.slo import parse_objectives
 from tailcut.profiler.attribution.awaiting import awaited_ns
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.forecast.calibration import calibrate

@@ -18,7 +18,7 @@ import pytest
 from tests.unit import profile_sample
 from tests.unit.test_profile_holding import _LOCK, locked
 
-from tailcut.core.slo import parse_objectives
+from tailcut.common.slo import parse_objectives
 from tailcut.profiler import blocking, middleware
 from tailcut.profiler.attribution.budget import make_budget
 from tailcut.profiler.attribution.functions import seen_shares

@@ -7,7 +7,7 @@ import pytest
 from tests.unit import profile_sample
 from tests.unit.test_profile_levers import advice, bodies, pilot, reasons
 
-from tailcut.core.slo import parse_objectives
+from tailcut.common.slo import parse_objectives
 from tailcut.profiler.attribution.overhead import Overhead
 from tailcut.profiler.forecast.state import Known
 from tailcut.profiler.levers.advice import advise

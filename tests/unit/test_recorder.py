@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.histogram import ROW_BOUNDS, Histogram
-from tailcut.core.outcomes import CODES, OUTCOMES, outcome_of
-from tailcut.core.timings import STAGE_NAMES, Stage, Timings
+from tailcut.common.histogram import ROW_BOUNDS, Histogram
+from tailcut.common.timings import STAGE_NAMES, Stage, Timings
+from tailcut.observe.outcomes import CODES, OUTCOMES, outcome_of
 from tailcut.observe.recorder import Recorder
 
 

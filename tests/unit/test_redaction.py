@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailcut.core.redaction import command_without_secrets, tree_without_secrets, without_secrets
+from tailcut.common.redaction import command_without_secrets, tree_without_secrets, without_secrets
 
 
 @pytest.mark.parametrize(

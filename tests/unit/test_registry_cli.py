@@ -13,7 +13,7 @@ from tests.registry_kit import AVX2, add
 
 from tailcut.cli.app import run
 from tailcut.cli.console import ExitCode
-from tailcut.core.fingerprint import Machine
+from tailcut.common.fingerprint import Machine
 from tailcut.registry import Registry, read_machine
 from tailcut.registry.diff import diff_versions, flatten
 

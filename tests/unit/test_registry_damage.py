@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 from tests.registry_kit import AVX2, add
 
-from tailcut.core.fingerprint import Trust
+from tailcut.common.fingerprint import Trust
 from tailcut.errors import ArtifactError, NotInRegistry
 from tailcut.registry import Registry, collect, store
 from tailcut.registry._lock import Held, locked

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from tests.registry_kit import AVX2, X, Y, add
 
-from tailcut.core.fingerprint import FLAGS, Machine
+from tailcut.common.fingerprint import FLAGS, Machine
 from tailcut.errors import ArtifactError
 from tailcut.registry import NewVariant, Registry, state_of
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tailcut.core.request_steps import Kind
 from tailcut.load import Samples
 from tailcut.profiler.request_costs import LoadFigures
 from tailcut.profiler.server_counters import Counted, Counters
+from tailcut.scheduler.simulation.request_steps import Kind
 
 COUNT, MS = 200, 1_000_000
 WORKER, HOOK, CHILD = 10, 11, 20

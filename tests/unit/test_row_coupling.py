@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 from tests.app_kit import Answer, counters, running
 from tests.models import coupled
 
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.engine import opening, seating
 from tailcut.engine.row_coupling import rows_alone, with_row_coupling
 from tailcut.engine.user_code import import_code

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailcut.core.slo import Tally, hopeless, judge, parse_duration_s, parse_objectives
+from tailcut.common.slo import Tally, hopeless, judge, parse_duration_s, parse_objectives
 from tailcut.errors import LoadTestError
 
 

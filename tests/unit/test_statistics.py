@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tailcut.core.statistics import bootstrap, percentile, samples_needed, spread, summarise
+from tailcut.common.statistics import bootstrap, percentile, samples_needed, spread, summarise
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tests import promotion_kit
 from tests.app_kit import Client, counters, deployment, running
 from tests.unit.test_app_generate import GENERATE, Stream
 
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.engine import seating, seats
 from tailcut.engine.engine import Engine
 from tailcut.errors import InferenceError

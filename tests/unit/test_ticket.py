@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from tailcut.core.waiting import Entry
 from tailcut.engine.ticket import Ticket
+from tailcut.scheduler.request_queue import Entry
 
 
 @pytest.mark.parametrize("priority", [0, 1, 7])

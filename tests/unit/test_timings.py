@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.timings import STAGE_NAMES, Stage, Timings
+from tailcut.common.timings import STAGE_NAMES, Stage, Timings
 
 LAPS = st.lists(st.tuples(st.sampled_from(list(Stage)), st.integers(0, 10**9)), max_size=30)
 

@@ -1,4 +1,4 @@
-"""core.tuning: what can be tried, and the choice from what was measured."""
+"""runtimes.tuning: what can be tried, and the choice from what was measured."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.core.tuning import NEAR, Setting, Timing, choose, choose_variation, grid, variations, without_tuned
+from tailcut.runtimes.tuning import NEAR, Setting, Timing, choose, choose_variation, grid, variations, without_tuned
 
 
 def timing(threads: int, executors: int, ms: float, *, cpu_ms: float = 1.0, rows_per_s: float = 1e6) -> Timing:

@@ -5,8 +5,8 @@ from time import perf_counter
 import numpy as np
 import pytest
 
-from tailcut.core.tensors import NUMPY_OF
-from tailcut.core.validation import InputSpec, check_names, check_rows
+from tailcut.common.tensors import NUMPY_OF
+from tailcut.common.validation import InputSpec, check_names, check_rows
 from tailcut.errors import BadRequest
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.app_kit import INFER, Client, running
 from tests.bounds_kit import SHOP, deployed, shops
 
-from tailcut.core.bounds import Bound
+from tailcut.common.bounds import Bound
 from tailcut.engine.engine import Engine
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Manifest

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tailcut.core.tensors import Array
+from tailcut.common.tensors import Array
 
 
 def save(path: Path, arrays: Mapping[str, Array]) -> None:

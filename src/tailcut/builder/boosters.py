@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.core.tensors import Array, Arrays
+from tailcut.common.tensors import Array, Arrays
 from tailcut.manifest import Model
 from tailcut.runtimes.tables import BoosterInput, Table, shaped
 

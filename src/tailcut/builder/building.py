@@ -18,10 +18,10 @@ from tailcut.builder.recipes.base import PORTABLE, Recipe, Subject
 from tailcut.builder.records import Made, spec
 from tailcut.builder.sources import Found
 from tailcut.builder.sources.registry import Base
-from tailcut.core.tuning import without_tuned
 from tailcut.errors import DoesNotApply, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.registry import digest
+from tailcut.runtimes.tuning import without_tuned
 
 T = TypeVar("T")
 

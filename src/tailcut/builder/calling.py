@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from tailcut.core.blame import place
+from tailcut.common.user_frames import place
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Manifest, resolve
 

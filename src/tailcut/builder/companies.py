@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tailcut.builder.holdout import Holdout
-from tailcut.core.tensors import Array, Arrays
+from tailcut.common.tensors import Array, Arrays
 from tailcut.manifest import Tensor
 
 BATCHES = (2, 8, 32)

@@ -16,9 +16,9 @@ from tailcut.builder.holdout_files import is_file
 from tailcut.builder.holdout_types import fitted
 from tailcut.builder.objects import is_module, names_of
 from tailcut.builder.reference import caller
-from tailcut.core.bounds import Bound
-from tailcut.core.scalars import is_missing
-from tailcut.core.tensors import DATATYPE_OF, NUMPY_OF, Array, Arrays
+from tailcut.common.bounds import Bound
+from tailcut.common.scalars import is_missing
+from tailcut.common.tensors import DATATYPE_OF, NUMPY_OF, Array, Arrays
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Deployment, Manifest, Model, Tensor
 from tailcut.runtimes.live import source_path
@@ -71,7 +71,7 @@ def describe(source: str, holdout: str, folder: Path) -> Described:
     if not holdout:
         raise BuildError(
             f"{source} gave a {type(model).__name__}, which does not tell its input tensors by itself",
-            hint="give rows as it takes them: --holdout module:function (returns a tailcut.Holdout), or a .npz, "
+            hint="give rows as it takes them: --holdout module:function (returns a tailcut.build.Holdout), or a .npz, "
             ".csv or .parquet file; an .onnx file needs none",
         )
     rows = _read(holdout, manifest, names_of(model))
@@ -174,7 +174,7 @@ def _read(reference: str, manifest: Manifest, names: Sequence[str]) -> Holdout:
     holdout = call("holdout.source", reference, manifest)
     if not isinstance(holdout, Holdout):
         raise BuildError(
-            f"{reference} gave a {type(holdout).__name__}, expected a tailcut.Holdout",
+            f"{reference} gave a {type(holdout).__name__}, expected a tailcut.build.Holdout",
             hint="return Holdout(inputs={...}, labels=...)",
         )
     return holdout

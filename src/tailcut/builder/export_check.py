@@ -9,7 +9,7 @@ import numpy as np
 
 from tailcut.builder import running
 from tailcut.builder.holdout import Holdout
-from tailcut.core.tensors import DATATYPE_OF, Array, Arrays
+from tailcut.common.tensors import DATATYPE_OF, Array, Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Tensor
 from tailcut.runtimes import Runtime

@@ -17,7 +17,7 @@ import numpy as np
 from tailcut import text
 from tailcut.builder import reference, texts
 from tailcut.builder.calling import said
-from tailcut.core.tensors import Array, Arrays
+from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError, MissingExtra, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.runtimes import Runtime

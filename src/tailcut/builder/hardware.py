@@ -6,7 +6,7 @@ import platform
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from tailcut.core.fingerprint import Machine
+from tailcut.common.fingerprint import Machine
 from tailcut.registry.machine import package_versions, read_machine
 
 _PACKAGES = ("tailcut", "numpy", "onnxruntime", "onnx", "onnxscript", "torch")

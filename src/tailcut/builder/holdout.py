@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from tailcut.builder.holdout_labels import checked
 from tailcut.builder.labels import Coding, numbered, strata
-from tailcut.core.padding import trimmed
-from tailcut.core.tensors import DATATYPE_OF, Array, Arrays
+from tailcut.common.tensors import DATATYPE_OF, Array, Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Tensor
+from tailcut.registry.padding import trimmed
 
 Bools = npt.NDArray[np.bool_]
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from tailcut.builder.holdout import Holdout
-from tailcut.core.scalars import is_missing
-from tailcut.core.tensors import NUMPY_OF, Array, Arrays
+from tailcut.common.scalars import is_missing
+from tailcut.common.tensors import NUMPY_OF, Array, Arrays
 from tailcut.errors import BuildError, ManifestError
 from tailcut.manifest import Manifest, Tensor
 from tailcut.manifest.keys import nearest

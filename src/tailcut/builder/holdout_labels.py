@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.core.scalars import is_missing, scalar_of
-from tailcut.core.tensors import Array
+from tailcut.common.scalars import is_missing, scalar_of
+from tailcut.common.tensors import Array
 from tailcut.errors import BuildError
 
 _TYPES = {

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from tailcut.builder.holdout import Holdout
-from tailcut.core.scalars import is_missing
-from tailcut.core.tensors import Array
-from tailcut.core.texts import MISSING_TEXT
-from tailcut.core.validation import InputSpec
+from tailcut.common.scalars import is_missing
+from tailcut.common.tensors import Array
+from tailcut.common.texts import MISSING_TEXT
+from tailcut.common.validation import InputSpec
 from tailcut.engine.conversion import converted
 from tailcut.engine.limits import input_specs
 from tailcut.errors import BuildError, TailcutError

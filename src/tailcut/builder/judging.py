@@ -11,11 +11,11 @@ import numpy as np
 from tailcut import gate
 from tailcut.builder import outputs
 from tailcut.builder.holdout import Holdout
-from tailcut.core.metric_names import AGREEMENT
-from tailcut.core.metrics import are_probabilities, decide
-from tailcut.core.tensors import Array, Arrays
+from tailcut.common.metric_names import AGREEMENT
+from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError
 from tailcut.gate import OwnRows
+from tailcut.gate.metrics import are_probabilities, decide
 from tailcut.manifest import Manifest, resolve
 
 DEFAULT_BUDGET = 0.004

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from tailcut.builder.holdout import Bools, Holdout
-from tailcut.core.bounds import Bound
-from tailcut.core.padding import lengths
-from tailcut.core.tensors import Array, Arrays
+from tailcut.common.bounds import Bound
+from tailcut.common.tensors import Array, Arrays
 from tailcut.engine.examples import problem_of
 from tailcut.engine.limits import input_specs
 from tailcut.manifest import Model
+from tailcut.registry.padding import lengths
 from tailcut.registry.rows import ROWS, KeptRows
 
 FILE = f"{ROWS}.npz"

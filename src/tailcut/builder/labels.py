@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tailcut.core.scalars import Scalar, scalar_of
-from tailcut.core.tensors import Array
+from tailcut.common.scalars import Scalar, scalar_of
+from tailcut.common.tensors import Array
 from tailcut.errors import BuildError
 from tailcut.manifest import Holdout as Section
 

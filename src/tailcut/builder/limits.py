@@ -14,7 +14,7 @@ from tailcut.builder.bounds import Found
 from tailcut.builder.bounds.trials import Call
 from tailcut.builder.holdout import Holdout
 from tailcut.builder.recipes.base import INT8, PORTABLE
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.manifest import Model
 
 __all__ = ["Found", "answer_edges", "edges", "find", "read", "refusal", "write"]

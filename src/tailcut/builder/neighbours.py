@@ -16,9 +16,9 @@ import numpy as np
 from tailcut.builder import running
 from tailcut.builder.companies import companies
 from tailcut.builder.holdout import Holdout
-from tailcut.core.metrics import are_probabilities
-from tailcut.core.tensors import Array, Arrays
+from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError, InferenceError
+from tailcut.gate.metrics import are_probabilities
 from tailcut.manifest import Model
 from tailcut.runtimes import Runtime
 from tailcut.runtimes.row_coupling import coupling_operators

@@ -7,8 +7,8 @@ from typing import Any, Literal
 import numpy as np
 
 from tailcut.builder.reference import differs
-from tailcut.core.metrics import decide
-from tailcut.core.tensors import Array, Bools, Doubles
+from tailcut.common.tensors import Array, Bools, Doubles
+from tailcut.gate.metrics import decide
 from tailcut.manifest import Quality
 
 Kind = Literal["classes", "numbers", "both"]

@@ -11,7 +11,7 @@ import numpy as np
 
 from tailcut.builder.holdout import Holdout
 from tailcut.builder.turns import turn
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.runtimes import Runtime
 
 BATCH_ROWS = (1, 8)

@@ -17,7 +17,7 @@ from tailcut.builder import running
 from tailcut.builder.calling import said
 from tailcut.builder.holdout import Holdout
 from tailcut.builder.objects import is_module
-from tailcut.core.tensors import Array, Arrays, Bools, Doubles
+from tailcut.common.tensors import Array, Arrays, Bools, Doubles
 from tailcut.errors import BuildError
 from tailcut.manifest import Model, Tensor
 from tailcut.runtimes import Runtime

@@ -18,7 +18,7 @@ from tailcut.builder import verdicts
 from tailcut.builder.pairs import UNSEEN, Round, Standing, look
 from tailcut.builder.turns import turn
 from tailcut.builder.verdicts import CHEAPER, ERROR, MARGIN, Choice, Cost, Outcome, SpeedVerdict
-from tailcut.core.slo import LatencyObjective
+from tailcut.common.slo import LatencyObjective
 from tailcut.errors import TailcutError
 from tailcut.gate.sequential import LEAST, Interval, schedule
 from tailcut.manifest import Cost as Prices

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tailcut.builder.holdout import Holdout
-from tailcut.core.tensors import Array, Arrays
+from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError, InferenceError, OutputsError
 from tailcut.runtimes import Runtime
 

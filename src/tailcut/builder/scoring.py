@@ -10,10 +10,10 @@ import numpy as np
 from tailcut.builder import running
 from tailcut.builder.holdout import Holdout
 from tailcut.builder.labels import check_numbers, whole
-from tailcut.core.metrics import BINARY, METRICS, PROBABILITIES, are_probabilities, cosine, decide, drop
-from tailcut.core.padding import lengths
-from tailcut.core.tensors import Array, Arrays, Doubles
+from tailcut.common.tensors import Array, Arrays, Doubles
 from tailcut.errors import BuildError
+from tailcut.gate.metrics import BINARY, METRICS, PROBABILITIES, are_probabilities, cosine, decide, drop
+from tailcut.registry.padding import lengths
 from tailcut.runtimes import Runtime
 
 BATCH_ROWS = 256

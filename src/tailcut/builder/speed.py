@@ -26,9 +26,9 @@ from tailcut.builder.pairs import Round
 from tailcut.builder.progress import Event, Progress
 from tailcut.builder.records import Made, to_add
 from tailcut.builder.rounds import Entrant, Rounds, Terms, play
-from tailcut.core.fingerprint import uses_gpu
-from tailcut.core.slo import LatencyObjective
-from tailcut.core.tensors import Arrays
+from tailcut.common.fingerprint import uses_gpu
+from tailcut.common.slo import LatencyObjective
+from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError, TailcutError
 from tailcut.gate.sequential import LEAST
 from tailcut.ladder.machine import choose_cores, pinned

@@ -37,7 +37,7 @@ from tailcut.builder.recipes import recipe
 from tailcut.builder.recipes.base import Work
 from tailcut.builder.records import Made, Spec, manifest_of, openable
 from tailcut.builder.sources import registry as sources_registry
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Deployment, Manifest
 from tailcut.runtimes import Runtime, open_runtime
@@ -79,7 +79,7 @@ def _read_holdout(manifest: Manifest) -> Holdout:
     holdout = call("holdout.source", reference, manifest)
     if not isinstance(holdout, Holdout):
         raise BuildError(
-            f"holdout.source {reference} gave a {type(holdout).__name__}, expected a tailcut.Holdout",
+            f"holdout.source {reference} gave a {type(holdout).__name__}, expected a tailcut.build.Holdout",
             hint="return Holdout(inputs={...}, labels=...)",
         )
     return holdout

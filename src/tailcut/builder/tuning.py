@@ -22,14 +22,14 @@ import numpy as np
 from tailcut.builder.holdout import Holdout
 from tailcut.builder.records import Made, openable
 from tailcut.builder.turns import take_turns
-from tailcut.core.buckets import powers
-from tailcut.core.fingerprint import uses_gpu
-from tailcut.core.tensors import Arrays
-from tailcut.core.tuning import Setting, Timing, choose, choose_variation, grid, variations, without_tuned
+from tailcut.common.fingerprint import uses_gpu
+from tailcut.common.tensors import Arrays
 from tailcut.errors import TailcutError
 from tailcut.manifest import Manifest
 from tailcut.runtimes import Runtime, open_runtime
+from tailcut.runtimes.batch_buckets import powers
 from tailcut.runtimes.live import source_of
+from tailcut.runtimes.tuning import Setting, Timing, choose, choose_variation, grid, variations, without_tuned
 
 TUNED = frozenset({"onnxruntime", "openvino", "torch", "lightgbm", "xgboost"})
 """Runtimes that take a number of threads."""

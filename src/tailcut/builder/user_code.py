@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from tailcut.code import archive, on_disk
+from tailcut.code.digest import Code, few
 from tailcut.code.loaded import Loading
 from tailcut.code.roots import serving_references
-from tailcut.core.code import Code, few
 from tailcut.errors import ArtifactError, ManifestError
 from tailcut.manifest import Manifest, resolve
 from tailcut.registry.code import ARCHIVE

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from tailcut.core.slo import LatencyObjective
+from tailcut.common.slo import LatencyObjective
 from tailcut.gate.sequential import Interval
 
 ERROR = 0.025

@@ -16,8 +16,8 @@ import msgspec
 from tailcut.builder import room
 from tailcut.builder.calling import said
 from tailcut.builder.records import Outcome, Spec
-from tailcut.core.blame import innermost, place
-from tailcut.core.extras import install
+from tailcut.common.extras import install
+from tailcut.common.user_frames import innermost, place
 from tailcut.errors import InferenceError, MissingExtra, TailcutError
 from tailcut.runtimes.telemetry import keep_off
 

@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from tailcut.cache.freshness import retry_delay_s
 from tailcut.cache.store import Store
-from tailcut.core.freshness import retry_delay_s
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from tailcut.cache.bypass import BypassedStore
-from tailcut.core.redaction import without_secrets
+from tailcut.common.redaction import without_secrets
 from tailcut.errors import MissingExtra, StartError
 
 T = TypeVar("T")

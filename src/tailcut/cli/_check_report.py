@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from tailcut.core.bounds import Bound
+from tailcut.common.bounds import Bound
 
 Origin = Literal["entity", "row", "kept row", "example tensors"]
 

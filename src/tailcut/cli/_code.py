@@ -11,8 +11,8 @@ import typer
 from tailcut.cli._registry import Model, Place, as_typed, only_model, open_registry
 from tailcut.cli.console import write
 from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, load_manifest
-from tailcut.core.code import few
-from tailcut.core.fingerprint import LIVE
+from tailcut.code.digest import few
+from tailcut.common.fingerprint import LIVE
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Manifest
 from tailcut.manifest.answering import other_settings

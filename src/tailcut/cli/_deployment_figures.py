@@ -10,9 +10,9 @@ import msgspec
 
 from tailcut.cli.console import note
 from tailcut.cli.progress import ProgressLine
-from tailcut.core.learning import Costs
-from tailcut.core.request_steps import Steps, drawn, nearness
 from tailcut.manifest import Deployment, Manifest
+from tailcut.scheduler.latency_learner import Costs
+from tailcut.scheduler.simulation.request_steps import Steps, drawn, nearness
 
 if TYPE_CHECKING:
     from tailcut.profiler.deployment_costs import Measured

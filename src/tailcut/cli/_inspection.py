@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from tailcut.cli._check_report import Failure, Group, Origin, Report, Request, Step, Tensor, Untried, Variant
-from tailcut.core.tensors import DATATYPE_OF, Arrays
-from tailcut.core.timings import STAGE_NAMES
+from tailcut.common.tensors import DATATYPE_OF, Arrays
+from tailcut.common.timings import STAGE_NAMES
 from tailcut.engine.assembly import encode_answer, limited_inputs
 from tailcut.engine.engine import Engine
 from tailcut.engine.opening import Opened, find_variant

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
-from tailcut.core.bounds import Bound
-from tailcut.core.tensors import Arrays
+from tailcut.common.bounds import Bound
+from tailcut.common.tensors import Arrays
 from tailcut.manifest import Manifest, resolve
 from tailcut.manifest.keys import to_toml
 from tailcut.manifest.template import Block, Filled

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tailcut.core.code import few, shown
+from tailcut.code.digest import few, shown
 from tailcut.errors import ArtifactError
 from tailcut.registry import Promotion, Registry, Version, state_of
 from tailcut.registry.code import code_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tailcut.cli.console import note, usage
-from tailcut.core.slo import Objectives, parse_duration_s, parse_objectives
+from tailcut.common.slo import Objectives, parse_duration_s, parse_objectives
 from tailcut.errors import LoadTestError
 
 

@@ -11,7 +11,7 @@ from tailcut.cli._load_flags import objectives
 from tailcut.cli._profiling import DEFAULT_RATE, Wanted, kind_of
 from tailcut.cli.console import usage
 from tailcut.cli.options import load_manifest
-from tailcut.core.redaction import command_without_secrets
+from tailcut.common.redaction import command_without_secrets
 from tailcut.errors import ManifestError, ProfileError
 
 if TYPE_CHECKING:

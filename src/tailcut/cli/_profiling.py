@@ -15,7 +15,7 @@ import msgspec
 import tailcut
 from tailcut.cli.console import note, usage
 from tailcut.cli.progress import ProgressLine
-from tailcut.core.slo import Objectives
+from tailcut.common.slo import Objectives
 from tailcut.errors import ManifestError, TailcutError
 
 if TYPE_CHECKING:

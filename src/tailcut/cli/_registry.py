@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tailcut.cli.options import load_manifest
-from tailcut.core.fingerprint import Machine
+from tailcut.common.fingerprint import Machine
 from tailcut.errors import ManifestError, NotInRegistry
 from tailcut.registry import Registry
 

@@ -12,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tailcut.cli._deployment_figures import Deployed, batches_at, lines_of, requests_at
-from tailcut.core.arrivals import Kind, bursts_ns, offsets_ns, steady, trace_ns
-from tailcut.core.learning import Costs
-from tailcut.core.service import noisy
-from tailcut.core.simulation import Outcome, Scenario, simulate
-from tailcut.core.tuning import tuned_points, tuned_spread
-from tailcut.core.windows import Window
 from tailcut.errors import LoadTestError
+from tailcut.load.arrivals import Kind, bursts_ns, offsets_ns, steady, trace_ns
 from tailcut.manifest import Batching, Manifest, Slo
+from tailcut.runtimes.tuning import tuned_points, tuned_spread
+from tailcut.scheduler.batching_delay import Window
+from tailcut.scheduler.latency_learner import Costs
+from tailcut.scheduler.simulation.service_time import noisy
+from tailcut.scheduler.simulation.simulator import Outcome, Scenario, simulate
 
 if TYPE_CHECKING:
     from tailcut.profiler.deployment_costs import Measured

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tailcut.cli.console import stdout
-from tailcut.core.bounds import Bound, allowed
+from tailcut.common.bounds import Bound, allowed
 from tailcut.registry import Change, Diff, Promotion, Version
 from tailcut.report import build_figures
 from tailcut.report.build_figures import size

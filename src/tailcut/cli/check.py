@@ -99,7 +99,7 @@ def _row(text: str | None) -> dict[str, Any] | None:
 def _decoded(text: str, flag: str) -> object:
     import msgspec
 
-    from tailcut.core.json_values import UNREADABLE, decode
+    from tailcut.common.json_values import UNREADABLE, decode
 
     try:
         return decode(msgspec.json.Decoder(), text.encode("utf-8", "surrogateescape"))

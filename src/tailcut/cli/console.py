@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from tailcut.core.extras import EXTRA_OF_MODULE, install
+from tailcut.common.extras import EXTRA_OF_MODULE, install
 from tailcut.errors import BuildError, LoadTestError, ManifestError, MissingExtra, ProfileError, TailcutError
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import typer
 
 from tailcut.cli.console import ExitCode, note, usage, write
 from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples
-from tailcut.core.redaction import command_without_secrets
-from tailcut.core.slo import parse_duration_s
+from tailcut.common.redaction import command_without_secrets
+from tailcut.common.slo import parse_duration_s
 from tailcut.errors import LoadTestError
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from tailcut.cli.progress import ProgressLine
 from tailcut.errors import LoadTestError
 
 if TYPE_CHECKING:
-    from tailcut.core.arrivals import Kind
     from tailcut.load import LoadPlan
+    from tailcut.load.arrivals import Kind
 
 
 def register(app: typer.Typer) -> None:

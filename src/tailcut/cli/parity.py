@@ -130,10 +130,10 @@ def parity(
         if from_ is not None:
             record = load_parity(from_)
     if from_ is None:
-        from tailcut.core.parity.mapping import parse_pair
-        from tailcut.core.parity.request_form import parse_form
-        from tailcut.core.parity.tolerance import parse_tolerance
-        from tailcut.core.redaction import command_without_secrets
+        from tailcut.common.redaction import command_without_secrets
+        from tailcut.parity.analysis.mapping import parse_pair
+        from tailcut.parity.analysis.request_form import parse_form
+        from tailcut.parity.analysis.tolerance import parse_tolerance
         from tailcut.parity.plan import ParityPlan
 
         sys.path[:0] = [str(app_dir.resolve()), ""]  # payload modules of the application's and of the current folder

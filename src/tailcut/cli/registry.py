@@ -16,7 +16,7 @@ from tailcut.cli._smoke import Quick, smoke_test
 from tailcut.cli._versions import differences, print_table, refusals, size, summary, table
 from tailcut.cli.console import ExitCode, note, print_error, write
 from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples
-from tailcut.core.fingerprint import Machine
+from tailcut.common.fingerprint import Machine
 from tailcut.errors import ManifestError, NotServable
 from tailcut.registry import Promotion, Registry, Version, read_machine
 

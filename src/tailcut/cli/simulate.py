@@ -12,7 +12,7 @@ import typer
 
 from tailcut.cli.console import ExitCode, note, usage, write
 from tailcut.cli.options import DEFAULT_MANIFEST, ManifestPath, Settings, examples, load_manifest
-from tailcut.core.slo import parse_duration_s
+from tailcut.common.slo import parse_duration_s
 from tailcut.errors import LoadTestError
 
 if TYPE_CHECKING:

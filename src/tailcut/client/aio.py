@@ -13,7 +13,7 @@ from tailcut.client.attempts import Attempts, broken, closed, too_late, unreacha
 from tailcut.client.base import Base, is_unready
 from tailcut.client.failures import ConnectionFailed
 from tailcut.client.wire import CHUNK_BYTES, Received, Request
-from tailcut.core.tensors import Array
+from tailcut.common.tensors import Array
 from tailcut.errors import TailcutError
 
 T = TypeVar("T")

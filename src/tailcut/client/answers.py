@@ -12,8 +12,8 @@ import msgspec
 from tailcut.client.failures import UnexpectedReply, error_of
 from tailcut.client.tensors import decode as arrays_of
 from tailcut.client.wire import Received
-from tailcut.core.json_values import UNREADABLE, decode
-from tailcut.core.tensors import Array
+from tailcut.common.json_values import UNREADABLE, decode
+from tailcut.common.tensors import Array
 
 _OBJECT = msgspec.json.Decoder(dict[str, Any])
 _STAGE = re.compile(r"([a-z_-]+);dur=([0-9]+(?:\.[0-9]+)?)")

@@ -6,7 +6,7 @@ import ssl
 
 from tailcut.client.failures import ConnectionFailed
 from tailcut.client.wire import Address, Received
-from tailcut.core.certificates import certificate_hint
+from tailcut.common.certificates import certificate_hint
 from tailcut.errors import DeadlineExceeded, NotReady, Shed, TailcutError
 
 _FIRST_S = 0.05

@@ -12,8 +12,8 @@ import msgspec
 from tailcut.client.attempts import Attempts
 from tailcut.client.tensors import encode
 from tailcut.client.wire import Address, Request, address_of, checked_headers
-from tailcut.core.json_values import plain
-from tailcut.core.tensors import Array
+from tailcut.common.json_values import plain
+from tailcut.common.tensors import Array
 from tailcut.errors import BadRequest
 
 PATIENCE_S = 65.0

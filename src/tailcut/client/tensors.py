@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tailcut.core import json_values
-from tailcut.core.tensors import DATATYPE_OF, NUMPY_OF, Array, Arrays
+from tailcut.common import json_values
+from tailcut.common.tensors import DATATYPE_OF, NUMPY_OF, Array, Arrays
 from tailcut.errors import BadRequest
 
 BINARY_HEADER = "inference-header-content-length"

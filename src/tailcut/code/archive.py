@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from tailcut.code.data_files import data_files
+from tailcut.code.digest import SOURCE_FILES, Code
 from tailcut.code.locating import Locator
-from tailcut.core.code import SOURCE_FILES, Code
 from tailcut.errors import ArtifactError, ManifestError
 from tailcut.manifest import Manifest
 from tailcut.manifest.references import folders_of

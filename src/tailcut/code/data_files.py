@@ -7,7 +7,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from tailcut.core.code import SOURCE_FILES
+from tailcut.code.digest import SOURCE_FILES
 from tailcut.errors import ManifestError
 from tailcut.manifest import Manifest
 from tailcut.manifest.references import source_path

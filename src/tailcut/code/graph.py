@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from tailcut.code.locating import Locator, Place
 from tailcut.code.process import started_s
-from tailcut.core.imports import imports_of
+from tailcut.common.source_imports import imports_of
 
 MOST_MODULES = 5000
 """Most modules that are analysed. Beyond this limit a warning is logged, and the version ignores the other modules."""

@@ -11,9 +11,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from tailcut.code import distributions
+from tailcut.code.digest import Code, CodeFile, Distribution, Role
 from tailcut.code.graph import Graph
 from tailcut.code.locating import Locator, Place
-from tailcut.core.code import Code, CodeFile, Distribution, Role
 
 
 def listing(

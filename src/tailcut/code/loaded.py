@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from tailcut.code import data_files, on_disk
+from tailcut.code.digest import SOURCE_FILES, Code, differing, digest, few, shown
 from tailcut.code.graph import MOST_MODULES, Graph
 from tailcut.code.listing import completed, listing, sha256_of
 from tailcut.code.locating import Locator, loaded_user_modules
 from tailcut.code.roots import module_of, root_of, source_reference
-from tailcut.core.code import SOURCE_FILES, Code, differing, digest, few, shown
 from tailcut.manifest import Manifest, resolve
 from tailcut.manifest.references import folders_of
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from tailcut.code import data_files
+from tailcut.code.digest import Code, differing
 from tailcut.code.graph import Graph
 from tailcut.code.listing import completed, listing, sha256_at, sha256_of
 from tailcut.code.locating import Locator
 from tailcut.code.roots import module_of, serving_modules, source_reference
-from tailcut.core.code import Code, differing
 from tailcut.manifest import Manifest
 from tailcut.manifest.references import folders_of
 

@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 
 from tailcut.cache import BypassedStore
-from tailcut.core.json_values import is_json
-from tailcut.core.tensors import DATATYPE_OF, NUMPY_OF, Arrays
+from tailcut.common.json_values import is_json
+from tailcut.common.tensors import DATATYPE_OF, NUMPY_OF, Arrays
 
 V = TypeVar("V")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.core.json_values import encode
-from tailcut.core.tensors import Array, Arrays
-from tailcut.core.texts import texts_of
-from tailcut.core.validation import InputSpec, all_finite, check_rows, not_finite
+from tailcut.common.json_values import encode
+from tailcut.common.tensors import Array, Arrays
+from tailcut.common.texts import texts_of
+from tailcut.common.validation import InputSpec, all_finite, check_rows, not_finite
 from tailcut.engine import blame
 from tailcut.engine.conversion import converted
 from tailcut.engine.limits import PathLimits, input_specs

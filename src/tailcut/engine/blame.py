@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.core.blame import place
-from tailcut.core.json_values import to_builtins
+from tailcut.common.json_values import to_builtins
+from tailcut.common.user_frames import place
 from tailcut.errors import BadRequest, HookError, TailcutError
 
 _LONGEST_SHOWN = 500

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from tailcut.core.keys import EXACT, entity_prediction_key, tensor_row_keys
-from tailcut.core.tensors import Arrays
-from tailcut.core.timings import Stage
+from tailcut.cache.keys import EXACT, entity_prediction_key, tensor_row_keys
+from tailcut.common.tensors import Arrays
+from tailcut.common.timings import Stage
 from tailcut.engine.assembly import encode_answer
 from tailcut.engine.call import Call
 from tailcut.engine.filling import Filling, recall

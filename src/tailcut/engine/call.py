@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from tailcut.core.timings import Timings
+from tailcut.common.timings import Timings
 from tailcut.errors import TailcutError
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.core.scalars import EXACT
-from tailcut.core.tensors import Array
-from tailcut.core.texts import MISSING_TEXT, text_of
-from tailcut.core.validation import InputSpec
+from tailcut.common.scalars import EXACT
+from tailcut.common.tensors import Array
+from tailcut.common.texts import MISSING_TEXT, text_of
+from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest
 
 _NUMBERS = (int, float, Decimal, np.number, type(None))

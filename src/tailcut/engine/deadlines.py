@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from tailcut.core.batching import Planner
 from tailcut.engine import refusals
 from tailcut.engine.executors import Executor
 from tailcut.engine.running import Running
 from tailcut.engine.ticket import Ticket
 from tailcut.engine.wakeup import NEVER_NS, Wakeup
 from tailcut.errors import InferTimeout, QueueTimeout
+from tailcut.scheduler.scheduler import Planner
 
 
 class Deadlines:

@@ -10,12 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from time import perf_counter_ns
 
-from tailcut.core.admission import Admission, Request
-from tailcut.core.batching import Planner
-from tailcut.core.learning import Costs
-from tailcut.core.tensors import Arrays
-from tailcut.core.waiting import DEFAULT_LEVEL
-from tailcut.core.windows import Fixed
+from tailcut.common.tensors import Arrays
 from tailcut.engine import refusals
 from tailcut.engine.deadlines import Deadlines, expire
 from tailcut.engine.executors import Executor
@@ -24,6 +19,11 @@ from tailcut.engine.running import BatchObserver, Coming, Running
 from tailcut.engine.ticket import Ticket, bytes_of, cut, length_class
 from tailcut.engine.wakeup import NEVER_NS
 from tailcut.errors import TailcutError
+from tailcut.scheduler.admission import Admission, Request
+from tailcut.scheduler.batching_delay import Fixed
+from tailcut.scheduler.latency_learner import Costs
+from tailcut.scheduler.request_queue import DEFAULT_LEVEL
+from tailcut.scheduler.scheduler import Planner
 
 _SHORT_NS, _SOME = 1_000_000, 7
 """Of batches that are expected to take up to a millisecond, one in eight is learned from: they come fast enough."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tailcut.core.tensors import DATATYPE_OF, Array, Arrays
-from tailcut.core.validation import InputSpec, check_names
+from tailcut.common.tensors import DATATYPE_OF, Array, Arrays
+from tailcut.common.validation import InputSpec, check_names
 from tailcut.engine.limits import input_specs
 from tailcut.errors import ArtifactError, BadRequest
 from tailcut.manifest import Manifest

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Protocol
 
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.engine.ticket import Ticket, failed, run_batch, run_rows
 from tailcut.errors import TailcutError
 from tailcut.runtimes.base import DividingRuntime, Runtime

@@ -9,7 +9,7 @@ from time import perf_counter_ns
 
 import msgspec
 
-from tailcut.core.timings import Stage
+from tailcut.common.timings import Stage
 from tailcut.engine.call import Call
 from tailcut.engine.user_code import UserCode
 from tailcut.features import EntityKey, FeatureService, FeatureSet

@@ -13,11 +13,11 @@ from time import perf_counter_ns
 from typing import Any, Generic, TypeVar
 
 from tailcut.cache.flights import wait_all
-from tailcut.core.timings import Stage
-from tailcut.core.waiting import DEFAULT_LEVEL
+from tailcut.common.timings import Stage
 from tailcut.engine.call import Call
 from tailcut.engine.predictions import STALE, Flight, PredictionStore
 from tailcut.errors import DeadlineExceeded, NotReady, Shed, TailcutError
+from tailcut.scheduler.request_queue import DEFAULT_LEVEL
 
 V = TypeVar("V")
 

@@ -11,13 +11,13 @@ from functools import partial
 from time import perf_counter_ns
 from typing import Any, TypeVar
 
-from tailcut.core.placement import Placement
-from tailcut.core.tensors import Arrays
-from tailcut.core.timings import Stage
+from tailcut.common.tensors import Arrays
+from tailcut.common.timings import Stage
 from tailcut.engine.assembly import Assembly
 from tailcut.engine.call import Call
 from tailcut.engine.refusals import stopping
 from tailcut.errors import HookError, HookTimeout, NotReady, Shed, TailcutError
+from tailcut.scheduler.executor_placement import Placement
 
 T = TypeVar("T")
 

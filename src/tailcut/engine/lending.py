@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.runtimes.base import Runtime, StreamingRuntime
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tailcut.core.bounds import Bound
-from tailcut.core.fields import FieldRule, Rules, first_problem
-from tailcut.core.tensors import Arrays
-from tailcut.core.validation import InputSpec, limits_of
+from tailcut.common.bounds import Bound
+from tailcut.common.tensors import Arrays
+from tailcut.common.validation import InputSpec, limits_of
+from tailcut.engine.field_limits import FieldRule, Rules, first_problem
 from tailcut.errors import BadRequest, FeatureUnavailable, HookError, TailcutError
 from tailcut.features import EntityKey
 from tailcut.manifest import Deployment, Field, Model, Tensor

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from tailcut.code.digest import few
 from tailcut.code.loaded import LoadedCode
-from tailcut.core.code import few
 from tailcut.engine.version import is_live
 from tailcut.manifest import Deployment
 from tailcut.manifest.answering import other_settings

@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any
 
 from tailcut.code.loaded import LoadedCode
-from tailcut.core.fingerprint import uses_gpu
-from tailcut.core.scaling import Limits, Wear
+from tailcut.common.fingerprint import uses_gpu
 from tailcut.engine.assembly import Assembly
 from tailcut.engine.device_time import DeviceTime
 from tailcut.engine.dispatcher import Dispatcher
@@ -35,6 +34,7 @@ from tailcut.manifest import Deployment, Manifest
 from tailcut.observe.recorder import Recorder
 from tailcut.registry import Registry, Variant
 from tailcut.runtimes.base import StreamingRuntime
+from tailcut.scheduler.pool_scaling import Limits, Wear
 
 __all__ = ["Opened", "Warm", "find_variant", "open_deployment", "open_variant", "warm_up"]
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from tailcut.core.tensors import Arrays
-from tailcut.core.timings import Stage
-from tailcut.core.validation import InputSpec
+from tailcut.common.tensors import Arrays
+from tailcut.common.timings import Stage
+from tailcut.common.validation import InputSpec
 from tailcut.engine.assembly import Assembly, Rows
 from tailcut.engine.caching import infer_cached, predict_cached
 from tailcut.engine.call import Call

@@ -7,13 +7,7 @@ from collections.abc import Mapping
 from math import ceil
 from typing import Any
 
-from tailcut.core.admission import Admission
-from tailcut.core.batching import Planner
-from tailcut.core.fingerprint import uses_gpu
-from tailcut.core.learning import Costs
-from tailcut.core.overload import Target
-from tailcut.core.tuning import tuned_median, tuned_points
-from tailcut.core.windows import Fixed, Gain, Window
+from tailcut.common.fingerprint import uses_gpu
 from tailcut.engine.dispatcher import Dispatcher
 from tailcut.engine.row_coupling import rows_alone
 from tailcut.engine.running import BatchObserver, Running
@@ -22,6 +16,12 @@ from tailcut.manifest import Batching, Deployment, Slo
 from tailcut.registry import Variant
 from tailcut.registry.machine import usable_cores
 from tailcut.runtimes.bucketed import buckets_of
+from tailcut.runtimes.tuning import tuned_median, tuned_points
+from tailcut.scheduler.admission import Admission
+from tailcut.scheduler.batching_delay import Fixed, Gain, Window
+from tailcut.scheduler.latency_learner import Costs
+from tailcut.scheduler.overload_detector import Target
+from tailcut.scheduler.scheduler import Planner
 
 _COMPUTING = frozenset({"onnxruntime", "openvino"})
 """Runtimes whose batches do nothing but compute."""

@@ -11,9 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 
-from tailcut.core.reopening import Reopening
-from tailcut.core.scaling import Limits, Scaler, Wear
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.engine.dispatcher import Dispatcher
 from tailcut.engine.executors import THREADS, Executor, InlineExecutor, ThreadExecutor
 from tailcut.engine.lending import is_lent
@@ -28,6 +26,8 @@ from tailcut.observe.exposition import Sample
 from tailcut.observe.recorder import Recorder
 from tailcut.runtimes.base import Runtime
 from tailcut.runtimes.remote import RemoteRuntime
+from tailcut.scheduler.pool_scaling import Limits, Scaler, Wear
+from tailcut.scheduler.restart_backoff import Reopening
 
 log = logging.getLogger("tailcut.server")
 

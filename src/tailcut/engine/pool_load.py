@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tailcut.core.histogram import LATENCY_BOUNDS_NS, quantile_of
-from tailcut.core.scaling import Seen
+from tailcut.common.histogram import LATENCY_BOUNDS_NS, quantile_of
 from tailcut.engine.dispatcher import Dispatcher
 from tailcut.observe.recorder import Recorder
+from tailcut.scheduler.pool_scaling import Seen
 
 _SHARE = 0.95
 

@@ -12,12 +12,12 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from tailcut.cache import MemoryStore
+from tailcut.cache.cache_advisor import Worth
 from tailcut.cache.flights import Flights
-from tailcut.core.freshness import effective_ttl_s
-from tailcut.core.keys import EXACT, Normal
-from tailcut.core.repeats import SAMPLE, Sketch
-from tailcut.core.tensors import Arrays
-from tailcut.core.worth import Worth
+from tailcut.cache.freshness import effective_ttl_s
+from tailcut.cache.keys import EXACT, Normal
+from tailcut.cache.repeat_rate import SAMPLE, Sketch
+from tailcut.common.tensors import Arrays
 from tailcut.engine.answers import SharedAnswers
 
 V = TypeVar("V")

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.engine.executors import Done, Executor
 from tailcut.engine.ticket import Ticket, check_rows, failed, part
 from tailcut.errors import TailcutError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tailcut.core.admission import Executors, Refusal, Request
 from tailcut.engine.ticket import Ticket
 from tailcut.errors import DeadlineExceeded, NotReady, Shed, TooLarge
+from tailcut.scheduler.admission import Executors, Refusal, Request
 
 
 def unavailable(retry_s: float = 0.0) -> NotReady:

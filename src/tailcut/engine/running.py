@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from tailcut.core.admission import Executors
-from tailcut.core.costs import Cost, CostSource, left_ns
 from tailcut.engine import refusals
 from tailcut.engine.executors import Executor, InlineExecutor
 from tailcut.engine.ticket import Ticket
+from tailcut.scheduler.admission import Executors
+from tailcut.scheduler.latency_model import Cost, CostSource, left_ns
 
 _STUCK_FACTOR = 10
 """A batch is stuck after this many times its predicted time, but not before ``stuck_after_s``."""

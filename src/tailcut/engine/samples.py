@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from time import perf_counter_ns
 from typing import Any
 
-from tailcut.core.batching import Planner
 from tailcut.engine.answers import SharedAnswers
 from tailcut.engine.hooks import Hooks
 from tailcut.engine.isolation import Isolation
@@ -17,6 +16,7 @@ from tailcut.features import FeatureStatistics
 from tailcut.features.statistics import GroupStatistics
 from tailcut.observe.exposition import Sample
 from tailcut.runtimes.base import DividingRuntime, Runtime
+from tailcut.scheduler.scheduler import Planner
 
 _COUNTERS: tuple[tuple[str, str, str], ...] = (
     ("stale_served", "tailcut_feature_stale", "Feature values served past their TTL because the source failed."),

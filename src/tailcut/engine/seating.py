@@ -8,11 +8,10 @@ from functools import partial
 from time import perf_counter, perf_counter_ns, thread_time_ns
 from typing import NamedTuple
 
+from tailcut.code.digest import few
 from tailcut.code.loaded import Snapshot
 from tailcut.code.on_disk import changed_data
-from tailcut.core.code import few
-from tailcut.core.fingerprint import Machine, uses_gpu
-from tailcut.core.placement import BatchTime
+from tailcut.common.fingerprint import Machine, uses_gpu
 from tailcut.engine import planning
 from tailcut.engine.examples import Examples, examples_of
 from tailcut.engine.lending import lendable
@@ -39,6 +38,7 @@ from tailcut.runtimes.base import Runtime
 from tailcut.runtimes.divided import dividing, undivided
 from tailcut.runtimes.live import source_of
 from tailcut.runtimes.remote import RemoteRuntime
+from tailcut.scheduler.executor_placement import BatchTime
 
 log = logging.getLogger("tailcut.server")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.engine.examples import Examples, examples_of
 from tailcut.engine.row_coupling import rows_alone, with_row_coupling
 from tailcut.engine.ticket import check_rows

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from time import perf_counter_ns, time_ns
 from typing import Any
 
-from tailcut.core.timings import Stage
+from tailcut.common.timings import Stage
 from tailcut.observe.recorder import Recorder
 
 _KEPT = 16

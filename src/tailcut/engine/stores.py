@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tailcut.cache import BypassedStore, MemoryStore
+from tailcut.cache.keys import EXACT, Normal
 from tailcut.cache.redis import open_redis
-from tailcut.core.keys import EXACT, Normal
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.engine.answers import Form, JsonForm, SharedAnswers, StoredAnswer, TensorForm
 from tailcut.engine.predictions import Name, PredictionStore, json_bytes, size_bytes
 from tailcut.manifest import Deployment, PredictionCache, TensorCache

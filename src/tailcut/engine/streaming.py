@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, Sequence
 from time import perf_counter_ns
 from typing import Any
 
-from tailcut.core.tensors import Arrays
-from tailcut.core.timings import Stage
+from tailcut.common.tensors import Arrays
+from tailcut.common.timings import Stage
 from tailcut.engine.call import Call
 from tailcut.engine.lending import borrow
 from tailcut.engine.ticket import failed

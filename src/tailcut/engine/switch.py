@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from tailcut.code.digest import few
 from tailcut.code.loaded import LoadedCode
-from tailcut.core.code import few
 from tailcut.engine.call import Call
 from tailcut.engine.version import has_own_types, is_live
 from tailcut.errors import ArtifactError, StartError, TailcutError

@@ -7,12 +7,12 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from tailcut.core.batching import Entry
-from tailcut.core.learning import kind_of
-from tailcut.core.tensors import Arrays
-from tailcut.core.waiting import DEFAULT_LEVEL
+from tailcut.common.tensors import Arrays
 from tailcut.errors import InferenceError, TailcutError
 from tailcut.runtimes.base import Runtime
+from tailcut.scheduler.latency_learner import kind_of
+from tailcut.scheduler.request_queue import DEFAULT_LEVEL
+from tailcut.scheduler.scheduler import Entry
 
 _HINT = "the server's log says more; `tailcut check` runs one row through every stage"
 

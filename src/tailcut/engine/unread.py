@@ -6,11 +6,11 @@ answered. Reading and checking a body is most of it.
 
 from __future__ import annotations
 
-from tailcut.core.admission import Request
 from tailcut.engine import refusals
 from tailcut.engine.dispatcher import Dispatcher
 from tailcut.engine.path import Path
 from tailcut.errors import Shed, TailcutError
+from tailcut.scheduler.admission import Request
 
 
 def refused_unread(path: Path, now_ns: int) -> TailcutError | None:

@@ -13,8 +13,7 @@ import numpy as np
 from tailcut import text
 from tailcut.code.loaded import LoadedCode, Loading
 from tailcut.code.roots import serving_references
-from tailcut.core.buckets import powers
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.engine.assembly import Assembly, Postprocess, Preprocess
 from tailcut.engine.hooks import Hooks, time_postprocess
 from tailcut.engine.seating import Warm
@@ -22,6 +21,7 @@ from tailcut.engine.ticket import run_rows
 from tailcut.engine.warming import WARM_UP_RUNS
 from tailcut.errors import StartError
 from tailcut.manifest import Deployment, Manifest, resolve
+from tailcut.runtimes.batch_buckets import powers
 
 
 class UserCode(NamedTuple):

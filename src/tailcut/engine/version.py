@@ -11,7 +11,7 @@ import hashlib
 import msgspec
 
 from tailcut.code.distributions import version_of as installed
-from tailcut.core.fingerprint import packages_of
+from tailcut.common.fingerprint import packages_of
 from tailcut.engine.row_coupling import rows_alone
 from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest.keys import to_plain

@@ -8,14 +8,14 @@ from statistics import median
 from time import perf_counter_ns
 from typing import NamedTuple
 
-from tailcut.core.buckets import powers
-from tailcut.core.placement import INLINE_LIMIT_NS, BatchTime
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.engine.examples import Examples
 from tailcut.engine.ticket import run_rows
 from tailcut.errors import StartError, TailcutError
 from tailcut.manifest import Deployment
 from tailcut.runtimes.base import Runtime
+from tailcut.runtimes.batch_buckets import powers
+from tailcut.scheduler.executor_placement import INLINE_LIMIT_NS, BatchTime
 
 WARM_UP_RUNS = 5
 _ENOUGH_NS = 20_000_000

@@ -19,7 +19,7 @@ from random import Random
 from typing import Any
 
 from tailcut.cache.flights import Flights
-from tailcut.core.freshness import blend_source_s, effective_ttl_s, negative_ttl_s, retry_delay_s
+from tailcut.cache.freshness import blend_source_s, effective_ttl_s, negative_ttl_s, retry_delay_s
 from tailcut.features.entry import Entry, Failure, Outcome, Row
 from tailcut.features.groups import Group
 from tailcut.features.isolating import fetch_isolating

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tailcut.core.freshness import is_valid_ttl
+from tailcut.cache.freshness import is_valid_ttl
 from tailcut.features.entry import Row
 from tailcut.features.key_types import KeyType
 from tailcut.features.preload import Table

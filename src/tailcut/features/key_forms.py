@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from tailcut.core.scalars import Scalar, is_exact_whole
+from tailcut.common.scalars import Scalar, is_exact_whole
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _WHOLE = re.compile(r"0|-?[1-9][0-9]*", re.ASCII)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from tailcut.core.scalars import Scalar
+from tailcut.common.scalars import Scalar
 from tailcut.features import key_forms
 
 _Normal = Callable[[Any], Scalar]

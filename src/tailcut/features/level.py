@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tailcut.cache.flights import wait_all
-from tailcut.core.freshness import is_usable_stale, retry_delay_s, stale_wait_s
-from tailcut.core.keys import feature_key
+from tailcut.cache.freshness import is_usable_stale, retry_delay_s, stale_wait_s
+from tailcut.cache.keys import feature_key
 from tailcut.features.cached import EntryCache
 from tailcut.features.calls import Calls
 from tailcut.features.entry import Entry, Outcome, Row

@@ -12,7 +12,7 @@ import msgspec
 
 from tailcut.cache.bypass import BypassedStore
 from tailcut.cache.redis import open_redis
-from tailcut.core.units import UnitError, parse_duration
+from tailcut.common.units import UnitError, parse_duration
 from tailcut.errors import ManifestError, StartError
 from tailcut.features.entry import StoredEntry
 from tailcut.features.groups import Group

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from time import monotonic
 
-from tailcut.core.freshness import refresh_lead_s, retry_delay_s
+from tailcut.cache.freshness import refresh_lead_s, retry_delay_s
 from tailcut.features.entry import Row
 from tailcut.features.key_types import KeyType
 from tailcut.features.sources.base import (

@@ -11,9 +11,9 @@ from random import Random
 from typing import Any
 
 from tailcut.cache.bypass import BypassedStore
+from tailcut.cache.keys import feature_key
 from tailcut.cache.memory import MemoryStore
 from tailcut.cache.store import Store
-from tailcut.core.keys import feature_key
 from tailcut.errors import ManifestError, StartError
 from tailcut.features.cached import EntryCache
 from tailcut.features.calls import Calls

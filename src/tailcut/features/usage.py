@@ -7,7 +7,7 @@ import itertools
 import math
 from typing import TYPE_CHECKING
 
-from tailcut.core.freshness import is_in_use, next_interval_s, refresh_due_s
+from tailcut.cache.freshness import is_in_use, next_interval_s, refresh_due_s
 
 if TYPE_CHECKING:
     from tailcut.features.entry import Entry

@@ -12,12 +12,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.core.metrics import are_probabilities, cosine_rows, decide
-from tailcut.core.tensors import Array
+from tailcut.common.tensors import Array
 from tailcut.gate.bootstrap import estimate
 from tailcut.gate.clustered import Clusters, clustered, effective
 from tailcut.gate.distributions import share_upper
 from tailcut.gate.influence import mean_parts
+from tailcut.gate.metrics import are_probabilities, cosine_rows, decide
 from tailcut.gate.verdict import Agreement
 
 Floats = npt.NDArray[np.float64]

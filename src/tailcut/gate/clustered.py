@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.core.tensors import Array
+from tailcut.common.tensors import Array
 from tailcut.gate.distributions import crossing, normal_quantile, student_below
 from tailcut.gate.influence import Parts
 from tailcut.gate.paired import Pairs, count, p_value, rows_to_see

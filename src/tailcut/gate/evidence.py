@@ -9,8 +9,12 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.core.metric_names import AGREEMENT
-from tailcut.core.metrics import (
+from tailcut.common.metric_names import AGREEMENT
+from tailcut.common.tensors import Array
+from tailcut.gate.bootstrap import RESAMPLES, estimate
+from tailcut.gate.clustered import LEAST_GROUPS, Clusters, clustered, clustered_pairs, number
+from tailcut.gate.influence import Parts, auc_parts, f1_parts, mean_parts, spearman_parts, within
+from tailcut.gate.metrics import (
     BINARY,
     METRICS,
     absolute_error_rows,
@@ -19,10 +23,6 @@ from tailcut.core.metrics import (
     log_loss_rows,
     right_rows,
 )
-from tailcut.core.tensors import Array
-from tailcut.gate.bootstrap import RESAMPLES, estimate
-from tailcut.gate.clustered import LEAST_GROUPS, Clusters, clustered, clustered_pairs, number
-from tailcut.gate.influence import Parts, auc_parts, f1_parts, mean_parts, spearman_parts, within
 from tailcut.gate.paired import count
 
 Bools = npt.NDArray[np.bool_]

@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.core.metrics import mid_ranks
-from tailcut.core.tensors import Array
+from tailcut.common.tensors import Array
+from tailcut.gate.metrics import mid_ranks
 
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]

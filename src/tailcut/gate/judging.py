@@ -14,14 +14,14 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from tailcut.core.metrics import PROBABILITIES, are_probabilities, drop
-from tailcut.core.tensors import Array
+from tailcut.common.tensors import Array
 from tailcut.gate.agreement import compare
 from tailcut.gate.bootstrap import RESAMPLES
 from tailcut.gate.clustered import number
 from tailcut.gate.distributions import normal_quantile
 from tailcut.gate.evidence import Comparison, Evidence, OwnRows
 from tailcut.gate.holm import Step, steps
+from tailcut.gate.metrics import PROBABILITIES, are_probabilities, drop
 from tailcut.gate.reasons import Facts, reason_of, reuse_warning
 from tailcut.gate.slices import Groups, group, judge_slices, worst
 from tailcut.gate.terms import Rows, Terms, check

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tailcut.core.metrics import RISES
+from tailcut.gate.metrics import RISES
 from tailcut.gate.verdict import Agreement, MetricVerdict, Outcome, SliceVerdict
 
 _ROUNDING = 1e-12

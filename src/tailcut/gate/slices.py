@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.core.tensors import Array
+from tailcut.common.tensors import Array
 from tailcut.gate.evidence import Bools, Comparison, Evidence
 from tailcut.gate.holm import adjust
 from tailcut.gate.verdict import SliceVerdict

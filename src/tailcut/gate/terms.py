@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tailcut.core.metrics import BINARY, METRICS
-from tailcut.core.tensors import Array
+from tailcut.common.tensors import Array
 from tailcut.errors import BuildError
 from tailcut.gate.bootstrap import RESAMPLES
 from tailcut.gate.clustered import Clusters
 from tailcut.gate.evidence import OwnRows
 from tailcut.gate.holm import alpha_of_use
+from tailcut.gate.metrics import BINARY, METRICS
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tailcut.core.parity.comparing import Exchange, differences_in, figures_of, outcome_of
-from tailcut.core.parity.mapping import Pair
-from tailcut.core.parity.request_form import AS_IT_IS
-from tailcut.core.parity.tolerance import DEFAULT
 from tailcut.errors import TailcutError
 from tailcut.ladder.measuring import Bench
 from tailcut.ladder.rungs import RungRun
+from tailcut.parity.analysis.comparing import Exchange, differences_in, figures_of, outcome_of
+from tailcut.parity.analysis.mapping import Pair
+from tailcut.parity.analysis.request_form import AS_IT_IS
+from tailcut.parity.analysis.tolerance import DEFAULT
 from tailcut.parity.asking import Asker, exchange
 from tailcut.parity.matching import choose_pairs
 from tailcut.parity.payloads import Payload

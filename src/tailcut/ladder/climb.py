@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tailcut.core.slo import LatencyObjective, Objectives
+from tailcut.common.slo import LatencyObjective, Objectives
 from tailcut.errors import ManifestError, TailcutError
 from tailcut.ladder.answers import compare_rungs
 from tailcut.ladder.evidence import Evidence, read_evidence

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from tailcut.core.slo import Objectives
+from tailcut.common.slo import Objectives
 from tailcut.errors import LoadTestError
 from tailcut.ladder.machine import Cores
 from tailcut.ladder.options import LadderOptions, warmup_of

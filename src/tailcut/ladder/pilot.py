@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tailcut.core.slo import LatencyObjective, Objectives
+from tailcut.common.slo import LatencyObjective, Objectives
 from tailcut.errors import LoadTestError
 from tailcut.load import CapacityResult, LoadPlan, LoadResult, SearchLimits, find_capacity, run
 from tailcut.report.ladder_file import PilotFacts

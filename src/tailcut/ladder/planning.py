@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from tailcut.core.slo import Objectives
+from tailcut.common.slo import Objectives
 from tailcut.errors import ManifestError
 from tailcut.manifest import Rung
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from tailcut.core.capacity import CapacitySearch
-from tailcut.core.slo import Objectives
+from tailcut.common.slo import Objectives
 from tailcut.errors import LoadTestError
+from tailcut.load.capacity_search import CapacitySearch
 from tailcut.load.plan import LoadPlan
 from tailcut.load.result import LoadResult
 from tailcut.load.runner import OnProgress, measure

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from tailcut.core.json_values import UNREADABLE, decode, encode
+from tailcut.common.json_values import UNREADABLE, decode, encode
 from tailcut.errors import LoadTestError
 from tailcut.load.plan import LoadPlan, Target
 

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 import msgspec
 import numpy as np
 
-from tailcut.core.arrivals import Kind, Offsets, Pace, offsets_ns, steady, trace_ns
-from tailcut.core.redaction import without_secrets
-from tailcut.core.slo import Objectives
+from tailcut.common.redaction import without_secrets
+from tailcut.common.slo import Objectives
 from tailcut.errors import LoadTestError
+from tailcut.load.arrivals import Kind, Offsets, Pace, offsets_ns, steady, trace_ns
 
 DEFAULT_RATE = 100.0
 

@@ -8,8 +8,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from tailcut.core.arrivals import Offsets
-from tailcut.core.slo import CLIENT_STATUSES, Objectives, Tally
+from tailcut.common.slo import CLIENT_STATUSES, Objectives, Tally
+from tailcut.load.arrivals import Offsets
 from tailcut.load.samples import Samples
 
 _MAX_NAMES = 64

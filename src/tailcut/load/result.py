@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from tailcut.core.slo import Finding
-from tailcut.core.statistics import Percentiles
+from tailcut.common.slo import Finding
+from tailcut.common.statistics import Percentiles
 from tailcut.errors import LoadTestError
 from tailcut.load.files import prepare
 from tailcut.load.plan import LoadPlan

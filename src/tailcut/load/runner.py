@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from tailcut.core.certificates import certificate_hint
-from tailcut.core.slo import hopeless
+from tailcut.common.certificates import certificate_hint
+from tailcut.common.slo import hopeless
 from tailcut.errors import LoadTestError
 from tailcut.load.client import Client
 from tailcut.load.cpu import cpu_seconds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailcut.core.statistics import Percentiles
+from tailcut.common.statistics import Percentiles
 from tailcut.load.capacity import CapacityResult, CapacityStep
 from tailcut.load.result import LoadResult
 

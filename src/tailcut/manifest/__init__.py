@@ -1,6 +1,6 @@
 """tailcut.toml -> one frozen ``Deployment``; the only definition of configuration."""
 
-from tailcut.core.units import (
+from tailcut.common.units import (
     format_duration,
     format_share,
     format_size,

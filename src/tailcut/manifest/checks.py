@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
-from tailcut.core.metric_names import AGREEMENT, METRIC_NAMES
-from tailcut.core.units import Duration, format_duration
+from tailcut.common.metric_names import AGREEMENT, METRIC_NAMES
+from tailcut.common.units import Duration, format_duration
 from tailcut.errors import ManifestError
 from tailcut.manifest.checks_batching import batching_problems
 from tailcut.manifest.checks_bounds import bounds_problems

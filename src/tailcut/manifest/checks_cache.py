@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tailcut.core.units import format_share
+from tailcut.common.units import format_share
 from tailcut.errors import ManifestError
 from tailcut.manifest.keys import nearest
 from tailcut.manifest.schema import Deployment, PredictionCache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from tailcut.core.units import UnitError, parse_duration
+from tailcut.common.units import UnitError, parse_duration
 from tailcut.errors import ManifestError
 from tailcut.manifest.keys import nearest
 from tailcut.manifest.levels import groups_in_levels

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from tailcut.core.units import Duration, Share, Size, format_duration, format_share, format_size
+from tailcut.common.units import Duration, Share, Size, format_duration, format_share, format_size
 from tailcut.manifest.schema import Deployment
 from tailcut.manifest.schema_model import OF_INPUTS
 from tailcut.manifest.section import NAME_PATTERN, Section

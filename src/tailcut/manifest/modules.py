@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 
-from tailcut.core.imports import imports_of
+from tailcut.common.source_imports import imports_of
 from tailcut.errors import ManifestError
 from tailcut.manifest.module_files import BARE, file_of, names_in, same_file
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from tailcut.core.units import Duration, Share, Size, UnitError, parse_duration, parse_share, parse_size
+from tailcut.common.units import Duration, Share, Size, UnitError, parse_duration, parse_share, parse_size
 from tailcut.errors import ManifestError
 from tailcut.manifest.keys import Key, dotted, expected, keys_of, nearest, to_toml, variable
 from tailcut.manifest.schema import Deployment

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tailcut.core.blame import place
+from tailcut.common.user_frames import place
 from tailcut.errors import ManifestError
 from tailcut.manifest import module_finder
 from tailcut.manifest.keys import nearest

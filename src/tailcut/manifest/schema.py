@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
-from tailcut.core.units import Duration, Share, Size
+from tailcut.common.units import Duration, Share, Size
 from tailcut.manifest.schema_batching import Batching
 from tailcut.manifest.schema_build import Build, Cost, Holdout, Quality
 from tailcut.manifest.schema_cache import Cache, PredictionCache, TensorCache

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from tailcut.core.units import Duration, Share, Size
+from tailcut.common.units import Duration, Share, Size
 from tailcut.manifest.section import Section
 
 

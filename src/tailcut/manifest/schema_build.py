@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from tailcut.core.units import Duration, Share, Size
+from tailcut.common.units import Duration, Share, Size
 from tailcut.manifest.section import Section
 
 
@@ -16,7 +16,7 @@ class Holdout(Section, frozen=True, kw_only=True):
     source: Annotated[
         str,
         Meta(
-            description="'package.module:callable' -> tailcut.Holdout, or a path to a .parquet, .csv or .npz",
+            description="'package.module:callable' -> tailcut.build.Holdout, or a path to a .parquet, .csv or .npz",
             examples=["my_model:holdout"],
         ),
     ] = ""

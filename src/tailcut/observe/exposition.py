@@ -11,9 +11,9 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from tailcut.core.histogram import Histogram
-from tailcut.core.outcomes import outcome_of
-from tailcut.core.timings import STAGE_NAMES
+from tailcut.common.histogram import Histogram
+from tailcut.common.timings import STAGE_NAMES
+from tailcut.observe.outcomes import outcome_of
 from tailcut.observe.recorder import Recorder
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -9,9 +9,9 @@ from collections import Counter
 
 import numpy as np
 
-from tailcut.core.histogram import LATENCY_BOUNDS_NS, ROW_BOUNDS, Histogram
-from tailcut.core.outcomes import CODES, OUTCOMES, outcome_of
-from tailcut.core.timings import STAGE_NAMES, Timings
+from tailcut.common.histogram import LATENCY_BOUNDS_NS, ROW_BOUNDS, Histogram
+from tailcut.common.timings import STAGE_NAMES, Timings
+from tailcut.observe.outcomes import CODES, OUTCOMES, outcome_of
 
 _AT_ONCE = 64
 """Requests that are counted together: in NumPy that takes a fifth of the time of one after the other, and holds the

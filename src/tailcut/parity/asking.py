@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from tailcut.core.json_values import UNREADABLE, decode, encode
-from tailcut.core.parity.comparing import Exchange, Reply
-from tailcut.core.parity.request_form import RequestForm, rows_in
+from tailcut.common.json_values import UNREADABLE, decode, encode
 from tailcut.load.plan import parse_url
+from tailcut.parity.analysis.comparing import Exchange, Reply
+from tailcut.parity.analysis.request_form import RequestForm, rows_in
 from tailcut.parity.payloads import Payload
 
 _PASSING = frozenset({429, 503, 504})

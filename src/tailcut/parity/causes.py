@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tailcut.core.parity.comparing import Exchange, sides_of
-from tailcut.core.parity.explaining import Cause, search, trials
-from tailcut.core.parity.mapping import Pair
-from tailcut.core.parity.paths import values_at
-from tailcut.core.parity.tolerance import Tolerance, compare, tolerance_of
 from tailcut.errors import TailcutError
+from tailcut.parity.analysis.comparing import Exchange, sides_of
+from tailcut.parity.analysis.explaining import Cause, search, trials
+from tailcut.parity.analysis.mapping import Pair
+from tailcut.parity.analysis.paths import values_at
+from tailcut.parity.analysis.tolerance import Tolerance, compare, tolerance_of
 from tailcut.parity.replica import Replica, Row
 
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from tailcut.core.json_values import encode
-from tailcut.core.parity.comparing import Exchange, sides_of
-from tailcut.core.parity.concentration import concentrations
-from tailcut.core.parity.explaining import Cause
-from tailcut.core.parity.tolerance import compare, tolerance_of
+from tailcut.common.json_values import encode
 from tailcut.errors import TailcutError
 from tailcut.manifest import Manifest
+from tailcut.parity.analysis.comparing import Exchange, sides_of
+from tailcut.parity.analysis.concentration import concentrations
+from tailcut.parity.analysis.explaining import Cause
+from tailcut.parity.analysis.tolerance import compare, tolerance_of
 from tailcut.parity.asking import Asker
 from tailcut.parity.causes import Case, Comparison, explain_answers, make_cases
 from tailcut.parity.inputs import explain_inputs, inputs_record, see_inputs

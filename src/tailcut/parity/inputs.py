@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tailcut.core.json_values import encode
-from tailcut.core.parity.changes import EXACT, Change, learn_change
-from tailcut.core.parity.columns import Call, ColumnDifference, Columns, compare_columns, joined, matched
-from tailcut.core.parity.comparing import Exchange
-from tailcut.core.parity.explaining import Cause, Trial, changed, search, trials
-from tailcut.core.parity.tolerance import compare, is_missing
+from tailcut.common.json_values import encode
 from tailcut.errors import TailcutError
+from tailcut.parity.analysis.changes import EXACT, Change, learn_change
+from tailcut.parity.analysis.columns import Call, ColumnDifference, Columns, compare_columns, joined, matched
+from tailcut.parity.analysis.comparing import Exchange
+from tailcut.parity.analysis.explaining import Cause, Trial, changed, search, trials
+from tailcut.parity.analysis.tolerance import compare, is_missing
 from tailcut.parity.pilots import Pilot
 from tailcut.parity.replica import Replica, Row
 from tailcut.profiler.model_inputs import ModelCall

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tailcut.core.json_values import encode
-from tailcut.core.parity.comparing import Exchange, Reply, sides_of
-from tailcut.core.parity.mapping import Answered, Pair, guess_pairs, unmatched
-from tailcut.core.parity.paths import MISSING
-from tailcut.core.parity.request_form import RequestForm, Takes, guess_forms
-from tailcut.core.parity.tolerance import Tolerance
-from tailcut.core.redaction import without_secrets
+from tailcut.common.json_values import encode
+from tailcut.common.redaction import without_secrets
 from tailcut.errors import ManifestError, StartError
 from tailcut.manifest import Deployment
+from tailcut.parity.analysis.comparing import Exchange, Reply, sides_of
+from tailcut.parity.analysis.mapping import Answered, Pair, guess_pairs, unmatched
+from tailcut.parity.analysis.paths import MISSING
+from tailcut.parity.analysis.request_form import RequestForm, Takes, guess_forms
+from tailcut.parity.analysis.tolerance import Tolerance
 from tailcut.parity.asking import Asker
 from tailcut.parity.payloads import Payload
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tailcut.core.json_values import UNREADABLE, decode
+from tailcut.common.json_values import UNREADABLE, decode
 from tailcut.errors import LoadTestError, ManifestError, ProfileError
 from tailcut.load import LoadPlan
 from tailcut.load.payloads import bodies

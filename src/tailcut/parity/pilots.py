@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from tailcut.core.redaction import without_secrets
+from tailcut.common.redaction import without_secrets
 from tailcut.errors import ManifestError, MissingExtra
 from tailcut.ladder.process import ServerProcess, free_port
 from tailcut.load.plan import parse_url

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tailcut.core.parity.mapping import Pair
-from tailcut.core.parity.request_form import RequestForm
-from tailcut.core.parity.tolerance import Tolerance
 from tailcut.errors import LoadTestError, ManifestError
 from tailcut.load.plan import parse_url
+from tailcut.parity.analysis.mapping import Pair
+from tailcut.parity.analysis.request_form import RequestForm
+from tailcut.parity.analysis.tolerance import Tolerance
 
 DEFAULT_REQUESTS = 500
 

@@ -13,15 +13,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tailcut.core.json_values import decode
-from tailcut.core.parity.columns import Columns, split
-from tailcut.core.tensors import Array, Arrays
-from tailcut.core.texts import MISSING_TEXT, texts_of
+from tailcut.common.json_values import decode
+from tailcut.common.tensors import Array, Arrays
+from tailcut.common.texts import MISSING_TEXT, texts_of
 from tailcut.engine.assembly import encode_answer
 from tailcut.engine.engine import Engine
 from tailcut.engine.path import Path
 from tailcut.engine.ticket import run_rows
 from tailcut.manifest import Manifest
+from tailcut.parity.analysis.columns import Columns, split
 
 Row = Mapping[str, Any]
 _STOP_S = 2.0

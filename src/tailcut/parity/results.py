@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tailcut.core.parity.changes import learn_change
-from tailcut.core.parity.comparing import (
+from tailcut.parity.analysis.changes import learn_change
+from tailcut.parity.analysis.comparing import (
     Difference,
     Exchange,
     differences_in,
     figures_of,
     outcome_of,
 )
-from tailcut.core.parity.concentration import concentrations, flattened
-from tailcut.core.parity.mapping import Pair
-from tailcut.core.parity.tolerance import tolerance_of
+from tailcut.parity.analysis.concentration import concentrations, flattened
+from tailcut.parity.analysis.mapping import Pair
+from tailcut.parity.analysis.tolerance import tolerance_of
 from tailcut.parity.causes import Comparison
 from tailcut.parity.deployments import Chosen
 from tailcut.report.parity_file import FieldParity, StatusDifference, ValueDifference, VariantParity

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tailcut.core.parity.mapping import Answered, unmatched
-from tailcut.core.parity.request_form import RequestForm
 from tailcut.errors import ManifestError, StartError, TailcutError
 from tailcut.manifest import Manifest, load
+from tailcut.parity.analysis.mapping import Answered, unmatched
+from tailcut.parity.analysis.request_form import RequestForm
 from tailcut.parity.asking import Asker, exchange_all
 from tailcut.parity.causes import Comparison
 from tailcut.parity.deployments import (

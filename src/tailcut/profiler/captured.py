@@ -17,7 +17,7 @@ from tailcut.profiler.attribution.layers import Conversion, ModelLayers
 
 if TYPE_CHECKING:
     # The profiled process imports NumPy only where its application does.
-    from tailcut.core.tensors import Arrays
+    from tailcut.common.tensors import Arrays
 
 _MOST = 4
 """Models that are kept: an application with more is known by its first."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tailcut.core.statistics import percentile
+from tailcut.common.statistics import percentile
 from tailcut.errors import ProfileError
 from tailcut.profiler.attribution.layers import Conversion
 from tailcut.profiler.hooks.estimators import estimators
@@ -20,7 +20,7 @@ from tailcut.runtimes.checks import first_line
 from tailcut.runtimes.telemetry import keep_off
 
 if TYPE_CHECKING:
-    from tailcut.core.tensors import Arrays
+    from tailcut.common.tensors import Arrays
 
 _BUDGET_S = 0.5
 _FEWEST, _MOST = 3, 200

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from tailcut.core.request_steps import Steps
 from tailcut.errors import ProfileError
 from tailcut.load import LoadPlan, measure, summarise_run
 from tailcut.load.runner import OnProgress
@@ -18,6 +17,7 @@ from tailcut.profiler.outside import too_fast, unanswered
 from tailcut.profiler.request_costs import LoadFigures, RequestCosts
 from tailcut.profiler.server_counters import Counted, Counters, read_counters
 from tailcut.registry.machine import usable_cores
+from tailcut.scheduler.simulation.request_steps import Steps
 
 LOW, HIGH = 0.2, 0.6
 """Loads that are measured, as shares of what the busiest resource bears; at others requests are a mixture of both."""

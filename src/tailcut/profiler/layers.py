@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from tailcut.core.tensors import NUMPY_OF
+from tailcut.common.tensors import NUMPY_OF
 from tailcut.errors import ManifestError, MissingExtra, ProfileError, TailcutError
 from tailcut.profiler.attribution.layers import ModelLayers
 from tailcut.profiler.layers_onnx import of_onnx

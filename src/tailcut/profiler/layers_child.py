@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tailcut.core.blame import innermost, place
-from tailcut.core.tensors import NUMPY_OF, Array, Arrays
+from tailcut.common.tensors import NUMPY_OF, Array, Arrays
+from tailcut.common.user_frames import innermost, place
 from tailcut.errors import MissingExtra, ProfileError, TailcutError
 from tailcut.manifest import Manifest, Tensor, load
 from tailcut.profiler.attribution.layers import ModelLayers

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from tailcut.core.statistics import percentile
-from tailcut.core.tensors import Arrays
+from tailcut.common.statistics import percentile
+from tailcut.common.tensors import Arrays
 from tailcut.errors import ProfileError
 from tailcut.profiler.attribution.layers import ModelLayers, layers_of, operators_of, quiet
 from tailcut.runtimes.checks import first_line

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tailcut.core.statistics import percentile
-from tailcut.core.tensors import Arrays
+from tailcut.common.statistics import percentile
+from tailcut.common.tensors import Arrays
 from tailcut.errors import ProfileError
 from tailcut.profiler.attribution.layers import DISPATCH, ModelLayers, layers_of, operators_of, quiet
 from tailcut.profiler.layers_onnx import described

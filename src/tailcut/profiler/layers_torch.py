@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from tailcut.core.statistics import percentile
+from tailcut.common.statistics import percentile
 from tailcut.errors import ProfileError
 from tailcut.profiler.attribution.layers import (
     DISPATCH,

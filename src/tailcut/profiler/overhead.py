@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from tailcut.core.statistics import percentile, samples_needed
+from tailcut.common.statistics import percentile, samples_needed
 from tailcut.errors import ProfileError
 from tailcut.load import LoadPlan, RunFacts, Samples, measure
 from tailcut.profiler.attribution.overhead import Everyone, Latencies, Overhead

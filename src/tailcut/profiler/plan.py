@@ -7,8 +7,8 @@ from math import inf
 
 import msgspec
 
-from tailcut.core.slo import Objectives
-from tailcut.core.statistics import samples_needed
+from tailcut.common.slo import Objectives
+from tailcut.common.statistics import samples_needed
 from tailcut.errors import MissingExtra, ProfileError
 from tailcut.load import LoadPlan
 from tailcut.load.payloads import build_requests

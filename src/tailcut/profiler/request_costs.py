@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.core.request_steps import Overheads, Steps, fetches, measured_steps
-from tailcut.core.simulation import HOOK_THREADS
-from tailcut.core.timings import STAGE_NAMES, Stage
+from tailcut.common.timings import STAGE_NAMES, Stage
 from tailcut.load import Samples
 from tailcut.profiler.server_counters import Counted, Spent
+from tailcut.scheduler.simulation.request_steps import Overheads, Steps, fetches, measured_steps
+from tailcut.scheduler.simulation.simulator import HOOK_THREADS
 
 _FULL = 0.95
 _GROUP = re.compile(r'tailcut_feature_cache_lookups_total\{.*group="([^"]*)"')

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.core.slo import Objectives
+from tailcut.common.slo import Objectives
 from tailcut.errors import ProfileError
 from tailcut.ladder.pilot import queue_grows
 from tailcut.load import LoadPlan, LoadResult, RunFacts, Samples, SearchLimits, find_capacity, measure, summarise_run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailcut.core.redaction import without_secrets
+from tailcut.common.redaction import without_secrets
 from tailcut.load import LoadPlan, LoadResult
 from tailcut.load.plan import check_plan, parse_url
 from tailcut.load.runner import OnProgress

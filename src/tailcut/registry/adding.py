@@ -8,8 +8,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from tailcut.core.fingerprint import Machine, keys_of, uses_gpu
-from tailcut.core.redaction import tree_without_secrets
+from tailcut.common.fingerprint import Machine, keys_of, uses_gpu
+from tailcut.common.redaction import tree_without_secrets
 from tailcut.errors import ArtifactError
 from tailcut.registry._files import digest
 from tailcut.registry.documents import blob_path, write_version

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from tailcut.core.bounds import Bound
-from tailcut.core.fingerprint import LEVELS, Machine, Trust, keys_of, packages_of, trust, uses_gpu
+from tailcut.common.bounds import Bound
+from tailcut.common.fingerprint import LEVELS, Machine, Trust, keys_of, packages_of, trust, uses_gpu
 from tailcut.errors import ArtifactError, NotInRegistry, NotServable
 from tailcut.registry.code import Check
 from tailcut.registry.records import Variant, VariantRecord, Version

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tailcut.core.code import Code
+from tailcut.code.digest import Code
 from tailcut.errors import ArtifactError
 from tailcut.registry.records import Version
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 
-from tailcut.core.fingerprint import FLAGS, PACKAGES, Machine
+from tailcut.common.fingerprint import FLAGS, PACKAGES, Machine
 
 _CAPABILITIES = (
     (r"B[23]00", "10.0"),

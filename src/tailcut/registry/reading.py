@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from tailcut.core.fingerprint import Machine, Trust
+from tailcut.common.fingerprint import Machine, Trust
 from tailcut.errors import ArtifactError, NotInRegistry
 from tailcut.manifest import Manifest
 from tailcut.registry import checking

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from tailcut.core.bounds import Bound
-from tailcut.core.code import Code
-from tailcut.core.fingerprint import LIVE, Keys, Trust
+from tailcut.code.digest import Code
+from tailcut.common.bounds import Bound
+from tailcut.common.fingerprint import LIVE, Keys, Trust
 from tailcut.manifest import Tensor
 
 SCHEMA = 2

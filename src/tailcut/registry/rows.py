@@ -15,9 +15,9 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from tailcut.core.padding import trimmed
-from tailcut.core.tensors import Array, Arrays
+from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import ArtifactError
+from tailcut.registry.padding import trimmed
 
 if TYPE_CHECKING:
     from tailcut.registry.reading import Reader

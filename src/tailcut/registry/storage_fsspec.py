@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tailcut.core.redaction import tree_without_secrets
+from tailcut.common.redaction import tree_without_secrets
 from tailcut.errors import ArtifactError, BuildError, MissingExtra
 from tailcut.registry._files import Staging, check, digest
 from tailcut.registry.storage import now

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tailcut.core.code import Code, identity
+from tailcut.code.digest import Code, identity
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Tensor
 from tailcut.registry import adding, checking, collect, ledger

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tailcut.core.units import UnitError, parse_duration
+from tailcut.common.units import UnitError, parse_duration
 from tailcut.registry import Promotion, VariantRecord, Version, state_of
 
 NONE = "-"

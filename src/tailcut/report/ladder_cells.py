@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailcut.core.statistics import Spread
+from tailcut.common.statistics import Spread
 from tailcut.report.ladder_figures import (
     PERCENTILES,
     Change,

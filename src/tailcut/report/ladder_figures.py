@@ -6,8 +6,8 @@ from statistics import fmean
 
 import msgspec
 
-from tailcut.core.statistics import Spread, spread
-from tailcut.core.timings import STAGE_NAMES
+from tailcut.common.statistics import Spread, spread
+from tailcut.common.timings import STAGE_NAMES
 from tailcut.report.ladder_file import COMFORTABLE, LadderRecord, Measurement, RungRecord
 
 PERCENTILES = ("p50", "p95", "p99")

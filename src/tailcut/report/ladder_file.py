@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from tailcut.core.statistics import Percentiles
+from tailcut.common.statistics import Percentiles
 from tailcut.errors import LoadTestError
 from tailcut.report.whole_files import write_file
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from html import escape
 
-from tailcut.core.slo import parse_objectives
-from tailcut.core.statistics import Spread
+from tailcut.common.slo import parse_objectives
+from tailcut.common.statistics import Spread
 from tailcut.errors import LoadTestError
 from tailcut.report import svg
 from tailcut.report.ladder_cells import Table, blocks, capacity_text, change_text, key_lines, no_capacity

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from tailcut.core.slo import LatencyObjective, parse_objectives
+from tailcut.common.slo import LatencyObjective, parse_objectives
 from tailcut.profiler.attribution.layers import ModelLayers
 from tailcut.profiler.records import Stage
 from tailcut.report.profile_flame import flame_graph

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from tailcut.core.slo import Objectives
+from tailcut.common.slo import Objectives
 from tailcut.errors import ProfileError
 from tailcut.profiler.attribution.background import LeftBehind, left_behind
 from tailcut.profiler.attribution.budget import Budget, make_budget

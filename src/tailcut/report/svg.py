@@ -8,7 +8,7 @@ from math import ceil, floor, log10
 
 import msgspec
 
-from tailcut.core.statistics import Spread
+from tailcut.common.statistics import Spread
 
 _WIDTH = 960
 _LEFT = 250

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.core.tensors import Array
+from tailcut.common.tensors import Array
 from tailcut.errors import ArtifactError, MissingExtra
 
 

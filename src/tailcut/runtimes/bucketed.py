@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.core.buckets import parts
-from tailcut.core.tensors import NUMPY_OF, Array, Arrays
+from tailcut.common.tensors import NUMPY_OF, Array, Arrays
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Tensor
 from tailcut.runtimes.base import Openable
+from tailcut.runtimes.batch_buckets import parts
 
 FREE = 8
 """Size that warm-up gives to a free dimension that is not the batch."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tailcut.core.tensors import DATATYPE_OF, Arrays
+from tailcut.common.tensors import DATATYPE_OF, Arrays
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Tensor
 from tailcut.runtimes.base import Openable

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tailcut.core.tensors import NUMPY_OF, Array, Arrays
+from tailcut.common.tensors import NUMPY_OF, Array, Arrays
 from tailcut.errors import ArtifactError, InferenceError
 from tailcut.manifest import Tensor
 from tailcut.runtimes import bucketed

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tailcut.core.tensors import NUMPY_OF, Array, Arrays
+from tailcut.common.tensors import NUMPY_OF, Array, Arrays
 from tailcut.errors import ArtifactError, InferenceError, MissingExtra
 from tailcut.runtimes import bucketed
 from tailcut.runtimes.base import Openable

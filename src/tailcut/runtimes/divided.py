@@ -7,10 +7,10 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from tailcut.core.dividing import Division
-from tailcut.core.learning import kind_of
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.runtimes.base import Runtime, StreamingRuntime
+from tailcut.scheduler.latency_learner import kind_of
+from tailcut.scheduler.micro_batching import Division
 
 Tails = tuple[tuple[int, ...], ...]
 
@@ -22,7 +22,9 @@ _SOME = 7
 
 
 class DividedRuntime:
-    """Runs batches whole or in parts, and learns what each size takes, by the length of rows. See ``core.dividing``.
+    """Runs batches whole or in parts, and learns what each size takes, by the length of rows.
+
+    See ``scheduler.micro_batching``.
 
     For models that give every row the same answer whatever it shares a batch with: what was given comes out in the same
     order, but a model that looks at the whole batch would see parts of it. Where an output's shape says so, no batch is

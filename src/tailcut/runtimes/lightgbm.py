@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.errors import ArtifactError, InferenceError, MissingExtra
 from tailcut.manifest import Tensor
 from tailcut.runtimes.base import Openable

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tailcut.core.fingerprint import LIVE
+from tailcut.common.fingerprint import LIVE
 from tailcut.manifest import Manifest, resolve
 from tailcut.manifest.references import source_path
 from tailcut.runtimes.skops_types import OwnTypes, skops_name

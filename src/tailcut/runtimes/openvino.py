@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.core.tensors import Array, Arrays
+from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import ArtifactError, InferenceError, MissingExtra
 from tailcut.runtimes.base import Openable
 from tailcut.runtimes.checks import Described, check_tensors, first_line, shapes

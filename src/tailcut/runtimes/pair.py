@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tailcut.core.tensors import NUMPY_OF, Arrays
+from tailcut.common.tensors import NUMPY_OF, Arrays
 from tailcut.errors import ArtifactError, InferenceError
 from tailcut.runtimes import open_runtime
 from tailcut.runtimes.base import Openable, Opening, Runtime

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
-from tailcut.core.tensors import Array, Arrays
+from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import ArtifactError, InferenceError
 from tailcut.manifest import Tensor
 from tailcut.runtimes.base import Openable

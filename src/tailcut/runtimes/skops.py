@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, ZipFile
 
-from tailcut.core.tensors import Array, Arrays
+from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import ArtifactError, MissingExtra, TailcutError
 from tailcut.runtimes.base import Openable
 from tailcut.runtimes.sklearn import SklearnRuntime, read_probes

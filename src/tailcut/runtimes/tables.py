@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.core.tensors import NUMPY_OF, Array, Arrays
-from tailcut.core.texts import MISSING_TEXT
+from tailcut.common.tensors import NUMPY_OF, Array, Arrays
+from tailcut.common.texts import MISSING_TEXT
 from tailcut.errors import ArtifactError, MissingExtra
 from tailcut.manifest import Tensor
 from tailcut.runtimes.base import Openable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tailcut.core.tensors import Array, Arrays
+from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import ArtifactError, InferenceError, MissingExtra, OutputsError
 from tailcut.runtimes.base import Openable
 from tailcut.runtimes.torch_call import in_order

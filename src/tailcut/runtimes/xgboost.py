@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.errors import ArtifactError, InferenceError, MissingExtra
 from tailcut.runtimes.base import Openable
 from tailcut.runtimes.tables import BoosterInput, check_one_output, shaped

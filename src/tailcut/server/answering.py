@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from time import perf_counter_ns
 
-from tailcut.core.timings import Stage
+from tailcut.common.timings import Stage
 from tailcut.engine.engine import Engine
 from tailcut.engine.path import Call
 from tailcut.engine.unread import refused_unread

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.core.tensors import DATATYPE_OF, Array
-from tailcut.core.texts import bytes_of, text_of
-from tailcut.core.validation import InputSpec
+from tailcut.common.tensors import DATATYPE_OF, Array
+from tailcut.common.texts import bytes_of, text_of
+from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest, InferenceError
 
 Raw = bytes | bytearray | memoryview

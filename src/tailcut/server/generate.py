@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tailcut.core.json_values import UNREADABLE, decode, encode
-from tailcut.core.tensors import Arrays
-from tailcut.core.timings import Stage
-from tailcut.core.validation import InputSpec, check_rows, limits_of
+from tailcut.common.json_values import UNREADABLE, decode, encode
+from tailcut.common.tensors import Arrays
+from tailcut.common.timings import Stage
+from tailcut.common.validation import InputSpec, check_rows, limits_of
 from tailcut.engine.engine import Engine
 from tailcut.engine.path import Call, Path
 from tailcut.engine.streaming import no_stream

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tailcut.core.blame import place
+from tailcut.common.user_frames import place
 from tailcut.engine.call import Call
 from tailcut.errors import DeadlineExceeded, FeatureUnavailable, HookError, InferenceError, NotReady, TailcutError
 from tailcut.observe.failures import FailureLog

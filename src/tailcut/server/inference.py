@@ -16,10 +16,10 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tailcut.core.json_values import UNREADABLE
-from tailcut.core.json_values import decode as decoded
-from tailcut.core.tensors import Array, Arrays
-from tailcut.core.validation import InputSpec, all_finite, check_names, check_rows, limits_of, not_finite
+from tailcut.common.json_values import UNREADABLE
+from tailcut.common.json_values import decode as decoded
+from tailcut.common.tensors import Array, Arrays
+from tailcut.common.validation import InputSpec, all_finite, check_names, check_rows, limits_of, not_finite
 from tailcut.errors import BadRequest
 from tailcut.server.binary import array_of, output_datatype, raw_of
 from tailcut.server.http import unread

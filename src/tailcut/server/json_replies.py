@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tailcut.core.json_numbers import NULL, Way, way_of, with_infinity
-from tailcut.core.tensors import Array, Arrays
-from tailcut.core.validation import not_finite
+from tailcut.common.json_numbers import NULL, Way, way_of, with_infinity
+from tailcut.common.tensors import Array, Arrays
+from tailcut.common.validation import not_finite
 from tailcut.server.binary import output_datatype
 
 _Known = tuple[object, bytes, Way, bool, bool]

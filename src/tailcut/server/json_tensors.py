@@ -18,9 +18,9 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from tailcut.core.tensors import Array
-from tailcut.core.texts import MISSING_TEXT
-from tailcut.core.validation import InputSpec
+from tailcut.common.tensors import Array
+from tailcut.common.texts import MISSING_TEXT
+from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest
 
 Parameters = dict[str, Any]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tailcut
-from tailcut.core.bounds import Bound
+from tailcut.common.bounds import Bound
 from tailcut.manifest import Deployment, Tensor
 from tailcut.server.openapi_limits import data_schema, field_schemas, row_value, sizes, type_of
 from tailcut.server.openapi_paths import INFERENCE, MANAGEMENT, SCHEMAS, paths

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tailcut.core.bounds import Bound
+from tailcut.common.bounds import Bound
 from tailcut.engine.limits import bounds_of, fields_of, limits_said
 from tailcut.manifest import Model, Tensor
 

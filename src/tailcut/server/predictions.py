@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from tailcut.core.json_values import UNREADABLE, decode
-from tailcut.core.timings import Stage
+from tailcut.common.json_values import UNREADABLE, decode
+from tailcut.common.timings import Stage
 from tailcut.engine.assembly import encode_answer
 from tailcut.engine.engine import Engine
 from tailcut.engine.path import Call, Path

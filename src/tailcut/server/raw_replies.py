@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.server.binary import output_datatype
 from tailcut.server.http import Headers
 

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from tailcut.core.tensors import Array
-from tailcut.core.validation import InputSpec
+from tailcut.common.tensors import Array
+from tailcut.common.validation import InputSpec
 from tailcut.errors import BadRequest
 from tailcut.server.binary import array_of
 from tailcut.server.raw_replies import BINARY_HEADER

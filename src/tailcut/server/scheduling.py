@@ -1,10 +1,9 @@
 """Has the kernel switch less between the threads of this process, while they have their cores to themselves.
 
 Where a model runs in threads of its own that fill the cores, the event loop interrupts it for every request; and while
-more is asked than these can answer, they get longer slices (``slices``). Where it runs on the loop and Granian carries
-the requests, the loop and Granian's thread wake each other; with SCHED_BATCH neither interrupts the other, which on a
-core of their own is worth a tenth of the throughput and a third of the p99. What decides is ``core.contention``, and
-``core.overload``.
+more is asked than these can answer, they get longer slices (``slices``). Where it runs on the loop beside gRPC's
+threads, they wake each other; with SCHED_BATCH neither interrupts the other. What decides is ``scheduler.contention``,
+and ``scheduler.overload_detector``.
 
 Source: sched(7), "SCHED_BATCH"; the kernel's Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat";
 proc_stat(5), "cpu".
@@ -21,12 +20,12 @@ from contextlib import suppress
 from time import perf_counter, perf_counter_ns
 from typing import NamedTuple
 
-from tailcut.core.contention import Contention, Saturation
 from tailcut.engine.engine import Engine
 from tailcut.engine.executors import THREADS
 from tailcut.errors import NotReady
 from tailcut.observe.exposition import Sample
 from tailcut.runtimes.priority import is_loading
+from tailcut.scheduler.contention import Contention, Saturation
 from tailcut.server.slices import Slices
 
 log = logging.getLogger("tailcut.server")

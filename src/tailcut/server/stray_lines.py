@@ -6,7 +6,7 @@ import logging
 
 import msgspec
 
-from tailcut.core.json_values import UNREADABLE
+from tailcut.common.json_values import UNREADABLE
 from tailcut.logs import line_of
 
 _LONGEST_BYTES = 1 << 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailcut.core.timings import Stage
+from tailcut.common.timings import Stage
 from tailcut.errors import BadRequest, HookError, TailcutError
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.errors import InferenceError
 from tailcut.runtimes import Runtime
 

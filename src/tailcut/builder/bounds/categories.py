@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 
 from tailcut.builder.bounds.trials import MOST_COLUMNS, OutOfTime, Trials, Value, fits, sample
-from tailcut.core.bounds import Bound
-from tailcut.core.tensors import NUMPY_OF
+from tailcut.common.bounds import Bound
+from tailcut.common.tensors import NUMPY_OF
 from tailcut.manifest import Tensor
 
 MOST_VALUES = 10_000

@@ -7,7 +7,7 @@ from typing import Any
 
 from tailcut.builder.bounds import categories, ranges
 from tailcut.builder.bounds.trials import MOST_COLUMNS, Trials
-from tailcut.core.bounds import Bound
+from tailcut.common.bounds import Bound
 
 _FEW_COLUMNS = 3
 """Columns that are tried of an estimator without steps: it looks at the table as a whole."""

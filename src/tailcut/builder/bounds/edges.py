@@ -26,8 +26,8 @@ from tailcut.builder.bounds.trials import (
     sample,
 )
 from tailcut.builder.calling import said
-from tailcut.core.bounds import Bound
-from tailcut.core.tensors import NUMPY_OF, Arrays
+from tailcut.common.bounds import Bound
+from tailcut.common.tensors import NUMPY_OF, Arrays
 from tailcut.manifest import Tensor
 
 _FREE_COLUMNS = 3

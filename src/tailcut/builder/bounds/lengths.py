@@ -8,8 +8,8 @@ from itertools import cycle, product
 import numpy as np
 
 from tailcut.builder.bounds.trials import Trials
-from tailcut.core.bounds import Bound
-from tailcut.core.tensors import Arrays
+from tailcut.common.bounds import Bound
+from tailcut.common.tensors import Arrays
 from tailcut.manifest import Tensor
 
 LONGEST = 2048

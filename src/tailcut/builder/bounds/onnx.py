@@ -14,7 +14,7 @@ import numpy as np
 
 from tailcut.builder.bounds.indices import Index, Seen
 from tailcut.builder.bounds.trials import Trials
-from tailcut.core.tensors import Array
+from tailcut.common.tensors import Array
 
 _MOVES = frozenset(
     {

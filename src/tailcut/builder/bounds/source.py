@@ -14,8 +14,8 @@ from tailcut.builder.bounds import columns, indices, lengths, onnx, torch
 from tailcut.builder.bounds.indices import Seen
 from tailcut.builder.bounds.trials import OutOfTime, Trials
 from tailcut.builder.objects import is_module
-from tailcut.core.bounds import Bound
-from tailcut.core.tensors import Arrays
+from tailcut.common.bounds import Bound
+from tailcut.common.tensors import Arrays
 from tailcut.manifest import Tensor
 
 

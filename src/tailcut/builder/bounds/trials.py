@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tailcut.builder.calling import said
-from tailcut.core.tensors import NUMPY_OF, Arrays
+from tailcut.common.tensors import NUMPY_OF, Arrays
 from tailcut.manifest import Tensor
 
 Call = Callable[[Arrays], Arrays]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tailcut.builder.holdout import Holdout
 from tailcut.builder.recipes.graph_names import free, taken
-from tailcut.core.tensors import Array, Arrays
+from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError
 from tailcut.runtimes import Runtime
 

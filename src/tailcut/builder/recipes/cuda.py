@@ -14,10 +14,10 @@ import numpy as np
 
 from tailcut.builder.here import Here
 from tailcut.builder.recipes.base import Result, Subject, Work, missing
-from tailcut.core import buckets
-from tailcut.core.tensors import Array, Arrays
+from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Deployment
+from tailcut.runtimes import batch_buckets as buckets
 from tailcut.runtimes import bucketed
 
 NO_DEVICE = "not here: no CUDA device"

@@ -17,7 +17,7 @@ from tailcut.builder.here import Here
 from tailcut.builder.recipes import cuda
 from tailcut.builder.recipes.base import Result, Subject, Work, missing
 from tailcut.builder.recipes.graph_names import Numbered
-from tailcut.core.tensors import Array
+from tailcut.common.tensors import Array
 from tailcut.errors import BuildError, TailcutError
 
 ABSOLUTE = 0.01

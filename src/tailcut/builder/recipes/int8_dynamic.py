@@ -17,7 +17,7 @@ from typing import Any
 from tailcut.builder.recipes import calibration, kernels, racing
 from tailcut.builder.recipes.base import OnnxInt8, Result, Work
 from tailcut.builder.recipes.graph_names import Numbered
-from tailcut.core.tensors import Array
+from tailcut.common.tensors import Array
 from tailcut.errors import BuildError, DoesNotApply
 
 OPERATORS = ("MatMul", "Gemm", "Attention")

@@ -17,7 +17,7 @@ import numpy as np
 from tailcut.builder.here import Here
 from tailcut.builder.recipes import cuda, int8_static, onnx_export, qat_weights
 from tailcut.builder.recipes.base import INT8, TREES, Result, Subject, Work, missing
-from tailcut.core.tensors import Array, Arrays
+from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError, DoesNotApply, TailcutError
 from tailcut.manifest import Manifest, resolve
 from tailcut.runtimes.live import source_of

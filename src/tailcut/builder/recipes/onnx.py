@@ -8,7 +8,7 @@ from tailcut.builder import export_check
 from tailcut.builder.here import Here
 from tailcut.builder.recipes import fusions, onnx_export, trees
 from tailcut.builder.recipes.base import Result, Subject, Work, missing
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.runtimes import Runtime
 from tailcut.runtimes.live import source_of
 

@@ -22,9 +22,9 @@ from tailcut.builder.holdout import Holdout
 from tailcut.builder.recipes import openvino as fp32
 from tailcut.builder.recipes.base import TREES, Result, Subject, Work, missing
 from tailcut.builder.recipes.int8_dynamic import mean_abs_error
-from tailcut.core.metrics import METRICS, drop
-from tailcut.core.tensors import Array
+from tailcut.common.tensors import Array
 from tailcut.errors import BuildError
+from tailcut.gate.metrics import METRICS, drop
 from tailcut.runtimes.floats import subnormals_kept
 
 SUBSET_ROWS = 300

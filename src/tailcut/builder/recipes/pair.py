@@ -19,11 +19,11 @@ import numpy as np
 from tailcut.builder import judging, scoring
 from tailcut.builder.here import Here
 from tailcut.builder.holdout import Holdout
+from tailcut.builder.pairing import LEAST_GAIN, Switch, best_switch
 from tailcut.builder.recipes.base import Result, Subject, Work
 from tailcut.builder.records import Made
 from tailcut.builder.turns import take_turns
-from tailcut.core.pairing import LEAST_GAIN, Switch, best_switch
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.errors import DoesNotApply
 from tailcut.gate import QualityVerdict
 from tailcut.manifest import Tensor

@@ -26,11 +26,11 @@ from tailcut.builder import arrays
 from tailcut.builder.here import Here
 from tailcut.builder.recipes import cuda, fp16
 from tailcut.builder.recipes.base import Result, Subject, Work, missing
-from tailcut.core import buckets
-from tailcut.core.tensors import Array
+from tailcut.common.tensors import Array
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Tensor
 from tailcut.registry.machine import read_machine
+from tailcut.runtimes import batch_buckets as buckets
 from tailcut.runtimes._device import Device, load_cudart
 from tailcut.runtimes.tensorrt import load_tensorrt
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from tailcut.builder.here import Here
 from tailcut.builder.recipes.base import Result, Subject, Work, missing
-from tailcut.core.tensors import Array, Arrays
+from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Tensor
 from tailcut.runtimes.live import source_of

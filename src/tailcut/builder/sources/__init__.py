@@ -16,8 +16,8 @@ from tailcut.builder.sources.onnx import OnnxSource
 from tailcut.builder.sources.sklearn import SklearnSource
 from tailcut.builder.sources.torch import TorchSource
 from tailcut.builder.sources.xgboost import XGBoostSource
-from tailcut.core.bounds import Bound
-from tailcut.core.fingerprint import LIVE
+from tailcut.common.bounds import Bound
+from tailcut.common.fingerprint import LIVE
 from tailcut.errors import BuildError, ManifestError
 from tailcut.manifest import Manifest
 from tailcut.runtimes import open_runtime

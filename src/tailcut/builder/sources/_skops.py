@@ -16,7 +16,7 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 import numpy as np
 
 from tailcut.builder.calling import said
-from tailcut.core.tensors import Array, Arrays
+from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import TailcutError
 from tailcut.runtimes.sklearn import write_probes
 from tailcut.runtimes.skops import PROBES, load, load_skops

@@ -8,7 +8,7 @@ from typing import Any
 
 from tailcut.builder.recipes.base import Result
 from tailcut.builder.sources.base import SourceWork
-from tailcut.core.scalars import Scalar, scalar_of
+from tailcut.common.scalars import Scalar, scalar_of
 from tailcut.errors import ArtifactError, BuildError
 from tailcut.manifest import Tensor
 from tailcut.runtimes import open_runtime

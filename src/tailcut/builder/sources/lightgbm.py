@@ -12,7 +12,7 @@ import numpy as np
 from tailcut.builder.recipes.base import Result
 from tailcut.builder.sources import _tables
 from tailcut.builder.sources.base import SourceWork
-from tailcut.core.tensors import NUMPY_OF
+from tailcut.common.tensors import NUMPY_OF
 from tailcut.errors import BuildError
 from tailcut.manifest import Tensor
 

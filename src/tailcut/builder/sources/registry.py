@@ -17,14 +17,14 @@ from tailcut.builder.limits import Found as Limits
 from tailcut.builder.recipes.base import PORTABLE
 from tailcut.builder.records import Made, openable
 from tailcut.builder.sources import SOURCES, Found, Source, source_file
-from tailcut.core.scalars import Scalar
-from tailcut.core.tuning import without_tuned
+from tailcut.common.scalars import Scalar
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Manifest, Tensor, resolve
 from tailcut.registry import Registry, Version
 from tailcut.runtimes import open_runtime
 from tailcut.runtimes.live import LIVE, own_types, source_of
 from tailcut.runtimes.skops import load
+from tailcut.runtimes.tuning import without_tuned
 
 _TREES = frozenset({"lightgbm", "xgboost"})
 

@@ -14,7 +14,7 @@ from tailcut.builder import ensembles
 from tailcut.builder.recipes.base import Result
 from tailcut.builder.sources import _tables
 from tailcut.builder.sources.base import SourceWork
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.errors import ArtifactError, BuildError
 from tailcut.runtimes.live import own_types
 

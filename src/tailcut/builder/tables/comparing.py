@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.core.tensors import Array
+from tailcut.common.tensors import Array
 
 SINGLE = 2e-5
 """Of the largest answer, where something is computed in float32: sums over a thousand leaves stay under it, a row in

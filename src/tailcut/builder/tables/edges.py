@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tailcut.builder.tables.reference import tensor_columns
-from tailcut.core.tensors import NUMPY_OF, Array, Arrays
+from tailcut.common.tensors import NUMPY_OF, Array, Arrays
 from tailcut.manifest import Tensor
 
 MOST_COLUMNS = 64

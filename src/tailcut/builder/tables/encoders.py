@@ -17,7 +17,7 @@ from tailcut.builder.tables.columns import Block, Table, Unconvertible, guard, o
 from tailcut.builder.tables.live import Live, dense, is_nan
 from tailcut.builder.tables.nodes import DOMAIN, DOUBLE, TEXT, WHOLE, Graph
 from tailcut.builder.tables.scalers import one_hot
-from tailcut.core.tensors import Array
+from tailcut.common.tensors import Array
 
 _ROWS = 512
 _UNKNOWN = "\x00unknown"

@@ -9,7 +9,7 @@ import numpy as np
 
 from tailcut.builder.tables.columns import Block, Table, Unconvertible
 from tailcut.builder.tables.nodes import DOUBLE, TEXT, WHOLE
-from tailcut.core.tensors import Array
+from tailcut.common.tensors import Array
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from tailcut.builder.tables.reference import (
     tensor_columns,
 )
 from tailcut.builder.tables.steps import Piece, Walk
-from tailcut.core.tensors import NUMPY_OF, Arrays
+from tailcut.common.tensors import NUMPY_OF, Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Tensor
 

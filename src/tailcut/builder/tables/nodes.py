@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.core.tensors import Array
+from tailcut.common.tensors import Array
 
 OPSET = 21
 IR_VERSION = 10

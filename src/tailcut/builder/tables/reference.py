@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.core.tensors import NUMPY_OF, Arrays
+from tailcut.common.tensors import NUMPY_OF, Arrays
 from tailcut.manifest import Tensor
 from tailcut.runtimes import lightgbm, sklearn
 from tailcut.runtimes.tables import BoosterInput, order_of

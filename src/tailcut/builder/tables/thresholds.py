@@ -18,7 +18,7 @@ from tailcut.builder.tables.live import is_frame, is_sparse
 from tailcut.builder.tables.nodes import DOUBLE, FLOAT, Graph, model_of, run, value_info
 from tailcut.builder.tables.reference import as_given, column_order, tensor_columns
 from tailcut.builder.tables.steps import Walk
-from tailcut.core.tensors import NUMPY_OF, Array, Arrays
+from tailcut.common.tensors import NUMPY_OF, Array, Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import Tensor
 

@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
-from tailcut.core.redaction import without_secrets
+from tailcut.common.redaction import without_secrets
 from tailcut.errors import MissingExtra, StartError
 from tailcut.features.sources.base import ColumnProblem
 from tailcut.features.sources.postgres_statements import Column, Selection, Session, described

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit, urlunsplit
 
-from tailcut.core.redaction import without_secrets
+from tailcut.common.redaction import without_secrets
 from tailcut.errors import StartError
 
 

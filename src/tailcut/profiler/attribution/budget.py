@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.core.slo import Finding, Objectives, judge
-from tailcut.core.statistics import Percentiles, percentile, rank, summarise
+from tailcut.common.slo import Finding, Objectives, judge
+from tailcut.common.statistics import Percentiles, percentile, rank, summarise
 from tailcut.profiler.attribution.awaiting import awaited_ns, poorly_seen
 from tailcut.profiler.attribution.calls import Call, calls_of, shown_label
 from tailcut.profiler.attribution.functions import FunctionShare, SpanName, functions_of, holders_of

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.core.statistics import percentile
+from tailcut.common.statistics import percentile
 from tailcut.profiler.attribution.cpu_split import FETCHING
 from tailcut.profiler.attribution.span_table import Flat, Ints, Name
 from tailcut.profiler.attribution.stages import Attribution

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tailcut.core.statistics import percentile
+from tailcut.common.statistics import percentile
 from tailcut.profiler.attribution.span_table import STAGE_AT, Flat, Ints
 from tailcut.profiler.attribution.stalls import Holdups
 from tailcut.profiler.records import Stage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tailcut.core.slo import Finding
+from tailcut.common.slo import Finding
 from tailcut.profiler.attribution.overhead import Added
 from tailcut.profiler.records import Recording
 

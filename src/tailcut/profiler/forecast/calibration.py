@@ -13,7 +13,7 @@ from statistics import median
 import msgspec
 import numpy as np
 
-from tailcut.core.statistics import percentile
+from tailcut.common.statistics import percentile
 from tailcut.profiler.attribution.cpu_split import FETCHING
 from tailcut.profiler.forecast.forecast import forecast, latency_ms
 from tailcut.profiler.forecast.state import NONE, Excess, State, recorded_ns

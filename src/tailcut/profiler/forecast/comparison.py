@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.core.statistics import percentile, rank
+from tailcut.common.statistics import percentile, rank
 from tailcut.profiler.attribution.overhead import Added
 
 Values = npt.NDArray[np.float64]

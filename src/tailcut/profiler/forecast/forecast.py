@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.core.statistics import percentile, rank
+from tailcut.common.statistics import percentile, rank
 from tailcut.profiler.forecast.cpu_scaling import FARTHEST
 from tailcut.profiler.forecast.idle_cost import at_rate, factors_at
 from tailcut.profiler.forecast.phases import Job, Part

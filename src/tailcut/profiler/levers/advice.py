@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tailcut.core.slo import LatencyObjective, Objectives
+from tailcut.common.slo import LatencyObjective, Objectives
 from tailcut.profiler.attribution.stages import Attribution, attribute
 from tailcut.profiler.forecast.calibration import Calibration, calibrate
 from tailcut.profiler.forecast.cpu_scaling import cpu_factor

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tailcut.core.slo import Finding, LatencyObjective, Objectives
-from tailcut.core.statistics import percentile
+from tailcut.common.slo import Finding, LatencyObjective, Objectives
+from tailcut.common.statistics import percentile
 from tailcut.profiler.attribution.background_calls import stray_words
 from tailcut.profiler.attribution.blocking import blocking_code
 from tailcut.profiler.attribution.budget import judge_wall, near_percentile

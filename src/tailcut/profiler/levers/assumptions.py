@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from tailcut.core.worth import AGAINST
+from tailcut.cache.cache_advisor import AGAINST
 from tailcut.profiler.forecast.idle_cost import FASTEST
 from tailcut.profiler.forecast.state import Known
 from tailcut.profiler.forecast.work import Work

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from tailcut.core.worth import AGAINST
+from tailcut.cache.cache_advisor import AGAINST
 from tailcut.profiler.attribution.own_code import LARGE_CODE
 from tailcut.profiler.forecast.fetches import at_once_already
 from tailcut.profiler.forecast.forecast import Forecast

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tailcut.core.repeats import SAMPLE
+from tailcut.cache.repeat_rate import SAMPLE
 from tailcut.profiler.payloads.fields import LEARNED, find_tables, values_of
 from tailcut.profiler.payloads.reuse_distance import Reuse
 

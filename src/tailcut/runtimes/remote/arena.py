@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tailcut.core.tensors import DATATYPE_OF, NUMPY_OF, Array, Arrays
+from tailcut.common.tensors import DATATYPE_OF, NUMPY_OF, Array, Arrays
 from tailcut.runtimes.remote.messages import Placed
 
 _ALIGN_BYTES = 64

@@ -20,7 +20,7 @@ import msgspec
 
 from tailcut import logs
 from tailcut.code import on_disk
-from tailcut.core.code import few
+from tailcut.code.digest import few
 from tailcut.errors import ArtifactError, InferenceError, TailcutError
 from tailcut.manifest import Manifest
 from tailcut.manifest.reading import read

@@ -15,7 +15,7 @@ from time import monotonic
 import msgspec
 import numpy as np
 
-from tailcut.core.tensors import Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.errors import ExecutorLost, StartError
 from tailcut.manifest import Manifest
 from tailcut.manifest.keys import to_plain

@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from tailcut.core.tensors import Array, Arrays
-from tailcut.core.texts import bytes_of, text_of
-from tailcut.core.validation import InputSpec, all_finite, check_names, check_rows, limits_of, not_finite
+from tailcut.common.tensors import Array, Arrays
+from tailcut.common.texts import bytes_of, text_of
+from tailcut.common.validation import InputSpec, all_finite, check_names, check_rows, limits_of, not_finite
 from tailcut.errors import BadRequest
 from tailcut.server.binary import array_of, output_datatype, raw_of
 from tailcut.server.grpc.open_inference_pb2 import InferTensorContents, ModelInferRequest, ModelInferResponse

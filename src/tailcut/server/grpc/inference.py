@@ -8,7 +8,7 @@ from contextlib import aclosing
 from time import perf_counter_ns
 from typing import TypeVar
 
-from tailcut.core.timings import Stage
+from tailcut.common.timings import Stage
 from tailcut.engine.call import Call
 from tailcut.engine.engine import Engine
 from tailcut.engine.path import Path

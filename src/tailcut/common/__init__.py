@@ -1,0 +1,1 @@
+"""What three packages or more use: units, SLOs, statistics, tensors, limits of values. Pure."""

@@ -1,0 +1,183 @@
+"""The model's inputs on both sides, column by column."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tailcut.parity.analysis.changes import EXACT, learn_change
+from tailcut.parity.analysis.tolerance import Gap, compare
+
+Columns = dict[str, list[Any]]
+"""Name -> one value per row."""
+
+
+class Call(NamedTuple):
+    """What an application handed to its model in one request.
+
+    Attributes:
+        model: the class and method, such as "Pipeline.predict_proba".
+        named: inputs that have a name: keyword arguments, feeds of a session, columns of a DataFrame.
+        placed: inputs by position, each a list of rows; a row of a matrix is a list.
+    """
+
+    model: str
+    named: Mapping[str, list[Any]]
+    placed: Sequence[list[Any]]
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return len(next(iter((*self.named.values(), *self.placed)), []))
+
+
+class ColumnDifference(NamedTuple):
+    """A column of the model's inputs that differs.
+
+    Attributes:
+        name: as the deployment has it.
+        rows, differing: compared, and those that differ.
+        largest: absolute difference; None where the values are no numbers.
+        change: what the pilot has, where the deployment has x; empty where no known change explains it.
+        values: the first that differ: (request, pilot, deployment).
+    """
+
+    name: str
+    rows: int
+    differing: int
+    largest: float | None
+    change: str
+    values: tuple[tuple[int, Any, Any], ...]
+
+
+_FIRST = 3
+_NULL = "None where x is NaN, which scikit-learn's imputers do not take for missing"
+
+
+def joined(calls: Sequence[Call], rows: int) -> Call | None:
+    """Put the calls of one request together: one with all rows, or one call per row; None where they do not fit."""
+    whole = [call for call in calls if call.rows == rows]
+    if whole:
+        return whole[-1]
+    last = calls[-1].model if calls else ""
+    same = [call for call in calls if call.model == last]
+    if rows > 1 and len(same) == rows and all(call.rows == 1 for call in same):
+        named = {name: [call.named[name][0] for call in same if name in call.named] for name in same[0].named}
+        placed = [[call.placed[at][0] for call in same if at < len(call.placed)] for at in range(len(same[0].placed))]
+        return Call(last, named, placed)
+    return None
+
+
+def split(name: str, values: list[Any], width: int, columns: Sequence[str] = ()) -> Columns:
+    """Split a tensor into its columns.
+
+    Args:
+        name: of the tensor.
+        values: a value or a list per row.
+        width: of the lists, where it is fixed; 0: a row is one value.
+        columns: names of the columns, where they are known.
+    """
+    if not width:
+        return {name: values}
+    names = columns if len(columns) == width else [f"{name}[{place}]" for place in range(width)]
+    return {column: [row[place] for row in values] for place, column in enumerate(names)}
+
+
+def matched(call: Call, ours: Mapping[str, Columns]) -> Columns | None:
+    """Find the pilot's columns for those of the deployment; None where they do not fit.
+
+    Args:
+        call: of the pilot.
+        ours: per tensor of the deployment, its columns.
+    """
+    every = {column: values for columns in ours.values() for column, values in columns.items()}
+    by_name = {name: _flat(values) for name, values in call.named.items()}
+    if set(every) <= set(by_name):
+        return {column: by_name[column] for column in every}
+    found: Columns = {}
+    for (tensor, columns), values in zip(ours.items(), _in_order(call, ours), strict=False):
+        parts = _columns_of(tensor, values, columns)
+        if parts is None:
+            break
+        found.update(parts)
+    if set(found) == set(every):
+        return found
+    if len(call.placed) == 1 and (parts := _columns_of("", call.placed[0], every)) is not None:
+        return parts
+    return None
+
+
+def compare_columns(
+    theirs: Mapping[str, list[Any]], ours: Mapping[str, list[Any]], requests: Sequence[int]
+) -> list[ColumnDifference]:
+    """Compare columns and describe those that differ, the most frequent first.
+
+    Args:
+        theirs: the pilot's.
+        ours: the deployment's, with the same names.
+        requests: number of the request of each row.
+    """
+    found = []
+    for name, mine in ours.items():
+        gaps = [compare(one, other, EXACT) for one, other in zip(theirs[name], mine, strict=True)]
+        unequal = [place for place, gap in enumerate(gaps) if not gap.equal] or _nulls(theirs[name], mine)
+        if not unequal:
+            continue
+        sizes = [size for gap in gaps if (size := gap.size) is not None]
+        values = tuple((requests[place], theirs[name][place], mine[place]) for place in unequal[:_FIRST])
+        change = _NULL if not _any_gap(gaps) else ""
+        change = change or _other_column(theirs[name], name, ours) or _learned(theirs[name], mine)
+        found.append(ColumnDifference(name, len(mine), len(unequal), max(sizes, default=None), change, values))
+    return sorted(found, key=lambda one: -one.differing)
+
+
+def _any_gap(gaps: Sequence[Gap]) -> bool:
+    return any(not gap.equal for gap in gaps)
+
+
+def _nulls(theirs: Sequence[Any], ours: Sequence[Any]) -> list[int]:
+    """Places of a column of texts where the pilot has None and the deployment NaN."""
+    if not any(isinstance(value, str) for value in ours):
+        return []
+    pairs = enumerate(zip(theirs, ours, strict=True))
+    return [place for place, (one, other) in pairs if one is None and isinstance(other, float)]
+
+
+def _learned(theirs: list[Any], ours: list[Any]) -> str:
+    change = learn_change(theirs, ours)
+    return change.text if change is not None else ""
+
+
+def _other_column(theirs: list[Any], name: str, ours: Mapping[str, list[Any]]) -> str:
+    """Name another column whose values the pilot has here; a column that never varies is not looked for."""
+    if len({str(value) for value in theirs}) < 2:
+        return ""
+    for other, values in ours.items():
+        if other != name and all(compare(one, two, EXACT).equal for one, two in zip(theirs, values, strict=True)):
+            return f"the deployment's {other}"
+    return ""
+
+
+def _in_order(call: Call, ours: Mapping[str, Columns]) -> list[list[Any]]:
+    """The pilot's tensors in the deployment's order: by their names where all of them have one."""
+    if call.named and set(ours) <= set(call.named):
+        return [call.named[name] for name in ours]
+    return [*call.placed, *call.named.values()]
+
+
+def _columns_of(tensor: str, values: list[Any], columns: Mapping[str, list[Any]]) -> Columns | None:
+    width = {len(row) if isinstance(row, list) else 0 for row in values}
+    if len(columns) == 1:
+        return {next(iter(columns)): _flat(values) if width == {1} and not _is_listed(columns) else values}
+    if width == {len(columns)}:
+        return {column: [row[place] for row in values] for place, column in enumerate(columns)}
+    return None
+
+
+def _is_listed(columns: Mapping[str, list[Any]]) -> bool:
+    return any(isinstance(value, list) for values in columns.values() for value in values)
+
+
+def _flat(values: list[Any]) -> list[Any]:
+    """Rows of one value each as values."""
+    return [row[0] if isinstance(row, list) and len(row) == 1 else row for row in values]

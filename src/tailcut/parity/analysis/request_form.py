@@ -1,0 +1,206 @@
+"""How the deployment's request is made from the pilot's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from tailcut.errors import ManifestError
+from tailcut.parity.analysis.paths import MISSING, ROWS, FieldPath, parse_path, values_at
+
+Kind = Literal["entities", "rows"]
+_DEEPEST = 4
+
+
+class Source(NamedTuple):
+    """Where in the pilot's request something is: the whole row (``field`` is empty), or one of its fields."""
+
+    field: str
+    path: FieldPath
+
+
+class RequestForm(NamedTuple):
+    """A way to make ``{"entities": [...]}`` or ``{"rows": [...]}`` of a pilot's request.
+
+    Attributes:
+        kind: which of the two; empty where the request goes as it is.
+        sources: one with an empty field, or one per field.
+    """
+
+    kind: Kind | Literal[""]
+    sources: tuple[Source, ...]
+
+    def __str__(self) -> str:
+        if not self.kind:
+            return "as it is"
+        return ", ".join(f"{self.kind}{'.' if one.field else ''}{one.field}={one.path}" for one in self.sources)
+
+    def apply(self, body: Any) -> dict[str, Any] | None:
+        """Make the deployment's request; None where the pilot's lacks something."""
+        if not self.kind:
+            return dict(body) if rows_in(body) is not None else None
+        columns = [(one.field, _listed(body, one.path)) for one in self.sources]
+        if any(column is None for _, column in columns):
+            return None
+        lengths = {len(column) for _, column in columns if column is not None}
+        if len(lengths) != 1:
+            return None
+        rows = [
+            {field: column[place] for field, column in columns if column is not None} for place in range(lengths.pop())
+        ]
+        return {self.kind: [row.get("", row) for row in rows]}
+
+
+AS_IT_IS = RequestForm("", ())
+
+
+class Takes(NamedTuple):
+    """What the deployment takes.
+
+    Attributes:
+        entity: fields of an entity; empty where it has no feature groups.
+        columns: fields of a row that are known; empty where a hook reads them.
+    """
+
+    entity: tuple[str, ...]
+    columns: tuple[str, ...]
+
+
+def rows_in(body: Any) -> int | None:
+    """Count the rows of a request of the deployment's; None where it is none."""
+    if not isinstance(body, Mapping) or len(body) != 1:
+        return None
+    (kind, items), *_ = body.items()
+    return len(items) if kind in {"entities", "rows"} and isinstance(items, list) else None
+
+
+def parse_form(texts: Sequence[str]) -> RequestForm:
+    """Read ``entities=PATH``, ``rows=PATH``, or ``rows.FIELD=PATH`` once per field.
+
+    Raises:
+        ManifestError: entities and rows are mixed, or it is none of these.
+    """
+    kinds: list[Kind] = []
+    sources: list[Source] = []
+    for text in texts:
+        target, equals, path = text.partition("=")
+        kind, _, field = target.partition(".")
+        if not equals or kind not in {"entities", "rows"}:
+            raise ManifestError(
+                f"the request mapping is {text!r}", hint="write entities=PATH, rows=PATH or rows.FIELD=PATH"
+            )
+        kinds.append("entities" if kind == "entities" else "rows")
+        sources.append(Source(field, parse_path(path)))
+    if len(set(kinds)) != 1 or (len(sources) > 1 and any(not one.field for one in sources)):
+        raise ManifestError(
+            f"the request mapping is {', '.join(texts)!r}", hint="give one kind: entities or rows, whole or by field"
+        )
+    return RequestForm(kinds[0], tuple(sources))
+
+
+def guess_forms(body: Any, takes: Takes) -> list[RequestForm]:
+    """List ways to make the deployment's request of the pilot's, the likeliest first; the deployment decides.
+
+    Args:
+        body: the pilot's first request.
+        takes: fields that the deployment knows.
+    """
+    found: list[RequestForm] = []
+    if rows_in(body) is not None:
+        found.append(AS_IT_IS)
+    nodes = list(_nodes(body, FieldPath(), 0))
+    if takes.entity:
+        found += _by_fields("entities", nodes, takes.entity)
+        if len(takes.entity) == 1:
+            found += _entity_lists(nodes, takes.entity[0])
+    if takes.columns:
+        found += _by_fields("rows", nodes, takes.columns)
+    found += _any_rows(nodes)
+    return list(dict.fromkeys(found))
+
+
+def _by_fields(kind: Kind, nodes: Sequence[tuple[FieldPath, Any]], fields: Sequence[str]) -> Iterator[RequestForm]:
+    """Objects, lists of objects and objects of lists that have all the fields, by name or plural."""
+    for path, node in nodes:
+        first = node[0] if isinstance(node, list) and node else node
+        at = path.under(ROWS) if isinstance(node, list) else path
+        if not isinstance(first, Mapping):
+            continue
+        names = {field: name for field in fields if (name := _named(field, first)) is not None}
+        if len(names) < len(fields):
+            continue
+        if set(first) == set(fields) and not any(isinstance(first[name], list) for name in first):
+            yield RequestForm(kind, (Source("", at),))
+            continue
+        if isinstance(node, list):
+            yield RequestForm(kind, tuple(Source(field, at.under(name)) for field, name in names.items()))
+            continue
+        lists = all(isinstance(first[name], list) for name in names.values())
+        end = (ROWS,) if lists else ()
+        yield RequestForm(kind, tuple(Source(field, path.under(name, *end)) for field, name in names.items()))
+
+
+def _entity_lists(nodes: Sequence[tuple[FieldPath, Any]], field: str) -> Iterator[RequestForm]:
+    """Plain values and lists of them: those of the entity's name first, else any that is the only one."""
+    plain = [(path, node) for path, node in nodes if _is_plain(node) or _is_plain_list(node)]
+    named = [(path, node) for path, node in plain if path.name and _named(field, {path.name: node}) is not None]
+    for path, node in named or (plain if len(plain) == 1 else []):
+        yield RequestForm("entities", (Source("", path.under(ROWS) if isinstance(node, list) else path),))
+
+
+def _any_rows(nodes: Sequence[tuple[FieldPath, Any]]) -> Iterator[RequestForm]:
+    """Whatever may be a row where a hook reads the fields: objects, then lists of plain values under their name."""
+    for path, node in nodes:
+        if isinstance(node, list) and node and all(isinstance(item, Mapping) for item in node):
+            yield RequestForm("rows", (Source("", path.under(ROWS)),))
+    for path, node in nodes:
+        if _is_plain_list(node) and path.name:
+            for name in dict.fromkeys((_singular(path.name), path.name)):
+                yield RequestForm("rows", (Source(name, path.under(ROWS)),))
+    for path, node in nodes:
+        if isinstance(node, Mapping):
+            yield RequestForm("rows", (Source("", path),))
+
+
+def _nodes(node: Any, path: FieldPath, depth: int) -> Iterator[tuple[FieldPath, Any]]:
+    """Walk objects, outermost first."""
+    yield path, node
+    if isinstance(node, Mapping) and depth < _DEEPEST:
+        for key, value in node.items():
+            yield from _nodes(value, path.under(str(key)), depth + 1)
+
+
+def _listed(body: Any, path: FieldPath) -> list[Any] | None:
+    if not path.has_rows:
+        found = values_at(body, path, 1)
+        return None if found[0] is MISSING else found
+    split = path.steps.index(ROWS)
+    items = values_at(body, FieldPath(path.steps[:split]), 1)[0]
+    if not isinstance(items, list) or not items:
+        return None
+    found = values_at(body, path, len(items))
+    return None if any(value is MISSING for value in found) else found
+
+
+def _named(field: str, names: Mapping[str, Any]) -> str | None:
+    """Find a field by its name, whatever its case and punctuation, or by its plural."""
+    wanted = {_plain(field), f"{_plain(field)}s", f"{_plain(field)}es"}
+    if field in names:
+        return field
+    return next((name for name in names if _plain(name) in wanted), None)
+
+
+def _singular(name: str) -> str:
+    return name[:-1] if name.endswith("s") and len(name) > 1 else name
+
+
+def _plain(name: str) -> str:
+    return "".join(char for char in name.lower() if char.isalnum())
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (str, int, float, bool)) or value is None
+
+
+def _is_plain_list(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(_is_plain(item) for item in value)

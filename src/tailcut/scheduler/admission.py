@@ -1,0 +1,298 @@
+"""Admission: whether a request that comes now can be answered in time, and what it is told where it cannot.
+
+A request is refused at arrival where the prediction says that it would miss its deadline, or make others miss theirs
+that were accepted before it: what is accepted is answered. The prediction for one that comes now is
+
+    (what the running batches still take + what runs before it) / executors + its own batch
+
+with a margin for what is not known exactly, and, for all that is not in the next batch, a reserve for one hiccup as
+they were seen lately. Where not even that batch could wait a hiccup out, there is no reserve: it would save nobody.
+
+While a backlog stands it is refused as well where it would miss the SLO: see ``scheduler.overload_admission``.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Generic, Literal
+
+from tailcut.scheduler.admission_request import Executors, Refusal, Request
+from tailcut.scheduler.latency_learner import Costs
+from tailcut.scheduler.latency_model import DRIFT, FREE, Cost
+from tailcut.scheduler.overload_admission import Boarding, Missed, applies, most_rows, tightest_ns, within_ns
+from tailcut.scheduler.request_queue import DEFAULT_LEVEL, E
+from tailcut.scheduler.scheduler import Planner
+from tailcut.scheduler.tenant_limits import Tenants
+
+__all__ = ["Admission", "Executors", "Refusal", "Request"]
+
+_SIGMAS = 2.0
+"""The upper quantile's distance from the expectation is taken so many times: one in a thousand may be later."""
+
+_MORE_CAUTION = 0.5
+_MOST_CAUTION = 4.0
+_CALM = 0.9995
+"""Batches that the margin grows by where a promise was broken, the most of them, and what is left after each plan."""
+
+_OTHERS = 0.5
+"""While others are there, a tenant's own backlog counts for so much more than it is."""
+
+
+class Admission(Generic[E]):
+    """Decides who is let in. Pure but for what it remembers of tenants.
+
+    Args:
+        planner: holds what waits.
+        costs: what batches take.
+        tenant_share: most of the queue, in rows and bytes, that one tenant may hold: 0 to 1.
+        tenant_rows_per_s: most rows a second of one tenant, a second's worth at once; 0: no limit.
+    """
+
+    def __init__(
+        self, planner: Planner[E], costs: Costs, *, tenant_share: float = 1.0, tenant_rows_per_s: float = 0.0
+    ) -> None:
+        self._planner = planner
+        self._waiting = planner.waiting
+        self._easy_rows = min(planner.max_rows, planner.max_queue_rows)
+        self._costs = costs
+        self._share = tenant_share
+        self._caution = 0.0
+        self._looked_at = FREE
+        self._easy_ns = 0.0
+        self._filled: dict[int, tuple[Cost, float]] = {}
+        """Kind -> its cost, and the rows of a full batch by it."""
+        self._tenants = Tenants(tenant_rows_per_s)
+
+    def is_easy(self, now_ns: int, rows: int, deadline_ns: int, kind: int = 0) -> bool:
+        """Whether a request without a tenant can be let in without a closer look.
+
+        It is in the next batch, and has time for four that take long. Most requests are let in so.
+        """
+        waiting, overload = self._waiting, self._planner.overload
+        kinds = waiting.kinds
+        if overload is not None and overload.stands:
+            return False
+        if waiting.rows + rows > self._easy_rows or (kinds and (len(kinds) > 1 or kind not in kinds)):
+            return False
+        cost = self._costs.of(kind)
+        if cost is not self._looked_at:
+            self._looked_at, self._easy_ns = cost, 4 * cost.late_ns(self._planner.max_rows)
+        return deadline_ns - now_ns > self._easy_ns > 0
+
+    def check(self, now_ns: int, request: Request, executors: Executors, *, counted: bool = False) -> Refusal | None:
+        """Return why the request is refused; None where it is let in.
+
+        A tenant's rate is charged with what is let in.
+
+        Args:
+            counted: it was let in before and is looked at once more, after its features were fetched.
+        """
+        charged = bool(self._tenants.rows_per_s and request.tenant) and not counted
+        refusal = self._check_room(request, executors)
+        if refusal is None and request.tenant:
+            refusal = self._check_tenant(now_ns, request, executors, charged)
+        if not counted and (refusal is None or not (refusal.never or refusal.why == "rate")):
+            self.came(now_ns, request, executors)  # the others are none of this server's to answer
+        if refusal is None:
+            refusal = self._check_time(now_ns, request, executors)
+        if refusal is None and charged:
+            self._tenants.charge(request.tenant, request.rows)
+        return refusal
+
+    def came(self, now_ns: int, request: Request, executors: Executors) -> None:
+        """Count a request as come: that decides how long a backlog stands. ``check`` does, unless told ``counted``."""
+        overload = self._planner.overload
+        if overload is not None and overload.stands:
+            overload.arrived(now_ns, request.rows, self._row_ns(request, executors))
+
+    def _check_time(self, now_ns: int, request: Request, executors: Executors) -> Refusal | None:
+        """Refuse what would be late, or make others late."""
+        if (not self._planner.waiting.rows and executors.idle) or request.deadline_ns <= now_ns:
+            # Where nobody is before it, whatever is predicted: what is too high must not close the door. And what is
+            # too late already the planner answers, as it does for everybody.
+            return None
+        waiting, rows, deadline_left_ns = self._planner.waiting, request.rows, request.deadline_ns - now_ns
+        left_ns = self._left_ns(deadline_left_ns, self._costs.of(request.kind).batch_ns(rows))
+        shared = bool(request.tenant) and self._tenants.others(now_ns, request.tenant)
+        own = int(_OTHERS * (waiting.tenants.get(request.tenant, 0) + rows)) if shared else 0
+        if left_ns != deadline_left_ns and applies(self._planner.overload, waiting, request.level):
+            return self._check_place(now_ns, own, request, executors)
+        all_ns = self.wait_ns(waiting.rows + own, request, executors, left_ns)
+        if all_ns <= left_ns:
+            return None
+        first = waiting.rows_before(request.level, request.deadline_ns) + own
+        if first < waiting.rows + own:
+            all_ns = self.wait_ns(first, request, executors, left_ns)
+        if all_ns > left_ns:
+            retry_ns = self.drain_ns(executors)
+            if left_ns == deadline_left_ns:
+                self._missed(now_ns, first - own, request, executors)
+                return Refusal("late", all_ns, left_ns, retry_ns, first)
+            return self._refuse(now_ns, request, Missed(all_ns, left_ns, all_ns - left_ns), retry_ns, first)
+        return self._check_later(now_ns, first, request, executors)
+
+    def _check_place(self, now_ns: int, own: int, request: Request, executors: Executors) -> Refusal | None:
+        """Refuse who has no place in a batch that ends in time, while a backlog stands.
+
+        Args:
+            own: rows that its tenant's own backlog counts for more than it is.
+        """
+        overload, waiting, cost = self._planner.overload, self._waiting, self._costs.of(request.kind)
+        assert overload is not None
+        starts_ns = [0.0] * executors.idle + list(executors.ends_ns) or [executors.left_ns]
+        boarding = Boarding(cost, starts_ns, full := self._full_rows(request.kind), overload.gap_ns)
+        limit_ns = within_ns(cost, full, overload, request.deadline_ns - now_ns)
+        # Who can wait for longer than usual is behind those who cannot. A short deadline is no pass.
+        before = waiting.rows_before(request.level, max(request.deadline_ns, now_ns + overload.target.timeout_ns))
+        ahead, behind = before + own, waiting.rows - before
+        missed = boarding.check(ahead, request.rows, limit_ns, tightest_ns(waiting, now_ns), behind)
+        if missed is None:
+            return self._check_later(now_ns, ahead, request, executors)
+        return self._refuse(now_ns, request, missed, self.drain_ns(executors), ahead)
+
+    def _refuse(self, now_ns: int, request: Request, missed: Missed, retry_ns: float, ahead: int) -> Refusal:
+        overload, rows = self._planner.overload, self._waiting.rows
+        assert overload is not None
+        is_usual = request.level == DEFAULT_LEVEL and request.rows == 1 and ahead == rows
+        if is_usual and overload.target.is_usual(request.deadline_ns - now_ns):
+            overload.refused(now_ns, missed.opens_ns, rows, retry_ns)
+        return Refusal("slo", missed.end_ns, missed.limit_ns, retry_ns, ahead)
+
+    def _missed(self, now_ns: int, ahead: int, request: Request, executors: Executors) -> None:
+        """Take notice of who is refused for the deadline, not only for its priority or its tenant's own backlog."""
+        overload, left_ns = self._planner.overload, request.deadline_ns - now_ns
+        usual = request.level <= DEFAULT_LEVEL
+        if overload is not None and usual and self.wait_ns(ahead, request, executors, left_ns) > left_ns:
+            overload.missed(now_ns, left_ns, self._costs.of(request.kind).batch_ns(request.rows))
+
+    def _full_rows(self, kind: int) -> float:
+        """Rows of a batch where how much is done is all that counts, while a backlog stands."""
+        planner, cost = self._planner, self._costs.of(kind)
+        if not planner.merge:
+            return max(planner.batch_rows, 1.0)
+        known = self._filled.get(kind)
+        if known is None or known[0] is not cost:
+            assert planner.overload is not None
+            full = min(cost.full_rows(planner.max_rows), most_rows(cost, planner.max_rows, planner.overload.edge))
+            known = cost, float(full if planner.window is None else planner.window.rows(full))
+            self._filled[kind] = known
+        return known[1]
+
+    def _row_ns(self, request: Request, executors: Executors) -> float:
+        """What all executors together take for a row of full batches of such requests.
+
+        How long its rows are is not known yet: of all kinds that wait it may be any.
+        """
+        kinds = self._waiting.kinds or {request.kind: 1}
+        found = 0.0
+        for kind, count in kinds.items():
+            size = self._full_rows(kind) if self._planner.merge else float(request.rows)
+            if 1 < request.rows <= self._planner.max_rows:
+                size = max(size // request.rows, 1.0) * request.rows  # requests are not divided to fill a batch
+            found += count * self._costs.of(kind).batch_ns(size) / size
+        return found / sum(kinds.values()) / max(executors.usable, 1)
+
+    def _left_ns(self, left_ns: int, own_ns: float) -> int:
+        """Return until when an answer must come, from now, of what is left until the deadline.
+
+        Args:
+            own_ns: what the request takes alone.
+        """
+        overload = self._planner.overload
+        if overload is None or not overload.stands:
+            return left_ns
+        if own_ns > overload.aim.limit_ns:
+            return left_ns  # the SLO is out of its reach, whatever else is refused
+        return overload.aim.of(0, left_ns)
+
+    def wait_ns(self, ahead_rows: int, request: Request, executors: Executors, left_ns: float = 0.0) -> float:
+        """Return when a request that comes now is predicted to be answered at the latest, from now.
+
+        Args:
+            ahead_rows: rows that run first.
+            left_ns: until its deadline: whether there can be a reserve for a hiccup.
+        """
+        cost = self._costs.of(request.kind)
+        count = max(executors.usable, 1)
+        full = max(self._planner.batch_rows, 1.0)
+        total = ahead_rows + request.rows
+        # Behind a backlog others come after it, so that its own batch will be full.
+        own_ns = cost.batch_ns(min(total, full))
+        before_ns = max(self._drain_ns(total, full, cost) - own_ns, 0.0)
+        spread_ns = cost.spread_ns(own_ns)
+        wait_ns = DRIFT * ((executors.left_ns + before_ns) / count + own_ns) + spread_ns
+        if total <= full * count:
+            return wait_ns  # it is in the next batch
+        spare_ns = left_ns - 2 * cost.batch_ns(full)
+        margin_ns = _SIGMAS * sqrt(1.0 + total / full / count) * spread_ns + self._caution * own_ns
+        if margin_ns + cost.hiccup_ns <= spare_ns:
+            margin_ns += cost.hiccup_ns
+        return wait_ns + max(min(margin_ns, spare_ns), 0.0)
+
+    def learn(self, broken: int) -> None:
+        """Take notice of a plan: how many requests it gave up that had been accepted.
+
+        Whatever the reason, the promise was too bold: the margin grows at once and shrinks slowly.
+        """
+        if broken:
+            self._caution = min(self._caution + _MORE_CAUTION, _MOST_CAUTION)
+        elif self._caution:
+            self._caution *= _CALM
+
+    def drain_ns(self, executors: Executors) -> float:
+        """Return how long all that runs and waits now takes; at least a millisecond."""
+        return max(self.wait_ns(self._planner.waiting.rows, Request(0, 0), executors), 1e6)
+
+    def queued_ns(self) -> float:
+        """Return what one executor would need for all that waits, whatever its lengths."""
+        return self._drain_ns(self._planner.waiting.rows, max(self._planner.batch_rows, 1.0), self._costs.cost)
+
+    def _drain_ns(self, rows: int, full: float, cost: Cost) -> float:
+        """Time of ``rows`` on one executor; where several kinds wait, each as it is."""
+        kinds = self._planner.waiting.kinds
+        if not kinds:
+            return cost.drain_ns(rows, full)
+        waiting = self._planner.waiting.rows
+        found = sum([self._costs.of(kind).drain_ns(count, full) for kind, count in kinds.items()])
+        if rows <= waiting:
+            return found * rows / waiting
+        return found + cost.batch_ns(min(rows - waiting, full))
+
+    def _check_later(self, now_ns: int, first: int, request: Request, executors: Executors) -> Refusal | None:
+        """Refuse what would take the place of others that were promised theirs."""
+        cost = self._costs.of(request.kind)
+        full = max(self._planner.batch_rows, 1.0)
+        each_ns = DRIFT * cost.batch_ns(full) / full / max(executors.usable, 1)
+        added_ns = each_ns * request.rows
+        at_ns = self.wait_ns(first, request._replace(rows=0), executors)
+        for deadline_ns, rows in self._planner.waiting.later(request.level, request.deadline_ns):
+            at_ns += each_ns * rows
+            left_ns = deadline_ns - now_ns
+            if at_ns <= left_ns < at_ns + added_ns:
+                return Refusal("crowds", at_ns + added_ns, left_ns, self.drain_ns(executors), first)
+        return None
+
+    def _check_room(self, request: Request, executors: Executors) -> Refusal | None:
+        planner = self._planner
+        waiting = planner.waiting
+        if waiting.rows + request.rows > planner.max_queue_rows:
+            return self._full("rows", request.rows, waiting.rows, planner.max_queue_rows, executors)
+        if waiting.size_bytes + request.size_bytes > planner.max_queue_bytes:
+            return self._full("bytes", request.size_bytes, waiting.size_bytes, planner.max_queue_bytes, executors)
+        return None
+
+    def _full(
+        self, why: Literal["rows", "bytes"], size: int, waiting: int, limit: int, executors: Executors
+    ) -> Refusal:
+        return Refusal(why, waiting if size <= limit else size, limit, self.drain_ns(executors), never=size > limit)
+
+    def _check_tenant(self, now_ns: int, request: Request, executors: Executors, charged: bool) -> Refusal | None:
+        short_ns = self._tenants.asks(now_ns, request.tenant, request.rows)
+        if charged and short_ns:
+            return Refusal("rate", request.rows, self._tenants.rows_per_s, short_ns)
+        if self._share < 1.0:
+            limit = max(self._share * self._planner.max_queue_rows, 1.0)
+            held = self._planner.waiting.tenants.get(request.tenant, 0)
+            if held and held + request.rows > limit:
+                return Refusal("tenant", held, limit, self.drain_ns(executors))
+        return None

@@ -1,0 +1,280 @@
+"""What batches take, learned from every one that ends; per length class where rows differ in length."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from math import log2
+
+from tailcut.scheduler.latency_filter import SHAPE, SpeedCurve, nearest
+from tailcut.scheduler.latency_model import FREE, Cost
+from tailcut.scheduler.tail_quantile import Lateness
+
+_OUTLIER = 3.0
+"""A batch counts as at most this many times what was expected: one hiccup must not close the door to all others."""
+
+_IN_A_ROW = 3
+"""From so many batches in a row on that are far off the expectation was wrong, and is given up quickly."""
+
+_OUTLIER_FLOOR_NS = 1_000_000.0
+"""No batch up to this long is an outlier."""
+
+_KNOWN_TIMES = 2
+"""From so many batches of a size on the next may be called late."""
+
+_KNOWN_BATCHES = 5
+"""From this many batches on there is an expectation that an outlier can be measured by."""
+
+_FINE = 8
+"""Batches of which less is expected than this part of the largest are late by a measure of their own: a lone row that
+took 13 ms instead of 7, because something else ran on its core, says nothing of batches that take 250."""
+
+_FEAR = 0.1
+"""A size that no batch has shown, but those of other sizes or kinds, may be so much dearer than it seems."""
+
+_DIVIDED_SHAPE = 50 * SHAPE
+"""Where batches are divided what large ones take changes as it is learned how: a size that seemed a fifth dearer is
+tried again within some four hundred batches."""
+
+_ALIKE = 1.02
+"""Before any batch has shown into which runs it is divided, they are taken for the largest size that is as cheap by the
+row as the cheapest, but for so much."""
+
+_RUNS = 8
+"""The last batches, about, that tell how large runs are."""
+
+_FIRST_HICCUP = 4.0
+_ERA = 2000
+"""Batches after which a hiccup begins to be forgotten; after twice as many it is."""
+
+
+class CostModel:
+    """Learns what the batches of one kind take.
+
+    What is expected of each size is ``scheduler.latency_filter``'s to say; what is known beside it, how much longer
+    than expected one in twenty takes and how long hiccups are, is learned here. Robust: see ``_OUTLIER``.
+
+    Args:
+        steps: see ``Cost``.
+        divides: whether large batches run as several small ones where that is faster: then those that have not run are
+            not taken to be dearer by the row than these, and those that have may be cheaper soon.
+
+    Attributes:
+        run_rows: of the runs that batches are divided into, about; 0 before any was.
+    """
+
+    __slots__ = (
+        "_batches",
+        "_cost",
+        "_curve",
+        "_divides",
+        "_era",
+        "_late",
+        "_short",
+        "_shown",
+        "_steps",
+        "_strange",
+        "_worst",
+        "run_rows",
+    )
+
+    def __init__(self, steps: tuple[int, ...] = (), *, divides: bool = False) -> None:
+        self._steps = steps
+        self._divides = divides
+        self._batches = 0
+        self._curve = SpeedCurve(_DIVIDED_SHAPE if divides else SHAPE)
+        self._shown: list[int] = []
+        self._late = Lateness()
+        self._short = Lateness()
+        self._strange = 0
+        self._era = 0
+        self.run_rows = 0.0
+        self._worst = [[0.0, 0.0], [0.0, 0.0]]
+        self._cost: Cost | None = FREE
+
+    def seed(self, points: Mapping[int, float], *, octaves: float = 0.0, run_rows: float = 0.0) -> None:
+        """Start from what was measured elsewhere: rows -> nanoseconds (warm-up, the registry's evidence).
+
+        Args:
+            octaves: of rows of another kind, so many times twice as long, or half; 0 for those of its own.
+            run_rows: of the runs that batches of that kind are divided into.
+        """
+        self.run_rows = run_rows or self.run_rows
+        for rows in sorted(points):
+            self._learn(rows, points[rows], shows=not octaves)
+            self._strange = 0  # what was measured at several times may differ: that gives up neither of them
+        self._curve.settle()
+        if octaves:
+            self._curve.distrust(octaves)
+        self._batches = max(self._batches, min(len(points), _KNOWN_BATCHES))
+        self._cost = None
+
+    def observe(self, rows: int, duration_ns: float, run_rows: int = 0) -> None:
+        """Learn from one finished batch; ``run_rows`` of the largest run that it was divided into, 0 if it was not."""
+        self._batches += 1
+        found = run_rows or rows
+        if found < rows or 0.0 < self.run_rows < found:  # else it says no more than that runs are no smaller than it
+            before = self.run_rows or self._cheapest_rows()
+            self.run_rows = before + (found - before) / _RUNS
+        if self.run_rows:
+            self._curve.whole = nearest(round(self.run_rows))  # what is no larger runs as it is
+        ratio, before = self._learn(rows, duration_ns)
+        if before >= _KNOWN_TIMES:
+            # That the first of its size took longer than was guessed says nothing of the next.
+            expected_ns = max(duration_ns, 1.0) / ratio
+            (self._late if expected_ns >= self._curve.largest_ns / _FINE else self._short).add(ratio)
+        self._cost = None
+
+    @property
+    def cost(self) -> Cost:
+        """What is known now; ``FREE`` before the first batch."""
+        cost = self._cost
+        return cost if cost is not None else self._fit()
+
+    def _learn(self, rows: int, duration_ns: float, *, shows: bool = True) -> tuple[float, int]:
+        """Take a batch in; return how many times longer than expected it took, and how many showed its size before."""
+        duration_ns = max(duration_ns, 1.0)
+        if self._steps:
+            rows = int(Cost(0.0, 0.0, steps=self._steps).padded(rows))
+        curve, shown = self._curve, self._shown
+        curve.reach(rows, duration_ns / rows)
+        while len(shown) < len(curve):
+            shown.append(0)
+        expected_ns = curve.expected_ns(rows)
+        ratio = duration_ns / expected_ns
+        self._strange = self._strange + 1 if not 1.0 / _OUTLIER <= ratio <= _OUTLIER else 0
+        at = nearest(rows)
+        before = shown[at]
+        tempered = self._tempered(ratio, duration_ns, expected_ns, known=before > 0)
+        curve.learn(rows, tempered, known=before > 0, odd=self._strange > 0, wrong=self._strange >= _IN_A_ROW)
+        shown[at] += shows
+        return ratio, before
+
+    def _tempered(self, ratio: float, duration_ns: float, expected_ns: float, *, known: bool) -> float:
+        """Cut outliers, and remember how long they were, but for those of a size that was only guessed."""
+        if ratio <= _OUTLIER or duration_ns <= _OUTLIER_FLOOR_NS or self._batches <= _KNOWN_BATCHES:
+            return ratio
+        if self._batches - self._era > _ERA:
+            self._era = self._batches
+            self._worst = [[0.0, 0.0], self._worst[0]]
+        if known:
+            self._worst[0] = sorted([*self._worst[0], duration_ns - expected_ns])[1:]
+        limit = _OUTLIER * 2.0 ** max(self._strange - _IN_A_ROW + 1, 0)
+        return min(ratio, max(limit, _OUTLIER_FLOOR_NS / expected_ns))
+
+    def _fit(self) -> Cost:
+        points = self._curve.points
+        variances = self._curve.variances
+        for at in range(len(points) - 2, -1, -1):
+            # Of two that contradict each other the one that less is known of is wrong.
+            known = [points[more] for more in range(at + 1, len(points)) if variances[more] < variances[at]]
+            points[at] = min([points[at], *known, *([] if self._shown[at] else points[at + 1 : at + 2])])
+        for at in range(1, len(points)):
+            points[at] = max(points[at], points[at - 1])
+            if self._divides and not self._shown[at]:
+                points[at] = min(points[at], 2 * points[at - 1])
+        if self._batches - self._era > 2 * _ERA:
+            self._worst = [[0.0, 0.0], [0.0, 0.0]]
+        # The second longest: what happened once in thousands of batches is no habit of this machine.
+        hiccup_ns = sorted([*self._worst[0], *self._worst[1]])[-2]
+        if self._batches < _ERA:
+            # Machines have hiccups: until it is known how long they are here, the first should not break a promise.
+            hiccup_ns = max(hiccup_ns, _FIRST_HICCUP * (self._run_ns(points) if self._divides else points[-1]))
+        base_ns = max(2 * points[0] - points[1], 0.0) if len(points) > 1 else 0.0
+        shaped = len(points) > 1 and self._curve.knows_lone_rows
+        doubts = tuple(self._curve.doubts)
+        fears = tuple([0.0 if shown else _FEAR for shown in self._shown])
+        sizes = (self._steps, shaped, doubts, fears)
+        lates = (self._short.late, points[-1] / _FINE)
+        row_ns = points[0] - base_ns
+        cost = self._cost = Cost(base_ns, row_ns, tuple(points), self._late.late, hiccup_ns, *sizes, *lates)
+        return cost
+
+    def _run_ns(self, points: Sequence[float]) -> float:
+        """Return what the runs take that the largest batch is divided into: a hiccup is one run's, not all's."""
+        if not self.run_rows:
+            return points[nearest(self._cheapest_rows())]
+        most = 1 << (len(points) - 1)
+        rows = min(self.run_rows, most)
+        return max(points[-1] * rows / most, points[nearest(round(rows))])
+
+    def _cheapest_rows(self) -> int:
+        """Return the largest of the sizes that have run and are, all but alike, the cheapest by the row."""
+        points = self._curve.points
+        each = {1 << at: point / (1 << at) for at, point in enumerate(points) if self._shown[at]}
+        limit_ns = _ALIKE * min(each.values(), default=0.0)
+        return max([rows for rows, row_ns in each.items() if row_ns <= limit_ns], default=1 << max(len(points) - 1, 0))
+
+
+class Costs:
+    """The cost models of one variant: one per kind of rows, where kinds differ (length classes of padded rows).
+
+    Args:
+        steps, divides: see ``CostModel``.
+    """
+
+    __slots__ = ("_make", "_models", "_only")
+
+    def __init__(self, steps: tuple[int, ...] = (), *, divides: bool = False) -> None:
+        self._make = partial(CostModel, steps, divides=divides)
+        self._only = self._make()
+        self._models: dict[int, CostModel] = {0: self._only}
+
+    @property
+    def cost(self) -> Cost:
+        """Of the rows of a variant whose rows are all of one kind."""
+        return self._only.cost
+
+    def of(self, kind: int) -> Cost:
+        """Return what batches of a kind take; of an unknown kind, from the nearest known one in proportion."""
+        if not kind:
+            return self._only.cost
+        model = self._models.get(kind)
+        return model.cost if model is not None else self._guess(kind)
+
+    def seed(self, points: Mapping[int, float], kind: int = 0) -> None:
+        """See ``CostModel.seed``."""
+        self._model(kind).seed(points)
+
+    def observe(self, rows: int, duration_ns: float, kind: int = 0, *, run_rows: int = 0) -> None:
+        """See ``CostModel.observe``."""
+        (self._model(kind) if kind else self._only).observe(rows, duration_ns, run_rows)
+
+    def _model(self, kind: int) -> CostModel:
+        model = self._models.get(kind)
+        if model is None:
+            model = self._make()
+            points = {1 << place: point for place, point in enumerate(self._guess(kind).points)}
+            nearest = self._nearest(kind)
+            run_rows = self._models[nearest].run_rows
+            model.seed(points, octaves=abs(log2(kind / nearest)) if nearest else 1.0, run_rows=run_rows)
+            self._models[kind] = model
+        return model
+
+    def _nearest(self, kind: int) -> int:
+        """Return the kind of which something is known that is most like a kind; 0 where there is none."""
+        known = [each for each, model in self._models.items() if each and model.cost.points]
+        return min(known, key=lambda each: max(each / kind, kind / each), default=0)
+
+    def _guess(self, kind: int) -> Cost:
+        nearest = self._nearest(kind)
+        if not nearest:
+            return self._only.cost
+        cost = self._models[nearest].cost
+        # Shorter rows are not taken to cost less than half: what does not depend on the length is not known.
+        scale = max(kind / nearest, 0.5)
+        return cost._replace(
+            base_ns=scale * cost.base_ns,
+            row_ns=scale * cost.row_ns,
+            points=tuple([scale * point for point in cost.points]),
+            hiccup_ns=scale * cost.hiccup_ns,
+            fine_ns=scale * cost.fine_ns,
+        )
+
+
+def kind_of(elements: int) -> int:
+    """Return the length class of rows with so many elements: rounded up to 1, 2, 3, 4, 6, 8, 12, 16, ..."""
+    if elements <= 2:
+        return max(elements, 1)
+    half = 1 << ((elements - 1).bit_length() - 2)
+    return 3 * half if elements <= 3 * half else 4 * half
